@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from trunkline import Server
-from trunkline.protocol.capabilities import Negotiated
+from trunkline.protocol.capabilities import NegotiatedCapabilities
 from trunkline.protocol.lifecycle import Signal
 from trunkline.protocol.methods import Side
 from trunkline.protocol.session import Session
@@ -109,7 +109,7 @@ def validation() -> Callable[[], object]:
 def ready_session() -> Session:
     """A server's side of a conversation, past its handshake."""
     session = Session(Side.SERVER, info=Implementation(name="bench", version="1"))
-    session.negotiated = Negotiated({}, {})
+    session.negotiated = NegotiatedCapabilities({}, {})
     for signal in (Signal.CONNECT, Signal.RECV_INITIALIZE, Signal.RECV_INITIALIZED):
         session.step(signal)
     return session
@@ -123,7 +123,7 @@ def tracking() -> Callable[[], object]:
         return session.reply(session.receive(Request(next(ids), "ping"), 1.0).call, result)
 
     assert action() == Response(0, result)
-    assert not session.in_flight
+    assert not session.incoming_requests
     return action
 
 

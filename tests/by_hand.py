@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 from tests.limits import PATIENCE
 
-from trunkline.wire.sse import EventDecoder
+from trunkline.wire.sse import SseDecoder
 
 
 class HttpPeer:
@@ -48,7 +48,7 @@ class HttpPeer:
             yield self._said(response)
 
     async def _said(self, response: aiohttp.ClientResponse) -> AsyncIterator[Any]:
-        decoder = EventDecoder(1 << 20)
+        decoder = SseDecoder(1 << 20)
         async with asyncio.timeout(PATIENCE):
             async for data in response.content.iter_any():
                 for event in decoder.feed(data):

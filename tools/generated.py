@@ -19,15 +19,15 @@ import trunkline
 from trunkline import Context, Server, config, errors, facts, testing
 from trunkline.config import Settings
 from trunkline.protocol.error_codes import CODES
-from trunkline.protocol.error_kinds import KINDS, Kind, Told
+from trunkline.protocol.error_kinds import KINDS, ErrorKind, ReportedAs
 from trunkline.protocol.lifecycle import FOUNDING, LIFECYCLE, Phase
-from trunkline.protocol.methods import METHODS, Method, Side, Wait
+from trunkline.protocol.methods import METHODS, Method, Side, TimeLimit
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.task_dialects import DIALECTS
 from trunkline.protocol.tasks import TASKS, TERMINAL, TaskState
 from trunkline.registry import options as registry_options
 from trunkline.server import options as server_options
-from trunkline.server.notifications.debounce import CHANGES as CHANGED
+from trunkline.server.notifications.debounce import LIST_CHANGED_METHODS as CHANGED
 
 ROOT = Path(__file__).resolve().parents[1]
 PART = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -168,7 +168,7 @@ def _readable(field: FieldInfo) -> str:
 RECEIVED_BY = {Side.SERVER: "client → server", Side.CLIENT: "server → client", Side.EITHER: "both"}
 TIMES = [field.name for field in fields(Settings) if field.name.endswith("_timeout")]
 _numbered = Settings(**{name: float(number) for number, name in enumerate(TIMES, start=1)})
-ALLOWANCE = {wait: None if (n := wait.seconds(_numbered)) is None else TIMES[int(n) - 1] for wait in Wait}
+ALLOWANCE = {wait: None if (n := wait.seconds(_numbered)) is None else TIMES[int(n) - 1] for wait in TimeLimit}
 
 
 def methods() -> str:
@@ -251,8 +251,8 @@ def kinds() -> str:
     return table(["kind", "founding number", "told as", "code"], rows)
 
 
-def _said_as(kind: Kind) -> object:
-    if kind.told is Told.ERROR:
+def _said_as(kind: ErrorKind) -> object:
+    if kind.told is ReportedAs.ERROR:
         return "by revision, see above" if kind.name in CODES else kind.code
     return NONE
 

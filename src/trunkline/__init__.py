@@ -90,7 +90,7 @@ __all__ = [
     "matching",
 ]
 
-_HOMES: Final = {
+_EXPORTS: Final = {
     "client.blocking": ("BlockingClient",),
     "client.client": ("Client",),
     "client.elicitation": ("Question",),
@@ -144,14 +144,14 @@ _HOMES: Final = {
     "stores.redis.store": ("RedisStore",),
     "stores.sqlite.store": ("SqliteStore",),
 }
-_HOME: Final = {name: module for module, names in _HOMES.items() for name in names}
+_MODULE_BY_NAME: Final = {name: module for module, names in _EXPORTS.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     """Imports what is used when it is used: a small server starts sooner, and need not know of clients."""
-    if name not in _HOME:
+    if name not in _MODULE_BY_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULE_BY_NAME[name]}"), name)
     return value

@@ -6,21 +6,21 @@ import socket
 from collections.abc import Iterator
 from typing import Any, Final, cast
 
-from trunkline.fdlimit import Reserve
+from trunkline.fdlimit import DescriptorReserve
 
-__all__ = ["DescriptorsShort", "ListenerEnded", "accept_waiting"]
+__all__ = ["DescriptorsExhausted", "ListenerClosed", "accept_pending"]
 
-_AT_ONCE: Final = 64  # connections that are accepted before anything else has its turn
-_SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_ENDED: Final = frozenset({errno.EINVAL, errno.EBADF, errno.ENOTSOCK})  # shut down, closed, or replaced
-_SHUT_DOWN: Final = getattr(select, "POLLHUP", 0) | getattr(select, "POLLRDHUP", 0)
+_MAX_ACCEPTS: Final = 64  # connections that are accepted before anything else has its turn
+_EXHAUSTED_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_CLOSED_ERRNOS: Final = frozenset({errno.EINVAL, errno.EBADF, errno.ENOTSOCK})  # shut down, closed, or replaced
+_HANGUP_EVENTS: Final = getattr(select, "POLLHUP", 0) | getattr(select, "POLLRDHUP", 0)
 
 
-class DescriptorsShort(Exception):
+class DescriptorsExhausted(Exception):
     """No more connections may be accepted until descriptors are free."""
 
 
-class ListenerEnded(Exception):
+class ListenerClosed(Exception):
     """A socket does not listen any more, because it was shut down or closed from outside."""
 
     def __init__(self, listening: socket.socket) -> None:
@@ -30,25 +30,25 @@ class ListenerEnded(Exception):
         )
 
 
-def accept_waiting(listening: socket.socket, reserve: Reserve) -> Iterator[socket.socket]:
+def accept_pending(listening: socket.socket, reserve: DescriptorReserve) -> Iterator[socket.socket]:
     """Accept the connections that wait, up to 64 at once. The caller may stop early; the others stay in the backlog.
 
     Raise `DescriptorsShort` after a connection that uses the reserve, or if there is no descriptor for another one;
     raise `ListenerEnded` if the socket will never give one again.
     """
-    for number in range(_AT_ONCE):
+    for number in range(_MAX_ACCEPTS):
         try:
             connection, _ = listening.accept()
         except OSError as error:
-            if error.errno in _SHORT:
-                raise DescriptorsShort from None
-            if error.errno in _ENDED or (number == 0 and _is_shut_down(listening)):
-                raise ListenerEnded(listening) from None
+            if error.errno in _EXHAUSTED_ERRNOS:
+                raise DescriptorsExhausted from None
+            if error.errno in _CLOSED_ERRNOS or (number == 0 and _is_shut_down(listening)):
+                raise ListenerClosed(listening) from None
             return  # nothing waits, or what waited has gone; accept(2) also reports network errors of the connection
         is_reserved = reserve.holds(connection.fileno())
         yield connection
         if is_reserved:
-            raise DescriptorsShort
+            raise DescriptorsExhausted
 
 
 def _is_shut_down(listening: socket.socket) -> bool:
@@ -57,8 +57,8 @@ def _is_shut_down(listening: socket.socket) -> bool:
     if not hasattr(select, "poll"):
         return False
     poller = select.poll()
-    poller.register(listening, select.POLLIN | _SHUT_DOWN)
-    return any(found & _SHUT_DOWN for _, found in poller.poll(0))
+    poller.register(listening, select.POLLIN | _HANGUP_EVENTS)
+    return any(found & _HANGUP_EVENTS for _, found in poller.poll(0))
 
 
 def _address(listening: socket.socket) -> str:

@@ -18,14 +18,14 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from trunkline.errors import ConfigError
-from trunkline.errors.suggestions import near, nearest
+from trunkline.errors.suggestions import closest_match, did_you_mean
 
 __all__ = [
     "OnDuplicate",
     "Settings",
+    "browser_commands",
     "environment_values",
     "inherited_environment",
-    "named_browser",
     "proxy_for",
     "system_program",
     "tokens_folder",
@@ -37,7 +37,7 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 _SMALLEST_MESSAGE: Final = 1 * KIB
 _LARGEST_MESSAGE: Final = 100 * MIB
-SHORTEST_KEY: Final = 32  # bytes: what the keys made of it have
+MIN_KEY_BYTES: Final = 32  # bytes: what the keys made of it have
 _PREFIX: Final = "TRUNKLINE_"
 _MAY_BE_ZERO: Final = frozenset({"backoff_jitter", "max_retries", "restart_intensity"})
 _KEYS: Final = "state_keys"
@@ -194,7 +194,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         for name, default in zip(self.__struct_fields__, self.__struct_defaults__, strict=True):
             value = getattr(self, name)
             if value is not default:
-                force_setattr(self, name, _KINDS[name].checked(name, value))
+                force_setattr(self, name, _KINDS[name].validate(name, value))
         force_setattr(self, _KEYS, tuple(_Secret(key) for key in self.state_keys))
         if self.page_size > self.max_page_size:
             raise ConfigError(f"page_size {self.page_size} is above max_page_size {self.max_page_size}")
@@ -213,15 +213,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     ) -> "Settings":
         """Settings from a file, the environment and keyword arguments; the last named wins. Warns of variables that
         begin with `TRUNKLINE_` and are not settings."""
-        found: dict[str, Any] = {} if path is None else _from_file(path)
-        found.update(_from_environment(os.environ if environ is None else environ))
+        found: dict[str, Any] = {} if path is None else _load_file(path)
+        found.update(_load_environment(os.environ if environ is None else environ))
         for name in overrides:
             _check_name(f"unknown setting {name!r}", name)
         found.update(overrides)
         return cls(**found)
 
 
-class _Kind(NamedTuple):
+class _SettingKind(NamedTuple):
     """What a setting may be."""
 
     type: type  # int, float, bool, str, or tuple for a list of texts
@@ -232,7 +232,7 @@ class _Kind(NamedTuple):
     secret: bool  # its value is not shown
 
     @classmethod
-    def of(cls, name: str, annotation: Any) -> "_Kind":
+    def of(cls, name: str, annotation: Any) -> "_SettingKind":
         """The kind of a setting, read off its annotation."""
         options = get_args(annotation) if type(None) in get_args(annotation) else (annotation,)
         main: Any = next(option for option in options if option is not type(None))
@@ -247,17 +247,17 @@ class _Kind(NamedTuple):
             secret=name == _KEYS,
         )
 
-    def checked(self, name: str, value: Any) -> Any:
+    def validate(self, name: str, value: Any) -> Any:
         """The value; a list as a tuple. Raises `ConfigError` for one that the setting cannot have."""
         if value is None and self.may_be_none:
             return None
         if self.secret:
-            return _checked_keys(name, value)
+            return _validate_keys(name, value)
         if self.type is tuple and isinstance(value, list | tuple | set | frozenset):
             value = tuple(cast("Iterable[Any]", value))
         if not self._fits(value):
             raise ConfigError(
-                f"{name} must be {self._allowed()}{' or None' if self.may_be_none else ''}, not {value!r}"
+                f"{name} must be {self._describe_allowed()}{' or None' if self.may_be_none else ''}, not {value!r}"
             )
         return value
 
@@ -274,7 +274,7 @@ class _Kind(NamedTuple):
             return False
         return (value > 0 if self.least is None else value >= self.least) and (self.most is None or value <= self.most)
 
-    def _allowed(self) -> str:
+    def _describe_allowed(self) -> str:
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         if self.type is str:
@@ -288,16 +288,16 @@ class _Kind(NamedTuple):
             return f"{number} from {_SMALLEST_MESSAGE} (1 KiB) to {_LARGEST_MESSAGE} (100 MiB)"
         return f"{number} above 0" if self.least is None else f"{number} of 0 or more"
 
-    def parsed(self, variable: str, text: str) -> Any:
+    def parse(self, variable: str, text: str) -> Any:
         """The value that the text of an environment variable means; raises `ConfigError` if it means none."""
         if self.type is tuple:
-            return self.checked(variable, tuple(part.strip() for part in text.split(",") if part.strip()))
+            return self.validate(variable, tuple(part.strip() for part in text.split(",") if part.strip()))
         if self.may_be_none and self.type is not bool and text.lower() in _OFF:
             return None
         if self.type is bool:
             allowed, value = f"one of {', '.join(_YES_NO)}", _YES_NO.get(text.lower())
         else:
-            allowed, value = self._allowed(), self._number(text) if self.type in {int, float} else text
+            allowed, value = self._describe_allowed(), self._number(text) if self.type in {int, float} else text
         if not self._fits(value):
             raise ConfigError(f"{variable} must be {allowed}{' or off' if self.may_be_none else ''}, not {text!r}")
         return value
@@ -309,25 +309,25 @@ class _Kind(NamedTuple):
             return None
 
 
-_KINDS: Final = {name: _Kind.of(name, Settings.__annotations__[name]) for name in Settings.__struct_fields__}
+_KINDS: Final = {name: _SettingKind.of(name, Settings.__annotations__[name]) for name in Settings.__struct_fields__}
 
 
-def _checked_keys(name: str, keys: Any) -> tuple[str, ...]:
+def _validate_keys(name: str, keys: Any) -> tuple[str, ...]:
     """Keys that can be used; says what is wrong with others without showing any."""
     if isinstance(keys, str):
         raise ConfigError(f"{name} must be a list of keys, not a text")
     if not isinstance(keys, list | tuple):
         raise ConfigError(f"{name} must be a list of keys, not of type {type(keys).__name__}")
     for position, key in enumerate(cast("list[Any]", keys)):
-        if not isinstance(key, str) or len(key.encode()) < SHORTEST_KEY:
-            raise ConfigError(f"{name}[{position}] must be a text of at least {SHORTEST_KEY} bytes")
+        if not isinstance(key, str) or len(key.encode()) < MIN_KEY_BYTES:
+            raise ConfigError(f"{name}[{position}] must be a text of at least {MIN_KEY_BYTES} bytes")
     return tuple(cast("list[str]", keys))
 
 
 def _check_name(problem: str, name: str) -> None:
     """Raises `ConfigError` if there is no setting of a name."""
     if name not in _KINDS:
-        hint = near(name, _KINDS)
+        hint = did_you_mean(name, _KINDS)
         raise ConfigError(f"{problem}.{hint}" if hint else f"{problem}; the settings are {', '.join(sorted(_KINDS))}")
 
 
@@ -341,10 +341,10 @@ _INHERITED: Final = frozenset(
 )
 
 
-def inherited_environment(also: Iterable[str] = ()) -> dict[str, str]:
+def inherited_environment(extra: Iterable[str] = ()) -> dict[str, str]:
     """What a process that we start may know of our environment: where things are and which language is spoken, what
     `also` names, and nothing else, since there may be secrets in it."""
-    named = frozenset(also)
+    named = frozenset(extra)
     return {
         name: value
         for name, value in os.environ.items()
@@ -371,7 +371,7 @@ def proxy_for(url: str, environ: Mapping[str, str] | None = None) -> str | None:
     host, port = parts.hostname or "", parts.port or {"https": 443}.get(parts.scheme, 80)
     named = (found.get(name) for base in (f"{parts.scheme}_proxy", "all_proxy") for name in (base, base.upper()))
     proxy = next(filter(None, named), None)
-    if proxy is None or _excepted(host, port, found.get("no_proxy") or found.get("NO_PROXY") or ""):
+    if proxy is None or _bypasses_proxy(host, port, found.get("no_proxy") or found.get("NO_PROXY") or ""):
         return None
     proxy = proxy if "://" in proxy else f"http://{proxy}"
     if not proxy.startswith(("http://", "https://")):
@@ -381,17 +381,17 @@ def proxy_for(url: str, environ: Mapping[str, str] | None = None) -> str | None:
     return proxy
 
 
-def _excepted(host: str, port: int, exceptions: str) -> bool:
+def _bypasses_proxy(host: str, port: int, exceptions: str) -> bool:
     named = filter(None, (part.strip().lower() for part in exceptions.split(",")))
     return (
         host == "localhost"
         or _in_network(host, "127.0.0.0/8")
         or host == "::1"
-        or any(_covers(exception, host, port) for exception in named)
+        or any(_matches_no_proxy(exception, host, port) for exception in named)
     )
 
 
-def _covers(exception: str, host: str, port: int) -> bool:
+def _matches_no_proxy(exception: str, host: str, port: int) -> bool:
     """Whether an exception means a host: it is a name with all below it, with or without a port, or a network."""
     if exception == "*" or _in_network(host, exception):
         return True
@@ -425,7 +425,7 @@ def tokens_folder(environ: Mapping[str, str] | None = None, platform: str = sys.
     return os.path.join(named, "trunkline", "tokens")
 
 
-def named_browser(environ: Mapping[str, str] | None = None) -> str:
+def browser_commands(environ: Mapping[str, str] | None = None) -> str:
     """What the environment names as the browser: commands, one after the other."""
     return (os.environ if environ is None else environ).get("BROWSER", "")
 
@@ -437,7 +437,7 @@ def system_program(name: str, environ: Mapping[str, str] | None = None) -> str:
     return rf"{root}\System32\{name}"
 
 
-def _from_file(path: str | PathLike[str]) -> dict[str, Any]:
+def _load_file(path: str | PathLike[str]) -> dict[str, Any]:
     import tomllib  # costs more to import than all of this module
 
     try:
@@ -447,19 +447,17 @@ def _from_file(path: str | PathLike[str]) -> dict[str, Any]:
         raise ConfigError(f"cannot read settings from {path}: {error}") from error
     for name in found:
         _check_name(f"unknown setting {name!r} in {path}", name)
-    return {name: _KINDS[name].checked(f"{path}: {name}", value) for name, value in found.items()}
+    return {name: _KINDS[name].validate(f"{path}: {name}", value) for name, value in found.items()}
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+def _load_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     known = {f"{_PREFIX}{name.upper()}": name for name in _KINDS}
     for variable in sorted(environ):
         if variable.startswith(_PREFIX) and variable not in known and not _SERVICE_LINK.search(variable):
-            name = nearest(variable.removeprefix(_PREFIX).lower(), _KINDS)
+            name = closest_match(variable.removeprefix(_PREFIX).lower(), _KINDS)
             meant = "" if name is None else f". Did you mean {_PREFIX}{name.upper()}?"
             told = f"the environment variable {variable} is not a setting and is ignored{meant}"
             warnings.warn(told, stacklevel=3)  # at the call of Settings.load
     return {
-        name: _KINDS[name].parsed(variable, environ[variable])
-        for variable, name in known.items()
-        if variable in environ
+        name: _KINDS[name].parse(variable, environ[variable]) for variable, name in known.items() if variable in environ
     }

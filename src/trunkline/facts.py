@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 _MOST_QUEUED: Final = 10_000  # facts
-_IDLE: Final = 5.0  # seconds without a fact, after which the thread of observers ends
+_IDLE_TIMEOUT: Final = 5.0  # seconds without a fact, after which the thread of observers ends
 
 _log: Final = logging.getLogger("trunkline")
 
@@ -217,15 +217,15 @@ class Observers:
         told = tuple(observers)
         immediate = tuple(observer for observer in told if getattr(observer, "immediate", False))
         queued = tuple(observer for observer in told if observer not in immediate)
-        self._immediate = (immediate, _of_everything(immediate))  # of failures, and of everything else
-        self._queued = (queued, _of_everything(queued))
-        self._all = bool(_of_everything(told))
+        self._immediate = (immediate, _observing_all(immediate))  # of failures, and of everything else
+        self._queued = (queued, _observing_all(queued))
+        self._observes_all = bool(_observing_all(told))
         self._delivery = _Delivery(partial(self._tell, self._queued)) if queued else None
         self.hear_failures = bool(told)
         self.failures = 0  # exceptions of observers
 
     def __bool__(self) -> bool:
-        return self._all
+        return self._observes_all
 
     @property
     def dropped(self) -> int:
@@ -235,7 +235,7 @@ class Observers:
     def on(self, fact: Fact) -> None:
         """Passes a fact on."""
         self._tell(self._immediate, fact)
-        if self._delivery is not None and _concerned(self._queued, fact):
+        if self._delivery is not None and _observers_for(self._queued, fact):
             self._delivery.put(fact)
 
     async def drain(self, timeout: float | None) -> None:
@@ -244,7 +244,7 @@ class Observers:
             await asyncio.wait([asyncio.wrap_future(delivered)], timeout=timeout)
 
     def _tell(self, observers: "_Observed", fact: Fact) -> None:
-        for observer in _concerned(observers, fact):
+        for observer in _observers_for(observers, fact):
             try:
                 observer.on(fact)
             except (KeyboardInterrupt, SystemExit):
@@ -256,11 +256,11 @@ class Observers:
 _Observed = tuple[tuple[Observer, ...], tuple[Observer, ...]]
 
 
-def _of_everything(observers: Iterable[Observer]) -> tuple[Observer, ...]:
+def _observing_all(observers: Iterable[Observer]) -> tuple[Observer, ...]:
     return tuple(observer for observer in observers if not getattr(observer, "failures_only", False))
 
 
-def _concerned(observers: _Observed, fact: Fact) -> tuple[Observer, ...]:
+def _observers_for(observers: _Observed, fact: Fact) -> tuple[Observer, ...]:
     return observers[0 if isinstance(fact, _FAILURES) else 1]
 
 
@@ -313,7 +313,7 @@ class _Delivery:
         while True:
             flushed: Future[None] | None = None
             try:
-                item = self._queue.get(timeout=_IDLE)
+                item = self._queue.get(timeout=_IDLE_TIMEOUT)
             except Empty:
                 pass
             else:

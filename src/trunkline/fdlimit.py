@@ -14,30 +14,30 @@ from typing import Final
 
 from msgspec import Struct
 
-__all__ = ["Notice", "Reserve"]
+__all__ = ["DescriptorReserve", "LogThrottle"]
 
-_OTHERWISE_OPEN: Final = 64  # descriptors of a server before its first connection, doubled
-_BETWEEN_NOTICES: Final = 60.0  # seconds
+_BASELINE_DESCRIPTORS: Final = 64  # descriptors of a server before its first connection, doubled
+_THROTTLE_INTERVAL: Final = 60.0  # seconds
 
 if sys.platform != "win32":
     import resource
 
 
-class Notice:
+class LogThrottle:
     """Limits how often one shortage is reported to a person: once a minute, however often it comes and goes."""
 
     def __init__(self) -> None:
-        self._given_at: float | None = None
+        self._last_allowed: float | None = None
 
     def due(self, now: float) -> bool:
         """Whether to report it now, which counts as done."""
-        if self._given_at is not None and now - self._given_at < _BETWEEN_NOTICES:
+        if self._last_allowed is not None and now - self._last_allowed < _THROTTLE_INTERVAL:
             return False
-        self._given_at = now
+        self._last_allowed = now
         return True
 
 
-def _limit() -> int | None:
+def _soft_limit() -> int | None:
     """The soft limit; None where there is none."""
     if sys.platform == "win32":
         return None
@@ -45,7 +45,7 @@ def _limit() -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-class Reserve(Struct, frozen=True):
+class DescriptorReserve(Struct, frozen=True):
     """Descriptors that connections must leave free: `size`, or a quarter of the limit if that is less."""
 
     size: int
@@ -53,10 +53,10 @@ class Reserve(Struct, frozen=True):
     def threshold(self) -> int | None:
         """The lowest number that belongs to the reserve; None where there is no limit. Read anew each time, since the
         limit may change while the process runs."""
-        limit = _limit()
+        limit = _soft_limit()
         return None if limit is None else limit - min(self.size, limit // 4)
 
-    def shortage(self) -> str:
+    def shortage_message(self) -> str:
         """Why no connections are accepted, and what to do about it."""
         return (
             f"no connections are accepted until file descriptors are free: all below {self.threshold()} are open, and "
@@ -68,7 +68,7 @@ class Reserve(Struct, frozen=True):
         threshold = self.threshold()
         return threshold is not None and descriptor >= threshold
 
-    def untouched(self) -> bool:
+    def has_room(self) -> bool:
         """Whether another descriptor can be opened below the reserve."""
         threshold = self.threshold()
         return threshold is None or _lowest_free(threshold) < threshold
@@ -76,7 +76,7 @@ class Reserve(Struct, frozen=True):
     def make_room(self, connections: int) -> None:
         """Raise the soft limit as far as so many connections need, and the hard limit allows. Child processes inherit
         it, so it is raised no further, and a limit that is high enough stays as it is."""
-        _raise_limit(_OTHERWISE_OPEN + connections + self.size)
+        _raise_limit(_BASELINE_DESCRIPTORS + connections + self.size)
 
     def connections(self, wanted: int) -> int:
         """How many connections can be open at once: `wanted`, or what is free below the reserve now; at least one."""

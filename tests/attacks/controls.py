@@ -27,16 +27,16 @@ from trunkline.protocol.session import Session
 from trunkline.registry.cursors import Cursors
 from trunkline.rpc import replies
 from trunkline.server.access.rules import Viewer
-from trunkline.server.catalog import Offer
+from trunkline.server.catalog import ServerCatalog
 from trunkline.server.input import state_token
 from trunkline.server.run import process
 from trunkline.transports import stream, tcp
-from trunkline.transports.channel import Origin
+from trunkline.transports.channel import MessageOrigin
 from trunkline.transports.http import app, http_sse, modern
 from trunkline.transports.http.session import channel, endpoint, sessions
 from trunkline.transports.http.uvicorn_protocol import HttpConnection
-from trunkline.transports.listener_limits import Guard
-from trunkline.transports.origin_policy import Door
+from trunkline.transports.listener_limits import ListenerGuard
+from trunkline.transports.origin_policy import HostOriginPolicy
 from trunkline.transports.websocket import uvicorn_protocol as websocket
 from trunkline.wire import codec
 from trunkline.wire.messages import Malformed, Notification
@@ -86,22 +86,22 @@ def _raise(error: BaseException, *_: Any) -> Any:
     raise error
 
 
-def _any_principal(self: sessions.Sessions, ident: str, principal: Any) -> Any:
+def _any_principal(self: sessions.SessionTable, ident: str, principal: Any) -> Any:
     return self._sessions.get(ident)
 
 
 def _any_poster(patch: pytest.MonkeyPatch) -> None:
-    original = http_sse.LegacyEndpoint.post
+    original = http_sse.HttpSseEndpoint.post
 
     async def post(self: Any, visit: Any) -> None:
         visit.principal = next(iter(self._lines.values()))[1]
         await original(self, visit)
 
-    patch.setattr(http_sse.LegacyEndpoint, "post", post)
+    patch.setattr(http_sse.HttpSseEndpoint, "post", post)
 
 
 def _streams_of_all(patch: pytest.MonkeyPatch) -> None:
-    original = channel.HttpChannel.known_stream
+    original = channel.HttpChannel.find_stream
     seen: list[Any] = []
     opened = channel.HttpChannel.open
 
@@ -113,29 +113,29 @@ def _streams_of_all(patch: pytest.MonkeyPatch) -> None:
         return next((found for one in seen if (found := original(one, number)) is not None), None)
 
     patch.setattr(channel.HttpChannel, "open", open_)
-    patch.setattr(channel.HttpChannel, "known_stream", known)
+    patch.setattr(channel.HttpChannel, "find_stream", known)
 
 
 def _one_line_for_all(patch: pytest.MonkeyPatch) -> None:
-    original = Guard.admit
+    original = ListenerGuard.admit
     first: list[Any] = []
 
-    def admit(self: Guard, line: Any, cut: Any) -> Any:
+    def admit(self: ListenerGuard, line: Any, cut: Any) -> Any:
         first.append(line)
         return original(self, first[0], cut)
 
-    patch.setattr(Guard, "admit", admit)
+    patch.setattr(ListenerGuard, "admit", admit)
 
 
 def _bound_to(what: Callable[..., tuple[Any, ...]]) -> Patch:
     """States that are bound to less than who asked for what."""
-    original = state_token.binding
-    return lambda patch: patch.setattr(state_token, "binding", lambda *asked: original(*what(*asked)))
+    original = state_token.request_binding
+    return lambda patch: patch.setattr(state_token, "request_binding", lambda *asked: original(*what(*asked)))
 
 
 def _one_key(patch: pytest.MonkeyPatch) -> None:
-    original = state_token._cipher
-    patch.setattr(state_token, "_cipher", lambda _: original(b"the same for all"))
+    original = state_token._derive_cipher
+    patch.setattr(state_token, "_derive_cipher", lambda _: original(b"the same for all"))
 
 
 def _cursors_of(what: Callable[..., tuple[Any, ...]]) -> Patch:
@@ -145,18 +145,18 @@ def _cursors_of(what: Callable[..., tuple[Any, ...]]) -> Patch:
 
 
 def _public_to_one(patch: pytest.MonkeyPatch) -> None:
-    original, numbers = Offer.shown, count(1)
+    original, numbers = ServerCatalog.shown, count(1)
 
-    def shown(self: Offer, *args: Any, viewer: Viewer, **given: Any) -> Any:
-        viewer = replace(viewer, whose=viewer.whose or str(next(numbers)))
+    def shown(self: ServerCatalog, *args: Any, viewer: Viewer, **given: Any) -> Any:
+        viewer = replace(viewer, principal_name=viewer.principal_name or str(next(numbers)))
         return original(self, *args, viewer=viewer, **given)
 
-    patch.setattr(Offer, "shown", shown)
-    patch.setattr(Offer, "_kept", lambda self, key, version: None)
+    patch.setattr(ServerCatalog, "shown", shown)
+    patch.setattr(ServerCatalog, "_kept", lambda self, key, version: None)
 
 
 def _as_whoever_has_the_session(patch: pytest.MonkeyPatch) -> None:
-    add, post = sessions.Sessions.add, modern.StatelessEndpoint._post
+    add, post = sessions.SessionTable.add, modern.ModernEndpoint._post
     owners: dict[bytes, Any] = {}
 
     def added(self: Any, ident: str, made: Any, principal: Any, *kept: Any, **options: Any) -> Any:
@@ -168,19 +168,19 @@ def _as_whoever_has_the_session(patch: pytest.MonkeyPatch) -> None:
         visit.principal = owners[visit.headers[b"mcp-session-id"]]
         await post(self, visit, message)
 
-    patch.setattr(sessions.Sessions, "add", added)
-    patch.setattr(modern.StatelessEndpoint, "_post", posted)
+    patch.setattr(sessions.SessionTable, "add", added)
+    patch.setattr(modern.ModernEndpoint, "_post", posted)
 
 
 def _notified_by_anybody(patch: pytest.MonkeyPatch) -> None:
-    original = modern.StatelessEndpoint.takes
+    original = modern.ModernEndpoint.try_handle
 
     async def takes(self: Any, visit: Any, message: Any) -> bool:
         if isinstance(message, Notification) and self._channel is not None:
-            self._channel._receiver.received([message], Origin(visit.principal))
+            self._channel._receiver.received([message], MessageOrigin(visit.principal))
         return await original(self, visit, message)
 
-    patch.setattr(modern.StatelessEndpoint, "takes", takes)
+    patch.setattr(modern.ModernEndpoint, "try_handle", takes)
 
 
 def _lenient_http(patch: pytest.MonkeyPatch) -> None:
@@ -225,8 +225,8 @@ def _ids() -> Any:
 
 # --- the table ---------------------------------------------------------------------------------------
 
-ANYBODY = replaced(Door, "refusal", lambda *_: None)
-ANY_PRINCIPAL = replaced(sessions.Sessions, "get", _any_principal)
+ANYBODY = replaced(HostOriginPolicy, "refusal", lambda *_: None)
+ANY_PRINCIPAL = replaced(sessions.SessionTable, "get", _any_principal)
 FAULTS_ARE_RAISED = read_as(lambda body: body)
 ENDLESS = 1 << 40
 
@@ -239,7 +239,7 @@ WITHOUT: Rows = {
         "test_a_page_of_another_origin_is_not_shown_an_answer": ANYBODY,
         "test_a_name_that_the_server_was_told_of_comes_in_behind_a_proxy": ANYBODY,
         "test_a_header_that_stands_there_twice_is_refused_whichever_way_round": replaced(
-            app, "_doubled", lambda _: None
+            app, "_find_duplicate_header", lambda _: None
         ),
         "test_an_http_request_to_a_line_transport_gets_no_answer_and_nothing_done": forced(
             stream.StreamChannel, strict=False
@@ -251,7 +251,7 @@ WITHOUT: Rows = {
         "test_nothing_of_one_session_is_played_in_another_of_the_same_principal": _streams_of_all,
         "test_the_token_of_an_sse_stream_belongs_to_whoever_opened_it": _any_poster,
         "test_nobody_but_its_principal_is_told_that_a_session_has_expired": replaced(
-            sessions.Sessions, "expired", lambda self, ident, _: ident in self._expired
+            sessions.SessionTable, "expired", lambda self, ident, _: ident in self._expired
         ),
         "test_ids_cannot_be_guessed_from_others": replaced(sessions, "secrets", _ids()),
     },
@@ -260,13 +260,15 @@ WITHOUT: Rows = {
         "test_two_clients_over_tcp_get_their_own_questions_and_answers": _one_line_for_all,
         "test_two_clients_over_websocket_get_their_own_questions_and_answers": _one_line_for_all,
         "test_two_clients_of_http_and_sse_get_their_own_answers": _one_line_for_all,
-        "test_answering_the_question_of_another_session_does_nothing": shared(Session, "_awaited"),
-        "test_cancelling_an_id_of_another_session_does_nothing": shared(Session, "_running"),
+        "test_answering_the_question_of_another_session_does_nothing": shared(Session, "_outgoing"),
+        "test_cancelling_an_id_of_another_session_does_nothing": shared(Session, "_incoming"),
     },
     "test_handles": {
         "test_a_state_is_good_for_whoever_asked_alone": _bound_to(lambda _, *asked: (None, *asked)),
         "test_a_state_is_good_for_one_method_name_and_set_of_arguments": _bound_to(lambda who, *_: (who, "", b"")),
-        "test_a_state_that_was_altered_anywhere_is_refused": replaced(state_token.Sealed, "open", lambda *_: b"{}"),
+        "test_a_state_that_was_altered_anywhere_is_refused": replaced(
+            state_token.EncryptingSealer, "open", lambda *_: b"{}"
+        ),
         "test_a_state_opens_in_a_process_that_has_the_key_and_nowhere_else": _one_key,
         "test_a_cursor_of_a_private_list_is_good_for_whoever_got_it_alone": _cursors_of(
             lambda *given: (*given[:2], "")
@@ -284,7 +286,7 @@ WITHOUT: Rows = {
         ),
         "test_no_message_ends_a_session_or_the_server": replaced(replies, "failure_of", _raise),
         "test_what_is_no_message_does_not_end_a_call_that_has_its_id": replaced(
-            channel.Exchange, "is_about", lambda self, ident: ident in self.ids
+            channel.Exchange, "matches_reply_id", lambda self, ident: ident in self.ids
         ),
         "test_whatever_is_hardly_http_is_answered_or_hung_up_on": replaced(HttpConnection, "_refuse", lambda *_: None),
         "test_a_line_goes_on_after_what_is_no_message": replaced(stream, "decode_strict", _raising(codec.decode)),
@@ -316,7 +318,7 @@ WITHOUT: Rows = {
         "test_duplicate_members_are_refused_over_tcp": forced(stream.StreamChannel, unique_members=False),
         "test_control_characters_that_are_not_escaped_are_refused": read_as(rewritten(dict)),
         "test_a_path_is_taken_as_a_whole": replaced(
-            app, "_route", lambda scope: posixpath.normpath(scope["path"].lower())
+            app, "_route_path", lambda scope: posixpath.normpath(scope["path"].lower())
         ),
         "test_text_is_utf_8_and_nothing_else": read_as(lambda body: body.decode("latin-1").encode()),
     },
@@ -331,7 +333,7 @@ WITHOUT: Rows = {
         "test_a_websocket_message_is_refused_when_it_is_too_long_in_one_frame_or_many": unset(
             ws_message_size_limit=100 << 20
         ),
-        "test_a_websocket_message_in_very_many_frames_is_refused": replaced(websocket, "MOST_FRAMES", ENDLESS),
+        "test_a_websocket_message_in_very_many_frames_is_refused": replaced(websocket, "MAX_FRAMES", ENDLESS),
         "test_headers_that_arrive_too_slowly_are_not_waited_for": unset(header_timeout=None),
         "test_whatever_comes_between_two_requests_does_not_keep_a_connection": unset(header_timeout=None),
         "test_a_body_that_nobody_reads_does_not_keep_a_connection": unset(header_timeout=None),
@@ -344,7 +346,7 @@ WITHOUT: Rows = {
             unsent_limit=ENDLESS, write_timeout=None
         ),
         "test_a_websocket_peer_that_reads_nothing_has_only_so_much_kept_for_it": unset(unsent_limit=ENDLESS),
-        "test_whoever_sends_pings_and_reads_no_answers_is_cut_off": replaced(websocket, "MOST_PINGS", ENDLESS),
+        "test_whoever_sends_pings_and_reads_no_answers_is_cut_off": replaced(websocket, "MAX_PINGS", ENDLESS),
         "test_a_connection_too_many_is_turned_away_and_those_who_are_there_stay": unset(max_connections=ENDLESS),
         "test_a_session_too_many_is_turned_away_first_whoever_has_most_and_none_is_ended": unset(
             max_sessions=ENDLESS, max_sessions_per_principal=None
@@ -362,9 +364,9 @@ WITHOUT: Rows = {
     },
     "test_contract": {
         "test_nothing_listens_without_a_guard": _unguarded,
-        "test_nothing_takes_peers_without_a_guard": replaced(http_sse, "LegacyEndpoint", _Unguarded),
+        "test_nothing_takes_peers_without_a_guard": replaced(http_sse, "HttpSseEndpoint", _Unguarded),
         "test_whatever_serves_sockets_is_known_here": replaced(Path, "read_text", lambda _: "create_server("),
-        "test_a_server_listens_by_these_alone": replaced(process, "listener", _listener),
+        "test_a_server_listens_by_these_alone": replaced(process, "open_listener", _listener),
         "test_a_peer_too_many_is_turned_away": unset(max_connections=ENDLESS),
         "test_a_peer_that_says_nothing_of_use_is_cut_off": unset(initialize_timeout=None, header_timeout=None),
     },

@@ -22,11 +22,11 @@ from trunkline.auth.client import (
     token_provider,
     token_store,
 )
-from trunkline.auth.client.grant import Binding
-from trunkline.auth.client.token_provider import Engine
-from trunkline.auth.client.tokens import Kept
+from trunkline.auth.client.grant import IssuerBinding
+from trunkline.auth.client.token_provider import TokenProvider
+from trunkline.auth.client.tokens import StoredToken
 from trunkline.auth.server import static_tokens
-from trunkline.auth.ssrf import Reach, Target
+from trunkline.auth.ssrf import EgressPolicy, Target
 from trunkline.errors import AuthorizationFailed
 from trunkline.transports.http.client import url as client_url
 
@@ -36,22 +36,22 @@ ENDLESS = 1 << 40
 def _looked_at_once(patch: pytest.MonkeyPatch) -> None:
     """Only names are looked at, and a name that was fine is fine."""
     fine: set[str] = set()
-    original = Reach.vet
+    original = EgressPolicy.vet
 
-    def vet(self: Reach, there: Target, address: str) -> str | None:
+    def vet(self: EgressPolicy, there: Target, address: str) -> str | None:
         why = None if there.host in fine else original(self, there, address)
         if why is None:
             fine.add(there.host)
         return why
 
-    patch.setattr(Reach, "vet", vet)
+    patch.setattr(EgressPolicy, "vet", vet)
 
 
 def _only_when_resolved(patch: pytest.MonkeyPatch) -> None:
     from trunkline.transports.http.client import aiohttp_backend
 
-    original = aiohttp_backend._kept_alive
-    patch.setattr(aiohttp_backend, "_kept_alive", lambda _, address: original(None, address))
+    original = aiohttp_backend._open_keepalive_socket
+    patch.setattr(aiohttp_backend, "_open_keepalive_socket", lambda _, address: original(None, address))
 
 
 def _followed(patch: pytest.MonkeyPatch, most: int = 3) -> None:
@@ -87,14 +87,14 @@ def _plain_code(returned: str, _: Any) -> str:
 
 def _errors_first(patch: pytest.MonkeyPatch) -> None:
     """An error is told before it is looked at who says so."""
-    original = authorization_code.code_in
+    original = authorization_code.read_code
 
     def code_in(returned: str, sent: Any) -> str:
         if said := parse_qs(returned.partition("?")[2]).get("error_description"):
             raise AuthorizationFailed(f"the authorization server answers {said[0]}", hop="authorization")
         return original(returned, sent)
 
-    patch.setattr(authorization_code, "code_in", code_in)
+    patch.setattr(authorization_code, "read_code", code_in)
 
 
 def _any_issuer(body: bytes, *_: str) -> Any:
@@ -114,16 +114,16 @@ class _Anything(str):
 
 
 def _tokens_of_anybody(patch: pytest.MonkeyPatch) -> None:
-    original = Engine._take
+    original = TokenProvider._take
 
-    def take(self: Engine, kept: Any, source: Any) -> None:
+    def take(self: TokenProvider, kept: Any, source: Any) -> None:
         original(self, None if kept is None else replace(kept, issuer=_Anything(kept.issuer)), source)
 
-    patch.setattr(Engine, "_take", take)
+    patch.setattr(TokenProvider, "_take", take)
 
 
-def _points_anywhere(self: client_url.Place, reference: str) -> client_url.Place:
-    return client_url.place(urljoin(self.url, reference))
+def _points_anywhere(self: client_url.HttpUrl, reference: str) -> client_url.HttpUrl:
+    return client_url.parse_url(urljoin(self.url, reference))
 
 
 async def _unbound(*_: Any) -> None:
@@ -131,7 +131,7 @@ async def _unbound(*_: Any) -> None:
 
 
 def _without_proof(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(authorization_code.Sent, "challenge", property(lambda self: self.verifier))
+    patch.setattr(authorization_code.AuthorizationRequest, "challenge", property(lambda self: self.verifier))
 
 
 def _taken_from_anybody(self: Any, head: bytes) -> tuple[int, str, str | None]:
@@ -150,7 +150,7 @@ def _any_page(patch: pytest.MonkeyPatch) -> None:
         return None
 
     patch.setattr(metadata, "secured", lambda url, *_, **__: url)
-    patch.setattr(fetch.Egress, "permit", permit)
+    patch.setattr(fetch.Egress, "check_page", permit)
     for module in (browser, terminal_login, interaction, loopback):
         patch.setattr(module, "checked_page", lambda url: url)
 
@@ -160,33 +160,33 @@ def _as_the_system_likes(patch: pytest.MonkeyPatch) -> None:
     made, opened = os.mkdir, os.open
     patch.setattr(os, "mkdir", lambda path, _=0: made(path))
     patch.setattr(os, "open", lambda path, flags, _=0, **given: opened(path, flags, **given))
-    patch.setattr(token_store, "_ours", lambda *_: None)
+    patch.setattr(token_store, "_require_private", lambda *_: None)
 
 
 def _first_come(patch: pytest.MonkeyPatch) -> None:
     """Whoever comes when all places are taken is turned away."""
-    original = loopback._Desk._begin
+    original = loopback._CallbackServer._begin
 
     def begin(self: Any, reader: Any, writer: Any) -> None:
-        if len(self._visits) == loopback._MOST_VISITS:
+        if len(self._visits) == loopback._MAX_CONNECTIONS:
             writer.close()
         else:
             original(self, reader, writer)
 
-    patch.setattr(loopback._Desk, "_begin", begin)
+    patch.setattr(loopback._CallbackServer, "_begin", begin)
 
 
 def _joined(fields: Any) -> str:
     return "&".join(f"{name}={value}" for name, value in fields.items())
 
 
-def _as_wanted(self: Engine, wanted: Any, _: Any) -> Any:
+def _as_wanted(self: TokenProvider, wanted: Any, _: Any) -> Any:
     return wanted.scopes or ()
 
 
-KNOWN_EVERYWHERE = replaced(registration, "_key", lambda _: "client")
-UNBOUND = replaced(Binding, "check", _unbound)
-ANYWHERE = both(replaced(Reach, "vet", lambda *_: None), replaced(Reach, "check", lambda *_: None))
+KNOWN_EVERYWHERE = replaced(registration, "_store_key", lambda _: "client")
+UNBOUND = replaced(IssuerBinding, "check", _unbound)
+ANYWHERE = both(replaced(EgressPolicy, "vet", lambda *_: None), replaced(EgressPolicy, "check", lambda *_: None))
 
 ROWS: Rows = {
     "test_egress": {
@@ -197,17 +197,17 @@ ROWS: Rows = {
         "test_what_our_own_user_named_opens_no_way_to_its_neighbours": ANYWHERE,
         "test_a_redirect_leads_to_no_place_that_one_may_not_go_to": ANYWHERE,
         "test_what_is_secret_does_not_follow_a_redirect": _followed,
-        "test_a_redirect_is_followed_only_so_often": replaced(fetch, "_MOST_REDIRECTS", 20),
+        "test_a_redirect_is_followed_only_so_often": replaced(fetch, "_MAX_REDIRECTS", 20),
         "test_of_an_answer_without_end_only_so_much_is_read": replaced(fetch, "body_of", _all_of(fetch.body_of)),
         "test_an_answer_that_does_not_come_is_not_waited_for": _without_time,
-        "test_nothing_is_unpacked": replaced(fetch, "_unpacked", lambda _: None),
+        "test_nothing_is_unpacked": replaced(fetch, "_require_uncompressed", lambda _: None),
         "test_the_metadata_of_a_server_is_on_the_server_itself": replaced(discovery, "origin_of", lambda _: None),
         "test_an_authorization_server_that_a_peer_names_is_not_looked_for_in_private": ANYWHERE,
         "test_a_document_that_points_elsewhere_leads_nowhere_private": ANYWHERE,
         "test_the_keys_of_an_issuer_are_not_looked_for_in_private": ANYWHERE,
     },
     "test_oauth_client": {
-        "test_a_code_that_somebody_else_sends_is_not_used": replaced(authorization_code, "code_in", _plain_code),
+        "test_a_code_that_somebody_else_sends_is_not_used": replaced(authorization_code, "read_code", _plain_code),
         "test_what_another_issuer_says_is_not_shown": _errors_first,
         "test_metadata_of_another_issuer_is_not_used": replaced(discovery, "read_server_metadata", _any_issuer),
         "test_metadata_of_another_resource_is_not_used": replaced(metadata, "covers", lambda *_: True),
@@ -221,14 +221,14 @@ ROWS: Rows = {
         "test_what_was_registered_with_one_authorization_server_is_not_shown_to_another": KNOWN_EVERYWHERE,
         "test_a_token_is_shown_to_no_other_origin": replaced(token_provider, "origin_of", lambda _: "the same"),
         "test_a_token_does_not_follow_a_server_that_points_elsewhere": replaced(
-            client_url.Place, "leads_to", _points_anywhere
+            client_url.HttpUrl, "resolve", _points_anywhere
         ),
     },
     "test_challenges": {
         "test_a_server_that_challenges_for_ever_has_a_person_asked_only_so_often": replaced(
-            Engine, "_stop_if_in_vain", lambda *_: None
+            TokenProvider, "_stop_if_futile", lambda *_: None
         ),
-        "test_asking_for_more_gives_up_nothing_of_what_there_was": replaced(Engine, "_scopes_for", _as_wanted),
+        "test_asking_for_more_gives_up_nothing_of_what_there_was": replaced(TokenProvider, "_scopes_for", _as_wanted),
         "test_nothing_in_a_challenge_becomes_a_parameter_of_the_page": replaced(
             authorization_code, "urlencode", _joined
         ),
@@ -237,21 +237,25 @@ ROWS: Rows = {
     "test_browser_opening": {
         "test_a_page_that_a_peer_made_up_reaches_neither_a_browser_nor_a_program": _any_page,
         "test_whatever_a_page_is_called_it_is_one_argument_of_the_browser": _any_page,
-        "test_only_the_person_who_was_sent_away_comes_back": replaced(loopback._Desk, "_judged", _taken_from_anybody),
-        "test_a_page_that_asks_very_much_is_not_read_to_the_end": replaced(loopback, "_LARGEST_HEAD", ENDLESS),
+        "test_only_the_person_who_was_sent_away_comes_back": replaced(
+            loopback._CallbackServer, "_check_request", _taken_from_anybody
+        ),
+        "test_a_page_that_asks_very_much_is_not_read_to_the_end": replaced(loopback, "_MAX_HEAD_BYTES", ENDLESS),
         "test_a_page_that_keeps_every_place_does_not_keep_the_person_away": _first_come,
-        "test_whoever_waits_is_not_found_from_outside": replaced(loopback, "_HERE", "0.0.0.0"),
+        "test_whoever_waits_is_not_found_from_outside": replaced(loopback, "_LOOPBACK", "0.0.0.0"),
     },
     "test_secrets": {
-        "test_nothing_secret_is_shown_by_what_holds_it": replaced(Kept, "__repr__", Struct.__repr__),
+        "test_nothing_secret_is_shown_by_what_holds_it": replaced(StoredToken, "__repr__", Struct.__repr__),
         "test_nothing_secret_is_told_by_a_client_whether_it_fares_well_or_not": replaced(
-            Kept, "__repr__", Struct.__repr__
+            StoredToken, "__repr__", Struct.__repr__
         ),
         "test_nothing_secret_is_told_by_a_server_whether_it_lets_in_or_not": replaced(
             static_tokens, "_digest", lambda token: token
         ),
         "test_tokens_are_kept_where_nobody_else_can_read_them": _as_the_system_likes,
-        "test_what_others_may_have_read_or_written_is_not_used": replaced(token_store, "_ours", lambda *_: None),
-        "test_a_link_in_the_way_is_not_followed": replaced(token_store, "_PRIVATE", os.O_CREAT),
+        "test_what_others_may_have_read_or_written_is_not_used": replaced(
+            token_store, "_require_private", lambda *_: None
+        ),
+        "test_a_link_in_the_way_is_not_followed": replaced(token_store, "_CREATE_FLAGS", os.O_CREAT),
     },
 }

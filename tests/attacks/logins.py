@@ -11,10 +11,10 @@ from tests.attacks.webs import Issuer, Site, page, site
 
 from trunkline import Settings
 from trunkline.auth import MemoryTokens, OAuth, Redirected
-from trunkline.auth.client.provider import Account
-from trunkline.auth.client.token_provider import Engine
+from trunkline.auth.client.provider import OAuthAuthorizer
+from trunkline.auth.client.token_provider import TokenProvider
 from trunkline.errors import AuthorizationFailed
-from trunkline.transports.http.client.credentials import Heard
+from trunkline.transports.http.client.credentials import HttpExchange
 
 BACK = "http://127.0.0.1:1/callback"
 RESOURCE_METADATA = "/.well-known/oauth-protected-resource/mcp"
@@ -67,16 +67,20 @@ class Login:
     def oauth(self, **options: Any) -> OAuth:
         return OAuth(**{"interaction": Redirected(BACK, self.person), "store": self.store, **options})
 
-    def engine(self, account: Account | None = None, **options: Any) -> Engine:
+    def engine(self, account: OAuthAuthorizer | None = None, **options: Any) -> TokenProvider:
         return (account or self.oauth(**options)).credentials(self.url, settings=Settings())
 
-    async def challenged(self, engine: Engine, status: int = 401, challenge: str = "Bearer", **sent: str) -> bool:
+    async def challenged(
+        self, engine: TokenProvider, status: int = 401, challenge: str = "Bearer", **sent: str
+    ) -> bool:
         """The server turns a request away."""
         headers = {"WWW-Authenticate": challenge}
         proof = sent or await engine.headers("POST", self.url)
-        return await within(engine.heard(Heard("POST", self.url, proof, status, headers), lambda _: None), "a login")
+        return await within(
+            engine.heard(HttpExchange("POST", self.url, proof, status, headers), lambda _: None), "a login"
+        )
 
-    async def fails(self, engine: Engine | None = None, **challenged: Any) -> AuthorizationFailed:
+    async def fails(self, engine: TokenProvider | None = None, **challenged: Any) -> AuthorizationFailed:
         """Why a login is given up."""
         try:
             await self.challenged(engine or self.engine(), **challenged)

@@ -14,7 +14,7 @@ from trunkline.auth import ResourceServer
 from trunkline.auth.server.verifiers import Verifier
 from trunkline.observers.logs import LogObserver
 from trunkline.testing import ManualClock, RecordingObserver
-from trunkline.transports.addresses import parse
+from trunkline.transports.addresses import parse_address
 from trunkline.transports.channel import Listener
 
 T = TypeVar("T")
@@ -104,7 +104,7 @@ async def opened(place: Place, address: str = "http://127.0.0.1:0/mcp") -> Async
     """Has the server of a place listen."""
     place.listener = await place.server.listen(address)
     if not address.startswith("unix"):
-        place.port = parse(place.listener.address).port
+        place.port = parse_address(place.listener.address).port
     try:
         yield place
     finally:

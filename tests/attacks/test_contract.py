@@ -17,7 +17,7 @@ from tests.attacks.raw import Caller, call, initialize, request
 
 import trunkline.transports
 from trunkline.server.run import process
-from trunkline.transports.listener_limits import Guard
+from trunkline.transports.listener_limits import ListenerGuard
 
 LISTENING = {"listen_http", "listen_tcp", "listen_unix"}
 TAKING_PEERS = {"Connections", "Endpoint", "House", "LegacyEndpoint", "SessionlessEndpoint", "WebSocketEndpoint"}
@@ -40,7 +40,7 @@ def test_nothing_listens_without_a_guard() -> None:
     assert set(functions) == LISTENING
     for function in functions.values():
         first = next(iter(inspect.signature(function).parameters.values()))
-        assert get_type_hints(function)[first.name] is Guard
+        assert get_type_hints(function)[first.name] is ListenerGuard
         assert first.default is inspect.Parameter.empty
 
 
@@ -48,7 +48,7 @@ def test_nothing_takes_peers_without_a_guard() -> None:
     everything = found()
     for name in TAKING_PEERS:
         parameters = list(inspect.signature(everything[name]).parameters.values())
-        assert get_type_hints(everything[name].__init__)[parameters[0].name] is Guard, name
+        assert get_type_hints(everything[name].__init__)[parameters[0].name] is ListenerGuard, name
         assert parameters[0].default is inspect.Parameter.empty
 
 
@@ -62,7 +62,7 @@ def test_whatever_serves_sockets_is_known_here() -> None:
 
 
 def test_a_server_listens_by_these_alone() -> None:
-    assert set(re.findall(r"\blisten_\w+", inspect.getsource(process.listener))) == LISTENING
+    assert set(re.findall(r"\blisten_\w+", inspect.getsource(process.open_listener))) == LISTENING
 
 
 # --- one peer on each transport ------------------------------------------------------------------------
@@ -72,32 +72,32 @@ Speak = Callable[[Caller], Awaitable[None]]
 
 async def on_a_line(caller: Caller) -> None:
     """Gets an answer over TCP or a Unix socket."""
-    caller.say(json.dumps(initialize()).encode() + b"\n")
+    caller.send(json.dumps(initialize()).encode() + b"\n")
     assert "result" in await caller.line()
 
 
 async def over_http(caller: Caller) -> None:
     """Gets an answer over Streamable HTTP."""
-    caller.say(request("POST", "/mcp", initialize()))
+    caller.send(request("POST", "/mcp", initialize()))
     assert "result" in (await caller.answer()).json
 
 
 async def over_websocket(caller: Caller) -> None:
     """Gets an answer over a WebSocket."""
     await frames.shake_hands(caller)
-    frames.say(caller, call("ping"))
+    frames.send(caller, call("ping"))
     assert "result" in await frames.message(caller)
 
 
 async def over_sse(caller: Caller) -> None:
     """Has a stream opened."""
-    caller.say(request("GET", "/sse"))
+    caller.send(request("GET", "/sse"))
     assert (await caller.head()).status == 200
 
 
 async def upgraded(caller: Caller) -> None:
     """Has a WebSocket, and says nothing on it."""
-    caller.say(frames.upgrade())
+    caller.send(frames.upgrade())
     assert (await caller.head()).status == 101
 
 
@@ -107,12 +107,12 @@ async def quiet(caller: Caller) -> None:
 
 async def half_a_message(caller: Caller) -> None:
     """Says half of something."""
-    caller.say(b'{"jsonrpc":')
+    caller.send(b'{"jsonrpc":')
 
 
 async def half_a_request(caller: Caller) -> None:
     """The same in HTTP."""
-    caller.say(b"POST /mcp HTTP/1.1\r\nhost: lo")
+    caller.send(b"POST /mcp HTTP/1.1\r\nhost: lo")
 
 
 TRANSPORTS: dict[str, tuple[str, Speak]] = {

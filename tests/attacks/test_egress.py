@@ -15,10 +15,10 @@ from tests.contract.lines import client_tls, server_tls
 
 from trunkline import Settings
 from trunkline.auth import Jwt
-from trunkline.auth.discovery import discover, find_server
+from trunkline.auth.discovery import discover, find_authorization_server
 from trunkline.auth.fetch import Egress
 from trunkline.auth.server.verifiers import Unavailable
-from trunkline.auth.ssrf import Reach
+from trunkline.auth.ssrf import EgressPolicy
 from trunkline.errors import AuthorizationFailed
 
 PUBLIC, PUBLIC_TOO = "93.184.216.34", "93.184.216.35"
@@ -50,11 +50,11 @@ def egress(internet: Internet) -> Egress:
     return reaching(internet)
 
 
-def reaching(internet: Internet, reach: Reach | None = None, **settings: Any) -> Egress:
+def reaching(internet: Internet, reach: EgressPolicy | None = None, **settings: Any) -> Egress:
     tls = client_tls()
     tls.check_hostname = False
     tls.verify_mode = ssl.CERT_NONE  # what the sites are called is made up
-    return Egress(reach or Reach(), settings=Settings(**settings), tls=tls, resolve=internet.resolve)
+    return Egress(reach or EgressPolicy(), settings=Settings(**settings), tls=tls, resolve=internet.resolve)
 
 
 @asynccontextmanager
@@ -130,12 +130,12 @@ async def test_a_socket_is_opened_to_nothing_but_what_was_looked_at(internet: In
 
 
 async def test_what_our_own_user_named_opens_no_way_to_its_neighbours(internet: Internet) -> None:
-    named = reaching(internet, Reach.around("https://10.0.0.5/mcp", Settings()))
+    named = reaching(internet, EgressPolicy.around("https://10.0.0.5/mcp", Settings()))
     await refused(named.get("https://10.0.0.6/", hop="keys"))
     await refused(named.get(f"https://{CLOUD}/", hop="keys"))
     await refused(named.get("https://localhost/", hop="keys"))
     assert gone_to(internet) == []
-    by_name = reaching(internet, Reach.around("https://inner.example/mcp", Settings()))
+    by_name = reaching(internet, EgressPolicy.around("https://inner.example/mcp", Settings()))
     for address in (CLOUD, "fd00:ec2::254", "::ffff:169.254.169.254"):
         internet.names["inner.example"] = [[address]]
         internet.names["other.example"] = [[address]]
@@ -143,7 +143,7 @@ async def test_what_our_own_user_named_opens_no_way_to_its_neighbours(internet: 
             await refused(by_name.get("https://inner.example/", hop="keys"))
         await refused(by_name.get("https://other.example/", hop="keys"))
     assert gone_to(internet) == []
-    here = reaching(internet, Reach.around("http://localhost:1/mcp", Settings()))
+    here = reaching(internet, EgressPolicy.around("http://localhost:1/mcp", Settings()))
     for url in ("https://10.0.0.5/", f"http://{CLOUD}/", "http://10.0.0.5/", "http://mcp.example/"):
         await refused(here.get(url, hop="keys"))
     assert gone_to(internet) == []
@@ -272,7 +272,7 @@ async def test_a_document_that_points_elsewhere_leads_nowhere_private(egress: Eg
         for location in (f"https://{CLOUD}/", "https://localhost/", "http://mcp.example/x", "https://0x7f.1/"):
             there.other = moved(location)
             await refused(discover(egress, SERVER, None))
-            await refused(find_server(egress, "https://mcp.example"))
+            await refused(find_authorization_server(egress, "https://mcp.example"))
             assert set(gone_to(internet)) == {PUBLIC}, location
 
 

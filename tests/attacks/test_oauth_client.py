@@ -12,13 +12,13 @@ from tests.attacks.webs import Internet, Issuer, issuer, moved, page, site
 
 from trunkline import Settings
 from trunkline.auth import ClientCredentials, MemoryTokens
-from trunkline.auth.client.token_provider import Engine
-from trunkline.transports.http.client.aiohttp_backend import Aiohttp
-from trunkline.transports.http.client.channel import HttpChannel
-from trunkline.transports.http.client.credentials import Bearer
-from trunkline.transports.http.client.http_peer import Peer
-from trunkline.transports.http.client.http_sse import Legacy
-from trunkline.transports.http.client.url import Misled, place
+from trunkline.auth.client.token_provider import TokenProvider
+from trunkline.transports.http.client.aiohttp_backend import AiohttpBackend
+from trunkline.transports.http.client.channel import HttpClientChannel
+from trunkline.transports.http.client.credentials import BearerToken
+from trunkline.transports.http.client.http_peer import HttpPeer
+from trunkline.transports.http.client.http_sse import HttpSse
+from trunkline.transports.http.client.url import RedirectRefused, parse_url
 
 EVIL = "https://evil.example"
 
@@ -34,19 +34,19 @@ async def test_a_code_that_somebody_else_sends_is_not_used() -> None:
         used = person.asked[0]["state"]
         one.authority.site.asked.clear()
         wrong: dict[str, Any] = {
-            "another issuer": lambda asked: person.agreed(asked, iss=EVIL),
-            "an issuer that is nearly the same": lambda asked: person.agreed(asked, iss=f"{name}/"),
-            "the issuer in capitals": lambda asked: person.agreed(asked, iss=name.upper()),
-            "no issuer": lambda asked: person.agreed(asked, iss=None),
-            "two issuers": lambda asked: person.agreed(asked) + f"&iss={EVIL}",
-            "no state": lambda asked: person.agreed(asked, state=None),
-            "an empty state": lambda asked: person.agreed(asked, state=""),
-            "the state of another login": lambda asked: person.agreed(asked, state=used),
-            "two states": lambda asked: person.agreed(asked) + f"&state={used}",
-            "two codes": lambda asked: person.agreed(asked) + "&code=injected",
-            "no code": lambda asked: person.agreed(asked, code=None),
-            "in the fragment": lambda asked: person.agreed(asked).replace("?", "#"),
-            "thousands of fields": lambda asked: person.agreed(asked) + "&x=1" * 5000,
+            "another issuer": lambda asked: person.receive_handshake(asked, iss=EVIL),
+            "an issuer that is nearly the same": lambda asked: person.receive_handshake(asked, iss=f"{name}/"),
+            "the issuer in capitals": lambda asked: person.receive_handshake(asked, iss=name.upper()),
+            "no issuer": lambda asked: person.receive_handshake(asked, iss=None),
+            "two issuers": lambda asked: person.receive_handshake(asked) + f"&iss={EVIL}",
+            "no state": lambda asked: person.receive_handshake(asked, state=None),
+            "an empty state": lambda asked: person.receive_handshake(asked, state=""),
+            "the state of another login": lambda asked: person.receive_handshake(asked, state=used),
+            "two states": lambda asked: person.receive_handshake(asked) + f"&state={used}",
+            "two codes": lambda asked: person.receive_handshake(asked) + "&code=injected",
+            "no code": lambda asked: person.receive_handshake(asked, code=None),
+            "in the fragment": lambda asked: person.receive_handshake(asked).replace("?", "#"),
+            "thousands of fields": lambda asked: person.receive_handshake(asked) + "&x=1" * 5000,
         }
         for what, back in wrong.items():
             person.back = back
@@ -59,9 +59,9 @@ async def test_what_another_issuer_says_is_not_shown() -> None:
     async with login() as one:
         said = {"error": "buy-at-evil.example", "error_description": "call-555-evil", "code": None}
         for iss in (EVIL, None):
-            one.person.back = lambda asked, iss=iss: one.person.agreed(asked, iss=iss, **said)
+            one.person.back = lambda asked, iss=iss: one.person.receive_handshake(asked, iss=iss, **said)
             assert "evil" not in str(await one.fails(one.engine(store=MemoryTokens())))
-        one.person.back = lambda asked: one.person.agreed(asked, **said)
+        one.person.back = lambda asked: one.person.receive_handshake(asked, **said)
         assert "call-555-evil" in str(await one.fails())
 
 
@@ -128,11 +128,13 @@ async def test_no_endpoint_that_an_authorization_server_names_is_gone_to_in_priv
             for named in (*AUTHORITIES, "http://login.example/x"):
                 one.authority.metadata = {**good, endpoint: named}
                 await one.fails(
-                    Engine(one.url, one.oauth()._grant(Settings()), store=MemoryTokens(), egress=reaching(internet))
+                    TokenProvider(
+                        one.url, one.oauth()._grant(Settings()), store=MemoryTokens(), egress=reaching(internet)
+                    )
                 )
                 assert set(gone_to(internet)) <= {PUBLIC, PUBLIC_TOO}, (endpoint, named)
         one.authority.metadata = good
-        engine = Engine(one.url, one.oauth()._grant(Settings()), store=MemoryTokens(), egress=reaching(internet))
+        engine = TokenProvider(one.url, one.oauth()._grant(Settings()), store=MemoryTokens(), egress=reaching(internet))
         assert await one.challenged(engine)
 
 
@@ -161,7 +163,7 @@ async def test_a_secret_is_not_told_to_another_authorization_server() -> None:
             assert await one.challenged(engine)
         one.names(evil)
         one.person.iss = evil.name
-        evil.site.pages["/token"] = page({"access_token": "new", "token_type": "Bearer"})
+        evil.site.pages["/token"] = page({"access_token": "new", "token_type": "BearerToken"})
         for account in accounts:
             assert (await one.fails(one.engine(account))).hop == "registration"
         assert not any(asked.holds("canary") or asked.holds("Basic") for asked in evil.site.asked)
@@ -181,7 +183,12 @@ async def test_a_secret_that_one_server_led_to_is_not_told_where_another_server_
 
 async def test_a_refresh_token_is_not_told_to_another_authorization_server() -> None:
     async with login() as one, issuer() as evil:
-        first = {"access_token": "old-canary", "token_type": "Bearer", "refresh_token": "canary", "expires_in": 3600}
+        first = {
+            "access_token": "old-canary",
+            "token_type": "BearerToken",
+            "refresh_token": "canary",
+            "expires_in": 3600,
+        }
         one.authority.site.pages["/token"] = page(first)
         assert await one.challenged(one.engine())
         one.names(evil)
@@ -227,17 +234,19 @@ async def test_a_token_is_shown_to_no_other_origin() -> None:
 
 async def test_a_token_does_not_follow_a_server_that_points_elsewhere() -> None:
     async with site() as server, site() as evil:
-        library = Aiohttp(Settings())
+        library = AiohttpBackend(Settings())
         for status in (301, 302, 303, 307, 308):
             server.pages["/mcp"] = moved(f"{evil.url}/mcp", status)
-            with suppress(Misled):
-                await Peer(library, place(f"{server.url}/mcp"), {}, Bearer("canary")).send("POST", body=b"{}")
+            with suppress(RedirectRefused):
+                await HttpPeer(library, parse_url(f"{server.url}/mcp"), {}, BearerToken("canary")).send(
+                    "POST", body=b"{}"
+                )
         for there in (evil.url, evil.url.removeprefix("http:"), f"{server.url}@{evil.url.removeprefix('http://')}"):
             stream = f"event: endpoint\ndata: {there}/messages\n\n".encode()
             server.pages["/mcp"] = page(stream, kind="text/event-stream")
-            peer = Peer(library, place(f"{server.url}/mcp"), {}, Bearer("canary"))
-            older = Legacy(peer, HttpChannel(library, peer, Settings()), Settings())
-            with suppress(Misled):
+            peer = HttpPeer(library, parse_url(f"{server.url}/mcp"), {}, BearerToken("canary"))
+            older = HttpSse(peer, HttpClientChannel(library, peer, Settings()), Settings())
+            with suppress(RedirectRefused):
                 await older.open(lambda _: None)
             assert older._endpoint is None, there
             older.close()

@@ -11,11 +11,11 @@ from trunkline.auth import Jwt
 from trunkline.auth.doctor.examine import HOPS, examine
 from trunkline.auth.doctor.report import Finding
 from trunkline.auth.fetch import Egress
-from trunkline.auth.ssrf import Reach
+from trunkline.auth.ssrf import EgressPolicy
 
 
 async def look(url: str) -> list[Finding]:
-    return await examine(url, Egress(Reach.around(url, Settings())))
+    return await examine(url, Egress(EgressPolicy.around(url, Settings())))
 
 
 @pytest.mark.row("PROMISE-11")

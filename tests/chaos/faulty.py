@@ -94,7 +94,7 @@ class _UnfencedRedis(_Unfenced, RedisStore):
 
 def deny_begun() -> None:
     """Have this process say of every call that it cuts off that the call was never begun."""
-    connection._begun = lambda _: False
+    connection._was_started = lambda _: False
 
 
 def store(where: str, seed: int, fault: Fault | None, **settings: Any) -> SqliteStore | RedisStore:

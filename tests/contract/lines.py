@@ -18,13 +18,13 @@ from tests.limits import PATIENCE
 
 from trunkline import Settings
 from trunkline.clock import LoopClock
-from trunkline.transports.addresses import parse
-from trunkline.transports.channel import Accept, Channel, ChannelInfo, Closed, Connector, Listener, Origin
-from trunkline.transports.listener_limits import Guard
+from trunkline.transports.addresses import parse_address
+from trunkline.transports.channel import Accept, Channel, ChannelClosed, ChannelInfo, Connector, Listener, MessageOrigin
+from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.transports.memory import memory_pair
 from trunkline.transports.stdio.client import Command
-from trunkline.transports.stdio.fd_stream import reader, writer
-from trunkline.transports.stream import Spoken, StreamChannel
+from trunkline.transports.stdio.fd_stream import open_reader, open_writer
+from trunkline.transports.stream import FramingName, StreamChannel
 from trunkline.transports.tcp import TcpConnector, listen_tcp
 from trunkline.transports.unix import UnixConnector, listen_unix
 from trunkline.transports.websocket.client import WebSocketConnector
@@ -39,25 +39,25 @@ class Recorder:
 
     def __init__(self) -> None:
         self.messages: list[Incoming] = []
-        self.origins: list[Origin] = []
-        self.ends: list[Closed] = []
+        self.origins: list[MessageOrigin] = []
+        self.ends: list[ChannelClosed] = []
         self.questions: list[tuple[RequestId, bool]] = []
         self.questions: list[tuple[RequestId, bool]] = []
-        self.without_answer: list[tuple[RequestId, Closed]] = []
+        self.without_answer: list[tuple[RequestId, ChannelClosed]] = []
 
-    def received(self, messages: Sequence[Incoming], origin: Origin) -> None:
+    def received(self, messages: Sequence[Incoming], origin: MessageOrigin) -> None:
         assert messages
         assert not self.ends
         self.messages += messages
         self.origins.append(origin)
 
-    def unanswered(self, request: RequestId, closed: Closed) -> None:
+    def unanswered(self, request: RequestId, closed: ChannelClosed) -> None:
         self.without_answer.append((request, closed))
 
     def asking(self, request: RequestId, *, begun: bool) -> None:
         self.questions.append((request, begun))
 
-    def closed(self, closed: Closed) -> None:
+    def closed(self, closed: ChannelClosed) -> None:
         self.ends.append(closed)
 
     @property
@@ -87,9 +87,9 @@ class Line:
         await turns()
 
 
-def guard(accept: Accept, settings: Settings | None = None) -> Guard:
+def guard(accept: Accept, settings: Settings | None = None) -> ListenerGuard:
     """Who stands before a listener."""
-    return Guard(accept, settings or Settings(), LoopClock(asyncio.get_running_loop()))
+    return ListenerGuard(accept, settings or Settings(), LoopClock(asyncio.get_running_loop()))
 
 
 async def turns(number: int = 10) -> None:
@@ -143,7 +143,7 @@ class Pipe:
             self._into.feed(data)
         self._from.sent()
         if self._ended and not self._queue:
-            self._into.ended(Closed("end of stream"))
+            self._into.ended(ChannelClosed("end of stream"))
 
     def pause(self) -> None:
         self._flowing = False
@@ -166,16 +166,16 @@ class Pipe:
     async def gone(self) -> None: ...
 
 
-def _channels(settings: Settings, framing: Spoken) -> tuple[StreamChannel, StreamChannel]:
+def _channels(settings: Settings, framing: FramingName) -> tuple[StreamChannel, StreamChannel]:
     options: dict[str, Any] = {"max_frame": settings.stdio_message_size_limit, "settings": settings}
     return (
-        StreamChannel(ChannelInfo("stream", "them"), **options, framing=framing, reads_on=True),
-        StreamChannel(ChannelInfo("stream", "us"), **options, origin=Origin(principal="somebody")),
+        StreamChannel(ChannelInfo("stream", "them"), **options, framing=framing, read_while_blocked=True),
+        StreamChannel(ChannelInfo("stream", "us"), **options, origin=MessageOrigin(principal="somebody")),
     )
 
 
 @asynccontextmanager
-async def stream(settings: Settings, framing: Spoken = "lines") -> AsyncIterator[Line]:
+async def stream(settings: Settings, framing: FramingName = "lines") -> AsyncIterator[Line]:
     there, back = Pipe(), Pipe()
     ours, theirs = _channels(settings, framing)
     line = Line(ours, theirs, principal="somebody")
@@ -187,7 +187,7 @@ async def stream(settings: Settings, framing: Spoken = "lines") -> AsyncIterator
 
 
 @asynccontextmanager
-async def pipes(settings: Settings, framing: Spoken = "lines") -> AsyncIterator[Line]:
+async def pipes(settings: Settings, framing: FramingName = "lines") -> AsyncIterator[Line]:
     """The descriptors of stdio, without a process: closing a channel closes what it writes to."""
     loop, there, back = asyncio.get_running_loop(), os.pipe(), os.pipe()
     ours, theirs = _channels(settings, framing)
@@ -195,7 +195,7 @@ async def pipes(settings: Settings, framing: Spoken = "lines") -> AsyncIterator[
 
     def open_(channel: StreamChannel, recorder: Recorder, reading: int, writing: int) -> None:
         def broke(error: OSError) -> None:
-            channel.lost(Closed("broke", error))
+            channel.lost(ChannelClosed("broke", error))
 
         class Source:
             def close(self) -> None:
@@ -207,8 +207,8 @@ async def pipes(settings: Settings, framing: Spoken = "lines") -> AsyncIterator[
             def __getattr__(self, name: str) -> Any:
                 return getattr(source, name)
 
-        source = reader(loop, reading, channel.feed, lambda: channel.ended(Closed("end of stream")))
-        sink = writer(loop, writing, channel.sent, broke)
+        source = open_reader(loop, reading, channel.feed, lambda: channel.ended(ChannelClosed("end of stream")))
+        sink = open_writer(loop, writing, channel.sent, broke)
         channel.open(recorder, Source(), sink)  # type: ignore[arg-type]
         source.resume()
 
@@ -249,10 +249,10 @@ def client_tls() -> ssl.SSLContext:
 
 @asynccontextmanager
 async def tcp(
-    settings: Settings, framing: Spoken = "lines", *, host: str = "127.0.0.1", tls: bool = False
+    settings: Settings, framing: FramingName = "lines", *, host: str = "127.0.0.1", tls: bool = False
 ) -> AsyncIterator[Line]:
     def connector(listener: Listener) -> Connector:
-        where = parse(listener.address)
+        where = parse_address(listener.address)
         context = client_tls() if tls else False
         return TcpConnector(where.host, where.port, tls=context, framing=framing, settings=settings)
 
@@ -265,7 +265,7 @@ async def tcp(
 
 
 @asynccontextmanager
-async def unix(settings: Settings, framing: Spoken = "lines") -> AsyncIterator[Line]:
+async def unix(settings: Settings, framing: FramingName = "lines") -> AsyncIterator[Line]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "socket"
         line, listener = await _accepted(
@@ -289,7 +289,7 @@ async def ws(settings: Settings, *, tls: bool = False) -> AsyncIterator[Line]:
         there.append(channel)
         return line.at_theirs
 
-    endpoint = WebSocketEndpoint(Guard(accept, settings, LoopClock(asyncio.get_running_loop())), settings)
+    endpoint = WebSocketEndpoint(ListenerGuard(accept, settings, LoopClock(asyncio.get_running_loop())), settings)
     async with asgi_server(partial(endpoint.handle, principal="somebody"), tls=server_tls() if tls else None) as where:
         url = f"{'wss' if tls else 'ws'}://{where[0]}:{where[1]}"
         connector = WebSocketConnector(url, tls=client_tls() if tls else None, settings=settings)
@@ -319,7 +319,7 @@ while data := there.recv(1 << 16):
 
 
 @asynccontextmanager
-async def process(settings: Settings, framing: Spoken = "lines") -> AsyncIterator[Line]:
+async def process(settings: Settings, framing: FramingName = "lines") -> AsyncIterator[Line]:
     """Our end is a process of ours; what it reads and writes goes on through a socket to the other end."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "socket"

@@ -13,7 +13,7 @@ from tests.contract.valkey import valkey
 from tests.processes import nothing_left
 
 from trunkline.errors import MisuseError, StoreUnavailable
-from trunkline.stores.bus import MOST_MESSAGE_BYTES
+from trunkline.stores.bus import MAX_MESSAGE_BYTES
 from trunkline.stores.memory import MemoryStore
 from trunkline.stores.redis import bus as redis_bus
 from trunkline.stores.unix_bus import bus
@@ -122,7 +122,7 @@ async def test_large_messages_and_small_ones_between_them_come_whole_and_in_thei
 
 async def test_a_message_that_is_too_large_is_refused_and_the_largest_is_not(meeting: Meeting) -> None:
     one, two = await meeting.join("one"), await meeting.join("two")
-    largest = bytes(MOST_MESSAGE_BYTES)
+    largest = bytes(MAX_MESSAGE_BYTES)
     for call in (lambda: one.bus.send("two", largest + b"x"), lambda: one.bus.publish(largest + b"x")):
         with pytest.raises(MisuseError, match="in pieces"):
             call()
@@ -249,8 +249,8 @@ async def test_what_is_sent_to_a_process_that_is_killed_is_known_to_be_lost(meet
 async def test_a_process_that_stops_reading_is_given_up_for_a_while_and_told_so(
     meeting: Meeting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bus, "PATIENCE", 0.1)
-    monkeypatch.setattr(redis_bus, "ANSWERS", 0.1)
+    monkeypatch.setattr(bus, "PEER_TIMEOUT", 0.1)
+    monkeypatch.setattr(redis_bus, "ANSWER_TIMEOUT", 0.1)
     one = await meeting.join("one")
     peer = await meeting.start("peer")
     peer.send_signal(signal.SIGSTOP)

@@ -12,7 +12,7 @@ from tests.contract.valkey import sentinel, started, valkey
 
 from trunkline.errors import ConfigError, StoreUnavailable, StoreUnusable
 from trunkline.stores.redis.store import RedisStore
-from trunkline.stores.redis.url import Address, Door, parse
+from trunkline.stores.redis.url import RedisAddress, RedisEndpoint, parse_url
 from trunkline.stores.store import Put
 
 KEY = "session/1/state"
@@ -21,18 +21,21 @@ KEY = "session/1/state"
 @pytest.mark.parametrize(
     ("text", "address"),
     [
-        ("redis://", Address((Door("localhost", 6379),))),
-        ("redis://example.com", Address((Door("example.com", 6379),))),
-        ("redis://:se%40cret@[::1]:7000/3", Address((Door("::1", 7000),), password="se@cret", db=3)),
-        ("rediss://me:secret@h:1", Address((Door("h", 1),), tls=True, user="me", password="secret")),
-        ("unix:///run/redis.sock?db=2", Address((Door(path="/run/redis.sock"),), db=2)),
-        ("unix://me:secret@/run/a%20b", Address((Door(path="/run/a b"),), user="me", password="secret")),
-        ("redis+sentinel://a,b:7/main", Address((Door("a", 26379), Door("b", 7)), "main")),
-        ("rediss+sentinel://:x@a/main/4", Address((Door("a", 26379),), "main", tls=True, password="x", db=4)),
+        ("redis://", RedisAddress((RedisEndpoint("localhost", 6379),))),
+        ("redis://example.com", RedisAddress((RedisEndpoint("example.com", 6379),))),
+        ("redis://:se%40cret@[::1]:7000/3", RedisAddress((RedisEndpoint("::1", 7000),), password="se@cret", db=3)),
+        ("rediss://me:secret@h:1", RedisAddress((RedisEndpoint("h", 1),), tls=True, user="me", password="secret")),
+        ("unix:///run/redis.sock?db=2", RedisAddress((RedisEndpoint(path="/run/redis.sock"),), db=2)),
+        ("unix://me:secret@/run/a%20b", RedisAddress((RedisEndpoint(path="/run/a b"),), user="me", password="secret")),
+        ("redis+sentinel://a,b:7/main", RedisAddress((RedisEndpoint("a", 26379), RedisEndpoint("b", 7)), "main")),
+        (
+            "rediss+sentinel://:x@a/main/4",
+            RedisAddress((RedisEndpoint("a", 26379),), "main", tls=True, password="x", db=4),
+        ),
     ],
 )
-def test_an_address_is_taken_apart(text: str, address: Address) -> None:
-    assert parse(text) == address
+def test_an_address_is_taken_apart(text: str, address: RedisAddress) -> None:
+    assert parse_url(text) == address
 
 
 @pytest.mark.parametrize(
@@ -48,8 +51,8 @@ def test_settings_that_make_no_sense_are_refused_and_secrets_are_not_shown() -> 
     for settings in ({"patience": 0}, {"patience": 60}, {"prefix": "a{b"}, {"prefix": "ä"}, {"tls": client_tls()}):
         with pytest.raises(ConfigError):
             RedisStore("redis://h", **settings)  # type: ignore[arg-type]
-    assert str(parse("redis://me:secret@h/1")) == "h:6379"
-    assert str(parse("redis+sentinel://:secret@a,b/main")) == "main at a:26379,b:26379"
+    assert str(parse_url("redis://me:secret@h/1")) == "h:6379"
+    assert str(parse_url("redis+sentinel://:secret@a,b/main")) == "main at a:26379,b:26379"
 
 
 async def use(store: RedisStore) -> None:

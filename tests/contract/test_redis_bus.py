@@ -143,7 +143,7 @@ async def test_a_process_that_is_told_late_of_a_loss_says_so_to_the_other_side(
     meeting: Meeting, proxy: Proxy, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the other side has sent since it came back is dropped then, so it has to know."""
-    monkeypatch.setattr(redis_bus, "OFTEN", 3.0)
+    monkeypatch.setattr(redis_bus, "LOSS_REPORT_INTERVAL", 3.0)
     one, two = await meeting.join("one"), await meeting.join("two", at(proxy.port, prefix))
     proxy.refusing = True
     proxy.reset()
@@ -187,7 +187,7 @@ async def test_a_redis_that_does_not_answer_is_no_bus_for_now(prefix: str) -> No
 async def test_whoever_sends_more_than_redis_takes_is_told_and_fills_no_memory(
     meeting: Meeting, proxy: Proxy, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_bus, "TOO_MUCH", 4 << 20)
+    monkeypatch.setattr(redis_bus, "MAX_UNSENT_BYTES", 4 << 20)
     one, two = await meeting.join("one", at(proxy.port, prefix)), await meeting.join("two")
     proxy.stall()
     for number in range(10):
@@ -228,7 +228,7 @@ async def test_who_tries_again_whatever_is_lost_is_not_kept_busy_by_a_redis_that
 async def test_one_who_has_ended_without_a_word_is_missed_although_nobody_sends_it_anything(
     meeting: Meeting, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_bus, "ANSWERS", 0.05)
+    monkeypatch.setattr(redis_bus, "ANSWER_TIMEOUT", 0.05)
     with valkey().client() as client, client.pubsub() as silent:
         channels = redis_bus.Channels(prefix, IDENTITY)
         silent.subscribe(channels.of("silent"), channels.all)
@@ -241,7 +241,7 @@ async def test_one_who_has_ended_without_a_word_is_missed_although_nobody_sends_
 async def test_a_process_whose_connections_break_while_it_joins_starts_over_once_it_has_joined(
     meeting: Meeting, proxy: Proxy, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_bus, "ANSWERS", 1.0)
+    monkeypatch.setattr(redis_bus, "ANSWER_TIMEOUT", 1.0)
     channels = redis_bus.Channels(prefix, IDENTITY)
     with valkey().client() as client, client.pubsub(ignore_subscribe_messages=True) as silent:
         silent.subscribe(channels.of("silent"))
@@ -260,7 +260,7 @@ async def test_a_process_whose_connections_break_while_it_joins_starts_over_once
 async def test_what_a_process_said_before_it_has_answered_is_known_to_be_lost(
     meeting: Meeting, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_bus, "ANSWERS", 0.05)
+    monkeypatch.setattr(redis_bus, "ANSWER_TIMEOUT", 0.05)
     channels, silent = redis_bus.Channels(prefix, IDENTITY), FrameSigner(IDENTITY, "silent")
     with valkey().client() as client, client.pubsub() as listening:
         listening.subscribe(channels.of("silent"))
@@ -293,7 +293,7 @@ async def test_a_channel_that_a_stranger_subscribes_to_makes_no_process(meeting:
 async def test_of_those_who_have_left_the_last_ones_are_remembered(
     meeting: Meeting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_bus, "MOST_GONE", 2)
+    monkeypatch.setattr(redis_bus, "MAX_DEPARTED", 2)
     one = await meeting.join("one")
     for name in ("a", "b", "c"):
         await (await meeting.join(name)).bus.close()

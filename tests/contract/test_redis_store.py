@@ -20,7 +20,7 @@ from tests.ports import held_port
 
 from trunkline.errors import Fenced, StoreUnavailable, StoreUnusable
 from trunkline.stores.redis import scan
-from trunkline.stores.redis.connection import command
+from trunkline.stores.redis.connection import encode_command
 from trunkline.stores.redis.store import _SCRIPT, SCHEMA, RedisStore
 from trunkline.stores.store import ABSENT, Delete, Held, Item, Lease, Put, Store, home
 
@@ -70,9 +70,9 @@ async def test_what_was_reported_as_kept_outlives_a_redis_that_is_killed_in_a_st
     server = started(tmp_path, **SAFE)
     where = server.url
     one, two = await asyncio.gather(Storm.begin(where, "one"), Storm.begin(where, "two"))
-    await asyncio.gather(*(storm.hear(lambda storm=storm: len(storm.said) >= 200) for storm in (one, two)))
+    await asyncio.gather(*(storm.dispatch(lambda storm=storm: len(storm.said) >= 200) for storm in (one, two)))
     server.kill()
-    await asyncio.gather(one.hear(), two.hear())
+    await asyncio.gather(one.dispatch(), two.dispatch())
     assert [await storm.process.wait() for storm in (one, two)] == [0, 0]
     assert all(storm.said[-1].startswith("!") for storm in (one, two))
     store = await opened(server.start().url)
@@ -84,10 +84,10 @@ async def test_what_was_reported_as_kept_outlives_a_redis_that_is_killed_in_a_st
 async def test_two_processes_share_a_redis_and_one_outlives_the_other(tmp_path: Path) -> None:
     server = started(tmp_path)
     one, two = await asyncio.gather(Storm.begin(server.url, "one"), Storm.begin(server.url, "two"))
-    await asyncio.gather(*(storm.hear(lambda storm=storm: len(storm.said) >= 200) for storm in (one, two)))
+    await asyncio.gather(*(storm.dispatch(lambda storm=storm: len(storm.said) >= 200) for storm in (one, two)))
     await one.kill()
     heard = len(two.said)
-    await two.hear(lambda: len(two.said) >= heard + 200)
+    await two.dispatch(lambda: len(two.said) >= heard + 200)
     await two.kill()
     assert one.counted > 0
     assert two.counted > 0
@@ -287,7 +287,7 @@ async def test_a_commit_is_not_done_after_one_that_came_later_in_its_turn(prefix
     assert store._line is not None
     late = asyncio.ensure_future(store.commit([Put(KEY, b"1")]))
     await asyncio.sleep(0)  # it is asked for, and not sent yet
-    loaded = store._line.submit(command("SCRIPT", "LOAD", _SCRIPT))  # as somebody else might, just then
+    loaded = store._line.submit(encode_command("SCRIPT", "LOAD", _SCRIPT))  # as somebody else might, just then
     done = await asyncio.gather(late, store.commit([Put(KEY, b"2")]), loaded, return_exceptions=True)
     assert isinstance(done[0], StoreUnavailable)
     assert "nothing was done" in str(done[0])
@@ -298,7 +298,7 @@ async def test_a_commit_is_not_done_after_one_that_came_later_in_its_turn(prefix
 async def test_a_script_that_redis_does_not_keep_is_not_sent_for_ever(prefix: str) -> None:
     store = await opened(prefix=prefix)
     assert store._line is not None
-    store._line._load = [command("PING")]  # instead of it
+    store._line._load = [encode_command("PING")]  # instead of it
     flush_scripts()
     with pytest.raises(StoreUnavailable, match="NOSCRIPT"):
         await store.commit([Put(KEY, b"1")])
@@ -374,8 +374,8 @@ async def sweeps(place: Place, store: Store, times: int = 15) -> None:
     assert isinstance(store, RedisStore)
     for _ in range(times):
         place.clock.advance(60)
-        assert store._sweeping is not None
-        await store._sweeping
+        assert store._sweep_task is not None
+        await store._sweep_task
 
 
 @pytest.mark.row("D01")
@@ -441,7 +441,7 @@ async def test_each_home_is_read_once_for_a_page_however_far_its_keys_are_apart(
         asked.extend(at for at, _ in homes)
         return [[item for item in items if home(item.key) == at] for at, _ in homes]
 
-    assert await scan.across("", "", 100, places=places, read=read) == items
+    assert await scan.scan_homes("", "", 100, read_index=places, read_homes=read) == items
     assert len(asked) == len(set(asked)) == 51
 
 

@@ -16,7 +16,7 @@ from tests.limits import PATIENCE
 from trunkline.errors import ConfigError, StoreUnavailable, StoreUnusable
 from trunkline.stores.sqlite import database
 from trunkline.stores.sqlite.store import SqliteStore
-from trunkline.stores.sqlite.writer import KEPT_CHANGES, SWEPT_AT_ONCE
+from trunkline.stores.sqlite.writer import CHANGE_HISTORY, SWEEP_BATCH
 from trunkline.stores.store import ABSENT, Held, Item, Put
 
 ROOT = Path(__file__).parents[2]
@@ -76,7 +76,7 @@ async def test_what_was_reported_as_kept_outlives_kill_9_in_a_storm_of_commits(p
     storms = []
     for number in range(3):  # each finds what the one before has left
         storm = await Storm.begin(path, f"life {number}")
-        await storm.hear(lambda storm=storm: len(storm.said) >= 400)
+        await storm.dispatch(lambda storm=storm: len(storm.said) >= 400)
         await storm.kill()
         assert len(storm.kept) > 100
         storms.append(storm)
@@ -85,10 +85,10 @@ async def test_what_was_reported_as_kept_outlives_kill_9_in_a_storm_of_commits(p
 
 async def test_two_processes_share_a_file_and_one_outlives_the_other(path: Path) -> None:
     one, two = await asyncio.gather(Storm.begin(path, "one"), Storm.begin(path, "two"))
-    await asyncio.gather(*(storm.hear(lambda storm=storm: len(storm.said) >= 300) for storm in (one, two)))
+    await asyncio.gather(*(storm.dispatch(lambda storm=storm: len(storm.said) >= 300) for storm in (one, two)))
     await one.kill()
     heard = len(two.said)
-    await two.hear(lambda: len(two.said) >= heard + 300)
+    await two.dispatch(lambda: len(two.said) >= heard + 300)
     await two.kill()
     assert one.counted > 0
     assert two.counted > 0
@@ -98,7 +98,7 @@ async def test_two_processes_share_a_file_and_one_outlives_the_other(path: Path)
 @pytest.mark.row("D02")
 async def test_a_full_disk_is_said_and_what_was_kept_stays(path: Path) -> None:
     storm = await Storm.begin(path, "one", 2_000_000)
-    await storm.hear()
+    await storm.dispatch()
     assert await storm.process.wait() == 0
     assert [line for line in storm.said if line.startswith("!")]
     await judge_file(path, storm)
@@ -211,22 +211,22 @@ async def test_who_was_away_for_too_long_is_told_that_anything_may_have_changed(
 async def test_a_sweep_forgets_the_oldest_changes_and_says_so(place: Place, path: Path) -> None:
     store = await place.enter()
     old = await store.commit([Put(KEY, b"x")])
-    change(path, f"UPDATE state SET last = last + {KEPT_CHANGES}")
+    change(path, f"UPDATE state SET last = last + {CHANGE_HISTORY}")
     new = await store.commit([Put(KEY, b"x")])
     place.clock.advance(60)
     await until(lambda: rows(path, "SELECT version FROM changes") == [(new,)])
-    assert rows(path, "SELECT last, pruned FROM state") == [(new, new - KEPT_CHANGES)]
-    assert new - KEPT_CHANGES >= old
+    assert rows(path, "SELECT last, pruned FROM state") == [(new, new - CHANGE_HISTORY)]
+    assert new - CHANGE_HISTORY >= old
 
 
 async def test_changes_are_forgotten_while_many_are_made_and_not_only_by_sweeps(place: Place, path: Path) -> None:
     store = await place.enter()
     await store.commit([Put(KEY, b"x")])
-    change(path, f"UPDATE state SET last = {2 * KEPT_CHANGES - 1}")
+    change(path, f"UPDATE state SET last = {2 * CHANGE_HISTORY - 1}")
     new = await store.commit([Put(KEY, b"x")])
-    assert new == 2 * KEPT_CHANGES
+    assert new == 2 * CHANGE_HISTORY
     assert rows(path, "SELECT version FROM changes") == [(new,)]
-    assert rows(path, "SELECT last, pruned FROM state") == [(new, KEPT_CHANGES)]
+    assert rows(path, "SELECT last, pruned FROM state") == [(new, CHANGE_HISTORY)]
 
 
 async def test_a_watch_goes_on_when_a_look_was_in_vain(place: Place, path: Path) -> None:
@@ -244,13 +244,13 @@ async def test_a_watch_goes_on_when_a_look_was_in_vain(place: Place, path: Path)
 async def test_a_sweep_deletes_what_has_expired_some_at_a_time(place: Place, path: Path) -> None:
     store, soon = await place.enter(), place.clock.now() + 30
     per_commit = 1000
-    for batch in range(SWEPT_AT_ONCE // per_commit + 1):
+    for batch in range(SWEEP_BATCH // per_commit + 1):
         keys = [f"session/1/{batch:03}-{number:04}" for number in range(per_commit)]
         await store.commit([Put(key, b"", expires=None if key.endswith("7") else soon) for key in keys])
     lease(await store.acquire("session/1", "us", 30))
     lease(await store.acquire("session/2", "us", 3000))
     place.clock.advance(60)
-    await until(lambda: len(rows_of(path)) == (SWEPT_AT_ONCE + per_commit) // 10)
+    await until(lambda: len(rows_of(path)) == (SWEEP_BATCH + per_commit) // 10)
     await until(lambda: rows(path, "SELECT name FROM leases") == [("session/2",)])
     place.clock.advance(60)
     assert await store.get("session/1/000-0007")
@@ -280,13 +280,13 @@ async def refused(path: Path) -> str:
 async def test_a_file_of_a_newer_trunkline_is_refused_in_words_and_left_as_it_is(path: Path) -> None:
     await (await opened(path)).close()
     newer = sqlite3.connect(path, isolation_level=None)
-    newer.execute(f"PRAGMA user_version={len(database.STEPS) + 1}")
+    newer.execute(f"PRAGMA user_version={len(database.MIGRATIONS) + 1}")
     newer.execute("CREATE TABLE more (x)")
     newer.close()
     before = path.read_bytes()
     said = await refused(path)
     assert said.startswith(
-        f"the store {path} was written by a newer Trunkline: its schema is {len(database.STEPS) + 1}"
+        f"the store {path} was written by a newer Trunkline: its schema is {len(database.MIGRATIONS) + 1}"
     )
     assert path.read_bytes() == before
 

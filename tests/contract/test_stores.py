@@ -13,7 +13,7 @@ from tests.contract.lines import turns, until
 from trunkline.errors import Conflict, Fenced, MisuseError, StoreError, StoreUnavailable, StoreUnusable
 from trunkline.stores.shared_values import IDENTITY, load_identity, read_identity
 from trunkline.stores.store import ABSENT, Delete, Held, Item, Lease, Put, Store, Write, home, key_of
-from trunkline.stores.validation import MOST_IN_A_PAGE, MOST_KEY_CHARACTERS, MOST_VALUE_BYTES, MOST_WRITES
+from trunkline.stores.validation import MAX_KEY_CHARACTERS, MAX_PAGE_ITEMS, MAX_VALUE_BYTES, MAX_WRITES
 
 KEY = "session/1/state"
 
@@ -159,8 +159,8 @@ async def test_versions_are_compared_with_what_was_there_before_the_commit(store
         [Put("session/{1}", b"")],
         [Put("session/\n", b"")],
         [Put("session/\ud800", b"")],
-        [Put("session/" + "x" * MOST_KEY_CHARACTERS, b"")],
-        [Put(KEY, bytes(MOST_VALUE_BYTES + 1))],
+        [Put("session/" + "x" * MAX_KEY_CHARACTERS, b"")],
+        [Put(KEY, bytes(MAX_VALUE_BYTES + 1))],
         [Put(KEY, "text")],  # type: ignore[arg-type]
         [Put(KEY, b"", expires=float("nan"))],
         [Put(KEY, b"", expires=float("inf"))],
@@ -170,7 +170,7 @@ async def test_versions_are_compared_with_what_was_there_before_the_commit(store
         [Put(KEY, b"1"), Put(KEY, b"2")],
         [Put(KEY, b"1"), Delete(KEY)],
         [Put("session/1", b""), Put("session/2", b"")],
-        [Put(f"session/1/{number}", b"") for number in range(MOST_WRITES + 1)],
+        [Put(f"session/1/{number}", b"") for number in range(MAX_WRITES + 1)],
     ],
     ids=lambda writes: f"{len(writes)} {writes[-1].key[:12]!a}" if writes else "none",
 )
@@ -188,7 +188,7 @@ async def test_questions_that_make_no_sense_are_refused_by_all(store: Store) -> 
         store.scan("{"),
         store.scan("", after="\ud800"),
         store.scan("", limit=0),
-        store.scan("", limit=MOST_IN_A_PAGE + 1),
+        store.scan("", limit=MAX_PAGE_ITEMS + 1),
         store.acquire("no key", "us", 10),
         store.acquire("session/1", "", 10),
         store.acquire("session/1", "\ud800", 10),
@@ -335,7 +335,7 @@ async def test_a_walk_sees_all_that_stays_once_whatever_else_happens(store: Stor
 async def test_ten_thousand_keys_are_kept_and_walked(store: Store) -> None:
     await asyncio.gather(*(store.commit([Put(f"many/{h}/{n:04}", b"%d" % n) for n in range(500)]) for h in range(20)))
     assert [item.key for item in await walk(store, "many/7/", 200)] == [f"many/7/{n:04}" for n in range(500)]
-    assert len(await walk(store, "many/", MOST_IN_A_PAGE)) == 10_000
+    assert len(await walk(store, "many/", MAX_PAGE_ITEMS)) == 10_000
     await asyncio.gather(*(store.commit([Delete(f"many/{h}/{n:04}") for n in range(500)]) for h in range(20)))
     assert await walk(store) == []
 

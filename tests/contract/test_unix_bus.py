@@ -21,8 +21,8 @@ from trunkline.stores.identity import StoreIdentity
 from trunkline.stores.signed_frames import FrameSigner
 from trunkline.stores.unix_bus import bus as unix_bus
 from trunkline.stores.unix_bus import links
-from trunkline.stores.unix_bus.bus import UnixBus, folder_for
-from trunkline.stores.unix_bus.links import Frames, framed
+from trunkline.stores.unix_bus.bus import UnixBus, socket_folder
+from trunkline.stores.unix_bus.links import FrameDecoder, add_length_prefix
 
 OTHER = StoreIdentity("fedcba9876543210", IDENTITY.secret, 0.0)
 
@@ -36,7 +36,7 @@ async def meeting(tmp_path: Path) -> AsyncIterator[Meeting]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return folder_for(tmp_path / "store.db", IDENTITY)
+    return socket_folder(tmp_path / "store.db", IDENTITY)
 
 
 @contextmanager
@@ -70,7 +70,7 @@ async def until_it_ends(line: socket.socket) -> None:
     line.setblocking(False)
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(PATIENCE):
-        assert await loop.sock_recv(line, 100) in {b"", framed(b"")}
+        assert await loop.sock_recv(line, 100) in {b"", add_length_prefix(b"")}
         assert await loop.sock_recv(line, 100) == b""
 
 
@@ -79,16 +79,16 @@ async def until_it_ends(line: socket.socket) -> None:
 
 def test_processes_meet_beside_their_file_or_elsewhere_if_its_path_is_too_long(tmp_path: Path) -> None:
     short = Path("/var/lib/x/state.db")
-    assert folder_for(short, IDENTITY) == Path("/var/lib/x/state.db-bus-01234567")
+    assert socket_folder(short, IDENTITY) == Path("/var/lib/x/state.db-bus-01234567")
     long = tmp_path / ("x" * 80) / "state.db"
-    assert folder_for(long, IDENTITY).parent == Path("/tmp").resolve()
-    assert folder_for(long, IDENTITY) != folder_for(long.with_name("other.db"), IDENTITY)
-    for folder in (folder_for(short, IDENTITY), folder_for(long, IDENTITY)):
+    assert socket_folder(long, IDENTITY).parent == Path("/tmp").resolve()
+    assert socket_folder(long, IDENTITY) != socket_folder(long.with_name("other.db"), IDENTITY)
+    for folder in (socket_folder(short, IDENTITY), socket_folder(long, IDENTITY)):
         assert len(os.fsencode(folder / ("+" + 16 * "n"))) <= 103
-        assert folder not in {folder_for(short, OTHER), folder_for(long, OTHER)}
+        assert folder not in {socket_folder(short, OTHER), socket_folder(long, OTHER)}
     other = tmp_path / "link"
     other.symlink_to(long.parent)
-    assert folder_for(other / "state.db", IDENTITY) == folder_for(long, IDENTITY)
+    assert socket_folder(other / "state.db", IDENTITY) == socket_folder(long, IDENTITY)
 
 
 async def test_a_bus_of_a_file_with_a_long_path_works_and_leaves_nothing(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ async def test_a_bus_of_a_file_with_a_long_path_works_and_leaves_nothing(tmp_pat
     one.send("two", b"x")
     await until(lambda: two.messages("one"))
     await meeting.leave()
-    assert not folder_for(deep / "store.db", IDENTITY).exists()
+    assert not socket_folder(deep / "store.db", IDENTITY).exists()
 
 
 async def test_folder_and_sockets_are_for_their_owner_alone(meeting: Meeting, folder: Path) -> None:
@@ -109,7 +109,7 @@ async def test_folder_and_sockets_are_for_their_owner_alone(meeting: Meeting, fo
 
 @pytest.mark.parametrize("kind", ["open to others", "a link", "a file"])
 async def test_a_folder_that_is_not_ours_alone_is_refused_and_left_as_it_is(tmp_path: Path, kind: str) -> None:
-    folder = folder_for(tmp_path / "store.db", IDENTITY)
+    folder = socket_folder(tmp_path / "store.db", IDENTITY)
     if kind == "a file":
         folder.touch(0o600)
     elif kind == "a link":
@@ -159,8 +159,8 @@ async def test_who_joins_while_the_last_one_leaves_finds_or_makes_the_folder(mee
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 1000])
 def test_messages_are_whole_however_they_arrive(size: int) -> None:
     messages = [b"", b"x", b"", bytes(300), b"y" * 5]
-    stream = b"".join(map(framed, messages))
-    frames = Frames()
+    stream = b"".join(map(add_length_prefix, messages))
+    frames = FrameDecoder()
     assert [m for at in range(0, len(stream), size) for m in frames.feed(stream[at : at + size])] == messages
     assert not frames.hopeless
 
@@ -168,7 +168,7 @@ def test_messages_are_whole_however_they_arrive(size: int) -> None:
 async def test_whoever_is_given_more_than_it_reads_misses_something_and_both_know_it(
     meeting: Meeting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "TOO_MUCH", 300_000)
+    monkeypatch.setattr(links, "MAX_UNSENT_BYTES", 300_000)
     one, two = await meeting.join("one"), await meeting.join("two")
     numbers = count()
     for size in [1_000, 1_000, 20_000] * 10:
@@ -183,8 +183,8 @@ async def test_whoever_is_given_more_than_it_reads_misses_something_and_both_kno
 async def test_nobody_waits_for_one_who_reads_nothing_at_all(
     meeting: Meeting, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "STALLED", 0.05)
-    monkeypatch.setattr(unix_bus, "PATIENCE", 0.02)
+    monkeypatch.setattr(links, "STALL_TIMEOUT", 0.05)
+    monkeypatch.setattr(unix_bus, "PEER_TIMEOUT", 0.02)
     with listening(folder / "stopped") as stopped:
         one, two = await meeting.join("one"), await meeting.join("two")
         assert one.met_ones == {"stopped", "two"}
@@ -214,12 +214,12 @@ def test_a_connection_that_is_reset_while_it_opens_is_closed_once(
                 dialled.append(line)
                 return line
 
-            monkeypatch.setattr(unix_bus, "_connected", connect)
+            monkeypatch.setattr(unix_bus, "_connect", connect)
             bus = UnixBus(tmp_path / "store.db")
             await bus.open("a", Listener(), IDENTITY)
             await bus.close()
 
-    connected = unix_bus._connected
+    connected = unix_bus._connect
     with asyncio.Runner(loop_factory=make_loop) as runner:
         runner.run(asyncio.wait_for(scenario(), PATIENCE))
     assert [line.fileno() for line in dialled] == [-1]
@@ -244,8 +244,8 @@ async def test_a_process_that_could_not_be_dialled_is_told_of_the_loss_when_it_i
     meeting: Meeting, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it has sent meanwhile was dropped when the other side was told, so it must not wait for that."""
-    monkeypatch.setattr(links, "TOO_MUCH", 1000)
-    monkeypatch.setattr(unix_bus, "OFTEN", 1.0)
+    monkeypatch.setattr(links, "MAX_UNSENT_BYTES", 1000)
+    monkeypatch.setattr(unix_bus, "LOSS_REPORT_INTERVAL", 1.0)
     one, two = await meeting.join("one"), await meeting.join("two")
     (folder / "two").rename(folder / ".two")
     (folder / "two").symlink_to(folder / "two")  # dialling it fails, and not for want of a process
@@ -266,7 +266,9 @@ async def test_a_process_that_could_not_be_dialled_is_told_of_the_loss_when_it_i
 async def test_of_the_lines_of_one_process_the_newest_counts(meeting: Meeting, folder: Path) -> None:
     one = await meeting.join("one")
     signer = FrameSigner(IDENTITY, "other")
-    first, second, third = [[framed(signer.sign("one", text)) for text in (b"", b"%d" % n)] for n in range(3)]
+    first, second, third = [
+        [add_length_prefix(signer.sign("one", text)) for text in (b"", b"%d" % n)] for n in range(3)
+    ]
     with listening(folder / "other"), socket.socket(socket.AF_UNIX) as old, socket.socket(socket.AF_UNIX) as new:
         for line in (old, new):
             line.connect(str(folder / "one"))
@@ -283,7 +285,7 @@ async def test_of_the_lines_of_one_process_the_newest_counts(meeting: Meeting, f
         assert one.messages("other") == [b"0", b"2"]
 
 
-@pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", framed(b"no hello"), framed(b"")])
+@pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", add_length_prefix(b"no hello"), add_length_prefix(b"")])
 async def test_a_stranger_is_hung_up_on(meeting: Meeting, folder: Path, said: bytes) -> None:
     one = await meeting.join("one")
     with socket.socket(socket.AF_UNIX) as stranger:
@@ -296,7 +298,7 @@ async def test_a_stranger_is_hung_up_on(meeting: Meeting, folder: Path, said: by
 async def test_what_slow_readers_have_not_taken_does_not_keep_anybody_from_leaving(
     meeting: Meeting, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unix_bus, "PATIENCE", 0.05)
+    monkeypatch.setattr(unix_bus, "PEER_TIMEOUT", 0.05)
     with listening(folder / "stopped"), nothing_left():
         one = await meeting.join("one")
         one.send("stopped", bytes(4 << 20))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, assert_type
 from trunkline import BlockingClient, Call, Client, Context, Depends, Middleware, Next, Question, Server, ToolResult
 from trunkline.client.tasks.handle import Task
 from trunkline.protocol.types import ElicitResult
-from trunkline.server.input.forms import Answer
+from trunkline.server.input.forms import ElicitationAnswer
 
 
 @dataclass
@@ -63,7 +63,7 @@ async def elicits_scalars(ctx: Context) -> None:
     assert_type((await ctx.elicit("?", int | None)).data, int | None)
     assert_type((await ctx.elicit("?", None)).data, None)
     assert_type((await ctx.elicit("?", {"type": "object"})).data, dict[str, Any])
-    assert_type(await ctx.elicit_url("?", "https://example.com"), Answer[None])
+    assert_type(await ctx.elicit_url("?", "https://example.com"), ElicitationAnswer[None])
 
 
 def elicits_on_a_thread(ctx: Context) -> None:

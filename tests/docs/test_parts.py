@@ -9,7 +9,7 @@ from trunkline.facts import CallEnded
 from trunkline.rpc.dispatch import Feature
 from trunkline.server.features import lifecycle
 from trunkline.testing import ManualClock, RawPeer, RecordingObserver
-from trunkline.transports.channel import ChannelInfo, Origin
+from trunkline.transports.channel import ChannelInfo, MessageOrigin
 from trunkline.wire.messages import Message, Request, Response
 
 
@@ -55,5 +55,5 @@ class FakeChannel:
 async def test_a_fake_channel_is_served_like_any_other() -> None:
     channel, server = FakeChannel(), Server("parts", clock=ManualClock())
     receiver = server.connect(channel)
-    receiver.received([Request(1, "ping")], Origin())
+    receiver.received([Request(1, "ping")], MessageOrigin())
     assert [(message.id, type(message)) for message in channel.sent] == [(1, Response)]

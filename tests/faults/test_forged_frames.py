@@ -20,14 +20,14 @@ from tests.contract.valkey import valkey
 from tests.limits import PATIENCE
 from tests.spec.many import branches
 
-from trunkline.server.access.principal_codec import Crossing
+from trunkline.server.access.principal_codec import PrincipalCodec
 from trunkline.stores import bus_listener
 from trunkline.stores.identity import StoreIdentity
 from trunkline.stores.redis.bus import Channels
 from trunkline.stores.signed_frames import ALL, FrameSigner, Rejection
-from trunkline.stores.unix_bus.bus import folder_for
-from trunkline.stores.unix_bus.links import framed
-from trunkline.transports.http.forwarding.frames import ASKED, Ask, write
+from trunkline.stores.unix_bus.bus import socket_folder
+from trunkline.stores.unix_bus.links import add_length_prefix
+from trunkline.transports.http.forwarding.frames import INGRESS_KIND, RequestFrame, encode_frame
 from trunkline.wire import codec
 from trunkline.wire.messages import Request
 
@@ -41,7 +41,7 @@ class Victims(Meeting):
     def __init__(self, kind: str, folder: Path) -> None:
         super().__init__(kind, folder)
         self._channels = Channels(f"{quote(str(folder))}[*]:", IDENTITY)
-        self._socket = folder_for(folder / "store.db", IDENTITY) / "one"
+        self._socket = socket_folder(folder / "store.db", IDENTITY) / "one"
 
     async def begin(self) -> None:
         self.one, self.two = await self.join("one"), await self.join("two")
@@ -61,7 +61,7 @@ class Victims(Meeting):
         with socket.socket(socket.AF_UNIX) as line:
             line.setblocking(False)
             line.connect(str(self._socket))
-            await loop.sock_sendall(line, framed(frame))
+            await loop.sock_sendall(line, add_length_prefix(frame))
             async with asyncio.timeout(PATIENCE):
                 assert await loop.sock_recv(line, 1) == b""  # hung up on
 
@@ -132,7 +132,7 @@ async def test_recorded_frames_that_are_sent_again_have_no_effect_but_to_be_coun
 
     def record(signer: FrameSigner, to: str, *parts: bytes) -> bytes:
         frame = sign(signer, to, *parts)
-        if signer._padded.rstrip(b"\0") == b"two" and to in {"one", ALL}:
+        if signer._padded_name.rstrip(b"\0") == b"two" and to in {"one", ALL}:
             recorded.append(frame)
         return frame
 
@@ -168,7 +168,7 @@ async def test_many_rejected_frames_are_one_line_in_the_log(
         await victims.attack(forged)
         await until(lambda: len(victims.one.rejections) == 5)
         assert [record.message.split(" on the bus")[0] for record in caplog.records] == ["dropped 1 frames"]
-        monkeypatch.setattr(bus_listener, "_LOG_EVERY", 0.0)
+        monkeypatch.setattr(bus_listener, "_LOG_INTERVAL", 0.0)
         await victims.attack(forged[:1])
         await until(lambda: len(victims.one.rejections) == 6)
     assert caplog.records[-1].message.startswith("dropped 5 frames on the bus at ")
@@ -178,12 +178,12 @@ async def test_a_line_goes_on_after_a_frame_that_is_dropped(tmp_path: Path) -> N
     victims = Victims("unix", tmp_path)
     one = await victims.join("one")
     signer = FrameSigner(IDENTITY, "peer")
-    folder = folder_for(tmp_path / "store.db", IDENTITY)
+    folder = socket_folder(tmp_path / "store.db", IDENTITY)
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(str(folder / "one"))
         hello, first, second = signer.sign("one"), signer.sign("one", b"1"), signer.sign(ALL, b"2")
         wrong = [b"", FrameSigner(STRANGER, "peer").sign("one", b"x"), FrameSigner(IDENTITY, "two").sign("one", b"x")]
-        line.sendall(b"".join(map(framed, [hello, first, *wrong, first, second])))
+        line.sendall(b"".join(map(add_length_prefix, [hello, first, *wrong, first, second])))
         await until(lambda: one.messages("peer") == [b"1", b"2"])
     assert one.rejections == [
         rejection.value
@@ -195,26 +195,26 @@ async def test_a_line_goes_on_after_a_frame_that_is_dropped(tmp_path: Path) -> N
 async def test_a_client_of_the_redis_cannot_call_a_tool_as_another_principal(tmp_path: Path) -> None:
     async with branches("redis", tmp_path, 2) as (one, _), aiohttp.ClientSession() as http:
         session = await opened(http, one.url)
-        crew = one.server._serving.ready().crew
+        crew = one.server._serving.ready().cluster
         assert crew is not None
         identity = crew._place.standing.identity
         assert identity is not None
         body = codec.encode(Request(7, "tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}}))
-        ask = Ask(
+        ask = RequestFrame(
             visit=1,
             method="POST",
             ident=session,
             messages=False,
             headers=[(b"accept", b"application/json, text/event-stream"), (b"mcp-session-id", session.encode())],
             peer="",
-            letters=Crossing().letters(None),
+            letters=PrincipalCodec().letters(None),
             principal=None,
             lasts=None,
             window=1 << 20,
             size=len(body),
             body=body,
         )
-        payload = b"m" + ASKED + write(ask)
+        payload = b"m" + INGRESS_KIND + encode_frame(ask)
         bus: Any = crew._place._bus
         forged = FrameSigner(StoreIdentity(identity.id, bytes(32), 0.0), "forger")
         genuine = FrameSigner(identity, "member")

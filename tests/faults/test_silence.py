@@ -11,7 +11,7 @@ from tests.processes import nothing_left
 
 from trunkline import Client, Context, Server, Settings
 from trunkline.errors import RequestTimeout, TransportError, TrunklineError
-from trunkline.transports.addresses import parse
+from trunkline.transports.addresses import parse_address
 
 QUICK = Settings(
     stream_retry=0.05,
@@ -39,7 +39,7 @@ async def silent_shop() -> AsyncIterator[tuple[Proxy, asyncio.Event]]:
 
     listener = await server.listen("http://127.0.0.1:0/mcp")
     try:
-        async with proxied(parse(listener.address).port) as proxy:
+        async with proxied(parse_address(listener.address).port) as proxy:
             yield proxy, go
     finally:
         go.set()

@@ -15,7 +15,7 @@ from tests.limits import PATIENCE
 
 from trunkline import Client, Context, Server, Settings, ToolAnnotations
 from trunkline.errors import OutcomeUnknown
-from trunkline.transports.addresses import parse
+from trunkline.transports.addresses import parse_address
 
 QUICK = Settings(stream_retry=0.001, backoff_first=0.001, drain_timeout=0.5, stop_timeout=0.5, stream_keepalive=5.0)
 STEPS = [1.0, 2.0]
@@ -59,7 +59,7 @@ async def counted(revision: str) -> AsyncIterator[Counted]:
     listener = await made.server.listen("http://127.0.0.1:0/mcp")
     try:
         async with AsyncExitStack() as stack:
-            made.proxy = await stack.enter_async_context(proxied(parse(listener.address).port))
+            made.proxy = await stack.enter_async_context(proxied(parse_address(listener.address).port))
             url = f"http://127.0.0.1:{made.proxy.port}/mcp"
             made.client = await stack.enter_async_context(
                 Client(url, revision=revision, settings=QUICK, on_log=lambda told: made.heard.append(told.data))

@@ -10,8 +10,8 @@ from tests.limits import PATIENCE
 
 from trunkline import Client, Settings
 from trunkline.client.elicitation import Question, UrlQuestion
-from trunkline.client.host_callbacks import Answering, RootLike
-from trunkline.client.notifications import Reader
+from trunkline.client.host_callbacks import CallbackContext, RootLike
+from trunkline.client.notifications import NotificationReader
 from trunkline.protocol.types import (
     CreateMessageParams,
     CreateMessageResult,
@@ -71,7 +71,7 @@ class Host:
 
     # --- what is answered ----------------------------------------------------------------------
 
-    async def sample(self, params: CreateMessageParams, answering: Answering) -> CreateMessageResult:
+    async def sample(self, params: CreateMessageParams, answering: CallbackContext) -> CreateMessageResult:
         """Echoes the prompt; never answers "hang", once it has begun, and tells how far it has come with "count"."""
         content = params.messages[-1].content
         said = content.text if isinstance(content, TextContent) else ""
@@ -136,7 +136,7 @@ class Host:
         return [message for message in self._passed(by) if "method" not in message and message.get("id") == ident]
 
     @contextmanager
-    def listening(self, method: str) -> Iterator[Reader]:
+    def listening(self, method: str) -> Iterator[NotificationReader]:
         """Notifications of one kind, from now on."""
         reader = self.client.notifications(method)
         try:
@@ -144,7 +144,7 @@ class Host:
         finally:
             reader.close()
 
-    async def nothing_heard(self, reader: Reader) -> None:
+    async def nothing_heard(self, reader: NotificationReader) -> None:
         """Fails if there is anything to read. A ping first: whatever was sent before its answer has arrived."""
         await self.client.ping()
         reader.close()

@@ -7,7 +7,7 @@ from typing import Any
 from tests import judge as lines
 from tests.interop.matrix import Wire
 
-from trunkline.transports.channel import Accept, Channel, Closed, Connector, Origin, Receiver
+from trunkline.transports.channel import Accept, Channel, ChannelClosed, Connector, MessageOrigin, Receiver
 from trunkline.wire import codec
 from trunkline.wire.messages import Incoming
 
@@ -51,17 +51,17 @@ class _Heard:
         self._receiver = receiver
         self._wire = wire
 
-    def received(self, messages: Sequence[Incoming], origin: Origin) -> None:
+    def received(self, messages: Sequence[Incoming], origin: MessageOrigin) -> None:
         self._wire += [{"sender": "server", "message": _plain(message)} for message in messages]
         self._receiver.received(messages, origin)
 
-    def unanswered(self, request: Any, closed: Closed) -> None:
+    def unanswered(self, request: Any, closed: ChannelClosed) -> None:
         self._receiver.unanswered(request, closed)
 
     def asking(self, request: Any, *, begun: bool) -> None:
         self._receiver.asking(request, begun=begun)
 
-    def closed(self, closed: Closed) -> None:
+    def closed(self, closed: ChannelClosed) -> None:
         self._receiver.closed(closed)
 
 

@@ -83,7 +83,7 @@ async def test_client_lists_and_calls_all_that_a_server_declares(
             await compare_lists(host, entry)
             for call in entry.calls:
                 assert fill(call["text"]) in await answer(host, call["tool"], fill(call.get("arguments", {})))
-            for uri, text in fill(entry.reads).items():
+            for uri, text in fill(entry.is_current_reader).items():
                 [content] = await host.client.read_resource(uri)
                 assert text in (content.text or content.mime_type)
             for get in entry.gets:
@@ -151,7 +151,7 @@ def started(entry: ServerEntry, transport: str, values: Mapping[str, str]) -> It
                 else value
             )
 
-        for name, content in entry.files.items():
+        for name, content in entry.file_watch.items():
             file = Path(known["folder"]) / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(fill(content), "utf-8")

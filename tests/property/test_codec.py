@@ -166,7 +166,7 @@ def written(draw: st.DrawFn) -> tuple[str, bool]:
     return write(3), duplicated
 
 
-@given(written(), st.sampled_from(["", " " * codec.LONG]))
+@given(written(), st.sampled_from(["", " " * codec.LONG_THRESHOLD]))
 def test_strict_decoding_rejects_a_message_exactly_when_it_has_duplicate_members(
     value: tuple[str, bool], padding: str
 ) -> None:

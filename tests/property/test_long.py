@@ -103,7 +103,12 @@ def seen(source: Any, kind: Any) -> Any:
     except (codec.DecodeError, RecursionError) as error:
         return type(error), str(error)
     if kind is CallToolParams:
-        return found.name, repr(found.meta), seen(found.arguments, Everything), bytes(codec.as_written(found.arguments))
+        return (
+            found.name,
+            repr(found.meta),
+            seen(found.arguments, Everything),
+            bytes(codec.original_json(found.arguments)),
+        )
     if kind is Exact and found.raw is not None:
         return repr(found.ratio), bytes(found.raw)
     return repr(found)
@@ -123,7 +128,7 @@ def shorter(frame: bytes) -> bytes:
 
 def longer(frame: bytes) -> bytes:
     """The same JSON in a long frame."""
-    return frame + b" " * codec.LONG
+    return frame + b" " * codec.LONG_THRESHOLD
 
 
 DEEP = f"[{'[' * 600}{']' * 600}]"
@@ -181,9 +186,9 @@ def test_params_of_a_long_frame_can_be_had_as_they_were_written() -> None:
     message = codec.decode(longer(frame_of('{"a": 1.10}')))
 
     assert isinstance(message, Request)
-    assert isinstance(message.params, codec.Plain)
-    assert bytes(codec.as_written(message.params)) == b'{"a": 1.10}'
-    assert codec.as_written(Raw(b"1")) == Raw(b"1")
+    assert isinstance(message.params, codec.DecodedJson)
+    assert bytes(codec.original_json(message.params)) == b'{"a": 1.10}'
+    assert codec.original_json(Raw(b"1")) == Raw(b"1")
 
 
 @pytest.fixture(params=["orjson", "msgspec"])

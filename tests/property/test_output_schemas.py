@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from trunkline.client.known_tools import KnownTool
 from trunkline.client.rebuild import rebuilder
-from trunkline.client.results import tool_result
+from trunkline.client.results import build_tool_result
 from trunkline.errors import BadAnswer
 from trunkline.protocol.types import CallToolResult, Tool
 
@@ -185,7 +185,7 @@ def nothing_is_caught(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 def result_of(schema: Any, structured: Any) -> Any:
     """What `call_tool` returns for structured content."""
     known = KnownTool(Tool("t", {"type": "object"}, output_schema=schema))
-    return tool_result("t", CallToolResult([], structured), known, msgspec.UNSET, raise_on_error=True)
+    return build_tool_result("t", CallToolResult([], structured), known, msgspec.UNSET, raise_on_error=True)
 
 
 def is_unpacked(schema: Any) -> bool:

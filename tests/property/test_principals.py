@@ -22,7 +22,7 @@ from tests.modern import EVERYTHING, PREFIX, labels, meta
 from trunkline import Context, Server, Settings
 from trunkline.auth import Jwt, Principal, ResourceServer, StaticTokens
 from trunkline.errors import ResourceNotFound
-from trunkline.transports.addresses import parse
+from trunkline.transports.addresses import parse_address
 
 MANY = 50
 TURNS = 12  # of each
@@ -186,7 +186,7 @@ class Street:
 
     async def _asked(self, body: Any, headers: dict[str, str]) -> Any:
         async with Caller(self.port) as caller:
-            caller.say(request("POST", "/mcp", body, **headers, **self.one.bearer))
+            caller.send(request("POST", "/mcp", body, **headers, **self.one.bearer))
             answer = await caller.head()
             if answer.headers["content-type"] == "application/json":
                 answer.body = await caller.exactly(int(answer.headers["content-length"]))
@@ -272,7 +272,7 @@ class Street:
         for method, body in (("POST", call("tools/list")), ("GET", None), ("DELETE", None)):
             more = event if method == "GET" else {}
             async with Caller(self.port) as caller:
-                caller.say(request(method, "/mcp", body, mcp_session_id=session, **more, **self.one.bearer))
+                caller.send(request(method, "/mcp", body, mcp_session_id=session, **more, **self.one.bearer))
                 assert (await caller.head()).status == 404, method
         self.one.seen["session of another"] += 1
 
@@ -282,7 +282,7 @@ class Street:
         for number in range(1, 4):
             async with Caller(self.port) as caller:
                 mine = {"mcp_session_id": self.one.session, **self.one.bearer}
-                caller.say(request("GET", "/mcp", None, **mine, last_event_id=f"{number}-0"))
+                caller.send(request("GET", "/mcp", None, **mine, last_event_id=f"{number}-0"))
                 if (await caller.head()).status == 200:
                     async for message in caller.messages():
                         self.one.owns(message)
@@ -301,7 +301,7 @@ class Street:
         streams = (request("GET", "/mcp", None, **session, **self.one.bearer), asked)
         for stream in streams:
             async with Caller(self.port) as caller:
-                caller.say(stream)
+                caller.send(stream)
                 if (await caller.head()).status != 200:
                     continue  # its stream is read already
                 messages = caller.messages()
@@ -353,7 +353,7 @@ async def served(random: Random) -> AsyncIterator[tuple[int, list[Tenant], Serve
         server = offering(tenants, auth)
         listener = await server.listen("http://127.0.0.1:0/mcp")
         try:
-            yield parse(listener.address).port, tenants, server
+            yield parse_address(listener.address).port, tenants, server
         finally:
             await server.aclose()
 

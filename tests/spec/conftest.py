@@ -10,5 +10,5 @@ from tests.spec.bank import Bank
 async def bank() -> AsyncIterator[Bank]:
     made = Bank()
     yield made
-    made.go.set()
+    made.run.set()
     await made.server.aclose()

@@ -15,7 +15,7 @@ import aiohttp
 from tests.ports import HeldPort
 from tests.processes import PATIENCE, pause_between_writes
 
-from trunkline.wire.sse import EventDecoder
+from trunkline.wire.sse import SseDecoder
 
 SCRIPT = textwrap.dedent(
     """
@@ -108,7 +108,7 @@ class Stream:
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self.response = response
-        self._decoder = EventDecoder(1 << 20)
+        self._decoder = SseDecoder(1 << 20)
         self._events: list[Any] = []
 
     async def event(self) -> tuple[str, Any]:

@@ -23,8 +23,8 @@ from tests.unit.transports.http.asgi import hosted
 from trunkline import Context, Server, Settings
 from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.testing import RawPeer
-from trunkline.transports.addresses import parse
-from trunkline.transports.channel import Closed
+from trunkline.transports.addresses import parse_address
+from trunkline.transports.channel import ChannelClosed
 from trunkline.transports.memory import memory_pair
 from trunkline.transports.stdio.server import serve_stdio
 from trunkline.wire.messages import Notification
@@ -89,7 +89,7 @@ class Flooding:
 async def flooding(address: str = "http://127.0.0.1:0/mcp", **options: Any) -> AsyncIterator[Flooding]:
     made = Flooding(Server("flooding", **{"settings": SETTINGS, **options}))
     listener = await made.server.listen(address)
-    made.port = parse(listener.address).port
+    made.port = parse_address(listener.address).port
     try:
         yield made
     finally:
@@ -125,17 +125,17 @@ class Reader:
 
 async def over_tcp(place: Flooding, caller: Caller, name: str) -> Reader:
     for message in (initialize(), INITIALIZED):
-        caller.say(json.dumps(message).encode() + b"\n")
+        caller.send(json.dumps(message).encode() + b"\n")
     await caller.line()
     caller.writer.transport.pause_reading()
-    caller.say(json.dumps(call_of(name)).encode() + b"\n")
+    caller.send(json.dumps(call_of(name)).encode() + b"\n")
     return Reader(caller, caller.line)
 
 
 async def over_websocket(place: Flooding, caller: Caller, name: str) -> Reader:
     await frames.shake_hands(caller)
     caller.writer.transport.pause_reading()
-    frames.say(caller, call_of(name))
+    frames.send(caller, call_of(name))
     return Reader(caller, lambda: frames.message(caller))
 
 
@@ -155,13 +155,13 @@ def events_of(caller: Caller) -> Reader:
 async def over_http(place: Flooding, caller: Caller, name: str) -> Reader:
     session = await begin(place.port)
     caller.writer.transport.pause_reading()
-    caller.say(request("POST", "/mcp", call_of(name), mcp_session_id=session))
+    caller.send(request("POST", "/mcp", call_of(name), mcp_session_id=session))
     return events_of(caller)
 
 
 async def over_http_without_sessions(place: Flooding, caller: Caller, name: str) -> Reader:
     caller.writer.transport.pause_reading()
-    caller.say(request("POST", "/mcp", call_of(name), mcp_protocol_version="2025-06-18"))
+    caller.send(request("POST", "/mcp", call_of(name), mcp_protocol_version="2025-06-18"))
     return events_of(caller)
 
 
@@ -170,12 +170,12 @@ async def over_modern_http(place: Flooding, caller: Caller, name: str) -> Reader
     level = {"io.modelcontextprotocol/logLevel": "debug"}
     asked["params"]["_meta"] = meta(**{"progressToken": "t", **level})
     caller.writer.transport.pause_reading()
-    caller.say(request("POST", "/mcp", asked, **labels("tools/call", asked["params"])))
+    caller.send(request("POST", "/mcp", asked, **labels("tools/call", asked["params"])))
     return events_of(caller)
 
 
 async def over_sse(place: Flooding, caller: Caller, name: str) -> Reader:
-    caller.say(request("GET", "/sse"))
+    caller.send(request("GET", "/sse"))
     assert (await caller.head()).status == 200
     messages = caller.messages()
     post = await anext(messages)
@@ -225,12 +225,12 @@ class Dropping:
 
     def __init__(self) -> None:
         self.heard = 0
-        self.ends: list[Closed] = []
+        self.ends: list[ChannelClosed] = []
 
     def received(self, messages: Any, origin: Any) -> None:
         self.heard += sum(isinstance(message, Notification) for message in messages)
 
-    def closed(self, closed: Closed) -> None:
+    def closed(self, closed: ChannelClosed) -> None:
         self.ends.append(closed)
 
     unanswered = asking = closed
@@ -422,7 +422,7 @@ server.run("http", port=int(sys.argv[1]))
                 else:
                     break
         async with Caller(port) as caller:
-            caller.say(request("POST", "/mcp", tool("flood", ident="flood"), mcp_session_id=session))
+            caller.send(request("POST", "/mcp", tool("flood", ident="flood"), mcp_session_id=session))
             assert (await caller.head()).status == 200
             async for message in caller.messages():
                 if is_answer(message):

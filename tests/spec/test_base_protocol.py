@@ -367,7 +367,7 @@ class Trace:
 
     def on(self, fact: Fact) -> None:
         if self.peer is not None:
-            under_way = len(self.peer.connection.session.in_flight)
+            under_way = len(self.peer.connection.session.incoming_requests)
             self.steps.append((type(fact).__name__, under_way, len(self.peer.transcript.said_by("server"))))
 
 
@@ -398,11 +398,11 @@ async def test_a_request_is_tracked_with_id_and_time_while_it_runs() -> None:
         await peer.initialize()
         call = peer.call("tools/call", {"name": "slow"}, id="slow one")
         await peer.quiet()
-        (running,) = peer.connection.session.in_flight.values()
+        (running,) = peer.connection.session.incoming_requests.values()
         assert (running.id, running.method.name, running.started) == ("slow one", "tools/call", 500)
         go.set()
         await peer.answer_to(call)
-        assert not peer.connection.session.in_flight
+        assert not peer.connection.session.incoming_requests
 
 
 def story(observer: RecordingObserver) -> list[tuple[str, str]]:

@@ -45,7 +45,7 @@ async def test_a_cancelled_async_handler_is_stopped_and_nothing_is_sent_for_it()
         async with asyncio.timeout(PATIENCE):
             await stopped.wait()
         assert await peer.quiet() == []
-        assert peer.connection.session.in_flight == {}
+        assert peer.connection.session.incoming_requests == {}
     assert [fact.outcome for fact in observer.of(CallEnded) if fact.request == call] == ["cancelled"]
 
 

@@ -9,8 +9,8 @@ from msgspec import Meta, Struct
 
 from trunkline import Context, Server, UrlElicitationRequired
 from trunkline.errors import MisuseError, PeerError
-from trunkline.server.input.ask import ClientLacks
-from trunkline.server.input.forms import Answer
+from trunkline.server.input.ask import ClientLacksCapability
+from trunkline.server.input.forms import ElicitationAnswer
 from trunkline.testing import ManualClock, RawPeer
 
 FORMS = {"elicitation": {}}
@@ -90,7 +90,7 @@ async def test_a_form_is_made_of_a_dataclass_and_its_answer_is_one_again() -> No
         },
         "required": ["name"],
     }
-    assert asker.outcome == Answer("accept", Order("Ada", 3, False, Size.LARGE))
+    assert asker.outcome == ElicitationAnswer("accept", Order("Ada", 3, False, Size.LARGE))
     assert asker.outcome.accepted
 
 
@@ -117,7 +117,7 @@ async def test_a_form_is_made_of_a_struct_a_typed_dict_or_a_schema(
         await peer.initialize(capabilities=FORMS)
         params = await asker.asked(peer, {"action": "accept", "content": content})
     assert params["requestedSchema"]["properties"]["name"]["type"] == "string"
-    assert asker.outcome == Answer("accept", data)
+    assert asker.outcome == ElicitationAnswer("accept", data)
 
 
 @pytest.mark.row("ELI-06", "H02")
@@ -127,7 +127,7 @@ async def test_a_user_may_decline_or_cancel(action: str) -> None:
     async with RawPeer(asker.server) as peer:
         await peer.initialize(capabilities=FORMS)
         await asker.asked(peer, {"action": action})
-    assert asker.outcome == Answer(action, None)
+    assert asker.outcome == ElicitationAnswer(action, None)
     assert not asker.outcome.accepted
 
 
@@ -186,7 +186,7 @@ async def test_a_client_that_cannot_show_forms_is_not_asked(revision: str, decla
         await peer.initialize(revision, declared)
         await peer.result("tools/call", {"name": "ask"})
         assert [message for message in peer.transcript.said_by("server") if "method" in message] == []
-    assert isinstance(asker.outcome, ClientLacks)
+    assert isinstance(asker.outcome, ClientLacksCapability)
     assert asker.outcome.capability == lacks
 
 
@@ -272,7 +272,7 @@ async def test_a_user_can_be_sent_to_a_url_and_the_client_told_when_that_is_done
         (complete,) = peer.waiting()
         assert complete["method"] == "notifications/elicitation/complete"
         assert complete["params"] == {"elicitationId": "e-1"}
-    assert outcome == [Answer("accept"), Answer("decline")]
+    assert outcome == [ElicitationAnswer("accept"), ElicitationAnswer("decline")]
 
 
 @pytest.mark.row("ELI-08")
@@ -303,7 +303,7 @@ async def test_a_url_is_sent_to_a_client_that_declares_it_only() -> None:
 
     @server.tool
     async def sign_in(ctx: Context) -> str:
-        with pytest.raises(ClientLacks) as error:
+        with pytest.raises(ClientLacksCapability) as error:
             await ctx.elicit_url("Sign in", "https://example.org/in")
         lacks.append(error.value.capability)
         return "done"

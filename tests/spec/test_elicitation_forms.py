@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from trunkline import Client, Context, EnumNames, Server, Titles, UrlElicitationRequired
 from trunkline.client.elicitation import Question
 from trunkline.errors import MisuseError, PeerError
-from trunkline.server.input.ask import ClientLacks
+from trunkline.server.input.ask import ClientLacksCapability
 from trunkline.testing import RawPeer
 
 FORMS = {"elicitation": {}}
@@ -105,7 +105,7 @@ async def test_a_single_value_is_asked_for_in_either_era(revision: str, wanted: 
 
 async def test_several_values_are_not_asked_of_a_client_that_cannot_choose_them() -> None:
     _, outcome = await ask(list[Status], {}, "2025-06-18")
-    assert isinstance(outcome, ClientLacks)
+    assert isinstance(outcome, ClientLacksCapability)
     shown, outcome = await ask(Status, {"value": "active"}, "2025-06-18")
     assert shown["properties"]["value"]["enum"] == ["active", "inactive", "pending"]
     assert outcome.data is Status.ACTIVE
@@ -212,7 +212,7 @@ async def test_who_cannot_choose_several_values_is_not_asked_for_them(by_hand: b
     wanted = schema if by_hand else Needed
     shown, error = await ask(wanted, {}, "2025-06-18")
     assert shown is None
-    assert isinstance(error, ClientLacks)
+    assert isinstance(error, ClientLacksCapability)
     assert error.message == (
         "the client does not support a choice of several values, which field 'many' is; 2025-06-18 has none"
     )

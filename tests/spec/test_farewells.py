@@ -61,10 +61,10 @@ class Ending:
 
     async def begins(self) -> None:
         self._ending = asyncio.create_task(self.house.server.shutdown())
-        await self.house.heard.draining.wait()
+        await self.house.heard.on_draining.wait()
 
     async def ends(self) -> tuple[str, ...]:
-        self.house.go.set()
+        self.house.run.set()
         assert self._ending is not None
         return await self._ending
 
@@ -76,7 +76,7 @@ async def ending(**settings: Any) -> AsyncIterator[Ending]:
         try:
             yield await made.listen()
         finally:
-            made.house.go.set()
+            made.house.run.set()
             await made.house.server.aclose()
 
 

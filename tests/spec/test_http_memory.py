@@ -14,7 +14,7 @@ import pytest
 from tests.limits import PATIENCE
 from tests.processes import eventually
 
-from trunkline.transports.addresses import parse
+from trunkline.transports.addresses import parse_address
 
 SCRIPT = """
 import asyncio, gc, os, sys, time
@@ -141,7 +141,7 @@ def serving(*arguments: str) -> Iterator[int]:
     try:
         said = process.stderr.readline()
         assert "listens at" in said, said + process.stderr.read()
-        yield parse(said.split()[-1]).port
+        yield parse_address(said.split()[-1]).port
     finally:
         process.kill()
         process.communicate()

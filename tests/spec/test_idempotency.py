@@ -14,10 +14,10 @@ from trunkline import Context, Settings
 from trunkline.errors import ProtocolError, StoreUnavailable, UrlElicitationRequired
 from trunkline.facts import HandlerFailed
 from trunkline.protocol.types import CallToolResult, TextContent
-from trunkline.server.idempotency.key import read_entry
+from trunkline.server.idempotency.key import decode_entry
 from trunkline.stores.memory import MemoryStore
 from trunkline.stores.store import Lease, Write
-from trunkline.stores.validation import MOST_VALUE_BYTES
+from trunkline.stores.validation import MAX_VALUE_BYTES
 from trunkline.testing import FaultyStore, ManualClock, RawPeer
 
 # --- once ---------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ async def test_a_key_is_the_same_in_another_era_and_over_another_transport(bank:
         assert await paid(peer, "k", 5) == 1
         params = enveloped(**call("pay", "k", amount=5))
         assert (await peer.result("tools/call", params))["structuredContent"] == 1
-        assert (await begin(host, "tools/call", params).finished()).json["result"]["structuredContent"] == 1
+        assert (await begin(host, "tools/call", params).on_finished()).json["result"]["structuredContent"] == 1
     assert bank.runs == [5]
 
 
@@ -288,7 +288,7 @@ async def test_a_server_that_stops_while_the_store_is_unavailable_does_not_say_t
         fault = store.fail()
         bank.go.set()
         await fault.reached.wait()
-        await peer.connection.shared.ledger().close()
+        await peer.connection.shared.get_ledger().close()
         assert (await peer.answer_to(asked))["error"]["data"]["kind"] == "temporarily_unavailable"
     await bank.server.aclose()
 
@@ -317,7 +317,7 @@ async def test_a_result_that_is_larger_than_what_can_be_kept_is_not_given_out() 
     @bank.server.tool
     async def large() -> CallToolResult:
         bank.runs.append(0)
-        return CallToolResult([TextContent("x" * MOST_VALUE_BYTES)])
+        return CallToolResult([TextContent("x" * MAX_VALUE_BYTES)])
 
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
@@ -380,7 +380,7 @@ async def test_a_run_goes_on_while_the_store_is_away_for_a_moment() -> None:
             await peer.quiet()
         store.away = False
         [(_, item)] = [(item.key, item) for item in await store.scan("owner/")]
-        assert read_entry(item.value).until > clock.now()  # type: ignore[union-attr]
+        assert decode_entry(item.value).until > clock.now()  # type: ignore[union-attr]
         bank.go.set()
         assert (await peer.answer_to(first))["result"]["structuredContent"] == {"result": 1}
     await bank.server.aclose()

@@ -21,12 +21,12 @@ from trunkline.auth import Introspection, IssuerLimits, Jwt, Principal, Resource
 from trunkline.errors import MisuseError, ProtocolError
 from trunkline.facts import Dropped
 from trunkline.protocol.error_codes import CODES
-from trunkline.protocol.error_kinds import BY_NAME, KINDS, Kind, Told
+from trunkline.protocol.error_kinds import KINDS, KINDS_BY_NAME, ErrorKind, ReportedAs
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import ModelPreferences
 from trunkline.registry.templates import UriTemplate
 from trunkline.testing import ManualClock, RawPeer, RecordingObserver
-from trunkline.transports.channel import Origin
+from trunkline.transports.channel import MessageOrigin
 from trunkline.wire.messages import Malformed
 
 FOUNDING = """
@@ -159,7 +159,7 @@ def test_the_table_is_that_of_the_founding_documents() -> None:
 def test_an_error_has_a_code_of_the_specification_and_nothing_else_has_one() -> None:
     standard = {-32700, -32600, -32601, -32602, -32603, -32002, -32042}
     for kind in KINDS:
-        told_as_error = kind.told is Told.ERROR and kind.reserved is None
+        told_as_error = kind.told is ReportedAs.ERROR and kind.reserved is None
         assert (kind.code in standard) is told_as_error, kind.name
 
 
@@ -172,10 +172,10 @@ def errors(of: type[ProtocolError] = ProtocolError) -> Iterator[type[ProtocolErr
 @pytest.mark.row("A18")
 def test_every_class_of_errors_has_a_kind_of_the_table_or_one_of_our_own() -> None:
     ours = [error for error in errors() if error.__module__.startswith("trunkline")]
-    assert {error.kind for error in ours} - BY_NAME.keys() <= OURS
+    assert {error.kind for error in ours} - KINDS_BY_NAME.keys() <= OURS
     for error in ours:
-        row = BY_NAME.get(error.kind)
-        if row is not None and row.told is Told.ERROR:
+        row = KINDS_BY_NAME.get(error.kind)
+        if row is not None and row.told is ReportedAs.ERROR:
             newest = dict(CODES.get(error.kind, ())).get(Revision.V2025_11_25, error.code)
             assert (row.reserved, row.code) == (None, newest), error
 
@@ -281,7 +281,7 @@ class Stage:
 
     async def too_large(self) -> Any:
         """What a transport hands up for a message over its limit."""
-        self.peer.connection.received([Malformed(-32600, "too large", limit=1024)], Origin())
+        self.peer.connection.received([Malformed(-32600, "too large", limit=1024)], MessageOrigin())
         return await self.peer.receive()
 
     async def tool(self, name: str, **arguments: Any) -> Any:
@@ -447,8 +447,8 @@ ON_THE_WIRE: dict[str, Cause] = {
 }
 
 
-def on_the_wire(kind: Kind) -> bool:
-    return kind.reserved is None and kind.told in {Told.ERROR, Told.RESULT}
+def on_the_wire(kind: ErrorKind) -> bool:
+    return kind.reserved is None and kind.told in {ReportedAs.ERROR, ReportedAs.RESULT}
 
 
 @pytest.mark.row("A18")
@@ -459,12 +459,12 @@ def test_every_kind_that_is_told_to_the_peer_has_a_cause_here() -> None:
 @pytest.mark.row("A18", "T18", "Y03")
 @pytest.mark.parametrize("name", ON_THE_WIRE)
 async def test_a_kind_reaches_the_peer_as_the_table_says(name: str) -> None:
-    stage, kind = Stage(), BY_NAME[name]
+    stage, kind = Stage(), KINDS_BY_NAME[name]
     async with stage.peer:
         if name != "server_not_initialized":
             await stage.peer.initialize(capabilities={"sampling": {}})
         answer = await ON_THE_WIRE[name](stage)
-    if kind.told is Told.ERROR and "error" in answer:
+    if kind.told is ReportedAs.ERROR and "error" in answer:
         assert (answer["error"]["code"], answer["error"]["data"]["kind"]) == (kind.code, name)
     else:  # what would be an error elsewhere is a failed result of a tool
         assert answer["result"]["isError"] is True
@@ -510,7 +510,7 @@ RAISED: dict[str, Callable[[Server], Any]] = {
 
 @pytest.mark.row("A18")
 def test_every_kind_that_is_raised_has_a_cause_here() -> None:
-    assert list(RAISED) == [kind.name for kind in KINDS if kind.told is Told.RAISED and kind.reserved is None]
+    assert list(RAISED) == [kind.name for kind in KINDS if kind.told is ReportedAs.RAISED and kind.reserved is None]
 
 
 @pytest.mark.row("A18", "T18")
@@ -550,7 +550,7 @@ TOLD_TO_OBSERVERS: dict[str, Cause] = {
 
 @pytest.mark.row("A18")
 def test_every_kind_that_only_observers_hear_of_has_a_cause_here() -> None:
-    assert list(TOLD_TO_OBSERVERS) == [kind.name for kind in KINDS if kind.told is Told.FACT]
+    assert list(TOLD_TO_OBSERVERS) == [kind.name for kind in KINDS if kind.told is ReportedAs.FACT]
 
 
 @pytest.mark.row("A18")

@@ -12,7 +12,7 @@ from trunkline.config import Settings
 from trunkline.errors import RequestTimeout
 from trunkline.facts import CallEnded, CallStarted, Closed, Dropped, PhaseChanged
 from trunkline.protocol.lifecycle import FOUNDING, Phase
-from trunkline.protocol.methods import Side, known
+from trunkline.protocol.methods import Side, methods_for
 from trunkline.protocol.revisions import HANDSHAKE
 from trunkline.testing import ManualClock, RawPeer, RecordingObserver
 
@@ -132,7 +132,7 @@ async def test_a_second_initialize_is_refused_and_changes_nothing() -> None:
         assert [error["code"] for error in (early, late)] == [-32600, -32600]
         assert early["data"] == {"kind": "already_initialized", "phase": "initializing"}
         assert late["data"] == {"kind": "already_initialized", "phase": "ready"}
-        assert peer.connection.session.spoken == "2025-06-18"
+        assert peer.connection.session.effective_revision == "2025-06-18"
 
 
 @pytest.mark.row("L05", "X03")
@@ -195,7 +195,7 @@ async def test_notifications_before_initialize_change_nothing() -> None:
 
 @pytest.mark.row("F04")
 def test_the_requests_below_are_all_that_a_client_can_send() -> None:
-    names = {row.name for row in known(HANDSHAKE[-1], Side.SERVER) if row.request}
+    names = {row.name for row in methods_for(HANDSHAKE[-1], Side.SERVER) if row.request}
     assert names == {*REQUESTS, "initialize", *(name for name in names if name.startswith("tasks/"))}
 
 
@@ -245,7 +245,7 @@ async def test_a_client_that_hangs_up_ends_what_runs_for_it() -> None:
         await asyncio.wait_for(started.wait(), PATIENCE)
     await asyncio.wait_for(ended.wait(), PATIENCE)
     assert peer.connection.session.phase is Phase.CLOSED
-    assert not peer.connection.session.in_flight
+    assert not peer.connection.session.incoming_requests
     assert server.connections == []
     assert len(observer.of(Closed)) == 1
 
@@ -292,7 +292,7 @@ async def test_operations_of_every_family_come_back_to_rest() -> None:
         for method in ("tools/call", "resources/read", "prompts/get"):
             await peer.result(method, REQUESTS[method])
         await peer.error("resources/read", {"uri": "note://none"})
-        assert not peer.connection.session.in_flight
+        assert not peer.connection.session.incoming_requests
     started = [(fact.request, fact.method) for fact in observer.of(CallStarted)]
     ended = [(fact.request, fact.method) for fact in observer.of(CallEnded)]
     assert started == ended
@@ -391,7 +391,7 @@ async def test_a_late_answer_is_dropped_and_counted_and_goes_to_no_other_call() 
         assert [message["method"] for message in said] == ["notifications/cancelled", "sampling/createMessage"]
         peer.reply(asked, answer)
         assert [await peer.quiet() for _ in range(2)] == [[], []]
-        assert list(peer.connection.session.in_flight) == [second]
+        assert list(peer.connection.session.incoming_requests) == [second]
         assert [fact.kind for fact in observer.of(Dropped)] == ["unexpected_reply"]
     assert len(late) == 1
 

@@ -10,7 +10,7 @@ import pytest
 
 from trunkline import Context, Server
 from trunkline.facts import CallEnded
-from trunkline.server.log_handler import level_of
+from trunkline.server.log_handler import to_mcp_level
 from trunkline.testing import RawPeer
 
 LOGGER = logging.getLogger("bridged.app")
@@ -354,4 +354,4 @@ async def test_a_record_that_cannot_be_said_breaks_nothing(monkeypatch: pytest.M
     ],
 )
 def test_levels_of_logging_are_levels_of_the_specification(number: int, level: str) -> None:
-    assert level_of(number) == level
+    assert to_mcp_level(number) == level

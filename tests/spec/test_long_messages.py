@@ -65,7 +65,7 @@ def text_of(answer: Any) -> str:
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-11-25"])
 async def test_a_long_text_comes_back_whole(revision: str) -> None:
-    assert len(LONG) > codec.LONG
+    assert len(LONG) > codec.LONG_THRESHOLD
     answer = await ask({"name": "echo", "arguments": {"text": LONG}}, revision=revision)
 
     assert text_of(answer) == LONG

@@ -18,10 +18,10 @@ from tests.unit.transports.http.asgi import Host, request
 
 from trunkline import Server, Settings
 from trunkline.protocol.tasks import TaskCaller, TaskRecord, TaskState
-from trunkline.server.cluster.cluster import Crew
-from trunkline.server.cluster.membership import declare
-from trunkline.server.cluster.notifications import News
-from trunkline.server.tasks.notify import Teller
+from trunkline.server.cluster.cluster import Cluster
+from trunkline.server.cluster.membership import evict_process
+from trunkline.server.cluster.notifications import ClusterNotifications
+from trunkline.server.tasks.notify import TaskNotifier
 from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.testing import RawPeer
 
@@ -62,13 +62,13 @@ class House:
         async def work() -> None: ...
 
     @property
-    def crew(self) -> Crew:
+    def crew(self) -> Cluster:
         crew = self.server._serving.ready().crew
         assert crew is not None
         return crew
 
     @property
-    def news(self) -> News:
+    def news(self) -> ClusterNotifications:
         news = self.server._serving.ready().news
         assert news is not None
         return news
@@ -255,12 +255,12 @@ async def test_a_session_that_another_process_holds_hears_of_its_tasks(houses: H
     host.app = there.server.asgi()
     session = await host.session()
     stream = host.begin("GET", mcp_session_id=session)
-    teller = Teller(here.server._serving.ready(), _record(session))
+    teller = TaskNotifier(here.server._serving.ready(), _record(session))
     assert teller.status(_record(session))
     teller.progress(1, 2, "half")
     methods = [(await stream.message())["method"] for _ in range(2)]
     assert methods == ["notifications/tasks/status", "notifications/progress"]
-    assert Teller(here.server._serving.ready(), _record("x" * 43)).status(_record("x" * 43))
+    assert TaskNotifier(here.server._serving.ready(), _record("x" * 43)).status(_record("x" * 43))
 
 
 def _record(session: str) -> TaskRecord:
@@ -301,7 +301,7 @@ async def test_who_was_declared_dead_has_its_listeners_come_back_and_tells_every
     wanted = {"resourceSubscriptions": ["note://a"]}
     listener.call("subscriptions/listen", enveloped(notifications=wanted), id="stays open")
     assert (await listener.receive())["method"] == "notifications/subscriptions/acknowledged"
-    await declare(here.store, there.crew.name, here.crew.name, 5.0, certain=True)
+    await evict_process(here.store, there.crew.name, here.crew.name, 5.0, known_dead=True)
     await there.seen.until("Join", 2)
     assert there.seen.steps()[-3:] == ["Deposed", "Join", "Meet"]
     assert (await listener.answer_to("stays open"))["result"] is not None

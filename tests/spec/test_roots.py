@@ -9,7 +9,7 @@ from tests.limits import PATIENCE
 
 from trunkline import Context, Server
 from trunkline.facts import HandlerFailed
-from trunkline.server.input.ask import ClientLacks
+from trunkline.server.input.ask import ClientLacksCapability
 from trunkline.testing import ManualClock, RawPeer, RecordingObserver
 
 ROOTS = [{"uri": "file:///a", "name": "A"}, {"uri": "file:///b"}]
@@ -43,7 +43,7 @@ async def test_a_client_without_roots_is_not_asked() -> None:
 
     @server.tool
     async def look(ctx: Context) -> str:
-        with pytest.raises(ClientLacks) as lacks:
+        with pytest.raises(ClientLacksCapability) as lacks:
             await ctx.roots()
         raised.append(lacks.value.capability)
         return "no"

@@ -17,7 +17,7 @@ from trunkline.protocol.types import (
     ToolChoice,
     ToolUseContent,
 )
-from trunkline.server.input.ask import ClientLacks
+from trunkline.server.input.ask import ClientLacksCapability
 from trunkline.testing import ManualClock, RawPeer
 
 DECLARED = {"sampling": {}}
@@ -73,7 +73,7 @@ async def test_a_client_without_sampling_is_not_asked() -> None:
         await peer.initialize()
         await peer.result("tools/call", {"name": "ask"})
         assert [message for message in peer.transcript.said_by("server") if "method" in message] == []
-    assert isinstance(sampler.outcome, ClientLacks)
+    assert isinstance(sampler.outcome, ClientLacksCapability)
     assert sampler.outcome.capability == "sampling"
 
 
@@ -176,7 +176,7 @@ async def test_tools_are_offered_to_a_client_that_declares_them_only() -> None:
         assert sampler.outcome.content == [ToolUseContent("u1", "f", {"a": 1})]
         await unable.initialize(capabilities=DECLARED)
         await unable.result("tools/call", {"name": "ask"})
-        assert isinstance(sampler.outcome, ClientLacks)
+        assert isinstance(sampler.outcome, ClientLacksCapability)
         assert sampler.outcome.capability == "sampling.tools"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trunkline import Client, Settings
-from trunkline.client.era_probe import HANDSHAKE_ONLY, Programs
+from trunkline.client.era_probe import HANDSHAKE_ONLY, FingerprintSet
 from trunkline.errors import ConnectionClosed
 from trunkline.transports.stdio.client import Command
 
@@ -90,7 +90,7 @@ async def test_server_that_ends_at_every_first_message_is_started_twice_and_not_
 
 
 def test_set_of_programs_is_bounded_and_drops_the_least_recently_used() -> None:
-    programs = Programs(2)
+    programs = FingerprintSet(2)
     for name in (b"a", b"b"):
         programs.add(name)
     assert b"a" in programs

@@ -10,7 +10,7 @@ from msgspec import json
 from tests.limits import PATIENCE
 
 from trunkline import Client, Context, PeerError, Server, Settings
-from trunkline.client.host_callbacks import Answering
+from trunkline.client.host_callbacks import CallbackContext
 from trunkline.protocol.types import (
     CancelTaskParams,
     CreateMessageParams,
@@ -35,7 +35,7 @@ class Model:
         self.go_on = asyncio.Event()
         self.cancelled = asyncio.Event()
 
-    async def sample(self, params: CreateMessageParams, answering: Answering) -> str:
+    async def sample(self, params: CreateMessageParams, answering: CallbackContext) -> str:
         self.asked.set()
         try:
             await self.go_on.wait()

@@ -23,7 +23,7 @@ from trunkline import Context, Server, Settings
 from trunkline.errors import ConfigError, TransportError
 from trunkline.facts import Closed, Connected
 from trunkline.testing import ManualClock, RawPeer, RecordingObserver, Transcript
-from trunkline.transports.addresses import parse
+from trunkline.transports.addresses import parse_address
 
 
 class StreamPeer:
@@ -90,7 +90,7 @@ class StreamPeer:
 
 @asynccontextmanager
 async def peer_at(address: str, *, headed: bool = False) -> AsyncIterator[StreamPeer]:
-    where = parse(address)
+    where = parse_address(address)
     if where.scheme == "unix":
         streams = await asyncio.open_unix_connection(where.path)
     else:
@@ -432,7 +432,7 @@ async def test_listening_to_the_world_without_tls_is_warned_of() -> None:
 async def test_an_address_that_is_taken_or_makes_no_sense_is_refused() -> None:
     server = make_server()
     async with listening(server) as address:
-        with pytest.raises(TransportError, match=rf"cannot listen at 127\.0\.0\.1:{parse(address).port}: "):
+        with pytest.raises(TransportError, match=rf"cannot listen at 127\.0\.0\.1:{parse_address(address).port}: "):
             await server.listen(address)
     with pytest.raises(ConfigError, match="is no address"):
         await server.listen("ftp://x:1")
@@ -501,4 +501,4 @@ async def test_a_signal_lets_calls_finish_and_takes_no_new_clients(
     assert not path.exists()
     if kind == "tcp":
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", parse(address).port))
+            socket.create_connection(("127.0.0.1", parse_address(address).port))

@@ -21,7 +21,7 @@ from websockets.typing import Subprotocol
 from trunkline import Client, Context, Server, Settings
 from trunkline.facts import Closed
 from trunkline.testing import ManualClock, RawPeer, RecordingObserver, Transcript
-from trunkline.transports.listener_limits import Guard
+from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.transports.websocket.client import WebSocketConnector
 from trunkline.transports.websocket.server import WebSocketEndpoint
 
@@ -57,7 +57,7 @@ class House:
 
     async def start(self) -> None:
         await self.server.start()
-        guard = Guard(self.server.connect, self.server.settings, self.clock)
+        guard = ListenerGuard(self.server.connect, self.server.settings, self.clock)
         self.endpoint = WebSocketEndpoint(guard, self.server.settings)
 
     async def app(self, scope: Any, receive: Any, send: Any) -> None:

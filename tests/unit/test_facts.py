@@ -200,7 +200,7 @@ async def test_an_observer_of_failures_on_its_thread_hears_of_nothing_else() -> 
 
 
 async def test_the_thread_of_observers_ends_when_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "_IDLE", 0.01)
+    monkeypatch.setattr(facts, "_IDLE_TIMEOUT", 0.01)
     slow = Slow()
     observers = Observers([slow])
     slow.go_on.release(2)

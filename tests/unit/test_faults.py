@@ -9,9 +9,9 @@ from tests.limits import PATIENCE
 
 from trunkline import Client, Server, Settings
 from trunkline.errors import MisuseError, RequestTimeout, TransportError
-from trunkline.protocol.client_envelope import PROBE
+from trunkline.protocol.client_envelope import PROBE_ID
 from trunkline.testing import Faults, ManualClock, ScriptedServer
-from trunkline.transports.channel import Channel, Closed
+from trunkline.transports.channel import Channel, ChannelClosed
 from trunkline.transports.memory import memory_pair
 from trunkline.wire.messages import Batch, Encoded, Malformed, Notification, Request, Response
 
@@ -127,7 +127,7 @@ async def test_a_direction_stands_still_until_it_is_released() -> None:
 
 async def test_a_line_is_killed_now_and_only_once() -> None:
     line = Faulty(Faults())
-    closed = Closed("killed", status=-9, last_words="ouch")
+    closed = ChannelClosed("killed", status=-9, last_words="ouch")
     line.faults.kill(closed=closed)
     line.faults.kill(closed=closed)
     assert line.at_ours.ends == [closed]
@@ -137,10 +137,10 @@ async def test_a_line_is_killed_now_and_only_once() -> None:
 
 
 async def test_a_line_is_killed_after_a_message_or_within_one() -> None:
-    line = Faulty(Faults().kill(sent="b", closed=Closed("died", status=3)))
+    line = Faulty(Faults().kill(sent="b", closed=ChannelClosed("died", status=3)))
     await line.say("a", "b", "c")
     assert line.at_theirs.methods == ["a", "b"]
-    assert line.at_ours.ends == [Closed("died", status=3)]
+    assert line.at_ours.ends == [ChannelClosed("died", status=3)]
     line = Faulty(Faults().cut(received=2))
     await line.say("a", "b", "c", by="theirs")
     assert line.at_ours.methods == ["a"]
@@ -211,10 +211,10 @@ async def test_nothing_happens_to_the_question_for_the_era_by_chance_but_it_can_
             assert client.revision == spoken
     by_chance = Faults(drop=1.0)
     line = Faulty(by_chance)
-    line.ours.send(Request(PROBE, "server/discover"))
-    line.theirs.send(Response(PROBE, {}))
+    line.ours.send(Request(PROBE_ID, "server/discover"))
+    line.theirs.send(Response(PROBE_ID, {}))
     await line.say("lost")
-    assert (line.at_theirs.ids, line.at_ours.ids) == ([PROBE], [PROBE])
+    assert (line.at_theirs.ids, line.at_ours.ids) == ([PROBE_ID], [PROBE_ID])
     assert by_chance.counts == {"sent": 1, "received": 0}
 
 

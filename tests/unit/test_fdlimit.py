@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from tests.processes import no_descriptor_left
 
-from trunkline.fdlimit import Notice, Reserve
+from trunkline.fdlimit import DescriptorReserve, LogThrottle
 
 
 @pytest.fixture
@@ -27,53 +27,53 @@ def lowest_free() -> int:
 
 
 def test_the_highest_descriptors_are_the_reserve(limit: int) -> None:
-    reserve = Reserve(100)
+    reserve = DescriptorReserve(100)
     assert reserve.threshold() == limit - 100
     assert not reserve.holds(limit - 101)
     assert reserve.holds(limit - 100)
-    assert reserve.untouched()
+    assert reserve.has_room()
 
 
 def test_the_reserve_is_a_quarter_of_the_limit_at_most(limit: int) -> None:
-    assert Reserve(600).threshold() == limit * 3 // 4
+    assert DescriptorReserve(600).threshold() == limit * 3 // 4
 
 
 def test_the_reserve_is_touched_when_no_descriptor_below_it_is_free() -> None:
     with no_descriptor_left(above=1):
-        assert not Reserve(1).untouched()
+        assert not DescriptorReserve(1).has_room()
     with no_descriptor_left(above=2):
-        assert Reserve(1).untouched()
+        assert DescriptorReserve(1).has_room()
     with no_descriptor_left():
-        assert not Reserve(1).untouched()
+        assert not DescriptorReserve(1).has_room()
 
 
 def test_connections_are_limited_by_what_is_free_below_the_reserve(limit: int) -> None:
-    assert Reserve(100).connections(20) == 20
-    assert Reserve(100).connections(5000) == limit - 100 - lowest_free()
+    assert DescriptorReserve(100).connections(20) == 20
+    assert DescriptorReserve(100).connections(5000) == limit - 100 - lowest_free()
     with no_descriptor_left():
-        assert Reserve(1).connections(20) == 1
+        assert DescriptorReserve(1).connections(20) == 1
 
 
 def test_the_limit_is_raised_as_far_as_connections_need_it_and_never_lowered(limit: int) -> None:
-    Reserve(64).make_room(10)
+    DescriptorReserve(64).make_room(10)
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == limit
-    Reserve(64).make_room(1000)
+    DescriptorReserve(64).make_room(1000)
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 1064
-    assert Reserve(64).connections(1000) == 1000
+    assert DescriptorReserve(64).connections(1000) == 1000
 
 
 def test_the_limit_is_not_raised_above_the_hard_one(limit: int) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    Reserve(64).make_room(hard * 2)
+    DescriptorReserve(64).make_room(hard * 2)
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard
 
 
 def test_without_a_limit_there_is_no_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
-    reserve = Reserve(64)
+    reserve = DescriptorReserve(64)
     assert reserve.threshold() is None
     assert not reserve.holds(10**6)
-    assert reserve.untouched()
+    assert reserve.has_room()
     assert reserve.connections(7) == 7
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     reserve.make_room(10**9)
@@ -81,5 +81,5 @@ def test_without_a_limit_there_is_no_reserve(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_shortage_is_reported_once_a_minute() -> None:
-    notice = Notice()
+    notice = LogThrottle()
     assert [notice.due(now) for now in (0.0, 1.0, 59.0, 60.0, 61.0)] == [True, False, False, True, False]

@@ -17,7 +17,7 @@ from trunkline.errors import (
     TransportError,
     TrunklineError,
 )
-from trunkline.errors.text import LONGEST, printable
+from trunkline.errors.text import MAX_PRINTABLE, printable
 from trunkline.facts import Dropped
 from trunkline.observers.logs import LogObserver
 
@@ -28,13 +28,13 @@ SHOWN = r"\x1b[2J\x1b]0;owned\x07 \x9b31m \x00 \r\nroot: \u202egnp.exe\u2066 \u2
 def test_what_cannot_be_printed_is_shown_by_its_code() -> None:
     assert printable(HOSTILE) == SHOWN
     assert printable("füße, 名前 and 🎉") == "füße, 名前 and 🎉"
-    assert printable("one\n\ttwo\r", lines=True) == "one\n\ttwo\\r"
+    assert printable("one\n\ttwo\r", multiline=True) == "one\n\ttwo\\r"
 
 
 def test_a_long_text_is_cut_off() -> None:
-    assert printable("x" * 20, most=5) == "xxxxx… (20 characters)"
-    assert printable("x" * (2 * LONGEST), most=None) == "x" * (2 * LONGEST)
-    assert len(printable("\x1b" * 10**6)) < 5 * LONGEST
+    assert printable("x" * 20, max_length=5) == "xxxxx… (20 characters)"
+    assert printable("x" * (2 * MAX_PRINTABLE), max_length=None) == "x" * (2 * MAX_PRINTABLE)
+    assert len(printable("\x1b" * 10**6)) < 5 * MAX_PRINTABLE
 
 
 @pytest.mark.parametrize(

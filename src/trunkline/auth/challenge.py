@@ -6,17 +6,17 @@ from typing import Final
 
 from msgspec import Struct
 
-__all__ = ["Challenge", "find", "parse", "write"]
+__all__ = ["Challenge", "find_challenge", "format_challenge", "parse_challenges"]
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _TOKEN68: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*(?=[ \t]*(?:,|$))")
 _QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
-_BARE: Final = re.compile(r"[^\s,\"]+")  # wider than a token: addresses are often written without quotes
-_GAP: Final = re.compile(r"[ \t,]*")
+_UNQUOTED_VALUE: Final = re.compile(r"[^\s,\"]+")  # wider than a token: addresses are often written without quotes
+_SEPARATORS: Final = re.compile(r"[ \t,]*")
 _BLANK: Final = re.compile(r"[ \t]*")
-_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
-_UNWRITABLE: Final = re.compile(r"[^\x20-\x7e]")
-_LONGEST: Final = 16 * 1024  # characters; what a server may say in all its headers
+_QUOTED_PAIR: Final = re.compile(r"\\(.)", re.DOTALL)
+_NOT_PRINTABLE_ASCII: Final = re.compile(r"[^\x20-\x7e]")
+_MAX_HEADER_CHARS: Final = 16 * 1024  # characters; what a server may say in all its headers
 
 
 class Challenge(Struct, frozen=True):
@@ -33,49 +33,49 @@ class Challenge(Struct, frozen=True):
         return None if scope is None else tuple(scope.split())
 
 
-def parse(header: str) -> list[Challenge]:
+def parse_challenges(header: str) -> list[Challenge]:
     """Every challenge of a header, or of several that were joined by commas. What cannot be read ends it."""
     found: list[Challenge] = []
     params: dict[str, str] = {}
-    text, at = header[:_LONGEST], 0
-    while (name := _TOKEN.match(text, at := _after(_GAP, text, at))) is not None:
-        equals = _after(_BLANK, text, name.end())
+    text, at = header[:_MAX_HEADER_CHARS], 0
+    while (name := _TOKEN.match(text, at := _skip(_SEPARATORS, text, at))) is not None:
+        equals = _skip(_BLANK, text, name.end())
         if text[equals : equals + 1] == "=" and found:
-            value, at = _value(text, _after(_BLANK, text, equals + 1))
+            value, at = _parse_value(text, _skip(_BLANK, text, equals + 1))
             params.setdefault(name[0].lower(), value)
             continue
-        start = _after(_BLANK, text, name.end())
+        start = _skip(_BLANK, text, name.end())
         token = _TOKEN68.match(text, start) if start > name.end() else None
         params, at = {}, token.end() if token else name.end()
         found.append(Challenge(name[0].lower(), params, token[0] if token else ""))
     return found
 
 
-def find(challenges: Sequence[Challenge], *schemes: str) -> Challenge | None:
+def find_challenge(challenges: Sequence[Challenge], *schemes: str) -> Challenge | None:
     """The first challenge of the first of these schemes that is there."""
     return next((one for scheme in schemes for one in challenges if one.scheme == scheme), None)
 
 
-def write(scheme: str, params: Mapping[str, str | None]) -> str:
+def format_challenge(scheme: str, params: Mapping[str, str | None]) -> str:
     """A challenge as a header's value; what is None is left out."""
-    said = ", ".join(f'{name}="{_quoted(value)}"' for name, value in params.items() if value is not None)
+    said = ", ".join(f'{name}="{_escape_quoted(value)}"' for name, value in params.items() if value is not None)
     return f"{scheme} {said}" if said else scheme
 
 
-def _after(pattern: re.Pattern[str], text: str, at: int) -> int:
+def _skip(pattern: re.Pattern[str], text: str, at: int) -> int:
     found = pattern.match(text, at)
     return found.end() if found else at
 
 
-def _value(text: str, at: int) -> tuple[str, int]:
+def _parse_value(text: str, at: int) -> tuple[str, int]:
     if quoted := _QUOTED.match(text, at):
-        return _ESCAPED.sub(r"\1", quoted[1]), quoted.end()
+        return _QUOTED_PAIR.sub(r"\1", quoted[1]), quoted.end()
     if text[at : at + 1] == '"':  # it never ends
         return text[at + 1 :], len(text)
-    bare = _BARE.match(text, at)
+    bare = _UNQUOTED_VALUE.match(text, at)
     return (bare[0], bare.end()) if bare else ("", at)
 
 
-def _quoted(value: str) -> str:
+def _escape_quoted(value: str) -> str:
     """Within quotes; what no header may hold becomes a question mark."""
-    return _UNWRITABLE.sub("?", value).replace("\\", "\\\\").replace('"', '\\"')
+    return _NOT_PRINTABLE_ASCII.sub("?", value).replace("\\", "\\\\").replace('"', '\\"')

@@ -6,14 +6,14 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from trunkline.auth.fetch import Answer, Egress
+from trunkline.auth.fetch import Egress, FetchResponse
 from trunkline.auth.metadata import (
     ResourceMetadata,
     ServerMetadata,
-    canonical,
+    canonical_resource,
     fallback_metadata,
-    read_own_metadata,
     read_resource_metadata,
+    read_self_issued_metadata,
     read_server_metadata,
     resource_metadata_urls,
     root_metadata_url,
@@ -23,7 +23,13 @@ from trunkline.auth.urls import origin_of, safe_text
 from trunkline.errors import AuthorizationFailed
 from trunkline.protocol.revisions import Revision
 
-__all__ = ["Found", "discover", "find_resource", "find_server", "locate_server"]
+__all__ = [
+    "DiscoveryResult",
+    "discover",
+    "find_authorization_server",
+    "find_resource_metadata",
+    "locate_authorization_server",
+]
 
 T = TypeVar("T")
 _OK: Final = 200
@@ -32,7 +38,7 @@ _SERVER_FAILED: Final = 500
 _HEADERS: Final = {"Accept": "application/json", "MCP-Protocol-Version": max(Revision).value}
 
 
-class Found(Struct, frozen=True):
+class DiscoveryResult(Struct, frozen=True):
     """Who issues tokens for an MCP server."""
 
     server: ServerMetadata
@@ -42,16 +48,18 @@ class Found(Struct, frozen=True):
     hint: str | None = None  # where the metadata of the resource was found
 
 
-async def discover(egress: Egress, server: str, hint: str | None, *, issuers: Sequence[str] = ()) -> Found:
+async def discover(
+    egress: Egress, server: str, resource_metadata_url: str | None, *, issuers: Sequence[str] = ()
+) -> DiscoveryResult:
     """Who issues tokens for the MCP server at an address. `hint` is where it says that its metadata is; of several
     authorization servers, those of `issuers` come first. Raises `AuthorizationFailed`."""
-    found = await find_resource(egress, server, hint)
+    found = await find_resource_metadata(egress, server, resource_metadata_url)
     if found is None:
-        return Found(await _of_itself(egress, server), canonical(server))
+        return DiscoveryResult(await _find_self_issued(egress, server), canonical_resource(server))
     where, metadata = found
     named = sorted(metadata.authorization_servers or (), key=lambda issuer: issuer not in issuers)
-    return Found(
-        await _first_of(egress, named),
+    return DiscoveryResult(
+        await _find_first_usable(egress, named),
         metadata.resource,
         metadata.scopes_supported,
         metadata.dpop_bound_access_tokens_required is True,
@@ -59,36 +67,39 @@ async def discover(egress: Egress, server: str, hint: str | None, *, issuers: Se
     )
 
 
-async def find_resource(egress: Egress, server: str, hint: str | None) -> tuple[str, ResourceMetadata] | None:
+async def find_resource_metadata(
+    egress: Egress, server: str, resource_metadata_url: str | None
+) -> tuple[str, ResourceMetadata] | None:
     """The metadata of an MCP server as a resource, and where it was; None if there is none."""
     hop = "resource-metadata"
-    if hint is not None and origin_of(hint) != origin_of(server):
-        why = f"the server says that its metadata is at {safe_text(hint)!r}, which is not on the server itself"
+    if resource_metadata_url is not None and origin_of(resource_metadata_url) != origin_of(server):
+        shown = safe_text(resource_metadata_url)
+        why = f"the server says that its metadata is at {shown!r}, which is not on the server itself"
         raise AuthorizationFailed(why, hop="server", clause="RFC 9728, sections 3 and 7.3")
     places = resource_metadata_urls(server)
-    for url in dict.fromkeys([hint, *places] if hint is not None else places):
+    for url in dict.fromkeys([resource_metadata_url, *places] if resource_metadata_url is not None else places):
         answer = await egress.get(url, hop=hop, headers=_HEADERS)
-        if (metadata := _document(answer, hop, lambda body: read_resource_metadata(body, server))) is not None:
+        if (metadata := _read_document(answer, hop, lambda body: read_resource_metadata(body, server))) is not None:
             return url, metadata
-    if hint is not None:
+    if resource_metadata_url is not None:
         raise AuthorizationFailed(
-            f"there is no metadata at {safe_text(hint)!r}", hop=hop, clause="RFC 9728, section 3.2"
+            f"there is no metadata at {safe_text(resource_metadata_url)!r}", hop=hop, clause="RFC 9728, section 3.2"
         )
     return None
 
 
-async def find_server(egress: Egress, issuer: str) -> ServerMetadata:
+async def find_authorization_server(egress: Egress, issuer: str) -> ServerMetadata:
     """The metadata of an authorization server, wherever it may be."""
-    return (await locate_server(egress, issuer))[1]
+    return (await locate_authorization_server(egress, issuer))[1]
 
 
-async def locate_server(egress: Egress, issuer: str) -> tuple[str, ServerMetadata]:
+async def locate_authorization_server(egress: Egress, issuer: str) -> tuple[str, ServerMetadata]:
     """The same, and where it was."""
     hop, reason = "authorization-server-metadata", None
     for url in server_metadata_urls(issuer):
         try:
             answer = await egress.get(url, hop=hop, headers=_HEADERS)
-            if (metadata := _document(answer, hop, lambda body: read_server_metadata(body, issuer))) is not None:
+            if (metadata := _read_document(answer, hop, lambda body: read_server_metadata(body, issuer))) is not None:
                 return url, metadata
         except AuthorizationFailed as error:
             reason = reason or error  # another place may have what can be used
@@ -98,30 +109,32 @@ async def locate_server(egress: Egress, issuer: str) -> tuple[str, ServerMetadat
     raise AuthorizationFailed(why, hop=hop, clause="authorization, Authorization Server Metadata Discovery")
 
 
-async def _first_of(egress: Egress, issuers: Sequence[str]) -> ServerMetadata:
+async def _find_first_usable(egress: Egress, issuers: Sequence[str]) -> ServerMetadata:
     """The first authorization server that can be used; why not the first of all, if none can."""
     first, *others = issuers
     try:
-        return await find_server(egress, first)
+        return await find_authorization_server(egress, first)
     except AuthorizationFailed:
         for issuer in others:
             with suppress(AuthorizationFailed):
-                return await find_server(egress, issuer)
+                return await find_authorization_server(egress, issuer)
         raise
 
 
-async def _of_itself(egress: Egress, server: str) -> ServerMetadata:
+async def _find_self_issued(egress: Egress, server: str) -> ServerMetadata:
     """The metadata of a server that is its own authorization server, as in 2025-03-26."""
     url, hop = root_metadata_url(server), "authorization-server-metadata"
     answer = await egress.get(url, hop=hop, headers=_HEADERS)
-    return _document(answer, hop, lambda body: read_own_metadata(body, server)) or fallback_metadata(server)
+    return _read_document(answer, hop, lambda body: read_self_issued_metadata(body, server)) or fallback_metadata(
+        server
+    )
 
 
-def _document(answer: Answer, hop: str, read: Callable[[bytes], T]) -> T | None:
+def _read_document(response: FetchResponse, hop: str, read: Callable[[bytes], T]) -> T | None:
     """What was published; None if nothing was, where a page for people is nothing."""
-    if answer.status >= _SERVER_FAILED:
-        why = f"{safe_text(answer.url)!r} fails with HTTP {answer.status}; try later"
+    if response.status >= _SERVER_FAILED:
+        why = f"{safe_text(response.url)!r} fails with HTTP {response.status}; try later"
         raise AuthorizationFailed(why, hop=hop, passing=True)
-    if answer.status != _OK or answer.kind == "text/html":
+    if response.status != _OK or response.kind == "text/html":
         return None
-    return read(answer.body)
+    return read(response.body)

@@ -17,23 +17,25 @@ from urllib.parse import urljoin
 
 from msgspec import Struct
 
-from trunkline.auth.page_policy import judge, page
-from trunkline.auth.ssrf import Reach, Refused, Target, target
+from trunkline.auth.page_policy import check_page_addresses, parse_page_url
+from trunkline.auth.ssrf import EgressDenied, EgressPolicy, Target, parse_target
 from trunkline.config import Settings, proxy_for
 from trunkline.errors import AuthorizationFailed, MisuseError, TransportError
-from trunkline.transports.http.client.http_backend import Forbidden, Library, Reply, Resolve, body_of
+from trunkline.transports.http.client.http_backend import AddressForbidden, HttpBackend, Reply, Resolve, read_body
 from trunkline.version import __version__
 from trunkline.wire.media_types import essence
 
-__all__ = ["Answer", "Egress"]
+__all__ = ["Egress", "FetchResponse"]
 
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
-_MOST_REDIRECTS: Final = 3
-_HARMLESS: Final = frozenset({"accept", "accept-language", "if-none-match", "mcp-protocol-version", "user-agent"})
+_MAX_REDIRECTS: Final = 3
+_REDIRECTABLE_HEADERS: Final = frozenset(
+    {"accept", "accept-language", "if-none-match", "mcp-protocol-version", "user-agent"}
+)
 _SSRF: Final = 'security best practices, "Server-Side Request Forgery (SSRF)"'
 
 
-class Answer(Struct, frozen=True):
+class FetchResponse(Struct, frozen=True):
     """What was answered. `headers` are found by names in any case; `url` is where it came from at last."""
 
     status: int
@@ -53,7 +55,7 @@ class Egress:
 
     def __init__(
         self,
-        reach: Reach | None = None,
+        policy: EgressPolicy | None = None,
         *,
         settings: Settings | None = None,
         tls: ssl.SSLContext | None = None,
@@ -61,90 +63,90 @@ class Egress:
     ) -> None:
         """`tls` trusts an authority of your own; `resolve` finds the addresses of names instead of the system."""
         try:
-            from trunkline.transports.http.client.aiohttp_backend import Aiohttp
+            from trunkline.transports.http.client.aiohttp_backend import AiohttpBackend
         except ModuleNotFoundError as error:
             library = str(error.name).partition(".")[0]
             raise MisuseError(f"authorization needs the library {library}: pip install 'trunkline[auth]'") from error
-        self._library = Aiohttp
-        self._reach = reach or Reach()
+        self._backend_class = AiohttpBackend
+        self._policy = policy or EgressPolicy()
         self._settings = settings or Settings()
         self._tls = tls
         self._resolve = resolve
 
-    async def get(self, url: str, *, hop: str, headers: Mapping[str, str] | None = None) -> Answer:
+    async def get(self, url: str, *, hop: str, headers: Mapping[str, str] | None = None) -> FetchResponse:
         """Follows a few redirects, unless a header says who we are. Raises `AuthorizationFailed` with that hop."""
         given = headers or {}
-        follow = _MOST_REDIRECTS if all(name.lower() in _HARMLESS for name in given) else 0
-        return await self._within(_Errand(hop, "GET", given, None, follow), url)
+        follow = _MAX_REDIRECTS if all(name.lower() in _REDIRECTABLE_HEADERS for name in given) else 0
+        return await self._within(_FetchRequest(hop, "GET", given, None, follow), url)
 
-    async def look(self, url: str, *, hop: str) -> Answer:
+    async def look(self, url: str, *, hop: str) -> FetchResponse:
         """What is at an address, without going any further: a redirect is an answer, too. Raises
         `AuthorizationFailed` with that hop."""
-        return await self._within(_Errand(hop, "GET", {}, None, None), url)
+        return await self._within(_FetchRequest(hop, "GET", {}, None, None), url)
 
-    async def post(self, url: str, body: bytes, *, hop: str, headers: Mapping[str, str] | None = None) -> Answer:
+    async def post(self, url: str, body: bytes, *, hop: str, headers: Mapping[str, str] | None = None) -> FetchResponse:
         """Follows no redirect. Raises `AuthorizationFailed` with that hop."""
-        return await self._within(_Errand(hop, "POST", headers or {}, body, 0), url)
+        return await self._within(_FetchRequest(hop, "POST", headers or {}, body, 0), url)
 
-    async def permit(self, url: str, *, hop: str) -> None:
+    async def check_page(self, url: str, *, hop: str) -> None:
         """Judge a page that a person is to be sent to, as if we went there. Raises `AuthorizationFailed` with that
         hop."""
-        errand = _Errand(hop, "GET", {}, None, None)
+        errand = _FetchRequest(hop, "GET", {}, None, None)
         try:
-            await judge(page(url, self._reach), self._reach, self._resolve)
-        except Refused as refused:
-            raise errand.failed(f"{_shown(url)} is no page to send anybody to: {refused}", _SSRF) from None
+            await check_page_addresses(parse_page_url(url, self._policy), self._policy, self._resolve)
+        except EgressDenied as refused:
+            raise errand.failed(f"{_redact_url(url)} is no page to send anybody to: {refused}", _SSRF) from None
 
-    async def _within(self, errand: "_Errand", url: str) -> Answer:
+    async def _within(self, request: "_FetchRequest", url: str) -> FetchResponse:
         limit = self._settings.egress_timeout
         try:
             async with asyncio.timeout(limit):
-                return await self._go(errand, errand.target(url))
+                return await self._follow_redirects(request, request.target(url))
         except TimeoutError:
-            raise errand.failed(f"{_shown(url)} does not answer within {limit} s") from None
+            raise request.failed(f"{_redact_url(url)} does not answer within {limit} s") from None
 
-    async def _go(self, errand: "_Errand", there: Target) -> Answer:
-        for left in range(errand.follow or 0, -1, -1):
-            answer = await self._once(errand, there)
+    async def _follow_redirects(self, request: "_FetchRequest", target: Target) -> FetchResponse:
+        for left in range(request.follow or 0, -1, -1):
+            answer = await self._request_once(request, target)
             location = answer.headers.get("Location")
-            if answer.status not in _REDIRECTS or location is None or errand.follow is None:
+            if answer.status not in _REDIRECTS or location is None or request.follow is None:
                 return answer
-            there = errand.led(there, location, left)
+            target = request.resolve_redirect(target, location, left)
         raise AssertionError  # the last redirect is refused
 
-    async def _once(self, errand: "_Errand", there: Target) -> Answer:
+    async def _request_once(self, request: "_FetchRequest", target: Target) -> FetchResponse:
         """One request, on a connection of its own."""
         try:
-            self._reach.check(there)
-        except Refused as refused:
-            raise errand.failed(str(refused), _SSRF) from None
-        library = self._opened(there)
+            self._policy.check(target)
+        except EgressDenied as refused:
+            raise request.failed(str(refused), _SSRF) from None
+        library = self._opened(target)
         try:
-            return await self._answered(library, errand, there)
-        except Forbidden as forbidden:
-            raise errand.failed(str(forbidden), _SSRF) from None
+            return await self._exchange(library, request, target)
+        except AddressForbidden as forbidden:
+            raise request.failed(str(forbidden), _SSRF) from None
         except TransportError as error:
-            raise errand.failed(f"{there.name} cannot be read: {error}") from error
+            raise request.failed(f"{target.name} cannot be read: {error}") from error
         finally:
             await library.close()
 
-    def _opened(self, there: Target) -> Library:
-        proxy = None if there.local else proxy_for(there.url)
-        vet = partial(self._reach.vet, there) if proxy is None else None
+    def _opened(self, target: Target) -> HttpBackend:
+        proxy = None if target.local else proxy_for(target.url)
+        vet = partial(self._policy.vet, target) if proxy is None else None
         resolve = self._resolve if proxy is None else None
-        return self._library(self._settings, tls=self._tls, proxy=proxy, resolve=resolve, vet=vet)
+        return self._backend_class(self._settings, tls=self._tls, proxy=proxy, resolve=resolve, vet=vet)
 
-    async def _answered(self, library: Library, errand: "_Errand", there: Target) -> Answer:
-        reply = await library.send(errand.method, there.url, errand.all_headers(), errand.body)
+    async def _exchange(self, backend: HttpBackend, request: "_FetchRequest", target: Target) -> FetchResponse:
+        reply = await backend.send(request.method, target.url, request.build_headers(), request.body)
         try:
-            _unpacked(reply)
-            body = await body_of(reply, self._settings.egress_answer_limit)
-            return Answer(reply.status, reply.headers, body, there.url)
+            _require_uncompressed(reply)
+            body = await read_body(reply, self._settings.egress_answer_limit)
+            return FetchResponse(reply.status, reply.headers, body, target.url)
         finally:
             reply.close()
 
 
-class _Errand(Struct, frozen=True):
+class _FetchRequest(Struct, frozen=True):
     """One thing to get or to post, on behalf of a hop."""
 
     hop: str
@@ -159,7 +161,7 @@ class _Errand(Struct, frozen=True):
     def failed(self, why: str, clause: str = "") -> AuthorizationFailed:
         return AuthorizationFailed(why, hop=self.hop, clause=clause, passing=not clause)  # the net, and no rule
 
-    def all_headers(self) -> dict[str, str]:
+    def build_headers(self) -> dict[str, str]:
         """Only what is given, and what the library would make up otherwise."""
         usual = {"User-Agent": f"trunkline/{__version__}", "Accept": "application/json"}
         named = {name.lower() for name in self.headers}
@@ -168,35 +170,35 @@ class _Errand(Struct, frozen=True):
 
     def target(self, url: str) -> Target:
         try:
-            return target(url)
-        except Refused as refused:
-            raise self.failed(f"{_shown(url)} is not gone to: {refused}", _SSRF) from None
+            return parse_target(url)
+        except EgressDenied as refused:
+            raise self.failed(f"{_redact_url(url)} is not gone to: {refused}", _SSRF) from None
 
-    def led(self, there: Target, location: str, left: int) -> Target:
+    def resolve_redirect(self, target: Target, location: str, left: int) -> Target:
         """Where a redirect leads, if it may be followed."""
         if self.follow == 0:
-            raise self.failed(f"{there.name} points elsewhere, where what we have to say does not go", _SSRF)
+            raise self.failed(f"{target.name} points elsewhere, where what we have to say does not go", _SSRF)
         if left == 0:
-            raise self.failed(f"{there.name} points elsewhere once more, after {self.follow} times", _SSRF)
+            raise self.failed(f"{target.name} points elsewhere once more, after {self.follow} times", _SSRF)
         try:
-            onward = self.target(urljoin(there.url, location))
+            onward = self.target(urljoin(target.url, location))
         except ValueError:  # brackets that do not match, for one
-            raise self.failed(f"{there.name} points to what is no address", _SSRF) from None
-        if there.scheme == "https" and onward.scheme == "http":
-            raise self.failed(f"{there.name} points from https to http, at {onward.name}", _SSRF)
+            raise self.failed(f"{target.name} points to what is no address", _SSRF) from None
+        if target.scheme == "https" and onward.scheme == "http":
+            raise self.failed(f"{target.name} points from https to http, at {onward.name}", _SSRF)
         return onward
 
 
-def _unpacked(reply: Reply) -> None:
+def _require_uncompressed(reply: Reply) -> None:
     if reply.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
         raise TransportError("the answer is compressed, though it was asked not to be")
 
 
-def _shown(url: str) -> str:
+def _redact_url(url: str) -> str:
     """As much of an address as anybody may see, of one that a peer may have made up."""
     try:
-        return target(url).name
-    except Refused:
+        return parse_target(url).name
+    except EgressDenied:
         plain = "".join(character for character in url if " " < character < "\x7f")
         scheme, _, rest = plain.partition("?")[0].partition("#")[0].partition("://")
         return repr(f"{scheme[:20]}://{rest.rpartition('@')[2][:100]}" if rest else scheme[:20])

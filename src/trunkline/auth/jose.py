@@ -22,15 +22,15 @@ except ImportError as error:
 __all__ = [
     "ALGORITHMS",
     "BadSignature",
-    "Jose",
+    "InvalidJws",
     "KeySet",
-    "Malformed",
-    "Signed",
+    "MalformedJws",
+    "SignedToken",
     "SigningKey",
     "UnknownKey",
+    "decode_unverified",
     "thumbprint",
-    "unverified",
-    "verify_with",
+    "verify_with_key",
 ]
 
 _EC: Final = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
@@ -39,28 +39,28 @@ _ED: Final = ("EdDSA", "Ed25519")
 ALGORITHMS: Final = (*_RSA, *_EC, *_ED)
 """Every algorithm that is known here: whoever verifies with one cannot sign."""
 
-_TYPES: Final[Mapping[str, type[ECKey | RSAKey | OKPKey]]] = {"EC": ECKey, "RSA": RSAKey, "OKP": OKPKey}
-_MODULUS: Final = 342  # characters of 2048 bits, in base 64
-_BARE: Final = {"EC": ("crv", "kty", "x", "y"), "RSA": ("e", "kty", "n"), "OKP": ("crv", "kty", "x")}
+_KEY_TYPES: Final[Mapping[str, type[ECKey | RSAKey | OKPKey]]] = {"EC": ECKey, "RSA": RSAKey, "OKP": OKPKey}
+_MIN_MODULUS_CHARS: Final = 342  # characters of 2048 bits, in base 64
+_PUBLIC_MEMBERS: Final = {"EC": ("crv", "kty", "x", "y"), "RSA": ("e", "kty", "n"), "OKP": ("crv", "kty", "x")}
 
 
-class Jose(Exception):
+class InvalidJws(Exception):
     """A token that proves nothing."""
 
 
-class Malformed(Jose):
+class MalformedJws(InvalidJws):
     """No token at all, or one of a kind that is not taken."""
 
 
-class UnknownKey(Jose):
+class UnknownKey(InvalidJws):
     """Signed with a key that is not in the set; it may be there later."""
 
 
-class BadSignature(Jose):
+class BadSignature(InvalidJws):
     """Not signed with the key that it names."""
 
 
-class Signed(Struct, frozen=True):
+class SignedToken(Struct, frozen=True):
     """What a token says, and its signature proves."""
 
     header: dict[str, Any]
@@ -85,7 +85,7 @@ class _Registry(jws.JWSRegistry):
 _registries: dict[tuple[str, ...], _Registry] = {}
 
 
-def _registry(algorithms: Sequence[str]) -> _Registry:
+def _registry_for(algorithms: Sequence[str]) -> _Registry:
     known = _registries.get(wanted := tuple(algorithms))
     if known is None:
         known = _registries[wanted] = _Registry(wanted)
@@ -95,31 +95,31 @@ def _registry(algorithms: Sequence[str]) -> _Registry:
 # --- reading ---------------------------------------------------------------------------------------
 
 
-def unverified(token: str) -> Signed:
+def decode_unverified(token: str) -> SignedToken:
     """What a token says, without any proof: good for finding out who could prove it. Raises `Malformed`."""
-    return _signed(_extracted(token, _registry(ALGORITHMS)))
+    return _decode_payload(_extract_compact(token, _registry_for(ALGORITHMS)))
 
 
-def _extracted(token: str, registry: _Registry) -> jws.CompactSignature:
+def _extract_compact(token: str, registry: _Registry) -> jws.CompactSignature:
     try:
         found = jws.extract_compact(token.encode("ascii"), None, registry)
         registry.check_header(found.protected)
     except (JoseError, ValueError, TypeError, AttributeError, RecursionError):
-        raise Malformed("it is not a signed token") from None
+        raise MalformedJws("it is not a signed token") from None
     return found
 
 
-_object: Final = codec.json_decoder(dict[str, Any])
+_decode_object: Final = codec.json_decoder(dict[str, Any])
 
 
-def _signed(found: jws.CompactSignature) -> Signed:
+def _decode_payload(found: jws.CompactSignature) -> SignedToken:
     try:
-        return Signed(found.protected, _object(found.payload or b""))
+        return SignedToken(found.protected, _decode_object(found.payload or b""))
     except (MsgspecError, ValueError, RecursionError):
-        raise Malformed("what is signed is not a JSON object") from None
+        raise MalformedJws("what is signed is not a JSON object") from None
 
 
-def _proved(found: jws.CompactSignature, key: Key, registry: _Registry) -> bool:
+def _is_signed_by(found: jws.CompactSignature, key: Key, registry: _Registry) -> bool:
     """Whether a key, which has to be made for it, has signed."""
     try:
         return jws.validate_compact(found, key, registry=registry)
@@ -130,12 +130,16 @@ def _proved(found: jws.CompactSignature, key: Key, registry: _Registry) -> bool:
 # --- keys that verify --------------------------------------------------------------------------------
 
 
-def _imported(jwk: Any) -> Key | None:
+def _import_public_key(jwk: Any) -> Key | None:
     """A public key for signatures; None if it is another, or too weak."""
     if not isinstance(jwk, dict) or "d" in (given := cast("dict[str, Any]", jwk)):
         return None
-    kind = _TYPES.get(str(given.get("kty")))
-    if kind is None or given.get("use", "sig") != "sig" or (kind is RSAKey and len(str(given.get("n"))) < _MODULUS):
+    kind = _KEY_TYPES.get(str(given.get("kty")))
+    if (
+        kind is None
+        or given.get("use", "sig") != "sig"
+        or (kind is RSAKey and len(str(given.get("n"))) < _MIN_MODULUS_CHARS)
+    ):
         return None
     try:
         return kind.import_key(given)
@@ -149,53 +153,55 @@ class KeySet:
     def __init__(self, jwks: bytes) -> None:
         """Raises `Malformed` if there are none at all in what was published."""
         try:
-            listed: Any = _object(jwks).get("keys")
+            listed: Any = _decode_object(jwks).get("keys")
         except (MsgspecError, ValueError, RecursionError):
             listed = None
         if not isinstance(listed, list):
-            raise Malformed("it is not a set of keys")
-        self._keys = [key for each in cast("list[Any]", listed) if (key := _imported(each)) is not None]
+            raise MalformedJws("it is not a set of keys")
+        self._keys = [key for each in cast("list[Any]", listed) if (key := _import_public_key(each)) is not None]
 
     def __len__(self) -> int:
         return len(self._keys)
 
-    def verify(self, token: str, algorithms: Sequence[str] = ALGORITHMS) -> Signed:
+    def verify(self, token: str, algorithms: Sequence[str] = ALGORITHMS) -> SignedToken:
         """What a token says, if one of these keys has signed it. Raises `Malformed`, `UnknownKey` or `BadSignature`."""
-        registry = _registry(algorithms)
-        found = _extracted(token, registry)
+        registry = _registry_for(algorithms)
+        found = _extract_compact(token, registry)
         if found.protected.get("alg") not in cast("Collection[str]", registry.allowed):
-            raise Malformed("it is signed by an algorithm that is not taken")
+            raise MalformedJws("it is signed by an algorithm that is not taken")
         kid: Any = found.protected.get("kid")
         named = [key for key in self._keys if kid is not None and key.kid == kid]
-        if any(_proved(found, key, registry) for key in named):
-            return _signed(found)
+        if any(_is_signed_by(found, key, registry) for key in named):
+            return _decode_payload(found)
         if named:
             raise BadSignature("its signature is not that of the key that it names")
         nameless = self._keys if kid is None else [key for key in self._keys if key.kid is None]
-        if any(_proved(found, key, registry) for key in nameless):
-            return _signed(found)
+        if any(_is_signed_by(found, key, registry) for key in nameless):
+            return _decode_payload(found)
         raise UnknownKey("it is signed with a key that its issuer does not publish")
 
 
-def verify_with(jwk: Mapping[str, Any], token: str, algorithms: Sequence[str] = ALGORITHMS) -> Signed:
+def verify_with_key(jwk: Mapping[str, Any], token: str, algorithms: Sequence[str] = ALGORITHMS) -> SignedToken:
     """What a token says, if it is signed with that very key. Raises `Malformed` or `BadSignature`."""
-    registry = _registry(algorithms)
-    found = _extracted(token, registry)
-    key = _imported(dict(jwk))
+    registry = _registry_for(algorithms)
+    found = _extract_compact(token, registry)
+    key = _import_public_key(dict(jwk))
     if key is None:
-        raise Malformed("its key is not a public one for signatures")
+        raise MalformedJws("its key is not a public one for signatures")
     if found.protected.get("alg") not in cast("Collection[str]", registry.allowed):
-        raise Malformed("it is signed by an algorithm that is not taken")
-    if not _proved(found, key, registry):
+        raise MalformedJws("it is signed by an algorithm that is not taken")
+    if not _is_signed_by(found, key, registry):
         raise BadSignature("its signature is not that of its key")
-    return _signed(found)
+    return _decode_payload(found)
 
 
 def thumbprint(jwk: Mapping[str, Any]) -> str:
     """The name of a key that follows from the key, as RFC 7638 has it. Raises `Malformed`."""
-    key = _imported({name: value for name, value in jwk.items() if name in _BARE.get(str(jwk.get("kty")), ())})
+    key = _import_public_key(
+        {name: value for name, value in jwk.items() if name in _PUBLIC_MEMBERS.get(str(jwk.get("kty")), ())}
+    )
     if key is None:
-        raise Malformed("it is not a public key for signatures")
+        raise MalformedJws("it is not a public key for signatures")
     return key.thumbprint()
 
 
@@ -210,7 +216,7 @@ class SigningKey:
         self._key = key
         self.algorithm = algorithm
         self.kid = kid
-        bare: dict[str, Any] = {name: key.dict_value[name] for name in _BARE[key.key_type]}
+        bare: dict[str, Any] = {name: key.dict_value[name] for name in _PUBLIC_MEMBERS[key.key_type]}
         self.public: dict[str, Any] = bare if kid is None else {**bare, "kid": kid}
         self.thumbprint: str = key.thumbprint()
         if not key.is_private:
@@ -219,7 +225,7 @@ class SigningKey:
     @classmethod
     def generate(cls, algorithm: str = "ES256", *, kid: str | None = None) -> "SigningKey":
         """A new key."""
-        kind = _type_for(algorithm)
+        kind = _key_type_for(algorithm)
         if kind is RSAKey:
             made: ECKey | RSAKey | OKPKey = RSAKey.generate_key(2048)
         elif kind is ECKey:
@@ -232,7 +238,7 @@ class SigningKey:
     def from_pem(cls, pem: str | bytes, algorithm: str, *, kid: str | None = None) -> "SigningKey":
         """A key as files hold it; `kid` is the name by which others know it."""
         try:
-            return cls(_type_for(algorithm).import_key(pem), algorithm, kid)._tried()
+            return cls(_key_type_for(algorithm).import_key(pem), algorithm, kid)._check_can_sign()
         except (JoseError, ValueError, TypeError):
             raise ConfigError(f"there is no private key for {algorithm} in what was given") from None
 
@@ -242,7 +248,7 @@ class SigningKey:
         algorithm, kid = str(jwk.get("alg")), jwk.get("kid")
         try:
             given: Any = {name: value for name, value in jwk.items() if name not in {"alg", "kid"}}
-            return cls(_type_for(algorithm).import_key(given), algorithm, kid)._tried()
+            return cls(_key_type_for(algorithm).import_key(given), algorithm, kid)._check_can_sign()
         except (JoseError, ValueError, TypeError, KeyError):
             raise ConfigError("that is not a private key") from None
 
@@ -255,9 +261,9 @@ class SigningKey:
         """A token that says so."""
         named = {} if self.kid is None else {"kid": self.kid}
         told = {"alg": self.algorithm, **named, **(header or {})}
-        return jws.serialize_compact(told, codec.to_json(dict(claims)), self._key, registry=_registry(ALGORITHMS))
+        return jws.serialize_compact(told, codec.to_json(dict(claims)), self._key, registry=_registry_for(ALGORITHMS))
 
-    def _tried(self) -> "SigningKey":
+    def _check_can_sign(self) -> "SigningKey":
         """The key, if it can sign: its curve may be another than the algorithm's."""
         self.sign({})
         return self
@@ -266,7 +272,7 @@ class SigningKey:
         return f"SigningKey({self.algorithm}, {self.thumbprint})"
 
 
-def _type_for(algorithm: str) -> type[ECKey | RSAKey | OKPKey]:
+def _key_type_for(algorithm: str) -> type[ECKey | RSAKey | OKPKey]:
     if algorithm in _EC:
         return ECKey
     if algorithm in _RSA:

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from trunkline.auth.urls import origin_of, safe_text, secured
+from trunkline.auth.urls import origin_of, require_secure_url, safe_text
 from trunkline.errors import AuthorizationFailed
 from trunkline.wire import codec
 
@@ -14,11 +14,11 @@ __all__ = [
     "AssumedMetadata",
     "ResourceMetadata",
     "ServerMetadata",
-    "canonical",
+    "canonical_resource",
     "covers",
     "fallback_metadata",
-    "read_own_metadata",
     "read_resource_metadata",
+    "read_self_issued_metadata",
     "read_server_metadata",
     "require_pkce",
     "resource_metadata_urls",
@@ -87,14 +87,14 @@ _decode_server: Final = codec.json_decoder(ServerMetadata)
 
 def resource_metadata_urls(server: str) -> Texts:
     """Where the metadata of an MCP server may be, in the order to look: with its path, then without."""
-    base, path = _divided(server)
+    base, path = _split_url(server)
     found = f"{base}{RESOURCE_METADATA}"
     return (f"{found}{path}", found) if path else (found,)
 
 
 def server_metadata_urls(issuer: str) -> Texts:
     """Where the metadata of an authorization server may be, in the order to look."""
-    base, path = _divided(issuer)
+    base, path = _split_url(issuer)
     if not path:
         return (f"{base}{SERVER_METADATA}", f"{base}{OPENID_METADATA}")
     return (f"{base}{SERVER_METADATA}{path}", f"{base}{OPENID_METADATA}{path}", f"{base}{path}{OPENID_METADATA}")
@@ -102,12 +102,12 @@ def server_metadata_urls(issuer: str) -> Texts:
 
 def root_metadata_url(server: str) -> str:
     """Where a server of 2025-03-26, which is its own authorization server, says so: always at its root."""
-    return f"{_divided(server)[0]}{SERVER_METADATA}"
+    return f"{_split_url(server)[0]}{SERVER_METADATA}"
 
 
 def fallback_metadata(server: str) -> AssumedMetadata:
     """What 2025-03-26 takes for granted where nothing is published."""
-    base = _divided(server)[0]
+    base = _split_url(server)[0]
     return AssumedMetadata(
         issuer=base,
         authorization_endpoint=f"{base}/authorize",
@@ -116,13 +116,13 @@ def fallback_metadata(server: str) -> AssumedMetadata:
     )
 
 
-def _divided(url: str) -> tuple[str, str]:
+def _split_url(url: str) -> tuple[str, str]:
     """The address of the server alone, and the path without a slash at its end."""
     parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}", _trimmed(parts.path)
+    return f"{parts.scheme}://{parts.netloc}", _strip_slash(parts.path)
 
 
-def _trimmed(path: str) -> str:
+def _strip_slash(path: str) -> str:
     return path.rstrip("/")
 
 
@@ -143,7 +143,7 @@ def read_resource_metadata(body: bytes, server: str) -> ResourceMetadata:
         why = "names no authorization server"
         raise AuthorizationFailed(f"the protected resource metadata {why}", hop=_RESOURCE_HOP, clause=_DISCOVERY)
     for issuer in found.authorization_servers:
-        secured(issuer, "an authorization server", hop=_RESOURCE_HOP, clause="RFC 8414, section 2")
+        require_secure_url(issuer, "an authorization server", hop=_RESOURCE_HOP, clause="RFC 8414, section 2")
     return found
 
 
@@ -151,16 +151,16 @@ def read_server_metadata(body: bytes, issuer: str) -> ServerMetadata:
     """The metadata of an authorization server, if it is that of this issuer."""
     found = _read_server(body)
     if found.issuer != issuer:  # as plain texts: nothing is the same but the same
-        raise _of_another(found, issuer)
+        raise _wrong_issuer(found, issuer)
     return found
 
 
-def read_own_metadata(body: bytes, server: str) -> ServerMetadata:
+def read_self_issued_metadata(body: bytes, server: str) -> ServerMetadata:
     """The metadata of an MCP server that is its own authorization server, as in 2025-03-26. Nobody has said how its
     issuer is written, which therefore has to be on that very server."""
     found = _read_server(body)
     if origin_of(found.issuer) != origin_of(server):
-        raise _of_another(found, server)
+        raise _wrong_issuer(found, server)
     return found
 
 
@@ -172,7 +172,7 @@ def _read_server(body: bytes) -> ServerMetadata:
     for name in ("authorization_endpoint", "token_endpoint", "registration_endpoint"):
         url = getattr(found, name)
         if url is not None:
-            secured(url, name, hop=_SERVER_HOP, clause="authorization, Communication Security")
+            require_secure_url(url, name, hop=_SERVER_HOP, clause="authorization, Communication Security")
     return found
 
 
@@ -191,18 +191,18 @@ def covers(resource: str, server: str) -> bool:
     origin = origin_of(resource)
     if origin is None or origin != origin_of(server) or "#" in resource:
         return False
-    theirs, ours = _trimmed(urlsplit(resource).path), _trimmed(urlsplit(server).path)
+    theirs, ours = _strip_slash(urlsplit(resource).path), _strip_slash(urlsplit(server).path)
     return ours == theirs or ours.startswith(f"{theirs}/")
 
 
-def canonical(server: str) -> str:
+def canonical_resource(server: str) -> str:
     """The address of an MCP server as a resource: scheme and host in lower case, no fragment, no slash at the end."""
     parts = urlsplit(server)
     query = f"?{parts.query}" if parts.query else ""
-    return f"{parts.scheme.lower()}://{parts.netloc.lower()}{_trimmed(parts.path)}{query}"
+    return f"{parts.scheme.lower()}://{parts.netloc.lower()}{_strip_slash(parts.path)}{query}"
 
 
-def _of_another(found: ServerMetadata, issuer: str) -> AuthorizationFailed:
+def _wrong_issuer(found: ServerMetadata, issuer: str) -> AuthorizationFailed:
     why = f"is that of {safe_text(found.issuer)!r}, and not of {safe_text(issuer)!r}"
     clause = "RFC 8414, section 3.3"
     return AuthorizationFailed(f"the authorization server metadata {why}", hop=_SERVER_HOP, clause=clause)

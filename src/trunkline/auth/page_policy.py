@@ -11,63 +11,63 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
-from trunkline.auth.ssrf import Reach, Refused, Target, target
+from trunkline.auth.ssrf import EgressDenied, EgressPolicy, Target, parse_target
 from trunkline.config import proxy_for
 
-__all__ = ["judge", "judge_now", "page"]
+__all__ = ["check_page_addresses", "check_page_addresses_blocking", "parse_page_url"]
 
-_LONGEST: Final = 8192  # characters: what some systems take as one argument at most
-_PATIENCE: Final = 5.0  # seconds to look up a name
+_MAX_URL_CHARS: Final = 8192  # characters: what some systems take as one argument at most
+_LOOKUP_TIMEOUT: Final = 5.0  # seconds to look up a name
 
-Resolve = Callable[[str], Awaitable[Iterable[str]]]
+Resolver = Callable[[str], Awaitable[Iterable[str]]]
 
 
-def page(url: str, reach: Reach) -> Target:
+def parse_page_url(url: str, policy: EgressPolicy) -> Target:
     """The address of a page, as far as it can be judged without looking up its name. Raises `Refused`."""
-    if len(url) > _LONGEST:
-        raise Refused(f"an address of {len(url)} characters is too long; {_LONGEST} is the most")
-    there = target(url)
-    reach.check(there)
+    if len(url) > _MAX_URL_CHARS:
+        raise EgressDenied(f"an address of {len(url)} characters is too long; {_MAX_URL_CHARS} is the most")
+    there = parse_target(url)
+    policy.check(there)
     return there
 
 
-async def judge(there: Target, reach: Reach, resolve: Resolve | None = None) -> None:
+async def check_page_addresses(target: Target, policy: EgressPolicy, resolve: Resolver | None = None) -> None:
     """Look up the name of a page, and judge each address that it has. Raises `Refused`."""
-    if _is_judged(there):
+    if _needs_no_lookup(target):
         return
     try:
-        async with asyncio.timeout(_PATIENCE):
-            found = await (resolve or _by_the_system)(there.host)
+        async with asyncio.timeout(_LOOKUP_TIMEOUT):
+            found = await (resolve or _look_up_in_executor)(target.host)
     except (OSError, UnicodeError, TimeoutError):
         return
-    _vet(there, reach, found)
+    _check_addresses(target, policy, found)
 
 
-def judge_now(there: Target, reach: Reach) -> None:
+def check_page_addresses_blocking(target: Target, policy: EgressPolicy) -> None:
     """The same on a thread of its own, which it may keep waiting."""
-    if _is_judged(there):
+    if _needs_no_lookup(target):
         return
     try:
-        found = _addresses(there.host)
+        found = _look_up(target.host)
     except (OSError, UnicodeError):
         return
-    _vet(there, reach, found)
+    _check_addresses(target, policy, found)
 
 
-def _is_judged(there: Target) -> bool:
+def _needs_no_lookup(target: Target) -> bool:
     """Whether there is no name to look up, or a proxy looks it up."""
-    return there.literal is not None or (not there.local and proxy_for(there.url) is not None)
+    return target.literal_ip is not None or (not target.local and proxy_for(target.url) is not None)
 
 
-def _vet(there: Target, reach: Reach, addresses: Iterable[str]) -> None:
+def _check_addresses(target: Target, policy: EgressPolicy, addresses: Iterable[str]) -> None:
     for address in addresses:
-        if (why := reach.vet(there, address)) is not None:
-            raise Refused(why)
+        if (why := policy.vet(target, address)) is not None:
+            raise EgressDenied(why)
 
 
-def _addresses(host: str) -> list[str]:
+def _look_up(host: str) -> list[str]:
     return [str(address[0]) for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
 
 
-async def _by_the_system(host: str) -> list[str]:
-    return await asyncio.get_running_loop().run_in_executor(None, _addresses, host)
+async def _look_up_in_executor(host: str) -> list[str]:
+    return await asyncio.get_running_loop().run_in_executor(None, _look_up, host)

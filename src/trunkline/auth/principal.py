@@ -8,7 +8,7 @@ from trunkline.errors import MisuseError
 
 __all__ = ["Principal"]
 
-_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+_NO_CLAIMS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Principal:
@@ -28,7 +28,7 @@ class Principal:
         issuer: str = "",
         client: str = "",
         scopes: "frozenset[str] | tuple[str, ...]" = frozenset(),
-        claims: Mapping[str, Any] = _NOTHING,
+        claims: Mapping[str, Any] = _NO_CLAIMS,
     ) -> None:
         if not subject:
             raise MisuseError("a principal needs a subject: without one all users of a client would be the same")

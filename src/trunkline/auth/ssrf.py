@@ -14,10 +14,10 @@ from msgspec import Struct
 from trunkline.config import Settings
 from trunkline.errors import ConfigError
 
-__all__ = ["Reach", "Refused", "Target", "target"]
+__all__ = ["EgressDenied", "EgressPolicy", "Target", "parse_target"]
 
-Address = IPv4Address | IPv6Address
-Kind = Literal["loopback", "private", "special"]  # this machine, a network of somebody's own, nobody's at all
+IPAddress = IPv4Address | IPv6Address
+AddressKind = Literal["loopback", "private", "special"]  # this machine, a network of somebody's own, nobody's at all
 
 _URL: Final = re.compile(
     r"(?P<scheme>https?)://(?P<host>\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z._-]+)(?::(?P<port>[0-9]{1,5}))?"
@@ -25,11 +25,11 @@ _URL: Final = re.compile(
     re.IGNORECASE,
 )
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,20}):")
-_NUMERIC: Final = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")  # a last label like this makes a host an IPv4 address
-_LAST_PORT: Final = 65535
+_NUMERIC_LABEL: Final = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")  # a last label like this makes a host an IPv4 address
+_MAX_PORT: Final = 65535
 
 # IANA's registries of special addresses. The flags of `ipaddress` differ between versions of Python.
-_SPECIAL: Final[tuple[tuple[str, Kind, str], ...]] = (
+_SPECIAL_PURPOSE: Final[tuple[tuple[str, AddressKind, str], ...]] = (
     ("127.0.0.0/8", "loopback", "this machine itself"),
     ("10.0.0.0/8", "private", "of a private network"),
     ("172.16.0.0/12", "private", "of a private network"),
@@ -58,14 +58,14 @@ _SPECIAL: Final[tuple[tuple[str, Kind, str], ...]] = (
     ("2002::/16", "special", "a tunnel of 6to4"),
     ("3fff::/20", "special", "for documentation"),
 )
-_NETWORKS: Final[tuple[tuple[IPv4Network | IPv6Network, Kind, str], ...]] = tuple(
-    (ip_network(network), kind, why) for network, kind, why in _SPECIAL
+_NETWORKS: Final[tuple[tuple[IPv4Network | IPv6Network, AddressKind, str], ...]] = tuple(
+    (ip_network(network), kind, why) for network, kind, why in _SPECIAL_PURPOSE
 )
-_PUBLIC: Final = IPv6Network("2000::/3")  # all that has been given out
-_TRANSLATED: Final = IPv6Network("64:ff9b::/96")  # NAT64: an IPv4 address, for those who have none
+_GLOBAL_UNICAST_V6: Final = IPv6Network("2000::/3")  # all that has been given out
+_NAT64: Final = IPv6Network("64:ff9b::/96")  # NAT64: an IPv4 address, for those who have none
 
 
-class Refused(ValueError):
+class EgressDenied(ValueError):
     """An address that is not gone to, and why. It may be shown to anybody."""
 
 
@@ -76,17 +76,17 @@ class Target(Struct, frozen=True):
     scheme: str
     host: str  # in lower case, without brackets and last dots
     name: str  # for people to read: without what may be secret in it
-    literal: Address | None  # what the host is, if it is no name
+    literal_ip: IPAddress | None  # what the host is, if it is no name
 
     @property
     def local(self) -> bool:
         """Whether it says that it is this machine."""
-        if self.literal is not None:
-            return _kind(self.literal) == "loopback"
+        if self.literal_ip is not None:
+            return _classify(self.literal_ip) == "loopback"
         return self.host == "localhost" or self.host.endswith(".localhost")
 
 
-class Reach(Struct, frozen=True):
+class EgressPolicy(Struct, frozen=True):
     """How far requests may go, beside addresses that everybody on the internet can reach."""
 
     loopback: bool = False  # this machine itself, also by http
@@ -95,70 +95,72 @@ class Reach(Struct, frozen=True):
     def __post_init__(self) -> None:
         """Refuses networks that are none."""
         for entry in self.allowed:
-            if "/" in entry and not _networks((entry,)):
+            if "/" in entry and not _parse_networks((entry,)):
                 raise ConfigError(f"egress_allowed: {entry!r} is no network like 10.0.0.0/8, and no name of a host")
 
     @classmethod
-    def around(cls, url: str, settings: Settings) -> "Reach":
+    def around(cls, url: str, settings: Settings) -> "EgressPolicy":
         """As far as an address allows that our own user has named: the MCP server's for a client, the issuer's for a
         server. That very host may be gone to; if it is this machine, all of this machine; and what the settings
         allow."""
         try:
-            named = target(url)
-        except Refused:
+            named = parse_target(url)
+        except EgressDenied:
             return cls(allowed=settings.egress_allowed)
-        host = named.host if named.literal is None else str(_unwrapped(named.literal))
+        host = named.host if named.literal_ip is None else str(_unmap_ipv4(named.literal_ip))
         return cls(named.local, (host, *settings.egress_allowed))
 
-    def check(self, there: Target) -> None:
+    def check(self, target: Target) -> None:
         """Raises `Refused` for what can be told without looking up a name."""
-        if there.scheme == "http" and not (self.loopback and there.local):
-            raise Refused(f"{there.name} is not to be trusted without https; http is for servers on this machine only")
-        if there.literal is not None and (why := self.vet(there, str(there.literal))) is not None:
-            raise Refused(why)
-        if there.literal is None and there.local and not (self.loopback or self._names(there.host)):
-            raise Refused(f"{there.host} is this machine itself")
+        if target.scheme == "http" and not (self.loopback and target.local):
+            raise EgressDenied(
+                f"{target.name} is not to be trusted without https; http is for servers on this machine only"
+            )
+        if target.literal_ip is not None and (why := self.vet(target, str(target.literal_ip))) is not None:
+            raise EgressDenied(why)
+        if target.literal_ip is None and target.local and not (self.loopback or self._allows_host(target.host)):
+            raise EgressDenied(f"{target.host} is this machine itself")
 
-    def vet(self, there: Target, address: str) -> str | None:
+    def vet(self, target: Target, address: str) -> str | None:
         """Why an address, which was found for a target, may not be gone to; None if it may."""
         try:
-            found = _unwrapped(ip_address(address))
+            found = _unmap_ipv4(ip_address(address))
         except ValueError:
-            return f"{there.host} is at {address!r}, which is no address"
-        special = _special(found)
+            return f"{target.host} is at {address!r}, which is no address"
+        special = _find_special(found)
         kind = special and special[0]
-        if there.scheme == "http" and kind != "loopback":
-            return f"{there.host} is at {address}, which is not this machine, and http is for this machine only"
-        if special is None or (kind == "loopback" and self.loopback) or self._networked(found):
+        if target.scheme == "http" and kind != "loopback":
+            return f"{target.host} is at {address}, which is not this machine, and http is for this machine only"
+        if special is None or (kind == "loopback" and self.loopback) or self._allows_network(found):
             return None
-        if kind != "special" and self._names(there.host):
+        if kind != "special" and self._allows_host(target.host):
             return None
-        where = "" if there.literal else f" is at {address}, which"
-        return f"{there.host}{where} is {special[1]}; the setting egress_allowed names where else one may go"
+        where = "" if target.literal_ip else f" is at {address}, which"
+        return f"{target.host}{where} is {special[1]}; the setting egress_allowed names where else one may go"
 
-    def _networked(self, address: Address) -> bool:
-        return any(address in network for network in _networks(self.allowed))
+    def _allows_network(self, address: IPAddress) -> bool:
+        return any(address in network for network in _parse_networks(self.allowed))
 
-    def _names(self, host: str) -> bool:
+    def _allows_host(self, host: str) -> bool:
         names = [entry.lower().rstrip(".") for entry in self.allowed]
         return any(host == name or (name.startswith("*.") and host.endswith(name[1:])) for name in names)
 
 
-def target(url: str) -> Target:
+def parse_target(url: str) -> Target:
     """Takes an address apart. Raises `Refused` for what is none of the web's, or is spelt so that others could read
     something else in it."""
     parts = _URL.fullmatch(url)
     if parts is None:
-        raise Refused(_misspelt(url))
+        raise EgressDenied(_explain_malformed(url))
     port = parts["port"]
-    if port is not None and not 0 < int(port) <= _LAST_PORT:
-        raise Refused(f"there is no port {port}")
+    if port is not None and not 0 < int(port) <= _MAX_PORT:
+        raise EgressDenied(f"there is no port {port}")
     scheme, host = parts["scheme"].lower(), parts["host"].lower().strip("[]").rstrip(".")
     name = f"{scheme}://{parts['host']}{f':{port}' if port else ''}{parts['path'] or ''}"
-    return Target(url, scheme, host, name, _literal(host))
+    return Target(url, scheme, host, name, _parse_ip_literal(host))
 
 
-def _misspelt(url: str) -> str:
+def _explain_malformed(url: str) -> str:
     scheme = _SCHEME.match(url)
     if scheme is None or scheme[1].lower() not in {"http", "https"}:
         return f"{scheme[1]!r} is no scheme to go by; https is" if scheme else "that is no address; one begins https://"
@@ -168,35 +170,35 @@ def _misspelt(url: str) -> str:
     return "that is no address like https://example.org/path"
 
 
-def _literal(host: str) -> Address | None:
+def _parse_ip_literal(host: str) -> IPAddress | None:
     """The address that a host is in itself, also in the spellings of old: 2130706433, 0x7f.1, 0177.0.0.1."""
     try:
         if ":" in host:
             return IPv6Address(host)
-        if _NUMERIC.fullmatch(host.rpartition(".")[2]):
+        if _NUMERIC_LABEL.fullmatch(host.rpartition(".")[2]):
             return IPv4Address(socket.inet_aton(host))
     except (OSError, ValueError):
-        raise Refused(f"{host} is no address") from None
+        raise EgressDenied(f"{host} is no address") from None
     if not host:
-        raise Refused("that is no address like https://example.org/path")
+        raise EgressDenied("that is no address like https://example.org/path")
     return None
 
 
-def _unwrapped(address: Address) -> Address:
+def _unmap_ipv4(address: IPAddress) -> IPAddress:
     """The IPv4 address that is really connected to."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return mapped or address
 
 
-def _kind(address: Address) -> Kind | None:
-    found = _special(_unwrapped(address))
+def _classify(address: IPAddress) -> AddressKind | None:
+    found = _find_special(_unmap_ipv4(address))
     return found and found[0]
 
 
-def _special(address: Address) -> tuple[Kind, str] | None:
+def _find_special(address: IPAddress) -> tuple[AddressKind, str] | None:
     """What is special about an address; None for one that everybody can reach."""
-    if isinstance(address, IPv6Address) and address in _TRANSLATED:
-        inner = _special(IPv4Address(int(address) & 0xFFFF_FFFF))
+    if isinstance(address, IPv6Address) and address in _NAT64:
+        inner = _find_special(IPv4Address(int(address) & 0xFFFF_FFFF))
         if inner is None:
             return None
         return "special", f"translated to one that is {inner[1]}"
@@ -205,12 +207,12 @@ def _special(address: Address) -> tuple[Kind, str] | None:
     for network, kind, why in _NETWORKS:
         if address in network:
             return kind, why
-    if isinstance(address, IPv4Address) or address in _PUBLIC:
+    if isinstance(address, IPv4Address) or address in _GLOBAL_UNICAST_V6:
         return None
     return "special", "reserved"
 
 
-def _networks(entries: tuple[str, ...]) -> list[IPv4Network | IPv6Network]:
+def _parse_networks(entries: tuple[str, ...]) -> list[IPv4Network | IPv6Network]:
     found: list[IPv4Network | IPv6Network] = []
     for entry in entries:
         try:

@@ -8,12 +8,12 @@ from urllib.parse import SplitResult, urlsplit
 from trunkline.errors import AuthorizationFailed
 from trunkline.errors.text import printable
 
-__all__ = ["Origin", "is_loopback", "origin_of", "safe_text", "secured"]
+__all__ = ["Origin", "is_loopback", "origin_of", "require_secure_url", "safe_text"]
 
 _PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
-_SAME: Final = {"ws": "http", "wss": "https"}  # one server, whichever way it is spoken to
-_UNUSABLE: Final = re.compile(r"[\x00-\x20\x7f-\x9f\\]")
-_LONGEST_TEXT: Final = 300  # characters of what a peer says that a person is shown
+_HTTP_SCHEME: Final = {"ws": "http", "wss": "https"}  # one server, whichever way it is spoken to
+_FORBIDDEN_CHARACTERS: Final = re.compile(r"[\x00-\x20\x7f-\x9f\\]")
+_MAX_TEXT_CHARS: Final = 300  # characters of what a peer says that a person is shown
 
 
 class Origin(NamedTuple):
@@ -26,7 +26,7 @@ class Origin(NamedTuple):
 
 def _split(url: str) -> SplitResult | None:
     """The parts of an absolute address with a host; None for what is none."""
-    if _UNUSABLE.search(url):
+    if _FORBIDDEN_CHARACTERS.search(url):
         return None
     try:
         parts = urlsplit(url)
@@ -41,7 +41,9 @@ def origin_of(url: str) -> Origin | None:
     parts = _split(url)
     if parts is None:
         return None
-    return Origin(_SAME.get(parts.scheme, parts.scheme), parts.hostname or "", parts.port or _PORTS[parts.scheme])
+    return Origin(
+        _HTTP_SCHEME.get(parts.scheme, parts.scheme), parts.hostname or "", parts.port or _PORTS[parts.scheme]
+    )
 
 
 def is_loopback(host: str) -> bool:
@@ -54,7 +56,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def secured(url: str, what: str, *, hop: str, clause: str) -> str:
+def require_secure_url(url: str, what: str, *, hop: str, clause: str) -> str:
     """The address, if it may be used: https, or http to this machine; without a fragment, user or password."""
     parts = _split(url)
     if parts is None:
@@ -70,6 +72,6 @@ def secured(url: str, what: str, *, hop: str, clause: str) -> str:
     return url
 
 
-def safe_text(said: str) -> str:
+def safe_text(text: str) -> str:
     """What a peer said, fit to be shown to a person: no control characters, and not too much of it."""
-    return printable(said.strip(), most=_LONGEST_TEXT)
+    return printable(text.strip(), max_length=_MAX_TEXT_CHARS)

@@ -9,19 +9,19 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from trunkline.auth.doctor.report import Finding, first_failed, without_secrets
+from trunkline.auth.doctor.report import Finding, first_failed, strip_query
 from trunkline.cli import printing
-from trunkline.cli.commands import NOT_WELL, WELL, Commands, explain
-from trunkline.cli.printing import harmless
+from trunkline.cli.commands import EXIT_FAILURE, EXIT_OK, Commands, print_help_by_default
+from trunkline.cli.printing import escape_control_characters
 from trunkline.config import Settings
 from trunkline.errors import ConfigError
 from trunkline.wire.codec import to_json
 
 if TYPE_CHECKING:
-    from trunkline.auth.client.tokens import Kept
+    from trunkline.auth.client.tokens import StoredToken
 
 
-__all__ = ["add_to"]
+__all__ = ["add_auth_commands"]
 
 
 def _add_status(commands: Commands) -> None:
@@ -35,32 +35,34 @@ def _add_status(commands: Commands) -> None:
 def _run_status(options: argparse.Namespace) -> int:
     from trunkline.auth.client.authorization_code import CodeGrant
     from trunkline.auth.client.token_store import FileTokens
-    from trunkline.auth.client.tokens import key_for, read_kept
+    from trunkline.auth.client.tokens import decode_stored_token, token_store_key
 
-    kept = read_kept(asyncio.run(FileTokens().get(key_for(options.url, CodeGrant.name))))
+    kept = decode_stored_token(asyncio.run(FileTokens().get(token_store_key(options.url, CodeGrant.name))))
     if kept is None:
         sys.stdout.write(f"{options.url}: nobody is logged in\n")
-        return NOT_WELL
-    sys.stdout.write("".join(f"{harmless(line)}\n" for line in _lines(options.url, kept, time.time())))
-    return WELL
+        return EXIT_FAILURE
+    sys.stdout.write(
+        "".join(f"{escape_control_characters(line)}\n" for line in _status_lines(options.url, kept, time.time()))
+    )
+    return EXIT_OK
 
 
-def _lines(url: str, kept: "Kept", now: float) -> list[str]:
+def _status_lines(url: str, token: "StoredToken", now: float) -> list[str]:
     return [
         f"{url}: logged in",
-        f"  issuer   {kept.issuer}",
-        f"  client   {kept.client_id}",
-        f"  scopes   {' '.join(kept.granted) or 'none are known'}",
-        f"  token    {_lifetime(kept, now)}",
+        f"  issuer   {token.issuer}",
+        f"  client   {token.client_id}",
+        f"  scopes   {' '.join(token.granted) or 'none are known'}",
+        f"  token    {_describe_lifetime(token, now)}",
     ]
 
 
-def _lifetime(kept: "Kept", now: float) -> str:
-    after = "and is renewed without asking" if kept.refresh is not None else "and then somebody has to log in again"
-    if kept.expires is None:
+def _describe_lifetime(token: "StoredToken", now: float) -> str:
+    after = "and is renewed without asking" if token.refresh is not None else "and then somebody has to log in again"
+    if token.expires is None:
         return "does not say when it ends"
-    until = datetime.fromtimestamp(kept.expires, UTC).isoformat(" ", "seconds")
-    return f"{'ended' if kept.expires <= now else 'ends'} at {until}, {after}"
+    until = datetime.fromtimestamp(token.expires, UTC).isoformat(" ", "seconds")
+    return f"{'ended' if token.expires <= now else 'ends'} at {until}, {after}"
 
 
 def _add_logout(commands: Commands) -> None:
@@ -75,16 +77,16 @@ def _run_logout(options: argparse.Namespace) -> int:
     known = asyncio.run(_forget(options.url))
     told = "logged out" if known else "nobody was logged in"
     sys.stdout.write(f"{options.url}: {told}\n")
-    return WELL
+    return EXIT_OK
 
 
 async def _forget(url: str) -> bool:
     """Whether there was something to forget."""
     from trunkline.auth.client.authorization_code import CodeGrant
     from trunkline.auth.client.token_store import FileTokens
-    from trunkline.auth.client.tokens import key_for
+    from trunkline.auth.client.tokens import token_store_key
 
-    store, key = FileTokens(), key_for(url, CodeGrant.name)
+    store, key = FileTokens(), token_store_key(url, CodeGrant.name)
     async with store.locked(key):
         known = await store.get(key) is not None
         await store.put(key, None)
@@ -109,7 +111,9 @@ def _add_doctor(commands: Commands) -> None:
         default=[],
         help="a host that may be gone to though its address is a private one; can be given several times",
     )
-    parser.add_argument("--timeout", metavar="S", type=_seconds, default=10.0, help="seconds for each request (10)")
+    parser.add_argument(
+        "--timeout", metavar="S", type=_parse_seconds, default=10.0, help="seconds for each request (10)"
+    )
     parser.add_argument(
         "--token",
         metavar="FROM",
@@ -118,7 +122,7 @@ def _add_doctor(commands: Commands) -> None:
     parser.set_defaults(run=_run_doctor)
 
 
-def _seconds(text: str) -> float:
+def _parse_seconds(text: str) -> float:
     value = float(text)
     if not 0 < value < float("inf"):
         raise ValueError
@@ -126,15 +130,15 @@ def _seconds(text: str) -> float:
 
 
 def _run_doctor(options: argparse.Namespace) -> int:
-    findings = asyncio.run(_examine(options, _token(options.token)))
+    findings = asyncio.run(_examine(options, _read_token(options.token)))
     if options.json:
         sys.stdout.write(f"{_as_json(options.url, findings)}\n")
     else:
-        printing.show(findings)
-    return WELL if first_failed(findings) is None else NOT_WELL
+        printing.print_findings(findings)
+    return EXIT_OK if first_failed(findings) is None else EXIT_FAILURE
 
 
-def _token(source: str | None) -> str | None:
+def _read_token(source: str | None) -> str | None:
     """The token, from where it is; never from the command line, which every process on the machine can read."""
     if source is None:
         return None
@@ -149,25 +153,25 @@ def _token(source: str | None) -> str | None:
 async def _examine(options: argparse.Namespace, token: str | None) -> list[Finding]:
     from trunkline.auth.doctor.examine import examine
     from trunkline.auth.fetch import Egress
-    from trunkline.auth.ssrf import Reach
+    from trunkline.auth.ssrf import EgressPolicy
 
     settings = Settings(
         egress_allowed=tuple(options.allow), egress_timeout=options.timeout, connect_timeout=options.timeout
     )
-    egress = Egress(Reach.around(options.url, settings), settings=settings)
-    return await examine(options.url, egress, patience=options.timeout, token=token)
+    egress = Egress(EgressPolicy.around(options.url, settings), settings=settings)
+    return await examine(options.url, egress, timeout=options.timeout, token=token)
 
 
 def _as_json(url: str, findings: list[Finding]) -> str:
     failed = first_failed(findings)
-    return to_json({"url": without_secrets(url), "failed": failed and failed.hop, "findings": findings}).decode()
+    return to_json({"url": strip_query(url), "failed": failed and failed.hop, "findings": findings}).decode()
 
 
-def add_to(commands: Commands) -> None:
+def add_auth_commands(commands: Commands) -> None:
     """Adds the command and those below it."""
     told = "find out why authorization fails; see and forget logins"
     parser = commands.add_parser("auth", help=told, description=f"{told.capitalize()}.")
     below = parser.add_subparsers(title="commands", metavar="COMMAND")
     for add in (_add_doctor, _add_status, _add_logout):
         add(below)
-    explain(parser)
+    print_help_by_default(parser)

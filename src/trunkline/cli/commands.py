@@ -4,13 +4,21 @@ import argparse
 import sys
 from typing import Final, Protocol
 
-__all__ = ["INTERRUPTED", "NOBODY_READS", "NOT_WELL", "USAGE", "WELL", "Commands", "explain"]
+__all__ = [
+    "EXIT_BROKEN_PIPE",
+    "EXIT_FAILURE",
+    "EXIT_INTERRUPTED",
+    "EXIT_OK",
+    "EXIT_USAGE",
+    "Commands",
+    "print_help_by_default",
+]
 
-WELL: Final = 0
-NOT_WELL: Final = 1
-USAGE: Final = 2
-INTERRUPTED: Final = 130
-NOBODY_READS: Final = 141
+EXIT_OK: Final = 0
+EXIT_FAILURE: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+EXIT_BROKEN_PIPE: Final = 141
 
 
 class Commands(Protocol):
@@ -21,11 +29,11 @@ class Commands(Protocol):
         ...
 
 
-def explain(parser: argparse.ArgumentParser) -> None:
+def print_help_by_default(parser: argparse.ArgumentParser) -> None:
     """Lets a command that only has others below it say which these are."""
 
     def run(_: argparse.Namespace) -> int:
         parser.print_help(sys.stderr)
-        return USAGE
+        return EXIT_USAGE
 
     parser.set_defaults(run=run)

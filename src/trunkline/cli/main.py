@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from trunkline.cli import auth
-from trunkline.cli.commands import INTERRUPTED, NOBODY_READS, NOT_WELL, USAGE, explain
+from trunkline.cli.commands import EXIT_BROKEN_PIPE, EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, print_help_by_default
 from trunkline.errors import MisuseError, TrunklineError
 from trunkline.version import __version__
 
@@ -27,10 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout.flush()  # here, where it can still be answered that nobody reads it
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is written when Python ends
-        return NOBODY_READS
+        return EXIT_BROKEN_PIPE
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -39,7 +39,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return options.run(options)
     except TrunklineError as error:
         sys.stderr.write(f"trunkline: {error}\n")
-        return USAGE if isinstance(error, MisuseError) else NOT_WELL
+        return EXIT_USAGE if isinstance(error, MisuseError) else EXIT_FAILURE
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -48,6 +48,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"trunkline {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    auth.add_to(commands)
-    explain(parser)
+    auth.add_auth_commands(commands)
+    print_help_by_default(parser)
     return parser

@@ -4,18 +4,18 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from trunkline.auth.doctor.report import Finding, Verdict
+from trunkline.auth.doctor.report import Finding, FindingVerdict
 from trunkline.errors.text import printable
 
-__all__ = ["harmless", "show"]
+__all__ = ["escape_control_characters", "print_findings"]
 
 Write = Callable[[str, str, str], None]  # the margin, its style, the text
 
-_STYLES: Final[dict[Verdict, str]] = {"ok": "green", "warning": "yellow", "failed": "bold red", "skipped": "dim"}
+_STYLES: Final[dict[FindingVerdict, str]] = {"ok": "green", "warning": "yellow", "failed": "bold red", "skipped": "dim"}
 _MARGIN: Final = max(map(len, _STYLES)) + 2
 
 
-def show(findings: Sequence[Finding]) -> None:
+def print_findings(findings: Sequence[Finding]) -> None:
     """Writes findings to standard output, each with its verdict in the margin."""
     write = _writer()
     for finding in findings:
@@ -26,32 +26,32 @@ def show(findings: Sequence[Finding]) -> None:
 
 
 def _lines(finding: Finding) -> Iterator[str]:
-    yield f"{finding.hop}: {harmless(finding.seen)}"
+    yield f"{finding.hop}: {escape_control_characters(finding.seen)}"
     if finding.clause:
-        yield f"Rule: {harmless(finding.clause)}"
+        yield f"Rule: {escape_control_characters(finding.clause)}"
     if finding.mend:
-        yield f"Mend: {harmless(finding.mend)}"
+        yield f"Mend: {escape_control_characters(finding.mend)}"
 
 
-def harmless(text: str) -> str:
+def escape_control_characters(text: str) -> str:
     """A text of a stranger's, for a terminal: what would move the cursor or change colours is shown by its code."""
-    return printable(text, most=None)
+    return printable(text, max_length=None)
 
 
 def _writer() -> Write:
     if sys.stdout.isatty():
         try:
-            return _with_rich()
+            return _rich_writer()
         except ImportError:
             pass
-    return _plainly
+    return _write_plain
 
 
-def _plainly(margin: str, style: str, text: str) -> None:  # noqa: ARG001 - colours are for terminals
+def _write_plain(margin: str, style: str, text: str) -> None:  # noqa: ARG001 - colours are for terminals
     sys.stdout.write(f"{margin:{_MARGIN}}{text}\n")
 
 
-def _with_rich() -> Write:
+def _rich_writer() -> Write:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

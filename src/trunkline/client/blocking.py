@@ -45,10 +45,10 @@ __all__ = ["BlockingClient", "BlockingTask"]
 
 P = ParamSpec("P")
 _NOT_OPEN: Final = "the client is not open: `with client:` or `client.open()` comes first"
-_FOR_EVER: Final = "a handler of a blocking client cannot wait for it: that would be for ever"
+_WOULD_DEADLOCK: Final = "a handler of a blocking client cannot wait for it: that would be for ever"
 
 
-def _takes_what(
+def _same_parameters_as(
     method: Callable[Concatenate[Any, P], None],  # noqa: ARG001 - for type checkers
 ) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
     """Tell type checkers that a method takes the arguments of another one; leave it as it is."""
@@ -58,12 +58,12 @@ def _takes_what(
 class BlockingClient:
     """An MCP client that waits: `with BlockingClient(target) as client`. Takes what `Client` takes."""
 
-    @_takes_what(Client.__init__)
+    @_same_parameters_as(Client.__init__)
     def __init__(self, target: Any, **options: Any) -> None:
         self._client = Client(target, **options)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._turn = threading.Lock()  # to begin something; nobody waits for the server in it
+        self._lock = threading.Lock()  # to begin something; nobody waits for the server in it
 
     def __repr__(self) -> str:
         return f"<Blocking{repr(self._client).removeprefix('<')}"
@@ -72,12 +72,14 @@ class BlockingClient:
 
     def open(self) -> Self:
         """Connects, and waits until calls can be made; raises why not."""
-        with self._turn:
+        with self._lock:
             if self._loop is None:
                 if self._thread is not None:
                     self._thread.join()  # it is being closed
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=_run, args=(self._loop,), name="trunkline-client", daemon=True)
+                self._thread = threading.Thread(
+                    target=_run_loop, args=(self._loop,), name="trunkline-client", daemon=True
+                )
                 self._thread.start()
         try:
             self._wait(self._client.open)
@@ -88,13 +90,13 @@ class BlockingClient:
 
     def close(self) -> None:
         """Ends the connection and waits until nothing of it is left."""
-        with self._turn:
+        with self._lock:
             loop, thread = self._loop, self._thread
             if thread is None:
                 return
             if thread is threading.current_thread():
-                raise MisuseError(_FOR_EVER)
-            closing = None if loop is None else _Asked(loop, self._client.close)
+                raise MisuseError(_WOULD_DEADLOCK)
+            closing = None if loop is None else _LoopCall(loop, self._client.close)
             self._loop = None
         try:
             if closing is not None:
@@ -111,23 +113,23 @@ class BlockingClient:
         self.close()
 
     def _wait(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        with self._turn:
+        with self._lock:
             if self._loop is None or threading.current_thread() is self._thread:
-                raise MisuseError(_NOT_OPEN if self._loop is None else _FOR_EVER)
-            asked = _Asked(self._loop, ask)
+                raise MisuseError(_NOT_OPEN if self._loop is None else _WOULD_DEADLOCK)
+            asked = _LoopCall(self._loop, ask)
         try:
             return asked.result()
         except CancelledError:
             raise OutcomeUnknown("the client was closed") from None
         except BaseException:  # Ctrl+C, for one: nobody waits any more
-            asked.call_off()
+            asked.cancel()
             raise
 
-    def _walk(self, walked: AsyncIterator[T]) -> Iterator[T]:
+    def _iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
         while True:
             try:
-                yield self._wait(partial(_next, walked))
-            except _Ended:
+                yield self._wait(partial(_next_item, items))
+            except _IterationEnded:
                 return
 
     # --- facts ---------------------------------------------------------------------------------
@@ -176,7 +178,7 @@ class BlockingClient:
 
     def tools(self) -> Iterator[Tool]:
         """All tools, one by one, a page at a time."""
-        return self._walk(self._client.tools())
+        return self._iterate(self._client.tools())
 
     def call_tool(
         self,
@@ -241,7 +243,7 @@ class BlockingClient:
 
     def resources(self) -> Iterator[Resource]:
         """All resources, one by one, a page at a time."""
-        return self._walk(self._client.resources())
+        return self._iterate(self._client.resources())
 
     def list_resource_templates(
         self, cursor: Cursor = UNSET, *, timeout: float | None = None
@@ -251,7 +253,7 @@ class BlockingClient:
 
     def resource_templates(self) -> Iterator[ResourceTemplate]:
         """All resource templates, one by one, a page at a time."""
-        return self._walk(self._client.resource_templates())
+        return self._iterate(self._client.resource_templates())
 
     def read_resource(self, uri: str, *, timeout: float | None = None) -> list[ResourceContents]:
         """What a resource holds."""
@@ -271,7 +273,7 @@ class BlockingClient:
 
     def prompts(self) -> Iterator[Prompt]:
         """All prompts, one by one, a page at a time."""
-        return self._walk(self._client.prompts())
+        return self._iterate(self._client.prompts())
 
     def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
         """A prompt, filled in."""
@@ -324,55 +326,55 @@ class BlockingTask(Generic[T_co]):
         return self._wait(partial(self._task.result, timeout=timeout, raise_on_error=raise_on_error))
 
 
-class _Asked(Generic[T]):
+class _LoopCall(Generic[T]):
     """Something that is done on the loop of a client. Its coroutine is made there, where no Ctrl+C comes between making
     and running it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, ask: Callable[[], Coroutine[Any, Any, T]]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, make_coroutine: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._loop = loop
-        self._ask = ask
-        self._answer: Future[T] = Future()
+        self._ask = make_coroutine
+        self._outcome: Future[T] = Future()
         self._task: asyncio.Task[T] | None = None
         loop.call_soon_threadsafe(self._begin)
 
     def result(self) -> T:
         """What has come of it, which is waited for."""
-        return self._answer.result()
+        return self._outcome.result()
 
-    def call_off(self) -> None:
+    def cancel(self) -> None:
         """Nobody waits for it any more."""
-        if not self._answer.done():
+        if not self._outcome.done():
             with contextlib.suppress(RuntimeError):  # the loop has ended, and all that was done on it
                 self._loop.call_soon_threadsafe(self._cancel)
 
     def _begin(self) -> None:
         self._task = self._loop.create_task(self._ask())
-        self._task.add_done_callback(self._settle)
+        self._task.add_done_callback(self._on_done)
 
     def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
-    def _settle(self, task: "asyncio.Task[T]") -> None:
+    def _on_done(self, task: "asyncio.Task[T]") -> None:
         if task.cancelled():
-            self._answer.cancel()
+            self._outcome.cancel()
         elif (error := task.exception()) is not None:
-            self._answer.set_exception(error)
+            self._outcome.set_exception(error)
         else:
-            self._answer.set_result(task.result())
+            self._outcome.set_result(task.result())
 
 
-class _Ended(Exception):
+class _IterationEnded(Exception):
     """There is no more to walk through."""
 
 
-async def _next(walked: AsyncIterator[T]) -> T:
+async def _next_item(items: AsyncIterator[T]) -> T:
     try:
-        return await anext(walked)
+        return await anext(items)
     except StopAsyncIteration:
-        raise _Ended from None
+        raise _IterationEnded from None
 
 
-def _run(loop: asyncio.AbstractEventLoop) -> None:
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         runner.get_loop().run_forever()

@@ -11,37 +11,37 @@ from typing import Any, Final, NamedTuple
 from trunkline.config import MIB
 from trunkline.protocol.types import PaginatedParams, ReadResourceParams
 
-__all__ = ["CACHEABLE", "Cache"]
+__all__ = ["CACHEABLE", "ResponseCache"]
 
-_LISTS: Final = {
+_CHANGE_NOTIFICATIONS: Final = {
     "tools/list": "notifications/tools/list_changed",
     "prompts/list": "notifications/prompts/list_changed",
     "resources/list": "notifications/resources/list_changed",
     "resources/templates/list": "notifications/resources/list_changed",
 }
-CACHEABLE: Final = frozenset({*_LISTS, "resources/read"})
+CACHEABLE: Final = frozenset({*_CHANGE_NOTIFICATIONS, "resources/read"})
 """The methods whose answers say how long they may be used."""
 
 _UPDATED: Final = "notifications/resources/updated"
-_MOST: Final = 1000  # answers
-_MOST_BYTES: Final = 32 * MIB
+_MAX_ENTRIES: Final = 1000  # answers
+_MAX_BYTES: Final = 32 * MIB
 
 
 _Key = tuple[str, str | None]
 
 
-class _Kept(NamedTuple):
+class _Entry(NamedTuple):
     until: float
     answer: Any
     size: int
 
 
-class Cache:
+class ResponseCache:
     """The answers of one server."""
 
     def __init__(self) -> None:
-        self.drops = 0  # how often something was dropped: an answer that was asked for before that may be older
-        self._kept: dict[_Key, _Kept] = {}  # what was used last comes last
+        self.drop_count = 0  # how often something was dropped: an answer that was asked for before that may be older
+        self._kept: dict[_Key, _Entry] = {}  # what was used last comes last
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -58,25 +58,25 @@ class Cache:
         self._put(key, kept)
         return kept.answer
 
-    def keep(self, method: str, params: Any, answer: Any, until: float, *, drops: int) -> None:
+    def keep(self, method: str, params: Any, response: Any, expires_at: float, *, drop_count: int) -> None:
         """Keeps an answer, if it is one to be kept. `drops` is what it was when the question went out."""
         key = _key(method, params)
-        if key is None or drops != self.drops:
+        if key is None or drop_count != self.drop_count:
             return
         if key in self._kept:
             self._take(key)
-        self._put(key, _Kept(until, answer, len(memoryview(answer))))
-        while len(self._kept) > _MOST or self._bytes > _MOST_BYTES:
+        self._put(key, _Entry(expires_at, response, len(memoryview(response))))
+        while len(self._kept) > _MAX_ENTRIES or self._bytes > _MAX_BYTES:
             self._take(next(iter(self._kept)))
 
-    def _take(self, key: "_Key") -> "_Kept":
+    def _take(self, key: "_Key") -> "_Entry":
         kept = self._kept.pop(key)
         self._bytes -= kept.size
         return kept
 
-    def _put(self, key: "_Key", kept: "_Kept") -> None:
-        self._kept[key] = kept
-        self._bytes += kept.size
+    def _put(self, key: "_Key", entry: "_Entry") -> None:
+        self._kept[key] = entry
+        self._bytes += entry.size
 
     def drop(self, method: str) -> None:
         """Forgets all answers to a method: every page of a list."""
@@ -86,25 +86,28 @@ class Cache:
         """Forgets all of it."""
         self._drop(lambda _: True)
 
-    def _drop(self, concerned: "Callable[[_Key], bool]") -> None:
-        self.drops += 1
-        for key in [key for key in self._kept if concerned(key)]:
+    def _drop(self, matches: "Callable[[_Key], bool]") -> None:
+        self.drop_count += 1
+        for key in [key for key in self._kept if matches(key)]:
             self._take(key)
 
     def handlers(self) -> dict[str, Callable[[Any], None]]:
         """What has to hear of which notifications."""
-        return {_UPDATED: self._updated, **{name: self._changer(name) for name in _LISTS.values()}}
+        return {
+            _UPDATED: self._on_resource_updated,
+            **{name: self._list_changed_handler(name) for name in _CHANGE_NOTIFICATIONS.values()},
+        }
 
-    def _updated(self, params: Any) -> None:
+    def _on_resource_updated(self, params: Any) -> None:
         """A resource has changed: and what it is a part of, as may be told by its URI (resources, "Subscriptions")."""
-        self._drop(lambda key: key[0] == "resources/read" and _is_part(params.uri, key[1] or ""))
+        self._drop(lambda key: key[0] == "resources/read" and _is_within(params.uri, key[1] or ""))
 
-    def _changer(self, name: str) -> Callable[[Any], None]:
-        lists = {method for method, told in _LISTS.items() if told == name}
+    def _list_changed_handler(self, name: str) -> Callable[[Any], None]:
+        lists = {method for method, told in _CHANGE_NOTIFICATIONS.items() if told == name}
         return lambda _: self._drop(lambda key: key[0] in lists)
 
 
-def _is_part(uri: str, whole: str) -> bool:
+def _is_within(uri: str, whole: str) -> bool:
     return uri == whole or uri.startswith(whole.rstrip("/") + "/")
 
 
@@ -112,7 +115,7 @@ def _key(method: str, params: Any) -> _Key | None:
     """What an answer is kept under; None for what is asked anew every time, as is all that says more than usual."""
     if getattr(params, "meta", None) is not None:
         return None
-    if method in _LISTS and isinstance(params, PaginatedParams) and params.limit is None:
+    if method in _CHANGE_NOTIFICATIONS and isinstance(params, PaginatedParams) and params.limit is None:
         return method, params.cursor
     if method == "resources/read" and isinstance(params, ReadResourceParams):
         return None if params.input_responses or params.request_state else (method, params.uri)

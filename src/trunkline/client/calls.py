@@ -8,17 +8,17 @@ from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
 from trunkline.client.client_options import check_level
-from trunkline.client.connection import Connection
-from trunkline.client.known_tools import Catalogue
-from trunkline.client.progress_deadline import Patience, Signs
-from trunkline.client.results import UNSPECIFIED, T, ToolResult, tool_result
-from trunkline.client.retry import SIGN_OF_LIFE, OnProgress
-from trunkline.client.tasks.handle import Task, TaskHost
-from trunkline.client.tasks.status import ENDED, Seen, Started
+from trunkline.client.connection import ClientConnection
+from trunkline.client.known_tools import KnownTools
+from trunkline.client.progress_deadline import ProgressDeadline, ProgressRelay
+from trunkline.client.results import UNSPECIFIED, T, ToolResult, build_tool_result
+from trunkline.client.retry import LIVENESS_CHECK, OnProgress
+from trunkline.client.tasks.handle import Task, TaskClient
+from trunkline.client.tasks.status import FINAL_STATUSES, TaskSnapshot, TaskStarted
 from trunkline.config import Settings
 from trunkline.errors import BadAnswer, MisuseError
 from trunkline.protocol.meta import IDEMPOTENCY_KEY
-from trunkline.protocol.methods import find
+from trunkline.protocol.methods import find_method
 from trunkline.protocol.types import (
     NO_ARGUMENTS,
     CallToolParams,
@@ -56,7 +56,7 @@ from trunkline.wire import codec
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
-__all__ = ["Calls", "Cursor", "all_pages", "pages"]
+__all__ = ["Calls", "Cursor", "fetch_all_pages", "iterate_pages"]
 
 P = TypeVar("P")
 Cursor = str | None | UnsetType
@@ -69,7 +69,7 @@ class Calls:
     settings: Settings
 
     def __init__(self) -> None:
-        self._catalogue = Catalogue()
+        self._known_tools = KnownTools()
         self._subscriptions: dict[str, None] = {}  # that are renewed with the line
         self._log_level: LoggingLevel | None = None
 
@@ -78,7 +78,7 @@ class Calls:
         name: str,
         params: Any,
         *,
-        repeatable: Callable[[Connection], bool] = lambda _: True,
+        repeatable: Callable[[ClientConnection], bool] = lambda _: True,
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
     ) -> Any:
@@ -94,11 +94,11 @@ class Calls:
         """The time on the clock of the client."""
         raise NotImplementedError
 
-    def _task_host(self, finish: Callable[[CallToolResult, bool], ToolResult]) -> TaskHost:
+    def _make_task_client(self, finish: Callable[[CallToolResult, bool], ToolResult]) -> TaskClient:
         """What a task of ours needs of us; `finish` makes of its result what its caller wants."""
         raise NotImplementedError
 
-    def _part(self, task: Task) -> None:
+    def _cancel_task(self, task: Task) -> None:
         """Has the server stop working on a task that nobody wants any more, as well as that can be done."""
         raise NotImplementedError
 
@@ -106,11 +106,11 @@ class Calls:
         """Does something on the loop that the line lives on."""
         return await work
 
-    def _log_from(self, level: LoggingLevel) -> bool:  # noqa: ARG002 - for who can
+    def _set_request_log_level(self, level: LoggingLevel) -> bool:  # noqa: ARG002 - for who can
         """Says with every request which log messages are wanted; False if that is asked for once."""
         return False
 
-    async def _listens(self, uri: str, timeout: float | None, *, more: bool) -> bool:  # noqa: ARG002 - for who can
+    async def _update_listen(self, uri: str, timeout: float | None, *, subscribe: bool) -> bool:  # noqa: ARG002 - for who can
         """Has the server tell of a resource, or no more; False if that is asked for by a request of its own."""
         return False
 
@@ -118,7 +118,7 @@ class Calls:
 
     async def ping(self, *, timeout: float | None = None) -> None:
         """Asks whether the server is there. Raises `RequestTimeout` if it does not answer."""
-        await self._ask(SIGN_OF_LIFE, Empty(), timeout=timeout)
+        await self._ask(LIVENESS_CHECK, Empty(), timeout=timeout)
 
     async def request(
         self,
@@ -130,11 +130,11 @@ class Calls:
     ) -> Any:
         """Asks anything, by the name of the method and plain params. Gives the result in the method's type. It is not
         asked again if the line is lost."""
-        row = find(method)
+        row = find_method(method)
         if row is None or row.result is None:
             raise MisuseError(f"{method!r} is not a request of the specification")
         try:
-            typed = _params(method)(codec.to_json(params or {}))
+            typed = _params_decoder(method)(codec.to_json(params or {}))
         except (TypeError, ValueError, RecursionError) as error:  # no JSON, or not of the method's type
             raise MisuseError(f"params of {method}: {error}") from None
         return await self._ask(method, typed, repeatable=lambda _: False, timeout=timeout, on_progress=on_progress)
@@ -142,38 +142,40 @@ class Calls:
     async def set_log_level(self, level: LoggingLevel, *, timeout: float | None = None) -> None:
         """Asks for log messages of a level and above; asked again whenever the line is made again."""
         check_level(level)
-        if not self._log_from(level):
+        if not self._set_request_log_level(level):
             await self._ask("logging/setLevel", SetLevelParams(level), timeout=timeout)
         self._log_level = level
 
     # --- tools ---------------------------------------------------------------------------------
 
-    async def _list(self, method: str, cursor: Cursor, timeout: float | None) -> Any:
+    async def _list_pages(self, method: str, cursor: Cursor, timeout: float | None) -> Any:
         """A page of a list, or all pages as one, for which there are `timeout` seconds together."""
-        patience = Patience(self._now, timeout)
+        patience = ProgressDeadline(self._now, timeout)
 
         async def page(cursor: str | None) -> Any:
             return await self._ask(method, PaginatedParams(cursor=cursor), timeout=patience.left)
 
-        return await all_pages(method, page, self.settings) if isinstance(cursor, UnsetType) else await page(cursor)
+        return (
+            await fetch_all_pages(method, page, self.settings) if isinstance(cursor, UnsetType) else await page(cursor)
+        )
 
     async def list_tools(self, cursor: Cursor = UNSET, *, timeout: float | None = None) -> ListToolsResult:
         """All tools, of all pages; with `cursor` one page, which is the first one for None. `tools()` gives them one by
         one. `timeout` is for all pages. Raises `BadAnswer` for more than `max_list_pages` or `max_list_items`."""
-        changes = self._catalogue.changes
-        listed: ListToolsResult = await self._list("tools/list", cursor, timeout)
+        changes = self._known_tools.changes
+        listed: ListToolsResult = await self._list_pages("tools/list", cursor, timeout)
         if not isinstance(cursor, str) and listed.next_cursor is None:
-            self._catalogue.fill(listed.tools, changes)
+            self._known_tools.fill(listed.tools, changes)
         return listed
 
     async def tools(self) -> AsyncIterator[Tool]:
         """All tools, one by one, a page at a time."""
-        changes, found = self._catalogue.changes, list[Tool]()
-        async for page in pages(self.list_tools):
+        changes, found = self._known_tools.changes, list[Tool]()
+        async for page in iterate_pages(self.list_tools):
             for tool in page.tools:
                 found.append(tool)
                 yield tool
-        self._catalogue.fill(found, changes)
+        self._known_tools.fill(found, changes)
 
     async def call_tool(
         self,
@@ -197,50 +199,53 @@ class Calls:
         result as often as it is called with the key. If it declares that it does so whatever becomes of its process,
         such a call is made again by itself if the line is lost.
         """
-        patience, signs = Patience(self._now, timeout), None if on_progress is None else Signs(on_progress)
+        patience, signs = (
+            ProgressDeadline(self._now, timeout),
+            None if on_progress is None else ProgressRelay(on_progress),
+        )
         if signs is not None:
             signs.waiting.add(patience)
         sent = await self._call(
-            CallToolParams(name=name, arguments=_arguments(name, arguments), meta=meta),
-            wish=TaskMetadata() if await self._task_support(name, timeout) == "required" else None,
+            CallToolParams(name=name, arguments=_encode_arguments(name, arguments), meta=meta),
+            task=TaskMetadata() if await self._task_support(name, timeout) == "required" else None,
             timeout=patience.left,
             on_progress=signs,
             idempotency_key=idempotency_key,
         )
-        if isinstance(sent, Started):
-            task = Task(self._host(name, returns), sent.seen, asked=sent.asked, signs=signs)
-            return await self._home(self._finished(task, patience, raise_on_error=raise_on_error))
-        return tool_result(name, sent, self._catalogue.get(name), returns, raise_on_error=raise_on_error)
+        if isinstance(sent, TaskStarted):
+            task = Task(self._task_client_for(name, returns), sent.seen, request=sent.asked, progress_relay=signs)
+            return await self._home(self._finish_task(task, patience, raise_on_error=raise_on_error))
+        return build_tool_result(name, sent, self._known_tools.get(name), returns, raise_on_error=raise_on_error)
 
     async def _call(
         self,
         params: CallToolParams,
         *,
-        wish: TaskMetadata | None,
+        task: TaskMetadata | None,
         timeout: float | None,
         on_progress: OnProgress | None,
         idempotency_key: str | None,
-    ) -> CallToolResult | Started:
+    ) -> CallToolResult | TaskStarted:
         """Calls a tool, as a task if that is wished; again, if the line is lost, where that does no harm."""
-        keyed, catalogue = idempotency_key is not None, self._catalogue
+        keyed, catalogue = idempotency_key is not None, self._known_tools
         if keyed:
             params.meta = {**(params.meta or {}), IDEMPOTENCY_KEY: idempotency_key}
-        params.task = wish
+        params.task = task
         return await self._ask(
             "tools/call",
             params,
-            repeatable=lambda lost: catalogue.repeatable(params.name) or (keyed and lost.minds_keys),
+            repeatable=lambda lost: catalogue.repeatable(params.name) or (keyed and lost.supports_idempotency_keys),
             timeout=timeout,
             on_progress=on_progress,
         )
 
-    async def _finished(self, task: Task[T], patience: Patience, *, raise_on_error: bool) -> ToolResult[T]:
+    async def _finish_task(self, task: Task[T], deadline: ProgressDeadline, *, raise_on_error: bool) -> ToolResult[T]:
         """What a task comes to whose caller knows nothing of it: if nobody waits any more, nobody wants it."""
         try:
-            return await task.outcome(patience, raise_on_error=raise_on_error)
+            return await task.outcome(deadline, raise_on_error=raise_on_error)
         except BaseException:
-            if task.status not in ENDED:
-                self._part(task)
+            if task.status not in FINAL_STATUSES:
+                self._cancel_task(task)
             raise
 
     async def start_tool(
@@ -260,42 +265,45 @@ class Calls:
         know better. Where a server does not make a task of it, the call is over when this returns. `timeout` is for the
         server to say that. Progress is told for as long as the handle is held; in 2026-07-28, when it is looked at.
         """
-        patience, signs = Patience(self._now, timeout), None if on_progress is None else Signs(on_progress)
+        patience, signs = (
+            ProgressDeadline(self._now, timeout),
+            None if on_progress is None else ProgressRelay(on_progress),
+        )
         support = await self._task_support(name, timeout)
         sent = await self._call(
-            CallToolParams(name=name, arguments=_arguments(name, arguments), meta=meta),
-            wish=None if support in {None, "forbidden"} else TaskMetadata(None if ttl is None else round(ttl * 1000)),
+            CallToolParams(name=name, arguments=_encode_arguments(name, arguments), meta=meta),
+            task=None if support in {None, "forbidden"} else TaskMetadata(None if ttl is None else round(ttl * 1000)),
             timeout=patience.left,
             on_progress=signs,
             idempotency_key=idempotency_key,
         )
-        host = self._host(name, returns)
-        if isinstance(sent, Started):
-            return Task(host, sent.seen, asked=sent.asked, signs=signs)
-        return Task(host, Seen("", "failed" if sent.is_error else "completed"), sent=sent)
+        host = self._task_client_for(name, returns)
+        if isinstance(sent, TaskStarted):
+            return Task(host, sent.seen, request=sent.asked, progress_relay=signs)
+        return Task(host, TaskSnapshot("", "failed" if sent.is_error else "completed"), result=sent)
 
     def task(self, task_id: str, *, name: str = "", returns: "TypeForm[T]" = UNSPECIFIED) -> Task[T]:
         """A handle on a task that was made earlier, by its id. `name` is that of its tool, if what is known of it shall
         be used to read the result."""
-        return Task(self._host(name, returns), Seen(task_id))
+        return Task(self._task_client_for(name, returns), TaskSnapshot(task_id))
 
-    def _host(self, name: str, returns: Any) -> TaskHost:
+    def _task_client_for(self, name: str, returns: Any) -> TaskClient:
         """What a task of ours needs of us."""
 
         def finish(sent: CallToolResult, raise_on_error: bool) -> ToolResult:
-            return tool_result(name, sent, self._catalogue.get(name), returns, raise_on_error=raise_on_error)
+            return build_tool_result(name, sent, self._known_tools.get(name), returns, raise_on_error=raise_on_error)
 
-        return self._task_host(finish)
+        return self._make_task_client(finish)
 
     # --- resources -----------------------------------------------------------------------------
 
     async def list_resources(self, cursor: Cursor = UNSET, *, timeout: float | None = None) -> ListResourcesResult:
         """All resources, as `list_tools` gives the tools; `resources()` gives them one by one."""
-        return await self._list("resources/list", cursor, timeout)
+        return await self._list_pages("resources/list", cursor, timeout)
 
     async def resources(self) -> AsyncIterator[Resource]:
         """All resources, one by one, a page at a time."""
-        async for page in pages(self.list_resources):
+        async for page in iterate_pages(self.list_resources):
             for resource in page.resources:
                 yield resource
 
@@ -303,11 +311,11 @@ class Calls:
         self, cursor: Cursor = UNSET, *, timeout: float | None = None
     ) -> ListResourceTemplatesResult:
         """All resource templates, as `list_tools` gives the tools; `resource_templates()` gives them one by one."""
-        return await self._list("resources/templates/list", cursor, timeout)
+        return await self._list_pages("resources/templates/list", cursor, timeout)
 
     async def resource_templates(self) -> AsyncIterator[ResourceTemplate]:
         """All resource templates, one by one, a page at a time."""
-        async for page in pages(self.list_resource_templates):
+        async for page in iterate_pages(self.list_resource_templates):
             for template in page.resource_templates:
                 yield template
 
@@ -321,25 +329,25 @@ class Calls:
 
     async def subscribe(self, uri: str, *, timeout: float | None = None) -> None:
         """Asks to be told when a resource changes; asked again whenever the line is made again."""
-        if not await self._listens(uri, timeout, more=True):
+        if not await self._update_listen(uri, timeout, subscribe=True):
             await self._ask("resources/subscribe", SubscribeParams(uri=uri), timeout=timeout)
         self._subscriptions[uri] = None
 
     async def unsubscribe(self, uri: str, *, timeout: float | None = None) -> None:
         """Asks not to be told any more."""
         self._subscriptions.pop(uri, None)
-        if not await self._listens(uri, timeout, more=False):
+        if not await self._update_listen(uri, timeout, subscribe=False):
             await self._ask("resources/unsubscribe", UnsubscribeParams(uri=uri), timeout=timeout)
 
     # --- prompts and completion ----------------------------------------------------------------
 
     async def list_prompts(self, cursor: Cursor = UNSET, *, timeout: float | None = None) -> ListPromptsResult:
         """All prompts, as `list_tools` gives the tools; `prompts()` gives them one by one."""
-        return await self._list("prompts/list", cursor, timeout)
+        return await self._list_pages("prompts/list", cursor, timeout)
 
     async def prompts(self) -> AsyncIterator[Prompt]:
         """All prompts, one by one, a page at a time."""
-        async for page in pages(self.list_prompts):
+        async for page in iterate_pages(self.list_prompts):
             for prompt in page.prompts:
                 yield prompt
 
@@ -374,20 +382,20 @@ class Calls:
 
 
 @cache
-def _params(method: str) -> Callable[[Any], Any]:
+def _params_decoder(method: str) -> Callable[[Any], Any]:
     """What reads the params of a method into their type."""
-    row = find(method)
+    row = find_method(method)
     return codec.json_decoder(Empty if row is None else row.params)
 
 
-def _arguments(name: str, given: Any) -> Raw:
+def _encode_arguments(name: str, given: Any) -> Raw:
     try:
         return NO_ARGUMENTS if given is None else Raw(type_adapters.to_json(given))
     except (TypeError, ValueError, RecursionError) as error:  # no JSON, an integer of too many digits, or a circle
         raise MisuseError(f"arguments of tool {name!r}: {error}") from error
 
 
-_MEMBERS: Final = {
+_LIST_FIELDS: Final = {
     "tools/list": "tools",
     "resources/list": "resources",
     "resources/templates/list": "resource_templates",
@@ -395,12 +403,12 @@ _MEMBERS: Final = {
 }  # of the result of a method, where its list is
 
 
-async def pages(get: Callable[[str | None], Awaitable[P]]) -> AsyncIterator[P]:
+async def iterate_pages(fetch: Callable[[str | None], Awaitable[P]]) -> AsyncIterator[P]:
     """Page after page. Raises `BadAnswer` where a server would lead in a circle."""
     seen: set[str] = set()
     cursor: str | None = None
     while True:
-        page: Any = await get(cursor)
+        page: Any = await fetch(cursor)
         yield page
         cursor = page.next_cursor
         if cursor is None:
@@ -410,12 +418,12 @@ async def pages(get: Callable[[str | None], Awaitable[P]]) -> AsyncIterator[P]:
         seen.add(cursor)
 
 
-async def all_pages(method: str, get: Callable[[str | None], Awaitable[P]], settings: Settings) -> P:
+async def fetch_all_pages(method: str, fetch: Callable[[str | None], Awaitable[P]], settings: Settings) -> P:
     """All pages of a list as one. Raises `BadAnswer` for a list of more pages or items than the settings allow."""
-    member, count = _MEMBERS[method], 0
+    member, count = _LIST_FIELDS[method], 0
     items: list[Any] = []
     first: Any = None
-    async for page in pages(get):
+    async for page in iterate_pages(fetch):
         first, count = first or page, count + 1
         items += getattr(page, member)
         more = cast("Any", page).next_cursor is not None

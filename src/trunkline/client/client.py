@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from msgspec import UNSET
 
-from trunkline.client.cache import CACHEABLE, Cache
-from trunkline.client.calls import all_pages
-from trunkline.client.client_options import KINDS
-from trunkline.client.connection import Connection
-from trunkline.client.host_callbacks import Answers, Elicit, OpenUrl, RootLike, Sample, root_of
-from trunkline.client.listen import Listening
-from trunkline.client.notifications import Notices, Reader
-from trunkline.client.reconnect import Line
-from trunkline.client.results import read
-from trunkline.client.retry import Again, OnProgress, ask
+from trunkline.client.cache import CACHEABLE, ResponseCache
+from trunkline.client.calls import fetch_all_pages
+from trunkline.client.client_options import OPTION_KINDS
+from trunkline.client.connection import ClientConnection
+from trunkline.client.host_callbacks import Elicit, HostCallbacks, OpenUrl, RootLike, Sample, to_root
+from trunkline.client.listen import ListenSubscription
+from trunkline.client.notifications import NotificationHandlers, NotificationReader
+from trunkline.client.reconnect import ConnectionSupervisor
+from trunkline.client.results import decode_result
+from trunkline.client.retry import OnProgress, RetryBackoff, send_with_retry
 from trunkline.client.standing import NOT_OPEN, Pending
-from trunkline.client.targets import connector_of, reach_of, shown
-from trunkline.client.tasks.status import read_call
+from trunkline.client.targets import allowed_reach, display_name, make_connector
+from trunkline.client.tasks.status import decode_call_result
 from trunkline.client.tasks.tasking import Tasking
 from trunkline.clock import Clock, LoopClock
 from trunkline.config import Settings
@@ -32,10 +32,10 @@ from trunkline.errors import (
     PeerError,
     TrunklineError,
 )
-from trunkline.errors.options import check, check_name
+from trunkline.errors.options import check_name, check_options
 from trunkline.facts import Observer, Observers
-from trunkline.protocol.client_envelope import head_of
-from trunkline.protocol.extensions import checked
+from trunkline.protocol.client_envelope import read_result_header
+from trunkline.protocol.extensions import validate_extensions
 from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.methods import Side
 from trunkline.protocol.revisions import Revision
@@ -54,10 +54,10 @@ from trunkline.protocol.types import (
     SubscriptionsAcknowledgedParams,
 )
 from trunkline.protocol.types.tasks_extension import TASKS_EXTENSION
-from trunkline.rpc.connection import Shared
+from trunkline.rpc.connection import LoopResources
 from trunkline.rpc.dispatch import Dispatcher
-from trunkline.rpc.threads import Threads
-from trunkline.transports.channel import Channel, Closed, Origin, Repeating
+from trunkline.rpc.threads import ThreadPool
+from trunkline.transports.channel import Channel, ChannelClosed, MessageOrigin, MirroringChannel
 from trunkline.version import __version__
 from trunkline.wire import codec
 from trunkline.wire.messages import Notification
@@ -125,67 +125,71 @@ class Client(Tasking):
             "clock": clock,
         }
         check_name("a client", name, 'name="my-app"')
-        check("client", given, KINDS)
+        check_options("client", given, OPTION_KINDS)
         super().__init__()
         self.settings = settings or Settings()
-        self._connector = connector_of(target, self.settings, auth)
+        self._connector = make_connector(target, self.settings, auth)
         self._info = Implementation(name=name, version=version or __version__, title=title)
-        self._revisions = _up_to(revision)
-        self._answers = Answers(
+        self._revisions = _revisions_up_to(revision)
+        self._answers = HostCallbacks(
             sampling=sampling,
             sampling_tools=sampling_tools,
             elicitation=elicitation,
             open_url=open_url,
             roots=roots,
-            reach=reach_of(self._connector, self.settings),
+            reach=allowed_reach(self._connector, self.settings),
         )
         self._experimental = dict(experimental or {})
-        self._extensions = checked(extensions)
-        self._notices = Notices(self.settings.max_heard)
-        self._notices.on_own("notifications/tools/list_changed", lambda _params: self._catalogue.stale())
-        self._notices.on_own("notifications/subscriptions/acknowledged", self._acknowledged)
-        self._cache = Cache()
-        for heard, told in (*self._cache.handlers().items(), *self._following.handlers().items()):
-            self._notices.on_own(heard, told)
+        self._extensions = validate_extensions(extensions)
+        self._notifications = NotificationHandlers(self.settings.max_heard)
+        self._notifications.on_internal(
+            "notifications/tools/list_changed", lambda _params: self._known_tools.mark_stale()
+        )
+        self._notifications.on_internal("notifications/subscriptions/acknowledged", self._on_acknowledged)
+        self._cache = ResponseCache()
+        for heard, told in (*self._cache.handlers().items(), *self._task_waiters.handlers().items()):
+            self._notifications.on_internal(heard, told)
         if on_log is not None:
-            self._notices.on("notifications/message", on_log)
+            self._notifications.on("notifications/message", on_log)
         self._log_level = log_level
-        self._usual_level: LoggingLevel | None = None if on_log is None else "info"  # as servers have it by themselves
+        self._default_log_level: LoggingLevel | None = (
+            None if on_log is None else "info"
+        )  # as servers have it by themselves
         self._on_failed = on_failed
         self._observers = Observers(_default_observers() if observers is None else observers)
-        self._given_clock = clock
+        self._custom_clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clock: Clock | None = None
-        self._line: Line | None = None
-        self._reading: asyncio.Task[None] | None = None  # the catalogue
+        self._line: ConnectionSupervisor | None = None
+        self._tools_reader: asyncio.Task[None] | None = None  # the catalogue
 
     def __repr__(self) -> str:
         spoken = "" if self.revision is None else f", {self.revision}"
-        return f"<Client of {shown(self._connector)!r}: {self.phase.name.lower()}{spoken}>"
+        return f"<Client of {display_name(self._connector)!r}: {self.phase.name.lower()}{spoken}>"
 
     # --- opening and closing -------------------------------------------------------------------
 
     async def open(self) -> Self:
         """Connects, and waits until calls can be made; raises why not. An open client stays as it is."""
-        if self._away:
-            return await self._at_home(self.open())
+        if self._on_other_loop:
+            return await self._run_from_other_loop(self.open())
         while self._line is not None and self._line.ending:
             await self._line.ended()
         if self._line is None or self._line.over:
-            self._line = self._new_line()
+            self._line = self._make_supervisor()
         await self._line.opened()
         return self
 
     async def close(self) -> None:
         """Ends the connection and waits until nothing of it is left. A closed client can be opened again."""
-        if self._away:
+        if self._on_other_loop:
             with contextlib.suppress(ConnectionClosed):  # the loop that it lived on has ended first
-                await self._at_home(self.close())
+                await self._run_from_other_loop(self.close())
         elif self._line is not None:
-            self._notices.close()
+            self._notifications.close()
             self._answers.tasks.close()
-            self._following.close()
-            await self._partings.end(0.0 if self._line.connection is None else self.settings.stop_timeout)
+            self._task_waiters.close()
+            await self._cancellations.end(0.0 if self._line.connection is None else self.settings.stop_timeout)
             await self._line.close()
             await self._observers.drain(self.settings.stop_timeout)
 
@@ -196,20 +200,20 @@ class Client(Tasking):
         await self.close()
 
     @property
-    def _away(self) -> bool:
+    def _on_other_loop(self) -> bool:
         """Whether the line lives on another loop than the one that runs here."""
         return self._line is not None and not self._line.over and self._loop is not asyncio.get_running_loop()
 
     async def _home(self, work: Coroutine[Any, Any, T]) -> T:
-        return await (self._at_home(work) if self._away else work)
+        return await (self._run_from_other_loop(work) if self._on_other_loop else work)
 
-    async def _at_home(self, asked: Coroutine[Any, Any, T]) -> T:
+    async def _run_from_other_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Does something on the client's own loop, for whoever runs on another."""
         home = cast("asyncio.AbstractEventLoop", self._loop)  # there is one where there is a line
         try:
-            outcome = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, home))
+            outcome = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, home))
         except RuntimeError:  # it is closed, which its own thread may do at any time
-            asked.close()
+            work.close()
             raise MisuseError(_LOOP_ENDED) from None
         try:
             await asyncio.wait([outcome])
@@ -220,16 +224,18 @@ class Client(Tasking):
             raise OutcomeUnknown(_LOOP_ENDED)
         return outcome.result()
 
-    def _new_line(self) -> Line:
+    def _make_supervisor(self) -> ConnectionSupervisor:
         loop = self._loop = asyncio.get_running_loop()
-        clock = self._clock = self._given_clock or LoopClock(loop)
-        features = (self._answers.feature(), self._answers.tasks.feature(), self._notices.feature())
-        shared = Shared(Dispatcher(features), Threads(loop, self.settings.max_threads), clock, self._observers)
-        self._catalogue.stale()
-        return Line(
+        clock = self._clock = self._custom_clock or LoopClock(loop)
+        features = (self._answers.feature(), self._answers.tasks.feature(), self._notifications.feature())
+        shared = LoopResources(
+            Dispatcher(features), ThreadPool(loop, self.settings.max_threads), clock, self._observers
+        )
+        self._known_tools.mark_stale()
+        return ConnectionSupervisor(
             self._connector,
-            partial(self._connection, shared),
-            self._greet,
+            partial(self._make_connection, shared),
+            self._prepare_connection,
             settings=self.settings,
             clock=clock,
             observers=self._observers,
@@ -237,9 +243,13 @@ class Client(Tasking):
             on_end=shared.threads.close,
         )
 
-    def _connection(
-        self, shared: Shared, channel: Channel, phase: Phase, meaning: Callable[[Connection, Closed], Signal]
-    ) -> Connection:
+    def _make_connection(
+        self,
+        shared: LoopResources,
+        channel: Channel,
+        phase: Phase,
+        classify_close: Callable[[ClientConnection, ChannelClosed], Signal],
+    ) -> ClientConnection:
         capabilities = self._answers.capabilities()
         if self._experimental:
             capabilities["experimental"] = self._experimental
@@ -252,75 +262,78 @@ class Client(Tasking):
             settings=self.settings,
             phase=phase,
         )
-        if isinstance(channel, Repeating):
-            channel.repeat(self._catalogue.mirrors)
-        connection = Connection(shared, session, channel, meaning)
+        if isinstance(channel, MirroringChannel):
+            channel.repeat(self._known_tools.mirrors)
+        connection = ClientConnection(shared, session, channel, classify_close)
         connection.settled = self._cache.clear  # it may be somebody else who asks from now on
         return connection
 
-    async def _greet(self, connection: Connection, again: bool) -> None:
+    async def _prepare_connection(self, connection: ClientConnection, reconnected: bool) -> None:
         """Gives a new connection what the last one had: log level, subscriptions, catalogue."""
         session, wanted = connection.session, list[Coroutine[Any, Any, Any]]()
         self._cache.clear()
-        if session.stamp is not None:
-            session.stamp.log_from(self._log_level or self._usual_level)
-            wanted.append(self._listen(connection))
+        if session.client_envelope is not None:
+            session.client_envelope.set_log_level(self._log_level or self._default_log_level)
+            wanted.append(self._open_listen(connection))
         if self._log_level is not None and session.may_send("logging/setLevel"):
             wanted.append(connection.request("logging/setLevel", SetLevelParams(self._log_level)))
-        if again:
+        if reconnected:
             if session.may_send("resources/subscribe"):
                 for uri in self._subscriptions:
                     wanted.append(connection.request("resources/subscribe", SubscribeParams(uri=uri)))
-            self._catalogue.stale()
-            if self._catalogue.wanted and session.may_send("tools/list"):
-                wanted.append(self._read_catalogue(connection))
+            self._known_tools.mark_stale()
+            if self._known_tools.wanted and session.may_send("tools/list"):
+                wanted.append(self._read_tools(connection))
         for outcome in await asyncio.gather(*wanted, return_exceptions=True):
             if isinstance(outcome, ConnectionClosed):
                 raise outcome
             if isinstance(outcome, Exception):
                 connection.dropped(f"not renewed: {outcome}", "not_renewed")
-        if again:
-            self._catch_up(connection)
+        if reconnected:
+            self._replay_resource_updates(connection)
 
-    def _catch_up(self, connection: Connection) -> None:
+    def _replay_resource_updates(self, connection: ClientConnection) -> None:
         """Tells of all that we are subscribed to: it may have changed while nobody was there to hear of that."""
         changed = [ResourceUpdatedParams(uri=uri) for uri in self._subscriptions]
-        connection.received([Notification(_UPDATED, codec.to_raw(params)) for params in changed], Origin())
+        connection.received([Notification(_UPDATED, codec.to_raw(params)) for params in changed], MessageOrigin())
 
-    async def _listen(self, connection: Connection) -> None:
+    async def _open_listen(self, connection: ClientConnection) -> None:
         """Has a server of the modern era tell us what it can tell, and what we are subscribed to."""
-        listening = self._listening = Listening(
-            connection, lambda: self._subscriptions, partial(self._missed, connection), lambda: self._following.tasks
+        listening = self._listen_subscription = ListenSubscription(
+            connection,
+            lambda: self._subscriptions,
+            partial(self._on_missed_notifications, connection),
+            lambda: self._task_waiters.tasks,
         )
         if self._line is not None:
             self._line.beside(listening.keep())
         await listening.begin()
 
-    def _missed(self, connection: Connection) -> None:
+    def _on_missed_notifications(self, connection: ClientConnection) -> None:
         self._cache.clear()
-        self._catalogue.stale()
-        self._catch_up(connection)
+        self._known_tools.mark_stale()
+        self._replay_resource_updates(connection)
 
-    def _acknowledged(self, params: SubscriptionsAcknowledgedParams) -> None:
-        if self._listening is not None:
-            self._listening.acknowledged(params)
+    def _on_acknowledged(self, params: SubscriptionsAcknowledgedParams) -> None:
+        if self._listen_subscription is not None:
+            self._listen_subscription.on_acknowledged(params)
 
-    async def _listens(self, uri: str, timeout: float | None, *, more: bool) -> bool:
-        if self._away:
-            return await self._at_home(self._listens(uri, timeout, more=more))
+    async def _update_listen(self, uri: str, timeout: float | None, *, subscribe: bool) -> bool:
+        if self._on_other_loop:
+            return await self._run_from_other_loop(self._update_listen(uri, timeout, subscribe=subscribe))
         line, again = self._line, None
         while line is not None:
-            connection = await line.usable("subscriptions/listen", timeout)
-            if not connection.modern or self._listening is None:
+            connection = await line.wait_for_connection("subscriptions/listen", timeout)
+            if not connection.modern or self._listen_subscription is None:
                 break
             try:
-                await self._listening.watch(uri, timeout, more=more)
+                await self._listen_subscription.watch(uri, timeout, subscribe=subscribe)
             except ConnectionClosed:
-                again = again or Again(line)
+                again = again or RetryBackoff(line)
                 if not await again.rest(again.after(connection), timeout):
                     raise
             else:
-                if more:
+                if subscribe:
                     self._subscriptions[uri] = None
                 return True
         return False
@@ -329,22 +342,24 @@ class Client(Tasking):
         line = self._line
         if line is None:
             return None
-        if self._away and (line.connection is None or not self._catalogue.fresh):
-            return await self._at_home(self._task_support(name, timeout))
-        connection = line.connection or await line.usable("tools/call", timeout or self.settings.work_timeout)
+        if self._on_other_loop and (line.connection is None or not self._known_tools.fresh):
+            return await self._run_from_other_loop(self._task_support(name, timeout))
+        connection = line.connection or await line.wait_for_connection(
+            "tools/call", timeout or self.settings.work_timeout
+        )
         if not connection.session.has(Side.SERVER, "tasks.requests.tools.call"):
             return None
-        if not self._catalogue.fresh:
-            self._read_beside(line)
-            await self._catalogued(line, None)
-        known = self._catalogue.get(name)
+        if not self._known_tools.fresh:
+            self._read_tools_in_background(line)
+            await self._wait_for_tools(line, None)
+        known = self._known_tools.get(name)
         execution = None if known is None else known.tool.execution
         return "forbidden" if execution is None else execution.task_support
 
-    def _log_from(self, level: LoggingLevel) -> bool:
-        stamp = None if self._session is None else self._session.stamp
+    def _set_request_log_level(self, level: LoggingLevel) -> bool:
+        stamp = None if self._session is None else self._session.client_envelope
         if stamp is not None:
-            stamp.log_from(level)
+            stamp.set_log_level(level)
         return self._speaks_modern()
 
     # --- asking --------------------------------------------------------------------------------
@@ -354,7 +369,7 @@ class Client(Tasking):
         name: str,
         params: Any,
         *,
-        repeatable: Callable[[Connection], bool] = lambda _: True,
+        repeatable: Callable[[ClientConnection], bool] = lambda _: True,
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
     ) -> Any:
@@ -363,16 +378,16 @@ class Client(Tasking):
             raise MisuseError(NOT_OPEN)
         if asyncio.get_running_loop() is not self._loop:
             asked = self._ask(name, params, repeatable=repeatable, timeout=timeout, on_progress=on_progress)
-            return await self._at_home(asked)
+            return await self._run_from_other_loop(asked)
         if line.connection is not None and (kept := self._cache.get(name, params, clock.now())) is not None:
             return self._read(name, kept, line.connection, params)
-        told = None if on_progress is None else self._teller(line, on_progress)
+        told = None if on_progress is None else self._progress_callback(line, on_progress)
         due = None if timeout is None else clock.now() + timeout
-        if name == "tools/call" and not self._catalogue.fresh:
-            self._read_beside(line)
-        drops, renew = self._cache.drops, self._renew if name == "tools/call" else None
+        if name == "tools/call" and not self._known_tools.fresh:
+            self._read_tools_in_background(line)
+        drops, renew = self._cache.drop_count, self._refresh_tools if name == "tools/call" else None
         try:
-            raw, rounds, asked, is_task = await ask(
+            raw, rounds, asked, is_task = await send_with_retry(
                 line,
                 clock,
                 name,
@@ -380,75 +395,77 @@ class Client(Tasking):
                 repeatable=repeatable,
                 timeout=timeout,
                 on_progress=told,
-                renew=renew,
-                unheard=self._disown if self._may_become_task(name, params) else None,
+                refresh_tools=renew,
+                on_abandoned=self._abandon_call if self._may_become_task(name, params) else None,
             )
         except PeerError:
             if name in CACHEABLE:
                 self._cache.drop(name)  # the cursor may be of a list that is no more
             raise
         called = name == "tools/call"
-        answer = read_call(raw, asked, is_task=is_task) if called else self._read(name, raw, line.last, params)
+        answer = decode_call_result(raw, asked, is_task=is_task) if called else self._read(name, raw, line.last, params)
         kept = name in CACHEABLE and not rounds and self.revision is Revision.V2026_07_28
-        if kept and (seconds := head_of(raw).fresh_for):
-            self._cache.keep(name, params, raw, clock.now() + seconds, drops=drops)
+        if kept and (seconds := read_result_header(raw).fresh_for):
+            self._cache.keep(name, params, raw, clock.now() + seconds, drop_count=drops)
         if isinstance(answer, CallToolResult) and answer.structured_content is not UNSET:
-            await self._catalogued(line, due)
+            await self._wait_for_tools(line, due)
         return answer
 
-    def _read(self, name: str, raw: Any, connection: Connection | None, asked: Any = None) -> Any:
+    def _read(self, name: str, raw: Any, connection: ClientConnection | None, params: Any = None) -> Any:
         """An answer in its type; of tools, those that can be called from here."""
-        answer = read(name, raw, asked)
-        if isinstance(answer, ListToolsResult) and connection is not None and connection.repeats:
-            answer.tools = self._catalogue.callable(answer.tools)
+        answer = decode_result(name, raw, params)
+        if isinstance(answer, ListToolsResult) and connection is not None and connection.mirrors_arguments:
+            answer.tools = self._known_tools.filter_callable(answer.tools)
         return answer
 
-    def _teller(self, line: Line, on_progress: OnProgress) -> Callable[[ProgressParams], None]:
+    def _progress_callback(
+        self, supervisor: ConnectionSupervisor, on_progress: OnProgress
+    ) -> Callable[[ProgressParams], None]:
         """Tells a function of progress; what an async one waits for goes on beside the call."""
 
         def tell(progress: ProgressParams) -> None:
             value = on_progress(progress)
             if inspect.isawaitable(value):
-                line.beside(_awaited(value))
+                supervisor.beside(_await(value))
 
         return tell
 
     # --- the catalogue -------------------------------------------------------------------------
 
-    def _read_beside(self, line: Line) -> None:
+    def _read_tools_in_background(self, supervisor: ConnectionSupervisor) -> None:
         """Has the catalogue read, beside whatever else is being asked."""
-        self._catalogue.wanted = True
-        if line.connection is not None and (self._reading is None or self._reading.done()):
-            self._reading = line.beside(self._read_catalogue(line.connection))
+        self._known_tools.wanted = True
+        if supervisor.connection is not None and (self._tools_reader is None or self._tools_reader.done()):
+            self._tools_reader = supervisor.beside(self._read_tools(supervisor.connection))
 
-    async def _catalogued(self, line: Line, due: float | None) -> None:
+    async def _wait_for_tools(self, supervisor: ConnectionSupervisor, due: float | None) -> None:
         """Waits until the catalogue has been read, as well as that can be done in time."""
-        if self._reading is not None and not self._reading.done() and not self._catalogue.fresh:
-            await line.wait_for([self._reading], due)
+        if self._tools_reader is not None and not self._tools_reader.done() and not self._known_tools.fresh:
+            await supervisor.wait_for([self._tools_reader], due)
 
-    async def _read_catalogue(self, connection: Connection) -> None:
+    async def _read_tools(self, connection: ClientConnection) -> None:
         """Reads what tools there are. A server that does not tell gets by without: then nothing is known of them."""
-        changes = self._catalogue.changes
+        changes = self._known_tools.changes
 
         async def page(cursor: str | None) -> ListToolsResult:
             raw = await connection.request("tools/list", PaginatedParams(cursor=cursor))
             return self._read("tools/list", raw, connection)
 
         try:
-            listed = await all_pages("tools/list", page, self.settings)
+            listed = await fetch_all_pages("tools/list", page, self.settings)
         except ConnectionClosed:
             return
         except TrunklineError as error:
             connection.dropped(f"the tools cannot be listed: {error}", "no_catalogue")
-            self._catalogue.fill(None, changes)
+            self._known_tools.fill(None, changes)
         else:
-            self._catalogue.fill(listed.tools, changes)
+            self._known_tools.fill(listed.tools, changes)
 
-    async def _renew(self, connection: Connection) -> None:
+    async def _refresh_tools(self, connection: ClientConnection) -> None:
         """Reads the catalogue anew: what is known of a tool does not fit it any more."""
         self._cache.drop("tools/list")
-        self._catalogue.stale()
-        await self._read_catalogue(connection)
+        self._known_tools.mark_stale()
+        await self._read_tools(connection)
 
     # --- being told ----------------------------------------------------------------------------
 
@@ -457,24 +474,24 @@ class Client(Tasking):
 
         It may be async, or plain and quick. What it raises is reported, and harms nobody.
         """
-        self._notices.on(name, handler)
-        return partial(self._notices.off, name, handler)
+        self._notifications.on(name, handler)
+        return partial(self._notifications.off, name, handler)
 
-    def notifications(self, *names: str) -> Reader:
+    def notifications(self, *names: str) -> NotificationReader:
         """Notifications of these names, or all of them, to be read with `async for` until the client is closed."""
-        return self._notices.reader(*names)
+        return self._notifications.reader(*names)
 
     async def set_roots(self, roots: Iterable[RootLike]) -> None:
         """Says anew where the server may look, and tells it. The client must have been made with `roots=`."""
         if self._answers.roots is None:
             raise MisuseError("this client was made without roots; Client(…, roots=[]) offers some later")
-        self._answers.roots = [root_of(root) for root in roots]
+        self._answers.roots = [to_root(root) for root in roots]
         connection = None if self._line is None else self._line.connection
         if connection is not None:
             connection.notify("notifications/roots/list_changed")
 
 
-def _up_to(revision: str | None) -> tuple[Revision, ...]:
+def _revisions_up_to(revision: str | None) -> tuple[Revision, ...]:
     if revision is None:
         return tuple(Revision)
     if revision not in list(Revision):
@@ -482,7 +499,7 @@ def _up_to(revision: str | None) -> tuple[Revision, ...]:
     return tuple(one for one in Revision if one.value <= revision)
 
 
-async def _awaited(value: Any) -> Any:
+async def _await(value: Any) -> Any:
     return await value
 
 

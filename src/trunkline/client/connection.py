@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from trunkline.client import era_probe
-from trunkline.client.era_probe import Verdict
+from trunkline.client.era_probe import EraVerdict
 from trunkline.errors import (
     BadAnswer,
     ConnectionClosed,
@@ -14,8 +14,8 @@ from trunkline.errors import (
     ProtocolError,
     RequestTimeout,
 )
-from trunkline.protocol.capabilities import without_newer
-from trunkline.protocol.inflight import Running
+from trunkline.protocol.capabilities import restrict_to_revision
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.meta import IDEMPOTENCY
 from trunkline.protocol.methods import Side
@@ -24,149 +24,155 @@ from trunkline.protocol.session import Session
 from trunkline.protocol.types import DiscoverResult, Empty, InitializeParams, InitializeResult
 from trunkline.rpc import connection
 from trunkline.rpc.connection import KEEPALIVE_FAILED
-from trunkline.rpc.outgoing_requests import loss
-from trunkline.transports.channel import Channel, Closed, Repeating
+from trunkline.rpc.outgoing_requests import closed_error
+from trunkline.transports.channel import Channel, ChannelClosed, MirroringChannel
 from trunkline.wire import codec
 from trunkline.wire.messages import RequestId
 
-__all__ = ["Connection"]
+__all__ = ["ClientConnection"]
 
-_read_result: Final = codec.decoder(InitializeResult)
-_read_discovery: Final = codec.decoder(DiscoverResult)
-_MOST_QUESTIONS: Final = 2  # which era it is; the second is for a server that names a revision and wants it said again
+_decode_initialize_result: Final = codec.decoder(InitializeResult)
+_decode_discover_result: Final = codec.decoder(DiscoverResult)
+_MAX_ERA_PROBES: Final = 2  # which era it is; the second is for a server that names a revision and wants it said again
 
 
-class _Refused(Exception):
+class _InitializeRefused(Exception):
     """A server refuses the handshake, and perhaps names what it speaks instead."""
 
     def __init__(self, error: PeerError) -> None:
         self.error = error
 
 
-class Connection(connection.Connection):
+class ClientConnection(connection.Connection):
     """One line to a server, from its first message to its last."""
 
     def __init__(
         self,
-        shared: connection.Shared,
+        shared: connection.LoopResources,
         session: Session,
         channel: Channel,
-        meaning: "Callable[[Connection, Closed], Signal]",
+        classify_close: "Callable[[ClientConnection, ChannelClosed], Signal]",
     ) -> None:
-        self._meaning = meaning
-        self._probing: asyncio.Task[bool] | None = None  # a ping whose answer decides
-        self._sent: Callable[[], None] | None = None  # is told when our first question is out
-        self._introducing = False  # initialize is about to go out
+        self._classify_close = classify_close
+        self._ping_task: asyncio.Task[bool] | None = None  # a ping whose answer decides
+        self._on_first_sent: Callable[[], None] | None = None  # is told when our first question is out
+        self._initialize_queued = False  # initialize is about to go out
         self.probe_unanswered = False  # server/discover was sent, and no answer to it has come
         self.instructions: str | None = None
         self.questions = 0  # that are being put to a person on our side, about who we are
         self.settled: Callable[[], object] = bool  # is told when they have been answered
         super().__init__(shared, session, channel)
-        self.gone: asyncio.Future[Closed] = self.loop.create_future()
+        self.gone: asyncio.Future[ChannelClosed] = self.loop.create_future()
 
     # --- the beginning -------------------------------------------------------------------------
 
-    async def open(self, sent: Callable[[], None], era: Era | None) -> Era:
+    async def open(self, on_sent: Callable[[], None], era: Era | None) -> Era:
         """Finds out which era the server speaks, unless that is known, and begins. Raises `HandshakeFailed` if that
         comes to nothing. `sent` is told when we wait for the answer."""
-        self._sent = sent
+        self._on_first_sent = on_sent
         modern = Revision.V2026_07_28 in self.session.revisions
         if modern and era is not Era.HANDSHAKE and await self._discover():
             return Era.MODERN
         try:
             await self._initialize()
-        except _Refused as refused:
+        except _InitializeRefused as refused:
             # It may have taken our question for the beginning of the other era, and keeps to that.
-            if modern and Revision.V2026_07_28.value in era_probe.named_by(refused.error) and await self._discover():
+            if (
+                modern
+                and Revision.V2026_07_28.value in era_probe.supported_revisions(refused.error)
+                and await self._discover()
+            ):
                 return Era.MODERN
-            raise self._failed(f"the server refused initialize: {era_probe.told_by(refused.error)}") from None
+            raise self._fail_handshake(
+                f"the server refused initialize: {era_probe.describe_error(refused.error)}"
+            ) from None
         return Era.HANDSHAKE
 
     async def _discover(self) -> bool:
         """Whether the server speaks the modern era, and we with it from now on."""
         try:
-            answer = await self._ask_for_era()
+            answer = await self._probe_era()
         except HandshakeFailed as failed:
-            raise self._failed(str(failed)) from None
+            raise self._fail_handshake(str(failed)) from None
         if answer is None:
             return False
         if self.session.phase is Phase.CONNECTING:
             self.step(Signal.SEND_INITIALIZE)
-        self.session.discovered(answer)
+        self.session.complete_discovery(answer)
         self.instructions = answer.instructions
-        self.phase_changed(Phase.INITIALIZING)
+        self.report_phase_change(Phase.INITIALIZING)
         return True
 
-    async def _ask_for_era(self) -> DiscoverResult | None:
+    async def _probe_era(self) -> DiscoverResult | None:
         """What a server of the modern era tells of itself; None of any other. Raises `HandshakeFailed`."""
         ours = self.session.revisions
-        for _ in range(_MOST_QUESTIONS):
+        for _ in range(_MAX_ERA_PROBES):
             self.probe_unanswered = True
             try:
-                raw = await self._requests.probe(self.settings.probe_timeout, self._first_is_out)
+                raw = await self._requests.probe(self.settings.probe_timeout, self._report_first_sent)
                 self.probe_unanswered = False
-                answer = _read_discovery(raw)
+                answer = _decode_discover_result(raw)
             except PeerError as error:
                 self.probe_unanswered = False
-                verdict = era_probe.of_error(error, ours)
-                if verdict is not Verdict.AGAIN:
+                verdict = era_probe.classify_error(error, ours)
+                if verdict is not EraVerdict.AGAIN:
                     return None
             except (RequestTimeout, codec.DecodeError, RecursionError):
                 return None
             else:
-                return answer if era_probe.of_result(answer, ours) is Verdict.MODERN else None
+                return answer if era_probe.classify_result(answer, ours) is EraVerdict.MODERN else None
         raise HandshakeFailed(f"the server says that it speaks {Revision.V2026_07_28}, and refuses it")
 
     async def _initialize(self) -> None:
         """Introduces us, and agrees on a revision and on capabilities. Raises `_Refused`, and `HandshakeFailed` if that
         comes to nothing; the phase is FAILED then, and `session.failure` says why."""
         if self.gone.done():  # while the server was asked for its era
-            raise loss(self.gone.result())
+            raise closed_error(self.gone.result())
         session = self.session
         wanted = max(revision for revision in session.revisions if revision.era is Era.HANDSHAKE)
         params = InitializeParams(
             protocol_version=wanted.value,
-            capabilities=without_newer(session.offered, wanted),
+            capabilities=restrict_to_revision(session.own_capabilities, wanted),
             client_info=session.info,
         )
-        self._introducing = True
-        self.loop.call_soon(self._introduced)  # the next turn of the loop comes when the request is out
+        self._initialize_queued = True
+        self.loop.call_soon(self._on_initialize_sent)  # the next turn of the loop comes when the request is out
         try:
-            result = _read_result(await self.request("initialize", params))
+            result = _decode_initialize_result(await self.request("initialize", params))
         except RequestTimeout as error:
-            raise self._failed(f"the server did not answer initialize within {error.elapsed:g} s") from None
+            raise self._fail_handshake(f"the server did not answer initialize within {error.elapsed:g} s") from None
         except BadAnswer as error:
-            raise self._failed(f"the server's answer to initialize is malformed: {error.message}") from None
+            raise self._fail_handshake(f"the server's answer to initialize is malformed: {error.message}") from None
         except PeerError as error:
-            raise _Refused(error) from None
+            raise _InitializeRefused(error) from None
         except codec.DecodeError as error:
-            raise self._failed(f"the server's answer to initialize is malformed: {error}") from None
+            raise self._fail_handshake(f"the server's answer to initialize is malformed: {error}") from None
         before = session.phase
         try:
             notice = session.initialized(result)
         except ProtocolError as error:
-            self.phase_changed(before)
+            self.report_phase_change(before)
             raise HandshakeFailed(str(error)) from None
         self.instructions = result.instructions
-        self.phase_changed(before)
+        self.report_phase_change(before)
         self.channel.send(notice)
 
-    def _introduced(self) -> None:
-        introducing, self._introducing = self._introducing, False
+    def _on_initialize_sent(self) -> None:
+        introducing, self._initialize_queued = self._initialize_queued, False
         if introducing and self.session.phase is Phase.INITIALIZING:
-            self.phase_changed(Phase.CONNECTING)
-            self._first_is_out()
+            self.report_phase_change(Phase.CONNECTING)
+            self._report_first_sent()
 
-    def _first_is_out(self) -> None:
-        sent, self._sent = self._sent, None
+    def _report_first_sent(self) -> None:
+        sent, self._on_first_sent = self._on_first_sent, None
         if sent is not None:
             sent()
 
-    def _failed(self, why: str) -> HandshakeFailed:
+    def _fail_handshake(self, reason: str) -> HandshakeFailed:
         before = self.session.phase
-        self.session.fail_handshake(why)
-        self.phase_changed(before)
-        return HandshakeFailed(why)
+        self.session.fail_handshake(reason)
+        self.report_phase_change(before)
+        return HandshakeFailed(reason)
 
     def asking(self, request: RequestId, *, begun: bool) -> None:
         """Somebody is asked who we are, or has been."""
@@ -181,69 +187,69 @@ class Connection(connection.Connection):
         """Whether the server still answers a ping. Those who ask at the same time share one."""
         if self.gone.done():
             return False
-        if self._probing is None:
-            self._probing = self.loop.create_task(self._probe())
-            self._probing.add_done_callback(self._probed)
-        return await asyncio.shield(self._probing)
+        if self._ping_task is None:
+            self._ping_task = self.loop.create_task(self._ping_server())
+            self._ping_task.add_done_callback(self._on_ping_done)
+        return await asyncio.shield(self._ping_task)
 
     @property
     def modern(self) -> bool:
         """Whether every request stands for itself."""
-        return self.session.stamp is not None
+        return self.session.client_envelope is not None
 
     @property
-    def augments(self) -> bool:
+    def supports_task_augmentation(self) -> bool:
         """Whether a request may ask to be run as a task."""
         return self.session.revision is Revision.V2025_11_25
 
     @property
-    def minds_keys(self) -> bool:
+    def supports_idempotency_keys(self) -> bool:
         """Whether the server does once what is asked under one idempotency key, whatever becomes of its process."""
         return self.session.has(Side.SERVER, f"experimental.{IDEMPOTENCY}")
 
     @property
-    def repeats(self) -> bool:
+    def mirrors_arguments(self) -> bool:
         """Whether arguments of tools are said a second time, outside of the message."""
-        return self.modern and isinstance(self.channel, Repeating)
+        return self.modern and isinstance(self.channel, MirroringChannel)
 
     @property
-    def sign_of_life(self) -> str:
+    def liveness_method(self) -> str:
         """What a server is asked that shall only show that it is there."""
         return "server/discover" if self.modern else "ping"
 
-    def dispatch(self, call: Running, params: Any) -> Any:
+    def dispatch(self, call: IncomingRequest, params: Any) -> Any:
         """Puts a question of the server's to whoever answers it."""
         return self._dispatcher.dispatch(self, call, params)
 
-    async def _probe(self) -> bool:
+    async def _ping_server(self) -> bool:
         try:
-            await self.request(self.sign_of_life, Empty())
+            await self.request(self.liveness_method, Empty())
         except (ProtocolError, ConnectionClosed):  # no answer in time, or no line to ask on
             return False
         except PeerError:
             pass  # an error is an answer, too
         return True
 
-    def _probed(self, _: "asyncio.Task[bool]") -> None:
-        self._probing = None
+    def _on_ping_done(self, _: "asyncio.Task[bool]") -> None:
+        self._ping_task = None
 
     def give_up(self, reason: str) -> None:
         """Treats a server that does not answer as one that has gone; its channel is closed at leisure."""
-        self.closed(Closed(reason))
+        self.closed(ChannelClosed(reason))
 
-    def _bury(self) -> None:
+    def _on_keepalive_failed(self) -> None:
         self.give_up(KEEPALIVE_FAILED)
 
-    def closed(self, closed: Closed) -> None:
+    def closed(self, closed: ChannelClosed) -> None:
         """The channel is gone, or was given up before."""
         if not self.gone.done():
-            self._introduced()  # the line may have broken with that very request
+            self._on_initialize_sent()  # the line may have broken with that very request
             super().closed(closed)
             self.gone.set_result(closed)
 
-    def ending(self, closed: Closed) -> Signal:
+    def ending(self, closed: ChannelClosed) -> Signal:
         """Whether the line is closed, lost for now or failed for good."""
-        return self._meaning(self, closed)
+        return self._classify_close(self, closed)
 
     @property
     def ready(self) -> bool:

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple, cast
 import msgspec
 from msgspec import Struct
 
-from trunkline.auth.page_policy import page
-from trunkline.auth.ssrf import Reach, Refused
+from trunkline.auth.page_policy import parse_page_url
+from trunkline.auth.ssrf import EgressDenied, EgressPolicy
 from trunkline.errors import InvalidParams, MisuseError, RegistrationError
 from trunkline.protocol.types import (
     BooleanSchema,
@@ -24,9 +24,9 @@ from trunkline.protocol.types import (
 )
 from trunkline.registry.validators import form_validator
 
-__all__ = ["Choice", "FormField", "Question", "UrlQuestion", "checked", "unusable"]
+__all__ = ["Choice", "FormField", "Question", "UrlQuestion", "unusable_url_error", "validate_answer"]
 
-Kind = Literal["text", "number", "integer", "yes_no", "choice", "choices"]
+FieldKind = Literal["text", "number", "integer", "yes_no", "choice", "choices"]
 
 
 class Choice(NamedTuple):
@@ -40,7 +40,7 @@ class FormField(Struct, frozen=True):
     """One field of a form, whatever form the schema has it in."""
 
     name: str
-    kind: Kind
+    kind: FieldKind
     title: str
     description: str
     required: bool
@@ -64,8 +64,8 @@ class Question(Struct, frozen=True):
         if form is None:
             raise InvalidParams("elicitation/create needs a requestedSchema")
         required = frozenset(form.required or ())
-        fields = tuple(_field(name, schema, name in required) for name, schema in form.properties.items())
-        question = cls(params.message, fields, _as_schema(form))
+        fields = tuple(_make_field(name, schema, name in required) for name, schema in form.properties.items())
+        question = cls(params.message, fields, _to_json_schema(form))
         try:
             form_validator(question.schema)
         except RegistrationError as error:
@@ -87,28 +87,28 @@ class UrlQuestion(Struct, frozen=True):
     elicitation_id: str | None = None
 
     @classmethod
-    def of(cls, params: ElicitParams, reach: Reach = Reach(loopback=True)) -> "UrlQuestion":  # noqa: B008 - frozen
+    def of(cls, params: ElicitParams, reach: EgressPolicy = EgressPolicy(loopback=True)) -> "UrlQuestion":  # noqa: B008 - frozen
         """What the params of a request ask. Raises `InvalidParams` for a URL that must not be opened, as far as that
         can be told without looking up its host."""
         try:
-            there = page(params.url or "", reach)
-        except Refused as refused:
-            raise unusable(refused) from None
+            there = parse_page_url(params.url or "", reach)
+        except EgressDenied as refused:
+            raise unusable_url_error(refused) from None
         return cls(params.message, there.url, there.host, params.elicitation_id)
 
 
-def unusable(refused: Refused) -> InvalidParams:
+def unusable_url_error(refused: EgressDenied) -> InvalidParams:
     """The error for a URL that must not be opened."""
     return InvalidParams(f"the URL of an elicitation cannot be used: {refused}")
 
 
-def checked(question: Question, given: Any) -> ElicitResult:
+def validate_answer(question: Question, answer: Any) -> ElicitResult:
     """The answer to a question, completed and checked. Raises `MisuseError` for one that the form does not allow."""
-    if given is None:
+    if answer is None:
         return ElicitResult("decline")
-    if isinstance(given, ElicitResult) and given.action != "accept":
-        return given
-    content: Any = (given.content or {}) if isinstance(given, ElicitResult) else _plain(given)
+    if isinstance(answer, ElicitResult) and answer.action != "accept":
+        return answer
+    content: Any = (answer.content or {}) if isinstance(answer, ElicitResult) else _to_content(answer)
     filled = {**question.defaults, **content}
     faults = form_validator(question.schema).faults(filled)
     if faults:
@@ -117,18 +117,18 @@ def checked(question: Question, given: Any) -> ElicitResult:
     return ElicitResult("accept", filled)
 
 
-def _plain(given: Any) -> dict[str, Any]:
-    content: Any = msgspec.to_builtins(given)
+def _to_content(answer: Any) -> dict[str, Any]:
+    content: Any = msgspec.to_builtins(answer)
     if not isinstance(content, dict):
-        raise MisuseError(f"an elicitation is answered with what was filled in, or None, not {type(given).__name__}")
+        raise MisuseError(f"an elicitation is answered with what was filled in, or None, not {type(answer).__name__}")
     return cast("dict[str, Any]", content)
 
 
 # --- forms ---------------------------------------------------------------------------------------
 
 
-def _field(name: str, schema: Any, required: bool) -> FormField:
-    kind, choices = _kind(schema)
+def _make_field(name: str, schema: Any, required: bool) -> FormField:
+    kind, choices = _classify_schema(schema)
     return FormField(
         name=name,
         kind=kind,
@@ -142,12 +142,12 @@ def _field(name: str, schema: Any, required: bool) -> FormField:
     )
 
 
-def _kind(schema: Any) -> tuple[Kind, tuple[Choice, ...]]:
+def _classify_schema(schema: Any) -> tuple[FieldKind, tuple[Choice, ...]]:
     match schema:
         case MultiSelectEnumSchema(items=items):
-            return "choices", _choices(items.enum, None, items.any_of)
+            return "choices", _make_choices(items.enum, None, items.any_of)
         case StringSchema():
-            choices = _choices(schema.enum, schema.enum_names, schema.one_of)
+            choices = _make_choices(schema.enum, schema.enum_names, schema.one_of)
             return ("choice" if choices else "text"), choices
         case IntegerSchema():
             return "integer", ()
@@ -159,14 +159,14 @@ def _kind(schema: Any) -> tuple[Kind, tuple[Choice, ...]]:
             raise InvalidParams(f"a form cannot have a field of type {type(schema).__name__}")
 
 
-def _choices(values: list[str] | None, names: list[str] | None, titled: Any) -> tuple[Choice, ...]:
+def _make_choices(values: list[str] | None, names: list[str] | None, titled: Any) -> tuple[Choice, ...]:
     if titled:
         return tuple(Choice(option.const, option.title) for option in titled)
     shown = names if names and len(names) == len(values or []) else values
     return tuple(map(Choice, values or [], shown or []))
 
 
-def _as_schema(form: RequestedSchema) -> dict[str, Any]:
+def _to_json_schema(form: RequestedSchema) -> dict[str, Any]:
     """The form as JSON Schema; it takes nothing that it does not ask for."""
     schema: dict[str, Any] = msgspec.to_builtins(form)
     return {**schema, "additionalProperties": False}

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import urlsplit
 
-from trunkline.auth.page_policy import judge, judge_now, page
-from trunkline.auth.ssrf import Reach, Refused
-from trunkline.client.connection import Connection
-from trunkline.client.elicitation import Question, UrlQuestion, checked, unusable
-from trunkline.client.tasks.hosted import OwnTasks
+from trunkline.auth.page_policy import check_page_addresses, check_page_addresses_blocking, parse_page_url
+from trunkline.auth.ssrf import EgressDenied, EgressPolicy
+from trunkline.client.connection import ClientConnection
+from trunkline.client.elicitation import Question, UrlQuestion, unusable_url_error, validate_answer
+from trunkline.client.tasks.hosted import HostedTasks
 from trunkline.errors import InvalidParams, MisuseError
-from trunkline.protocol.inflight import Running
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.meta import progress_token
 from trunkline.protocol.types import (
     CreateMessageParams,
@@ -30,13 +30,13 @@ from trunkline.protocol.types import (
     Root,
     TextContent,
 )
-from trunkline.registry.handlers import OnThread
-from trunkline.registry.signatures import called
+from trunkline.registry.handlers import ThreadCall
+from trunkline.registry.signatures import underlying_function
 from trunkline.rpc.dispatch import Feature
-from trunkline.rpc.progress import report
+from trunkline.rpc.progress import report_progress
 from trunkline.rpc.run_handler import Work
 
-__all__ = ["Answering", "Answers", "Elicit", "OpenUrl", "RootLike", "Sample", "root_of"]
+__all__ = ["CallbackContext", "Elicit", "HostCallbacks", "OpenUrl", "RootLike", "Sample", "to_root"]
 
 RootLike = Root | str | Path
 """A root, its `file:` URI, or a path."""
@@ -44,28 +44,28 @@ RootLike = Root | str | Path
 _Q = TypeVar("_Q")
 _R = TypeVar("_R")
 
-_Function = Callable[[_Q], _R] | Callable[[_Q, "Answering"], _R]
+_Callback = Callable[[_Q], _R] | Callable[[_Q, "CallbackContext"], _R]
 """A function that answers a question; it may have a second parameter, for an `Answering`."""
 
-Sample = _Function[CreateMessageParams, CreateMessageResult | str | Awaitable[CreateMessageResult | str]]
+Sample = _Callback[CreateMessageParams, CreateMessageResult | str | Awaitable[CreateMessageResult | str]]
 """Writes the next message, of `CreateMessageParams`; plain text will do."""
 
-Elicit = _Function[Question, ElicitResult | Mapping[str, Any] | None | Awaitable[Any]]
+Elicit = _Callback[Question, ElicitResult | Mapping[str, Any] | None | Awaitable[Any]]
 """Asks the user a `Question`: gives what was filled in, or None if the user declines; or a whole `ElicitResult`."""
 
-OpenUrl = _Function[UrlQuestion, bool | ElicitResult | Awaitable[Any]]
+OpenUrl = _Callback[UrlQuestion, bool | ElicitResult | Awaitable[Any]]
 """Asks the user whether to go to the URL of a `UrlQuestion`, and goes there if so. Says whether the user agreed."""
 
-_Run = Callable[[Any, "Answering", Callable[[Any], Any]], Work]
+_RunCallback = Callable[[Any, "CallbackContext", Callable[[Any], Any]], Work]
 """Asks a function: the question, what goes with it, and what makes the answer of its value."""
 
 _HOST_MODEL: Final = "unspecified"  # the name of the model behind a message that was given as plain text
 
 
-class Answering:
+class CallbackContext:
     """A question of a server's that is being answered, for functions that have a second parameter."""
 
-    def __init__(self, connection: Connection, call: Running) -> None:
+    def __init__(self, connection: ClientConnection, call: IncomingRequest) -> None:
         self._connection = connection
         self._call = call
 
@@ -76,10 +76,10 @@ class Answering:
 
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Reports progress, if the server wants to hear of it. It must grow. Callable from any thread."""
-        self._connection.post(partial(report, self._connection, self._call, progress, total, message))
+        self._connection.post(partial(report_progress, self._connection, self._call, progress, total, message))
 
 
-class Answers:
+class HostCallbacks:
     """The functions of a host application that answer a server."""
 
     def __init__(
@@ -90,18 +90,18 @@ class Answers:
         elicitation: Elicit | None = None,
         open_url: OpenUrl | None = None,
         roots: Iterable[RootLike] | None = None,
-        reach: Reach = Reach(loopback=True),  # noqa: B008 - frozen
+        reach: EgressPolicy = EgressPolicy(loopback=True),  # noqa: B008 - frozen
     ) -> None:
         """`reach` is how far the URLs may lead that a server wants its user to open."""
         if sampling_tools and sampling is None:
             raise MisuseError("sampling_tools=True says that the sampling function can deal with tools; give one")
-        self._sampling = None if sampling is None else _prepared(sampling)
+        self._sampling = None if sampling is None else _adapt_callback(sampling)
         self._sampling_tools = sampling_tools
-        self._elicitation = None if elicitation is None else _prepared(elicitation)
+        self._elicitation = None if elicitation is None else _adapt_callback(elicitation)
         self._reach = reach
-        self._open_url = None if open_url is None else _prepared(open_url, _Judge(reach))
-        self.tasks = OwnTasks()
-        self.roots = None if roots is None else [root_of(root) for root in roots]
+        self._open_url = None if open_url is None else _adapt_callback(open_url, _UrlCheck(reach))
+        self.tasks = HostedTasks()
+        self.roots = None if roots is None else [to_root(root) for root in roots]
 
     def capabilities(self) -> dict[str, Any]:
         """What is declared to servers."""
@@ -131,79 +131,83 @@ class Answers:
             },
         )
 
-    def _list_roots(self, connection: Connection, call: Running, params: Empty) -> ListRootsResult:  # noqa: ARG002
+    def _list_roots(self, connection: ClientConnection, call: IncomingRequest, params: Empty) -> ListRootsResult:  # noqa: ARG002
         return ListRootsResult(self.roots or [])
 
-    def _sample(self, connection: Connection, call: Running, params: CreateMessageParams) -> Work:
+    def _sample(self, connection: ClientConnection, call: IncomingRequest, params: CreateMessageParams) -> Work:
         if params.tools is not None and not self._sampling_tools:
             raise InvalidParams("this client's sampling takes no tools")  # sampling, "Tools": not declared
         call.token = progress_token(params.meta)
-        run = cast("_Run", self._sampling)  # declared, or nobody could have asked
-        return self.tasks.run(connection, call, params, lambda call: run(params, Answering(connection, call), _message))
+        run = cast("_RunCallback", self._sampling)  # declared, or nobody could have asked
+        return self.tasks.run(
+            connection, call, params, lambda call: run(params, CallbackContext(connection, call), _to_message)
+        )
 
-    def _elicit(self, connection: Connection, call: Running, params: ElicitParams) -> Work:
+    def _elicit(self, connection: ClientConnection, call: IncomingRequest, params: ElicitParams) -> Work:
         call.token = progress_token(params.meta)
-        start = self._elicitation_of(params, connection)
+        start = self._prepare_elicitation(params, connection)
         return self.tasks.run(connection, call, params, start)
 
-    def _elicitation_of(self, params: ElicitParams, connection: Connection) -> Callable[[Running], Work]:
+    def _prepare_elicitation(
+        self, params: ElicitParams, connection: ClientConnection
+    ) -> Callable[[IncomingRequest], Work]:
         """What puts a question to the user. Raises `InvalidParams` for one that cannot be put."""
         if params.mode == "url":
             if self._open_url is None:
                 raise InvalidParams("this client opens no URLs")
             open_url, place = self._open_url, UrlQuestion.of(params, self._reach)
-            return lambda call: open_url(place, Answering(connection, call), _consent)
+            return lambda call: open_url(place, CallbackContext(connection, call), _to_consent)
         if self._elicitation is None:
             raise InvalidParams("this client shows no forms")
         elicit, question = self._elicitation, Question.of(params)
-        return lambda call: elicit(question, Answering(connection, call), partial(checked, question))
+        return lambda call: elicit(question, CallbackContext(connection, call), partial(validate_answer, question))
 
 
-def _pong(connection: Connection, call: Running, params: Empty) -> Empty:  # noqa: ARG001
+def _pong(connection: ClientConnection, call: IncomingRequest, params: Empty) -> Empty:  # noqa: ARG001
     return Empty()
 
 
-class _Judge:
+class _UrlCheck:
     """Judges the URL of a question once more, by the addresses that its host has, before its function is called."""
 
-    def __init__(self, reach: Reach) -> None:
+    def __init__(self, reach: EgressPolicy) -> None:
         self._reach = reach
 
     async def judge(self, question: UrlQuestion) -> None:
         try:
-            await judge(page(question.url, self._reach), self._reach)
-        except Refused as refused:
-            raise unusable(refused) from None
+            await check_page_addresses(parse_page_url(question.url, self._reach), self._reach)
+        except EgressDenied as refused:
+            raise unusable_url_error(refused) from None
 
-    def judge_now(self, question: UrlQuestion) -> None:
+    def check_blocking(self, question: UrlQuestion) -> None:
         try:
-            judge_now(page(question.url, self._reach), self._reach)
-        except Refused as refused:
-            raise unusable(refused) from None
+            check_page_addresses_blocking(parse_page_url(question.url, self._reach), self._reach)
+        except EgressDenied as refused:
+            raise unusable_url_error(refused) from None
 
 
-def _prepared(function: Callable[..., Any], judged: _Judge | None = None) -> "_Run":
+def _adapt_callback(function: Callable[..., Any], url_check: _UrlCheck | None = None) -> "_RunCallback":
     """How a function is asked, found out once."""
-    count = _parameters(function)
-    waits = inspect.iscoroutinefunction(called(function))
+    count = _count_parameters(function)
+    waits = inspect.iscoroutinefunction(underlying_function(function))
 
-    async def wait(question: Any, answering: Answering, finish: Callable[[Any], Any]) -> Any:
-        if judged is not None:
-            await judged.judge(question)
+    async def wait(question: Any, answering: CallbackContext, finish: Callable[[Any], Any]) -> Any:
+        if url_check is not None:
+            await url_check.judge(question)
         return finish(await function(*(question, answering)[:count]))
 
-    def call(question: Any, answering: Answering) -> Any:
-        if judged is not None:
-            judged.judge_now(question)
+    def call(question: Any, answering: CallbackContext) -> Any:
+        if url_check is not None:
+            url_check.check_blocking(question)
         return function(*(question, answering)[:count])
 
-    def run(question: Any, answering: Answering, finish: Callable[[Any], Any]) -> Work:
-        return wait(question, answering, finish) if waits else OnThread(partial(call, question, answering), finish)
+    def run(question: Any, answering: CallbackContext, finish: Callable[[Any], Any]) -> Work:
+        return wait(question, answering, finish) if waits else ThreadCall(partial(call, question, answering), finish)
 
     return run
 
 
-def _parameters(function: Callable[..., Any]) -> int:
+def _count_parameters(function: Callable[..., Any]) -> int:
     """How many of the question and the `Answering` a function takes."""
     try:
         inspect.signature(function).bind(None, None)
@@ -212,23 +216,23 @@ def _parameters(function: Callable[..., Any]) -> int:
     return 2
 
 
-def _message(given: Any) -> CreateMessageResult:
-    if isinstance(given, str):
-        return CreateMessageResult("assistant", TextContent(given), _HOST_MODEL, "endTurn")
-    if isinstance(given, CreateMessageResult):
-        return given
-    raise MisuseError(f"a sampling function gives a CreateMessageResult or text, not {type(given).__name__}")
+def _to_message(value: Any) -> CreateMessageResult:
+    if isinstance(value, str):
+        return CreateMessageResult("assistant", TextContent(value), _HOST_MODEL, "endTurn")
+    if isinstance(value, CreateMessageResult):
+        return value
+    raise MisuseError(f"a sampling function gives a CreateMessageResult or text, not {type(value).__name__}")
 
 
-def _consent(given: Any) -> ElicitResult:
-    if isinstance(given, ElicitResult):
-        return given
-    if isinstance(given, bool):
-        return ElicitResult("accept" if given else "decline")
-    raise MisuseError(f"open_url says True or False, or gives an ElicitResult, not {type(given).__name__}")
+def _to_consent(value: Any) -> ElicitResult:
+    if isinstance(value, ElicitResult):
+        return value
+    if isinstance(value, bool):
+        return ElicitResult("accept" if value else "decline")
+    raise MisuseError(f"open_url says True or False, or gives an ElicitResult, not {type(value).__name__}")
 
 
-def root_of(root: RootLike) -> Root:
+def to_root(root: RootLike) -> Root:
     """A root, of whatever stands for one. Raises `MisuseError` for what is not below `file:`."""
     if isinstance(root, Path):
         name = os.fsencode(root.name).decode(errors="replace")  # JSON carries no bytes that are not UTF-8

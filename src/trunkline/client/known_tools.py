@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from trunkline.client.rebuild import rebuilder
 from trunkline.errors import RegistrationError
-from trunkline.protocol.headers import InvalidAnnotation, Mirror, annotations
+from trunkline.protocol.headers import InvalidAnnotation, MirroredArgument, annotations
 from trunkline.protocol.types import Tool
 from trunkline.registry.validators import Fault, PeerValidator
 
-__all__ = ["Catalogue", "KnownTool"]
+__all__ = ["KnownTool", "KnownTools"]
 
 _log: Final = logging.getLogger("trunkline")
 
@@ -45,7 +45,7 @@ class KnownTool:
             return structured
 
     @cached_property
-    def mirrors(self) -> Sequence[Mirror]:
+    def mirrors(self) -> Sequence[MirroredArgument]:
         """The arguments that are said a second time, where calls have an outside."""
         try:
             return annotations(self.tool.input_schema)
@@ -71,34 +71,34 @@ class KnownTool:
             return []
 
 
-class Catalogue:
+class KnownTools:
     """The tools of one server."""
 
     def __init__(self) -> None:
         self.wanted = False  # whether anybody has ever asked for it
         self.changes = 0
-        self._read_at = -1  # how many changes it takes account of
+        self._changes_when_read = -1  # how many changes it takes account of
         self._tools: dict[str, KnownTool] = {}
-        self._left_out: set[tuple[str, str]] = set()  # tools that were warned of, and why
+        self._warned: set[tuple[str, str]] = set()  # tools that were warned of, and why
 
     @property
     def fresh(self) -> bool:
         """Whether it has been read, and nothing has changed since."""
-        return self._read_at == self.changes
+        return self._changes_when_read == self.changes
 
     def fill(self, tools: Iterable[Tool] | None, changes: int) -> None:
         """Takes what the server has listed, None if it would not; and how many changes there had been before that."""
         if tools is not None:
-            self._tools = {tool.name: self._known(tool) for tool in tools}
-        self._read_at = changes
+            self._tools = {tool.name: self._reuse_or_create(tool) for tool in tools}
+        self._changes_when_read = changes
 
-    def _known(self, tool: Tool) -> KnownTool:
+    def _reuse_or_create(self, tool: Tool) -> KnownTool:
         """What is known of a tool; the same as before if it is described as before, since its schemas are compiled and
         the log has been told what is wrong with them."""
         before = self._tools.get(tool.name)
         return KnownTool(tool) if before is None or before.tool != tool else before
 
-    def stale(self) -> None:
+    def mark_stale(self) -> None:
         """What is known may have changed."""
         self.changes += 1
 
@@ -106,12 +106,12 @@ class Catalogue:
         """A tool by its name, as far as it is known."""
         return self._tools.get(name)
 
-    def mirrors(self, name: str) -> Sequence[Mirror]:
+    def mirrors(self, name: str) -> Sequence[MirroredArgument]:
         """The arguments of a tool that are said a second time, as far as they are known."""
         known = self._tools.get(name)
         return () if known is None else known.mirrors
 
-    def callable(self, tools: Iterable[Tool]) -> list[Tool]:
+    def filter_callable(self, tools: Iterable[Tool]) -> list[Tool]:
         """Those tools that can be called where arguments are said a second time: it must be clear which. Of the others
         the log tells, once."""
         return [tool for tool in tools if self._is_callable(tool)]
@@ -120,8 +120,8 @@ class Catalogue:
         try:
             annotations(tool.input_schema)
         except InvalidAnnotation as error:
-            if (told := (tool.name, str(error))) not in self._left_out:
-                self._left_out.add(told)
+            if (told := (tool.name, str(error))) not in self._warned:
+                self._warned.add(told)
                 _log.warning("the tool %r is left out: %s", *told)
             return False
         return True

@@ -7,26 +7,26 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from trunkline.client.connection import Connection
+from trunkline.client.connection import ClientConnection
 from trunkline.config import Settings
 from trunkline.errors import CapabilityNotSupported, ConnectionClosed, PeerError, ProtocolError, RequestTimeout
-from trunkline.protocol.capabilities import declared
-from trunkline.protocol.inflight import Awaited
+from trunkline.protocol.capabilities import is_declared
+from trunkline.protocol.inflight import OutgoingRequest
 from trunkline.protocol.meta import SUBSCRIPTION_ID
 from trunkline.protocol.methods import Side
 from trunkline.protocol.types import ListenParams, SubscriptionFilter, SubscriptionsAcknowledgedParams
 
-__all__ = ["Listening", "wanted_of"]
+__all__ = ["ListenSubscription", "build_filter"]
 
 _KINDS: Final = ("tools", "prompts", "resources")
-_MOST_DOUBLINGS: Final = 16  # of a wait; more is beyond any setting, and at last beyond what a float can hold
+_MAX_DOUBLINGS: Final = 16  # of a wait; more is beyond any setting, and at last beyond what a float can hold
 
 
-def wanted_of(
+def build_filter(
     capabilities: Mapping[str, Any], uris: Iterable[str], tasks: Iterable[str] = ()
 ) -> SubscriptionFilter | None:
     """What can be heard of, of a server with these capabilities; None if there is nothing."""
-    wanted: Any = {f"{kind}_list_changed": True for kind in _KINDS if declared(capabilities, f"{kind}.listChanged")}
+    wanted: Any = {f"{kind}_list_changed": True for kind in _KINDS if is_declared(capabilities, f"{kind}.listChanged")}
     if watched := list(uris):
         wanted["resource_subscriptions"] = watched
     if followed := list(tasks):
@@ -34,79 +34,81 @@ def wanted_of(
     return SubscriptionFilter(**wanted) if wanted else None
 
 
-class Listening:
+class ListenSubscription:
     """Keeps the request open on one connection."""
 
     def __init__(
         self,
-        connection: Connection,
-        watched: Callable[[], Iterable[str]],
-        missed: Callable[[], None],
-        followed: Callable[[], Iterable[str]] = tuple,
+        connection: ClientConnection,
+        resource_uris: Callable[[], Iterable[str]],
+        on_missed: Callable[[], None],
+        task_ids: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         """`watched` gives the resources that are subscribed to, `followed` the tasks that are waited for; `missed` is
         told when something may not have been heard."""
-        self._turn = asyncio.Lock()  # whoever changes what is listened to must not overlook what another just has
+        self._lock = asyncio.Lock()  # whoever changes what is listened to must not overlook what another just has
         self._connection = connection
-        self._watched = watched
-        self._missed = missed
-        self._followed = followed
-        self._tells: frozenset[str] | None = frozenset()  # tasks that it was asked for; None: it tells of none
-        self._current: Awaited | None = None
-        self._acknowledged: dict[Any, asyncio.Future[SubscriptionFilter]] = {}
-        self._broken = asyncio.Event()  # it has ended, and is to be made again
+        self._resource_uris = resource_uris
+        self._on_missed = on_missed
+        self._task_ids = task_ids
+        self._requested_tasks: frozenset[str] | None = (
+            frozenset()
+        )  # tasks that it was asked for; None: it tells of none
+        self._current: OutgoingRequest | None = None
+        self._acknowledgements: dict[Any, asyncio.Future[SubscriptionFilter]] = {}
+        self._reopen_needed = asyncio.Event()  # it has ended, and is to be made again
 
-    def acknowledged(self, params: SubscriptionsAcknowledgedParams) -> None:
+    def on_acknowledged(self, params: SubscriptionsAcknowledgedParams) -> None:
         """The server tells what it will tell of."""
-        waiting = self._acknowledged.pop((params.meta or {}).get(SUBSCRIPTION_ID), None)
+        waiting = self._acknowledgements.pop((params.meta or {}).get(SUBSCRIPTION_ID), None)
         if waiting is not None and not waiting.done():
             waiting.set_result(params.notifications)
 
     async def begin(self) -> None:
         """Asks to hear of all that can be heard of."""
-        async with self._turn:
-            await self._listen(self._watched(), self._connection.settings.quick_timeout)
+        async with self._lock:
+            await self._replace_request(self._resource_uris(), self._connection.settings.quick_timeout)
 
-    async def watch(self, uri: str, timeout: float | None, *, more: bool) -> None:
+    async def watch(self, uri: str, timeout: float | None, *, subscribe: bool) -> None:
         """Asks to hear of one resource more, or less. Raises `CapabilityNotSupported` if the server does not tell of
         it."""
         refused = CapabilityNotSupported("resources/subscribe", "resources.subscribe")
         if not self._connection.session.has(Side.SERVER, "resources.subscribe"):
             raise refused
-        async with self._turn:
-            uris = {one: None for one in (*self._watched(), uri) if more or one != uri}
-            granted = await self._listen(uris, timeout or self._connection.settings.quick_timeout)
-        if more and uri not in (granted.resource_subscriptions or ()):
+        async with self._lock:
+            uris = {one: None for one in (*self._resource_uris(), uri) if subscribe or one != uri}
+            granted = await self._replace_request(uris, timeout or self._connection.settings.quick_timeout)
+        if subscribe and uri not in (granted.resource_subscriptions or ()):
             raise refused
 
     async def follow(self) -> None:
         """Asks to hear of the tasks that are waited for, too. A server that refuses is not asked again."""
-        async with self._turn:
-            if self._tells is None or self._tells.issuperset(self._followed()):
+        async with self._lock:
+            if self._requested_tasks is None or self._requested_tasks.issuperset(self._task_ids()):
                 return
             try:
-                granted = await self._listen(self._watched(), self._connection.settings.quick_timeout)
+                granted = await self._replace_request(self._resource_uris(), self._connection.settings.quick_timeout)
             except ConnectionClosed:
                 return
             except (PeerError, ProtocolError):
-                self._tells = None
+                self._requested_tasks = None
             else:
                 if not granted.task_ids:
-                    self._tells = None
+                    self._requested_tasks = None
 
-    async def _listen(self, uris: Iterable[str], timeout: float | None) -> SubscriptionFilter:
+    async def _replace_request(self, uris: Iterable[str], timeout: float | None) -> SubscriptionFilter:
         """Asks to hear of something, in place of what was asked before; gives what the server will tell of."""
         agreed = self._connection.session.negotiated
-        tasks = () if self._tells is None else tuple(self._followed())
-        wanted = None if agreed is None else wanted_of(agreed.server, uris, tasks)
+        tasks = () if self._requested_tasks is None else tuple(self._task_ids())
+        wanted = None if agreed is None else build_filter(agreed.server, uris, tasks)
         former = self._current
         if wanted is None:
             self._current = None
             granted = SubscriptionFilter()
         else:
             granted = await self._ask(wanted, timeout)
-            if self._tells is not None:
-                self._tells = frozenset(tasks)
+            if self._requested_tasks is not None:
+                self._requested_tasks = frozenset(tasks)
         if former is not None:
             self._connection.forget(former)
         return granted
@@ -115,74 +117,76 @@ class Listening:
         asked = self._connection.ask("subscriptions/listen", ListenParams(wanted))
         asked.waiter.add_done_callback(partial(self._ended, asked))
         try:
-            granted = await self._granted(asked, timeout)
+            granted = await self._wait_acknowledged(asked, timeout)
         except (ConnectionClosed, RequestTimeout):
             if self._current is None:
-                self._broken.set()
+                self._reopen_needed.set()
             raise
         finally:
-            self._acknowledged.pop(asked.id, None)
+            self._acknowledgements.pop(asked.id, None)
             if self._current is not asked:
                 self._connection.forget(asked)
         return granted
 
-    async def _granted(self, asked: Awaited, timeout: float | None) -> SubscriptionFilter:
-        granted = self._acknowledged[asked.id] = self._connection.loop.create_future()
-        await asyncio.wait([granted, asked.waiter], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    async def _wait_acknowledged(self, request: OutgoingRequest, timeout: float | None) -> SubscriptionFilter:
+        granted = self._acknowledgements[request.id] = self._connection.loop.create_future()
+        await asyncio.wait([granted, request.waiter], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         if not granted.done():
-            if not asked.waiter.done():
+            if not request.waiter.done():
                 raise RequestTimeout("subscriptions/listen", timeout or 0.0)
-            asked.waiter.result()  # raises why
+            request.waiter.result()  # raises why
             raise ConnectionClosed("the server ended subscriptions/listen before it had begun")
-        self._current = asked
-        self._broken.clear()
-        if asked.waiter.done():
-            self._ended(asked, asked.waiter)
+        self._current = request
+        self._reopen_needed.clear()
+        if request.waiter.done():
+            self._ended(request, request.waiter)
         return granted.result()
 
-    def _ended(self, asked: Awaited, waiter: "asyncio.Future[Any]") -> None:
+    def _ended(self, request: OutgoingRequest, waiter: "asyncio.Future[Any]") -> None:
         """The server has ended it, or the answer is lost. Why, does not matter: it is made again."""
         if not waiter.cancelled():
             waiter.exception()
-        if asked is self._current:
+        if request is self._current:
             self._current = None
-            self._broken.set()
-            self._missed()
+            self._reopen_needed.set()
+            self._on_missed()
 
     async def keep(self) -> None:
         """Has it made again whenever it ends, until the connection does."""
         failures = 0
-        while await self._unless_gone(self._broken.wait()):
-            if not await self._unless_gone(asyncio.sleep(_pause(self._connection.settings, failures), True)):
+        while await self._wait_while_connected(self._reopen_needed.wait()):
+            if not await self._wait_while_connected(asyncio.sleep(_backoff(self._connection.settings, failures), True)):
                 return
-            failures = 0 if await self._try_again() else failures + 1
+            failures = 0 if await self._reopen() else failures + 1
 
-    async def _unless_gone(self, awaited: Coroutine[Any, Any, Any]) -> bool:
+    async def _wait_while_connected(self, work: Coroutine[Any, Any, Any]) -> bool:
         """Waits for something; False if the connection went first."""
-        gone, task = self._connection.gone, asyncio.ensure_future(awaited)
+        gone, task = self._connection.gone, asyncio.ensure_future(work)
         try:
             await asyncio.wait([gone, task], return_when=asyncio.FIRST_COMPLETED)
         finally:
             task.cancel()
         return not gone.done()
 
-    async def _try_again(self) -> bool:
-        async with self._turn:
-            self._broken.clear()
+    async def _reopen(self) -> bool:
+        async with self._lock:
+            self._reopen_needed.clear()
             if self._current is not None:
                 return True  # somebody else was faster
             try:
-                await self._listen(self._watched(), self._connection.settings.quick_timeout)
+                await self._replace_request(self._resource_uris(), self._connection.settings.quick_timeout)
             except (ConnectionClosed, PeerError, ProtocolError) as error:
-                self._tells = None if isinstance(error, PeerError) else self._tells  # perhaps that is why
+                self._requested_tasks = (
+                    None if isinstance(error, PeerError) else self._requested_tasks
+                )  # perhaps that is why
                 self._connection.dropped(f"nothing is heard of: {error}", "not_renewed")
-                self._broken.set()
+                self._reopen_needed.set()
                 return False
-        self._missed()
+        self._on_missed()
         return True
 
 
-def _pause(settings: Settings, failures: int) -> float:
+def _backoff(settings: Settings, failures: int) -> float:
     """Seconds until the next attempt: longer each time, and not the same for all."""
-    longer = min(settings.backoff_first * 2 ** min(failures, _MOST_DOUBLINGS), settings.backoff_longest)
+    longer = min(settings.backoff_first * 2 ** min(failures, _MAX_DOUBLINGS), settings.backoff_longest)
     return longer * (1 + settings.backoff_jitter * random.random())  # noqa: S311 - no secret depends on it

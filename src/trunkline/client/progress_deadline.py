@@ -4,34 +4,34 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
-__all__ = ["Patience", "Signs", "within"]
+__all__ = ["ProgressDeadline", "ProgressRelay", "run_until_deadline"]
 
 T = TypeVar("T")
-_MOMENT: Final = 0.001  # seconds
+_MIN_REMAINING: Final = 0.001  # seconds
 
 
-class Patience:
+class ProgressDeadline:
     """So many seconds from the last sign of life, on a clock that is given; without end if there are none."""
 
     def __init__(self, now: Callable[[], float], seconds: float | None) -> None:
         self._now = now
         self._seconds = seconds
-        self.started = self._since = now()
+        self.started = self._renewed_at = now()
 
     @property
-    def passed(self) -> float:
+    def elapsed(self) -> float:
         """Seconds since it began."""
         return self._now() - self.started
 
     @property
     def left(self) -> float | None:
         """Seconds until it ends, a moment at least; None if it does not."""
-        return None if self.due is None else max(self.due - self._now(), _MOMENT)
+        return None if self.due is None else max(self.due - self._now(), _MIN_REMAINING)
 
     @property
     def due(self) -> float | None:
         """When it ends, as far as that is known now; None if it does not."""
-        return None if self._seconds is None else self._since + self._seconds
+        return None if self._seconds is None else self._renewed_at + self._seconds
 
     @property
     def over(self) -> bool:
@@ -40,24 +40,24 @@ class Patience:
 
     def renew(self) -> None:
         """A sign of life."""
-        self._since = self._now()
+        self._renewed_at = self._now()
 
 
-class Signs:
+class ProgressRelay:
     """A function that is told of progress, and those to whom that is a sign of life."""
 
-    def __init__(self, told: Callable[[Any], Any]) -> None:
-        self._told = told
-        self.waiting: set[Patience] = set()
+    def __init__(self, callback: Callable[[Any], Any]) -> None:
+        self._callback = callback
+        self.waiting: set[ProgressDeadline] = set()
 
     def __call__(self, progress: Any) -> Any:
         """Something was told."""
         for patience in self.waiting:
             patience.renew()
-        return self._told(progress)
+        return self._callback(progress)
 
 
-async def within(
+async def run_until_deadline(
     work: Coroutine[Any, Any, T],
     due: Callable[[], float | None],
     now: Callable[[], float],

@@ -22,7 +22,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from trunkline.registry.complexity import complexity, resolve, size_of
+from trunkline.registry.complexity import complexity, resolve_reference, size_of
 
 __all__ = ["WRAPPED", "rebuilder"]
 
@@ -42,10 +42,10 @@ _TYPES: Final = _SCALARS | {"object", "array", "null"}
 _OPTIONS: Final = ("anyOf", "oneOf", "allOf")
 _INHERITED: Final = ("type", "format", "contentEncoding", "title", "required", "additionalProperties")  # by options
 _DEFINITIONS: Final = ("$defs", "definitions")
-_MOST_NODES: Final = 2000
-_MOST_STEPS: Final = 1_000_000  # to choose among options, each of 100 to 300 ns
-_EXACT: Final = 2**53  # integers up to here are floats, too
-_LONGEST_TITLE: Final = 100
+_MAX_NODES: Final = 2000
+_MAX_STEPS: Final = 1_000_000  # to choose among options, each of 100 to 300 ns
+_MAX_EXACT_FLOAT: Final = 2**53  # integers up to here are floats, too
+_MAX_TITLE: Final = 100
 
 Schema = Mapping[str, Any]
 Rebuild = Callable[[Any], Any]
@@ -55,7 +55,7 @@ def rebuilder(schema: Schema) -> Rebuild:
     """Return a function that rebuilds structured content, and unwraps a value that was wrapped to be an object."""
     properties: Any = schema.get("properties")
     wrapped = isinstance(properties, Mapping) and list(cast("Schema", properties)) == [WRAPPED]
-    rebuild, most = _compiled(cast("Schema", properties)[WRAPPED] if wrapped else schema, schema)
+    rebuild, most = _compile_schema(cast("Schema", properties)[WRAPPED] if wrapped else schema, schema)
 
     def unwrap_and_rebuild(value: Any) -> Any:
         inner: Any = cast("Schema", value).get(WRAPPED) if wrapped and isinstance(value, Mapping) else value
@@ -69,7 +69,7 @@ def rebuilder(schema: Schema) -> Rebuild:
     return unwrap_and_rebuild
 
 
-def _compiled(schema: Any, root: Schema) -> tuple[Rebuild | None, int | None]:
+def _compile_schema(schema: Any, root: Schema) -> tuple[Rebuild | None, int | None]:
     """Return what rebuilds values of a schema, None if they stay as they are; and the size of the largest value that is
     rebuilt, None if there is no limit."""
     try:
@@ -77,10 +77,10 @@ def _compiled(schema: Any, root: Schema) -> tuple[Rebuild | None, int | None]:
         if known is None:
             return None, None
         compiler = _Compiler(root)
-        rebuild = compiler.whole(schema).rebuild
+        rebuild = compiler.compile_root(schema).rebuild
     except (_TooLarge, LookupError, RecursionError):
         return None, None
-    return rebuild, _MOST_STEPS // known.steps if compiler.chooses else None
+    return rebuild, _MAX_STEPS // known.steps if compiler.has_unions else None
 
 
 class _TooLarge(Exception):
@@ -107,9 +107,9 @@ class _Node:
     @property
     def late(self) -> Rebuild | None:
         """`rebuild` for use in another node: looked up when it is called if this node is not compiled yet."""
-        return self.rebuild if self.ready else self._rebuild_late
+        return self.rebuild if self.ready else self._rebuild_lazily
 
-    def _rebuild_late(self, value: Any) -> Any:
+    def _rebuild_lazily(self, value: Any) -> Any:
         return value if self.rebuild is None else self.rebuild(value)
 
     def fits(self, value: Any) -> bool:
@@ -119,7 +119,7 @@ class _Node:
         if not self._resembles(value):
             return False
         if self.parse is not None:
-            return _parsed(self.parse, value) is not value
+            return _parse_or_keep(self.parse, value) is not value
         if isinstance(value, dict):
             return self._has_members(cast("dict[str, Any]", value))
         items = cast("list[Any]", value) if isinstance(value, list) else None
@@ -139,9 +139,9 @@ class _Node:
         would grow exponentially with the depth of a recursive union."""
         if self.options is not None:
             return any(option._resembles(value) for option in self.options)
-        if self.type is not None and not _is_of(self.type, value):
+        if self.type is not None and not _has_json_type(self.type, value):
             return False
-        return self.consts is None or any(_equal(value, const) for const in self.consts)
+        return self.consts is None or any(_json_equal(value, const) for const in self.consts)
 
 
 class _Compiler:
@@ -151,9 +151,9 @@ class _Compiler:
         self._root = root
         self._referred: dict[str, _Node] = {}
         self._nodes = 0
-        self.chooses = False  # whether values have to be compared with several options
+        self.has_unions = False  # whether values have to be compared with several options
 
-    def whole(self, schema: Any) -> _Node:
+    def compile_root(self, schema: Any) -> _Node:
         """The node of the root, or of a value that is wrapped in it. A root that repeats one of its definitions, as
         that of a recursive class does, is this definition."""
         if schema is not self._root:
@@ -170,26 +170,26 @@ class _Compiler:
         """The node of a schema; that of a reference is shared."""
         if isinstance(schema, Mapping) and isinstance(cast("Schema", schema).get("$ref"), str):
             return self._reference(cast("Schema", schema)["$ref"])
-        return self._filled(_Node(), schema)
+        return self._compile_into(_Node(), schema)
 
     def _reference(self, reference: str) -> _Node:
         followed: set[str] = set()
-        found = resolve(self._root, reference)
+        found = resolve_reference(self._root, reference)
         while isinstance(found, Mapping) and isinstance(cast("Schema", found).get("$ref"), str):
             if reference in followed:
                 raise LookupError(reference)  # references to nothing but each other
             followed.add(reference)
             reference = cast("Schema", found)["$ref"]
-            found = resolve(self._root, reference)
+            found = resolve_reference(self._root, reference)
         node = self._referred.get(reference)
         if node is None:
             self._referred[reference] = node = _Node()
-            self._filled(node, found)
+            self._compile_into(node, found)
         return node
 
-    def _filled(self, node: _Node, schema: Any) -> _Node:
+    def _compile_into(self, node: _Node, schema: Any) -> _Node:
         self._nodes += 1
-        if self._nodes > _MOST_NODES:
+        if self._nodes > _MAX_NODES:
             raise _TooLarge
         if isinstance(schema, Mapping):
             self._fill(node, cast("Schema", schema))
@@ -203,29 +203,29 @@ class _Compiler:
             return
         kind = schema.get("type")
         has_members = isinstance(schema.get("properties"), Mapping)
-        options = None if has_members or "items" in schema or "prefixItems" in schema else _options(schema)
+        options = None if has_members or "items" in schema or "prefixItems" in schema else _union_options(schema)
         if options is not None:
-            self._union(node, options)
+            self._fill_union(node, options)
         elif isinstance(kind, list):
             named = dict.fromkeys(name for name in cast("list[Any]", kind) if isinstance(name, str) and name in _TYPES)
-            self._union(node, [{**schema, "type": name} for name in named])
+            self._fill_union(node, [{**schema, "type": name} for name in named])
         elif kind is None and has_members:
-            self._typed(node, schema, "object")
+            self._fill_typed(node, schema, "object")
         elif isinstance(kind, str) and kind in _TYPES:
-            self._typed(node, schema, kind)
+            self._fill_typed(node, schema, kind)
 
-    def _typed(self, node: _Node, schema: Schema, kind: str) -> None:
+    def _fill_typed(self, node: _Node, schema: Schema, kind: str) -> None:
         node.type = kind
         match kind:
             case "object":
-                self._object(node, schema)
+                self._fill_object(node, schema)
             case "array":
-                self._array(node, schema)
+                self._fill_array(node, schema)
             case "string":
                 wanted = bytes if schema.get("contentEncoding") == "base64" else _FORMATS.get(str(schema.get("format")))
                 if wanted is not None:
                     node.parse = partial(msgspec.convert, type=wanted)
-                    node.rebuild = partial(_parsed, node.parse)
+                    node.rebuild = partial(_parse_or_keep, node.parse)
             case "number":
                 node.rebuild = _as_float
             case "integer":
@@ -233,7 +233,7 @@ class _Compiler:
             case _:
                 pass
 
-    def _union(self, node: _Node, options: Iterable[Any]) -> None:
+    def _fill_union(self, node: _Node, options: Iterable[Any]) -> None:
         node.options = nodes = [self.node(option) for option in options]
         others = [option for option in nodes if option.type != "null"]
         if all(option.late is None for option in others):
@@ -241,27 +241,27 @@ class _Compiler:
         if len(others) == 1:
             node.rebuild = others[0].late
         else:
-            self.chooses = True
+            self.has_unions = True
             node.rebuild = partial(_choose, others)
 
-    def _array(self, node: _Node, schema: Schema) -> None:
+    def _fill_array(self, node: _Node, schema: Schema) -> None:
         items, places, rest = schema.get("items"), schema.get("prefixItems"), schema.get("items")
         if isinstance(items, list):  # before 2020-12
             places, rest = cast("list[Any]", items), schema.get("additionalItems")
         if isinstance(places, list):
             each = [self.node(place).late for place in cast("list[Any]", places)]
-            node.rebuild = partial(_tuple, each, self.node(rest).late)
+            node.rebuild = partial(_rebuild_tuple, each, self.node(rest).late)
             return
         node.item = item = self.node(items)
         is_set = schema.get("uniqueItems") is True and item.type in _SCALARS
         if is_set or item.late is not None:
-            node.rebuild = partial(_set if is_set else _list, item.late or _as_it_is)
+            node.rebuild = partial(_rebuild_set if is_set else _rebuild_list, item.late or _identity)
 
-    def _object(self, node: _Node, schema: Schema) -> None:
+    def _fill_object(self, node: _Node, schema: Schema) -> None:
         properties: Any = schema.get("properties")
         if not isinstance(properties, Mapping) or not properties:
             value = self.node(schema.get("additionalProperties")).late
-            node.rebuild = None if value is None else partial(_dict, value)
+            node.rebuild = None if value is None else partial(_rebuild_dict, value)
             return
         required: Any = schema.get("required")
         names = cast("list[Any]", required) if isinstance(required, list) else []
@@ -269,16 +269,16 @@ class _Compiler:
         node.closed = schema.get("additionalProperties") is False
         node.members = members = {name: self.node(said) for name, said in cast("Schema", properties).items()}
         inner = {name: rebuild for name, member in members.items() if (rebuild := member.late) is not None}
-        attributes = _attributes(members)
-        made = _class(schema, attributes, node.required)
+        attributes = _attribute_names(members)
+        made = _make_class(schema, attributes, node.required)
         if made is not None:
             changed = {attributes[name]: rebuild for name, rebuild in inner.items()}
-            node.rebuild = partial(_instance, made, changed, inner)
+            node.rebuild = partial(_rebuild_instance, made, changed, inner)
         elif inner:
-            node.rebuild = partial(_members, inner)
+            node.rebuild = partial(_rebuild_members, inner)
 
 
-def _options(schema: Schema) -> list[Any] | None:
+def _union_options(schema: Schema) -> list[Any] | None:
     """The options of a union, each with what the schema says about all of them."""
     for word in _OPTIONS:
         options: Any = schema.get(word)
@@ -294,7 +294,7 @@ def _options(schema: Schema) -> list[Any] | None:
 # --- values ------------------------------------------------------------------------------------------------
 
 
-def _is_of(kind: str, value: Any) -> bool:
+def _has_json_type(kind: str, value: Any) -> bool:
     match kind:
         case "object":
             return isinstance(value, dict)
@@ -312,18 +312,18 @@ def _is_of(kind: str, value: Any) -> bool:
             return type(value) is int or type(value) is float
 
 
-def _equal(value: Any, const: Any) -> bool:
+def _json_equal(value: Any, const: Any) -> bool:
     """Tell whether scalars are equal in JSON, where `true` is not 1. Of objects and arrays, only the type counts."""
     if isinstance(const, dict | list):
         return type(value) is type(cast("Any", const))
     return value == const and isinstance(value, bool) == isinstance(const, bool)
 
 
-def _as_it_is(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
-def _parsed(parse: Rebuild, value: Any) -> Any:
+def _parse_or_keep(parse: Rebuild, value: Any) -> Any:
     try:
         return parse(value) if isinstance(value, str) else value
     except (ValueError, ArithmeticError):
@@ -331,11 +331,11 @@ def _parsed(parse: Rebuild, value: Any) -> Any:
 
 
 def _as_float(value: Any) -> Any:
-    return float(value) if type(value) is int and abs(value) <= _EXACT else value
+    return float(value) if type(value) is int and abs(value) <= _MAX_EXACT_FLOAT else value
 
 
 def _as_int(value: Any) -> Any:
-    return int(value) if type(value) is float and abs(value) <= _EXACT and value.is_integer() else value
+    return int(value) if type(value) is float and abs(value) <= _MAX_EXACT_FLOAT and value.is_integer() else value
 
 
 def _choose(options: list[_Node], value: Any) -> Any:
@@ -346,20 +346,20 @@ def _choose(options: list[_Node], value: Any) -> Any:
     return value
 
 
-def _list(item: Rebuild, value: Any) -> Any:
+def _rebuild_list(item: Rebuild, value: Any) -> Any:
     return list(map(item, cast("list[Any]", value))) if isinstance(value, list) else value
 
 
-def _set(item: Rebuild, value: Any) -> Any:
+def _rebuild_set(item: Rebuild, value: Any) -> Any:
     """A set, unless it would have fewer items: two texts may stand for the same time."""
-    items = _list(item, value)
+    items = _rebuild_list(item, value)
     if not isinstance(value, list) or any(isinstance(one, list | dict) for one in items):
         return items
     made: set[Any] = set(items)
     return made if len(made) == len(items) else items
 
 
-def _tuple(places: list[Rebuild | None], rest: Rebuild | None, value: Any) -> Any:
+def _rebuild_tuple(places: list[Rebuild | None], rest: Rebuild | None, value: Any) -> Any:
     if not isinstance(value, list):
         return value
     items = cast("list[Any]", value)
@@ -368,27 +368,27 @@ def _tuple(places: list[Rebuild | None], rest: Rebuild | None, value: Any) -> An
     return tuple(item if way is None else way(item) for way, item in zip(ways, items, strict=False))
 
 
-def _dict(member: Rebuild, value: Any) -> Any:
+def _rebuild_dict(member: Rebuild, value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {name: member(inner) for name, inner in cast("dict[str, Any]", value).items()}
 
 
-def _members(members: Mapping[str, Rebuild], value: Any) -> Any:
+def _rebuild_members(members: Mapping[str, Rebuild], value: Any) -> Any:
     """An object without a class, its members rebuilt."""
     if not isinstance(value, dict):
         return value
     given = cast("dict[str, Any]", value)
-    return {name: members.get(name, _as_it_is)(inner) for name, inner in given.items()}
+    return {name: members.get(name, _identity)(inner) for name, inner in given.items()}
 
 
-def _instance(made: Any, attributes: Mapping[str, Rebuild], members: Mapping[str, Rebuild], value: Any) -> Any:
+def _rebuild_instance(made: Any, attributes: Mapping[str, Rebuild], members: Mapping[str, Rebuild], value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     try:
         instance: Any = msgspec.convert(cast("Any", value), made)
     except msgspec.ValidationError:  # it has not what it has to have
-        return _members(members, value)
+        return _rebuild_members(members, value)
     for attribute, rebuild in attributes.items():
         setattr(instance, attribute, rebuild(getattr(instance, attribute)))
     return instance
@@ -397,28 +397,28 @@ def _instance(made: Any, attributes: Mapping[str, Rebuild], members: Mapping[str
 # --- classes -----------------------------------------------------------------------------------------------
 
 
-def _class(schema: Schema, attributes: Mapping[str, str], required: frozenset[str]) -> type | None:
+def _make_class(schema: Schema, attributes: Mapping[str, str], required: frozenset[str]) -> type | None:
     """A class for objects of a schema; None if it cannot have such members."""
     properties: Schema = schema["properties"]
     fields = [
-        (attribute, Any, msgspec.field(name=name) if name in required else _absent(name, properties[name]))
+        (attribute, Any, msgspec.field(name=name) if name in required else _optional_field(name, properties[name]))
         for name, attribute in attributes.items()
     ]
     title: Any = schema.get("title")
-    name = re.sub(r"\W", "", title[:_LONGEST_TITLE] if isinstance(title, str) else "") or "Result"
+    name = re.sub(r"\W", "", title[:_MAX_TITLE] if isinstance(title, str) else "") or "Result"
     try:
         return msgspec.defstruct(f"_{name}" if name[0].isdigit() else name, fields, kw_only=True)
     except (TypeError, ValueError, RuntimeError):  # quotes, backslashes or control characters in a name
         return None
 
 
-def _absent(name: str, described: Any) -> Any:
+def _optional_field(name: str, described: Any) -> Any:
     default: Any = cast("Schema", described).get("default") if isinstance(described, Mapping) else None
     fresh: Any = list if default == [] else dict if default == {} else lambda: default
     return msgspec.field(name=name, default_factory=fresh)
 
 
-def _attributes(members: Iterable[str]) -> dict[str, str]:
+def _attribute_names(members: Iterable[str]) -> dict[str, str]:
     """Names of attributes for the members of one object, each of them once."""
     found: dict[str, str] = {}
     taken: set[str] = set()

@@ -12,10 +12,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, cast
 
-from trunkline.client.connection import Connection
+from trunkline.client.connection import ClientConnection
 from trunkline.client.multi_round import next_round
-from trunkline.client.reconnect import Line
-from trunkline.client.tasks.status import TASK
+from trunkline.client.reconnect import ConnectionSupervisor
+from trunkline.client.tasks.status import TASK_RESULT_TYPE
 from trunkline.clock import Clock
 from trunkline.config import Settings
 from trunkline.errors import (
@@ -27,48 +27,55 @@ from trunkline.errors import (
     RequestTimeout,
     TimeoutReconnecting,
 )
-from trunkline.protocol.client_envelope import head_of
-from trunkline.protocol.inflight import Awaited
+from trunkline.protocol.client_envelope import read_result_header
+from trunkline.protocol.inflight import OutgoingRequest
 from trunkline.protocol.lifecycle import Phase
-from trunkline.protocol.methods import find
+from trunkline.protocol.methods import find_method
 from trunkline.protocol.types import CallToolParams, ProgressParams
 
-__all__ = ["SIGN_OF_LIFE", "Again", "Answer", "OnProgress", "ask", "judged"]
+__all__ = ["LIVENESS_CHECK", "OnProgress", "RetryBackoff", "ServerReply", "convert_unknown_outcome", "send_with_retry"]
 
-SIGN_OF_LIFE: Final = "ping"
+LIVENESS_CHECK: Final = "ping"
 """Stands for what a server is asked in its era to show that it is there."""
 
 _COMPLETE: Final = "complete"
 _OUTCOME_UNKNOWN: Final = "outcome_unknown"
-_NOT_NOW: Final = "temporarily_unavailable"
-_LONGEST_MS: Final = 5000  # who wants us to wait for longer is not waited for
-_PAUSES: Final = (0.0, 0.2, 0.5, 1.0, 2.0, 2.0)  # seconds, before something is asked again on a line that lives on
+_UNAVAILABLE: Final = "temporarily_unavailable"
+_MAX_RETRY_AFTER_MS: Final = 5000  # who wants us to wait for longer is not waited for
+_RETRY_DELAYS: Final = (
+    0.0,
+    0.2,
+    0.5,
+    1.0,
+    2.0,
+    2.0,
+)  # seconds, before something is asked again on a line that lives on
 
 OnProgress = Callable[[ProgressParams], Any]
 """Told what the server reports of a request that it works on; async or plain and quick."""
 
 
-class Answer(NamedTuple):
+class ServerReply(NamedTuple):
     """What a server answered."""
 
     raw: Any
     rounds: int  # how often it has asked back before that
-    asked: Awaited
+    asked: OutgoingRequest
     is_task: bool  # by its own account, which only servers of the modern era give
 
 
-async def ask(
-    line: Line,
+async def send_with_retry(
+    supervisor: ConnectionSupervisor,
     clock: Clock,
     name: str,
     params: Any,
     *,
-    repeatable: Callable[[Connection], bool],
+    repeatable: Callable[[ClientConnection], bool],
     timeout: float | None = None,
     on_progress: OnProgress | None = None,
-    renew: Callable[[Connection], Awaitable[None]] | None = None,
-    unheard: Callable[[Awaited], None] | None = None,
-) -> Answer:
+    refresh_tools: Callable[[ClientConnection], Awaitable[None]] | None = None,
+    on_abandoned: Callable[[OutgoingRequest], None] | None = None,
+) -> ServerReply:
     """The answer to a request. `repeatable` says whether it may be asked again, of the connection that it was lost on.
     `renew` learns anew how that is to be asked, if the server finds the request at odds with itself; then it is asked
     once more. `unheard` is told of a request that is given up and may be answered with a task all the same.
@@ -78,144 +85,154 @@ async def ask(
     started = clock.now()
     left = timeout
     rounds = 0
-    again: Again | None = None
+    again: RetryBackoff | None = None
     while True:
-        connection = line.connection
+        connection = supervisor.connection
         if connection is None:
-            connection = await line.usable(name, _left(name, timeout, line.settings, clock.now() - started))
-            left = _left(name, timeout, line.settings, clock.now() - started)
+            connection = await supervisor.wait_for_connection(
+                name, _time_left(name, timeout, supervisor.settings, clock.now() - started)
+            )
+            left = _time_left(name, timeout, supervisor.settings, clock.now() - started)
         try:
-            method = connection.sign_of_life if name == SIGN_OF_LIFE else name
+            method = connection.liveness_method if name == LIVENESS_CHECK else name
             asked = connection.ask(method, params, timeout=left, on_progress=on_progress)
-            answer = await _answer_to(connection, asked, params, unheard)
-            kind = head_of(answer).result_type if connection.modern else _COMPLETE
-            if kind == _COMPLETE or (kind == TASK and name == "tools/call"):
-                return Answer(answer, rounds, asked, kind == TASK)
+            answer = await _await_response(connection, asked, params, on_abandoned)
+            kind = read_result_header(answer).result_type if connection.modern else _COMPLETE
+            if kind == _COMPLETE or (kind == TASK_RESULT_TYPE and name == "tools/call"):
+                return ServerReply(answer, rounds, asked, kind == TASK_RESULT_TYPE)
             rounds += 1
             params = await next_round(connection, name, params, answer, rounds)
             if params.input_responses is not None:
                 started = clock.now()  # whoever was asked has taken the time that was needed
-            left = _left(name, timeout, line.settings, clock.now() - started)
+            left = _time_left(name, timeout, supervisor.settings, clock.now() - started)
             if left is not None and left <= 0:
                 raise RequestTimeout(name, round(clock.now() - started, 3))
         except PeerError as refused:
-            again = again or Again(line)
-            if refused.code == HeaderMismatch.code and renew is not None:
-                await renew(connection)
-                renew = None
+            again = again or RetryBackoff(supervisor)
+            if refused.code == HeaderMismatch.code and refresh_tools is not None:
+                await refresh_tools(connection)
+                refresh_tools = None
             elif not await again.rest(again.told(refused, connection, repeatable), left):
-                raise judged(refused, _spoken_of(name, params)) from None
-            left = _left(name, timeout, line.settings, clock.now() - started)
+                raise convert_unknown_outcome(refused, _describe_request(name, params)) from None
+            left = _time_left(name, timeout, supervisor.settings, clock.now() - started)
         except RequestTimeout as late:
-            raise await _meaning(line, connection, late) from None
+            raise await _check_liveness(supervisor, connection, late) from None
         except ConnectionClosed as lost:
             if lost.too_large:
                 raise
             if lost.reached and not repeatable(connection):
-                told = f"{_spoken_of(name, params)} was not answered, and may or may not have been done: {lost.message}"
+                request = _describe_request(name, params)
+                told = f"{request} was not answered, and may or may not have been done: {lost.message}"
                 raise OutcomeUnknown(told, status=lost.status, last_words=lost.last_words) from None
-            left = _left(name, timeout, line.settings, clock.now() - started)
-            again = again or Again(line)
+            left = _time_left(name, timeout, supervisor.settings, clock.now() - started)
+            again = again or RetryBackoff(supervisor)
             if not await again.rest(again.after(connection), left):
                 raise
-            left = _left(name, timeout, line.settings, clock.now() - started)
+            left = _time_left(name, timeout, supervisor.settings, clock.now() - started)
 
 
-class Again:
+class RetryBackoff:
     """Whether something is asked again that was lost or put off, and after how many seconds: as often as there is a new
     line, and some times on one that lives on, where only the answer was lost."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
-        self._survivor: Connection | None = None
-        self._tries = 0  # on a line that lives on
+    def __init__(self, supervisor: ConnectionSupervisor) -> None:
+        self._line = supervisor
+        self._last_connection: ClientConnection | None = None
+        self._attempts = 0  # on a line that lives on
 
-    def after(self, connection: Connection) -> float | None:
+    def after(self, connection: ClientConnection) -> float | None:
         """When it is asked again, now that it was lost on a connection; None if it is not."""
         alive = connection is self._line.connection
         if not self._line.recovers:
             return None
-        if connection is not self._survivor:
-            self._tries = 0
-        self._survivor = connection
-        return self._pause() if alive else 0.0
+        if connection is not self._last_connection:
+            self._attempts = 0
+        self._last_connection = connection
+        return self._next_delay() if alive else 0.0
 
     def told(
-        self, refused: PeerError, connection: Connection, repeatable: Callable[[Connection], bool]
+        self, error: PeerError, connection: ClientConnection, repeatable: Callable[[ClientConnection], bool]
     ) -> float | None:
         """When it is asked again, now that the server has answered with an error; None if it is not. An outcome that
         is unknown for another reason than an interruption stays that: the same answer would come again."""
-        details = _details(refused)
+        details = _error_data(error)
         if details.get("kind") == _OUTCOME_UNKNOWN:
             return self.after(connection) if details.get("interrupted") is True and repeatable(connection) else None
-        return self.asked_to(refused)
+        return self.delay_if_unavailable(error)
 
-    def asked_to(self, refused: PeerError) -> float | None:
+    def delay_if_unavailable(self, error: PeerError) -> float | None:
         """When it is asked again, now that the server has told us to come back in a moment; None if it has not."""
-        details = _details(refused)
+        details = _error_data(error)
         wait = details.get("retryAfterMs")
-        if details.get("kind") != _NOT_NOW or not isinstance(wait, int) or not self._line.recovers:
+        if details.get("kind") != _UNAVAILABLE or not isinstance(wait, int) or not self._line.recovers:
             return None
-        pause = None if wait > _LONGEST_MS else self._pause()
+        pause = None if wait > _MAX_RETRY_AFTER_MS else self._next_delay()
         return None if pause is None else max(pause, wait / 1000)
 
-    async def rest(self, pause: float | None, left: float | None) -> bool:
+    async def rest(self, delay: float | None, time_left: float | None) -> bool:
         """Waits before it is asked again; False if it is not, or there is no time left for that."""
-        if pause is None or (left is not None and left <= pause):
+        if delay is None or (time_left is not None and time_left <= delay):
             return False
-        if pause:
-            await self._line.rest(pause)
+        if delay:
+            await self._line.rest(delay)
         return True
 
-    def _pause(self) -> float | None:
-        self._tries += 1
-        return _PAUSES[self._tries - 1] if self._tries <= len(_PAUSES) else None
+    def _next_delay(self) -> float | None:
+        self._attempts += 1
+        return _RETRY_DELAYS[self._attempts - 1] if self._attempts <= len(_RETRY_DELAYS) else None
 
 
-def _spoken_of(name: str, params: Any) -> str:
+def _describe_request(name: str, params: Any) -> str:
     return f"{name} of {params.name!r}" if isinstance(params, CallToolParams) else name
 
 
-def judged(refused: PeerError, what: str) -> PeerError | OutcomeUnknown:
+def convert_unknown_outcome(error: PeerError, what: str) -> PeerError | OutcomeUnknown:
     """An error that a server has told; `OutcomeUnknown` if it says that it does not know what has become of a call."""
-    unknown = _details(refused).get("kind") == _OUTCOME_UNKNOWN
-    return OutcomeUnknown(f"{what}: {refused.message}") if unknown else refused
+    unknown = _error_data(error).get("kind") == _OUTCOME_UNKNOWN
+    return OutcomeUnknown(f"{what}: {error.message}") if unknown else error
 
 
-def _details(refused: PeerError) -> dict[str, Any]:
-    data: Any = refused.data
+def _error_data(error: PeerError) -> dict[str, Any]:
+    data: Any = error.data
     return cast("dict[str, Any]", data) if isinstance(data, dict) else {}
 
 
-async def _answer_to(
-    connection: Connection, asked: Awaited, params: Any, unheard: Callable[[Awaited], None] | None
+async def _await_response(
+    connection: ClientConnection,
+    request: OutgoingRequest,
+    params: Any,
+    on_abandoned: Callable[[OutgoingRequest], None] | None,
 ) -> Any:
-    if unheard is not None:
-        asked.late = connection.loop.create_future()
-        asked.as_task = connection.augments and isinstance(params, CallToolParams) and params.task is not None
+    if on_abandoned is not None:
+        request.late = connection.loop.create_future()
+        request.as_task = (
+            connection.supports_task_augmentation and isinstance(params, CallToolParams) and params.task is not None
+        )
     try:
-        return await asked.waiter
+        return await request.waiter
     except BaseException as error:
         if isinstance(error, asyncio.CancelledError | RequestTimeout):
-            connection.forget(asked)
-            if unheard is not None:
-                unheard(asked)
-        asked.waiter = None  # its error refers to the frames that hold the request
+            connection.forget(request)
+            if on_abandoned is not None:
+                on_abandoned(request)
+        request.waiter = None  # its error refers to the frames that hold the request
         raise
 
 
-def _left(name: str, timeout: float | None, settings: Settings, passed: float) -> float | None:
+def _time_left(name: str, timeout: float | None, settings: Settings, elapsed: float) -> float | None:
     """What is left of the time that a question has: its own, or that of its method."""
-    row = find(name)
+    row = find_method(name)
     allowed = timeout or (None if row is None else row.wait.seconds(settings))
-    return None if allowed is None else allowed - passed
+    return None if allowed is None else allowed - elapsed
 
 
-async def _meaning(line: Line, connection: Connection, late: RequestTimeout) -> RequestTimeout:
+async def _check_liveness(
+    supervisor: ConnectionSupervisor, connection: ClientConnection, timeout: RequestTimeout
+) -> RequestTimeout:
     """What a request that was not answered in time means for the line."""
-    if late.method == connection.sign_of_life or await connection.answers():
-        return late
+    if timeout.method == connection.liveness_method or await connection.answers():
+        return timeout
     if not connection.gone.done():
         connection.give_up("the server answers no ping")
-    how = TimeoutReconnecting if line.phase is Phase.RECONNECTING else ConnectionTimeout
-    return how(late.method, late.elapsed)
+    how = TimeoutReconnecting if supervisor.phase is Phase.RECONNECTING else ConnectionTimeout
+    return how(timeout.method, timeout.elapsed)

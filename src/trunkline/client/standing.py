@@ -6,13 +6,13 @@ from typing import Any, Final
 from msgspec import Struct
 
 from trunkline.client.calls import Calls
-from trunkline.client.host_callbacks import Answers
-from trunkline.client.notifications import Notices
-from trunkline.client.reconnect import Line
+from trunkline.client.host_callbacks import HostCallbacks
+from trunkline.client.notifications import NotificationHandlers
+from trunkline.client.reconnect import ConnectionSupervisor
 from trunkline.clock import Clock
 from trunkline.protocol.extensions import agreed
 from trunkline.protocol.lifecycle import Phase
-from trunkline.protocol.methods import find
+from trunkline.protocol.methods import find_method
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import Implementation, Root
@@ -21,7 +21,7 @@ __all__ = ["NOT_OPEN", "Pending", "Standing"]
 
 NOT_OPEN: Final = "the client is not open: `async with client:` or `await client.open()` comes first"
 
-_LISTEN: Final = find("subscriptions/listen")
+_LISTEN: Final = find_method("subscriptions/listen")
 
 
 class Pending(Struct, frozen=True):
@@ -35,11 +35,11 @@ class Pending(Struct, frozen=True):
 class Standing(Calls):
     """What a client can tell of itself."""
 
-    _answers: Answers
+    _answers: HostCallbacks
     _clock: Clock | None
     _extensions: Mapping[str, Any]
-    _line: Line | None
-    _notices: Notices
+    _line: ConnectionSupervisor | None
+    _notifications: NotificationHandlers
 
     def _now(self) -> float:
         return 0.0 if self._clock is None else self._clock.now()
@@ -103,7 +103,7 @@ class Standing(Calls):
     @property
     def notification_handlers(self) -> Mapping[str, tuple[Callable[[Any], Any], ...]]:
         """Who is told of which notifications."""
-        return {name: tuple(handlers) for name, handlers in self._notices.handlers.items()}
+        return {name: tuple(handlers) for name, handlers in self._notifications.handlers.items()}
 
     @property
     def losses(self) -> int:

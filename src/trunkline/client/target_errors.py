@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 from trunkline.errors import MisuseError
 
-__all__ = ["check_text", "is_path", "no_target", "script_error"]
+__all__ = ["check_text", "is_path", "script_error", "unsupported_target_error"]
 
 _TARGETS: Final = "a command, a script, an address such as https://example.org/mcp, or a Server"
 _BROKEN_SCHEME: Final = re.compile(r"(https?|wss?|tcp|tls|unix)(?::/?|/{1,2})(?!/)(?P<rest>\S*)", re.IGNORECASE)
@@ -31,8 +31,8 @@ _HOST: Final = re.compile(
 
 def check_text(text: str, interpreters: Collection[str]) -> None:
     """Raise `MisuseError` for a text that is neither a script nor a command that can be started."""
-    program = next(iter(_words(text)), "")
-    if _found(text) or _found(program):
+    program = next(iter(_split_command(text)), "")
+    if _can_be_found(text) or _can_be_found(program):
         return
     if broken := _BROKEN_SCHEME.fullmatch(text):
         raise MisuseError(f"{text!r} is no address: did you mean {broken[1].lower()}://{broken['rest'] or '…'}?")
@@ -40,7 +40,7 @@ def check_text(text: str, interpreters: Collection[str]) -> None:
         address = f"http://{text}" + ("" if "/" in text else "/mcp")
         raise MisuseError(f"{text!r} is neither a program nor an address, which begins with a scheme: {address}")
     if Path(program).suffix in interpreters:
-        raise _no_file(Path(program))
+        raise _missing_file_error(Path(program))
 
 
 def is_path(text: str) -> bool:
@@ -53,7 +53,7 @@ def script_error(path: Path, interpreters: Collection[str]) -> MisuseError | Non
     if path.is_dir():
         return MisuseError(f"{str(path)!r} is a directory; name the server's script in it, such as server.py")
     if not path.exists():
-        return _no_file(path)
+        return _missing_file_error(path)
     if path.suffix not in interpreters and not os.access(path, os.X_OK):
         return MisuseError(
             f"{str(path)!r} is not executable, and no interpreter is known for it; pass the whole command as a list, "
@@ -62,43 +62,45 @@ def script_error(path: Path, interpreters: Collection[str]) -> MisuseError | Non
     return None
 
 
-def no_target(target: Any, server: type) -> MisuseError:
+def unsupported_target_error(target: Any, server: type) -> MisuseError:
     """The error of a value that is nothing to connect to; `server` is the class of servers."""
     match target:
         case ModuleType():
-            named = f"{target.__name__}.{_first(target, server)}"
+            named = f"{target.__name__}.{_first_instance_name(target, server)}"
             return MisuseError(f"a module is nothing to connect to; pass the server in it: Client({named})")
         case Mapping():
             config = cast("Mapping[Any, Any]", target)
-            return MisuseError(f"a client connects to one server, not to a configuration; {_from_config(config)}")
+            return MisuseError(
+                f"a client connects to one server, not to a configuration; {_suggest_from_config(config)}"
+            )
         case type():
             return MisuseError(f"the class {target.__name__} is nothing to connect to; pass an instance of it")
         case _:
-            return MisuseError(f"a client connects to {_TARGETS}, not to {_short(target)}")
+            return MisuseError(f"a client connects to {_TARGETS}, not to {_shorten_repr(target)}")
 
 
-def _no_file(path: Path) -> MisuseError:
+def _missing_file_error(path: Path) -> MisuseError:
     where = "" if path.is_absolute() else f" in {os.getcwd()}"
     return MisuseError(f"there is no file {str(path)!r}{where}; check the path of the script")
 
 
-def _words(text: str) -> list[str]:
+def _split_command(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
         raise MisuseError(f"{text!r} cannot be read as a command: {error}; pass a list of its words instead") from None
 
 
-def _found(program: str) -> bool:
+def _can_be_found(program: str) -> bool:
     return bool(program) and (Path(program).exists() or shutil.which(program) is not None)
 
 
-def _first(module: ModuleType, kind: type) -> str:
+def _first_instance_name(module: ModuleType, kind: type) -> str:
     """The name of the first instance of a class in a module."""
     return next((name for name, value in vars(module).items() if isinstance(value, kind)), "server")
 
 
-def _from_config(config: Mapping[Any, Any]) -> str:
+def _suggest_from_config(config: Mapping[Any, Any]) -> str:
     """How the first server of a configuration, as hosts have it, is connected to."""
     servers: Any = config.get("mcpServers")
     entry: Any = config
@@ -115,6 +117,6 @@ def _from_config(config: Mapping[Any, Any]) -> str:
     return "write Client([command, *args]) or Client(url) for each of its servers"
 
 
-def _short(value: Any) -> str:
+def _shorten_repr(value: Any) -> str:
     shown = repr(value)
     return shown if len(shown) <= 60 else f"{shown[:60]}…"  # noqa: PLR2004 - a line has room for that

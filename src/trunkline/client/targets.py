@@ -6,8 +6,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from trunkline.auth.ssrf import Reach
-from trunkline.client.target_errors import check_text, is_path, no_target, script_error
+from trunkline.auth.ssrf import EgressPolicy
+from trunkline.client.target_errors import check_text, is_path, script_error, unsupported_target_error
 from trunkline.config import Settings
 from trunkline.errors import MisuseError
 from trunkline.transports.channel import Accept, Channel, Connector
@@ -16,47 +16,54 @@ if TYPE_CHECKING:
     from trunkline.server.server import Server
     from trunkline.transports.http.client.credentials import Auth
 
-__all__ = ["Target", "connector_of", "reach_of", "shown"]
+__all__ = ["Target", "allowed_reach", "display_name", "make_connector"]
 
 Target = "str | PathLike[str] | Sequence[str | PathLike[str]] | Server | Connector"
 """A command, as a list or as one text; a script; an address (`https://`, `tcp://`, `unix://` …); a `Server`; or
 a `Connector`."""
 
-_BY_NETWORK: Final = {"http": "http", "https": "https", "ws": "http", "wss": "https", "tcp": "http", "tls": "https"}
+_EQUIVALENT_SCHEMES: Final = {
+    "http": "http",
+    "https": "https",
+    "ws": "http",
+    "wss": "https",
+    "tcp": "http",
+    "tls": "https",
+}
 _INTERPRETERS: Final = {".py": (sys.executable,), ".js": ("node",), ".mjs": ("node",)}
 
 
-def connector_of(target: Any, settings: Settings, auth: "Auth | None" = None) -> Connector:
+def make_connector(target: Any, settings: Settings, auth: "Auth | None" = None) -> Connector:
     """Who opens lines to a target. `auth` proves who we are, which only servers on the web want to know."""
     from trunkline.server.server import Server
 
     if isinstance(target, str) and "://" not in target:
         check_text(target, _INTERPRETERS)
-    if auth is not None and not _on_the_web(target):
+    if auth is not None and not _is_web_address(target):
         raise MisuseError("auth= is for addresses like https://example.org/mcp; a connector takes its own")
     if isinstance(target, Server):
-        return InProcess(target)
+        return InProcessConnector(target)
     if hasattr(target, "connect") and not isinstance(target, type):
         return cast("Connector", target)
     if isinstance(target, str):
-        return _by_text(target, settings, auth)
+        return _text_connector(target, settings, auth)
     if isinstance(target, PathLike):
-        return _command(_script(Path(cast("PathLike[str]", target))), settings)
+        return _command_connector(_script_command(Path(cast("PathLike[str]", target))), settings)
     if isinstance(target, Sequence) and not isinstance(target, bytes | bytearray):
-        return _command(list(cast("Sequence[Any]", target)), settings)
-    raise no_target(target, Server)
+        return _command_connector(list(cast("Sequence[Any]", target)), settings)
+    raise unsupported_target_error(target, Server)
 
 
-def reach_of(connector: Connector, settings: Settings) -> Reach:
+def allowed_reach(connector: Connector, settings: Settings) -> EgressPolicy:
     """How far a server may send its user: to the public internet and to its own host; to this machine, if it is on this
     machine itself; and to what the settings allow."""
     scheme, colon, rest = connector.name.partition("://")
-    if not colon or scheme not in _BY_NETWORK:
-        return Reach(loopback=True, allowed=settings.egress_allowed)
-    return Reach.around(f"{_BY_NETWORK[scheme]}://{rest}", settings)
+    if not colon or scheme not in _EQUIVALENT_SCHEMES:
+        return EgressPolicy(loopback=True, allowed=settings.egress_allowed)
+    return EgressPolicy.around(f"{_EQUIVALENT_SCHEMES[scheme]}://{rest}", settings)
 
 
-def shown(connector: Connector) -> str:
+def display_name(connector: Connector) -> str:
     """The name of a connector without what may be secret: of a command, the program alone."""
     from trunkline.transports.stdio.client import Command
 
@@ -65,31 +72,31 @@ def shown(connector: Connector) -> str:
     return f"{Path(connector.argv[0]).name}{' …' if len(connector.argv) > 1 else ''}"
 
 
-def _on_the_web(target: Any) -> bool:
+def _is_web_address(target: Any) -> bool:
     from trunkline.transports import addresses
 
     if not isinstance(target, str) or "://" not in target:
         return False
-    return addresses.parse(target).scheme in {*addresses.WEB, *addresses.WEBSOCKET}
+    return addresses.parse_address(target).scheme in {*addresses.HTTP_PORTS, *addresses.WEBSOCKET_PORTS}
 
 
-def _by_text(text: str, settings: Settings, auth: "Auth | None") -> Connector:
+def _text_connector(text: str, settings: Settings, auth: "Auth | None") -> Connector:
     if "://" in text:
-        return _by_address(text, settings, auth)
+        return _address_connector(text, settings, auth)
     path = Path(text)
     named = path.is_file() and path.suffix in _INTERPRETERS
-    return _command(_script(path) if named or is_path(text) else text, settings)
+    return _command_connector(_script_command(path) if named or is_path(text) else text, settings)
 
 
-def _by_address(text: str, settings: Settings, auth: "Auth | None") -> Connector:
+def _address_connector(text: str, settings: Settings, auth: "Auth | None") -> Connector:
     from trunkline.transports import addresses
 
-    address = addresses.parse(text)
-    if address.scheme in addresses.WEB:
+    address = addresses.parse_address(text)
+    if address.scheme in addresses.HTTP_PORTS:
         from trunkline.transports.http.client.connector import HttpConnector
 
         return HttpConnector(text, auth=auth, settings=settings)
-    if address.scheme in addresses.WEBSOCKET:
+    if address.scheme in addresses.WEBSOCKET_PORTS:
         from trunkline.transports.websocket.client import WebSocketConnector
 
         return WebSocketConnector(text, auth=auth, settings=settings)
@@ -102,19 +109,19 @@ def _by_address(text: str, settings: Settings, auth: "Auth | None") -> Connector
     return TcpConnector(address.host, address.port, tls=address.scheme == "tls", settings=settings)
 
 
-def _script(path: Path) -> list[str]:
+def _script_command(path: Path) -> list[str]:
     if (error := script_error(path, _INTERPRETERS)) is not None:
         raise error
     return [*_INTERPRETERS.get(path.suffix, ()), str(path)]
 
 
-def _command(command: Any, settings: Settings) -> Connector:
+def _command_connector(command: Any, settings: Settings) -> Connector:
     from trunkline.transports.stdio.client import Command
 
     return Command(command, settings=settings)
 
 
-class InProcess:
+class InProcessConnector:
     """Connects to a server in the same process and on the same loop. The server's lifespan is entered if it has not
     been, and left with the last client."""
 

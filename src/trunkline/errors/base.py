@@ -16,7 +16,7 @@ class TrunklineError(Exception):
     lines: ClassVar[bool] = False  # whether its text may have several lines
 
     def __str__(self) -> str:
-        return printable(super().__str__(), lines=self.lines)
+        return printable(super().__str__(), multiline=self.lines)
 
 
 E = TypeVar("E", bound=TrunklineError)

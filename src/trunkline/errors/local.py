@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from trunkline.errors.base import MisuseError, TrunklineError
-from trunkline.errors.suggestions import suggesting
+from trunkline.errors.suggestions import with_suggestion
 from trunkline.errors.wire import InternalError
 
 __all__ = [
@@ -109,7 +109,7 @@ class NotRegistered(MisuseError, KeyError):
     """A change to an entry that is not there."""
 
     def __init__(self, what: str, key: str, known: Iterable[str] = ()) -> None:
-        super().__init__(suggesting(f"{what} {key!r} is not registered", key, known), kind=f"{what}_not_found")
+        super().__init__(with_suggestion(f"{what} {key!r} is not registered", key, known), kind=f"{what}_not_found")
 
     def __str__(self) -> str:  # KeyError would show the repr of the sentence
         return str(self.args[0])

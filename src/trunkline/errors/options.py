@@ -11,23 +11,23 @@ from trunkline.errors.local import MisuseError
 __all__ = [
     "FLAG",
     "FUNCTION",
+    "INTEGER",
     "MAPPING",
     "NUMBER",
     "POSITIVE",
     "TEXT",
-    "WHOLE",
-    "Kind",
-    "check",
+    "OptionKind",
     "check_name",
-    "each",
-    "instance",
-    "shown",
+    "check_options",
+    "describe_value",
+    "each_value",
+    "instance_of",
 ]
 
 _LONGEST: Final = 60  # characters of a value that are shown
 
 
-class Kind(NamedTuple):
+class OptionKind(NamedTuple):
     """What the value of an option has to be, in words and as a test."""
 
     words: str
@@ -35,13 +35,13 @@ class Kind(NamedTuple):
     secret: bool = False  # what was given instead may be one, and is not shown
 
 
-def instance(words: str, *kinds: type[Any]) -> Kind:
+def instance_of(words: str, *kinds: type[Any]) -> OptionKind:
     """An instance of one of these classes."""
 
     def fit(value: Any) -> bool:
         return isinstance(value, kinds)
 
-    return Kind(words, fit)
+    return OptionKind(words, fit)
 
 
 def _is_number(value: Any) -> bool:
@@ -56,16 +56,16 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-TEXT: Final = instance("a text", str)
-FLAG: Final = instance("True or False", bool)
-WHOLE: Final = Kind("a whole number", _is_whole)
-NUMBER: Final = Kind("a number", _is_number)
-POSITIVE: Final = Kind("a number above 0", _is_positive)
-MAPPING: Final = instance("a dict", Mapping)
-FUNCTION: Final = Kind("a function", callable)
+TEXT: Final = instance_of("a text", str)
+FLAG: Final = instance_of("True or False", bool)
+INTEGER: Final = OptionKind("a whole number", _is_whole)
+NUMBER: Final = OptionKind("a number", _is_number)
+POSITIVE: Final = OptionKind("a number above 0", _is_positive)
+MAPPING: Final = instance_of("a dict", Mapping)
+FUNCTION: Final = OptionKind("a function", callable)
 
 
-def each(fits: Callable[[Any], bool], words: str) -> Kind:
+def each_value(fits: Callable[[Any], bool], words: str) -> OptionKind:
     """Several values, of which each passes a test. What can be walked through only once is not looked into."""
 
     def fit(value: Any) -> bool:
@@ -73,27 +73,30 @@ def each(fits: Callable[[Any], bool], words: str) -> Kind:
             return False
         return not isinstance(value, Collection) or all(map(fits, cast("Collection[Any]", value)))
 
-    return Kind(words, fit)
+    return OptionKind(words, fit)
 
 
-def check(
-    what: str, given: Mapping[str, Any], kinds: Mapping[str, Kind], error: Callable[[str], Exception] = MisuseError
+def check_options(
+    what: str,
+    options: Mapping[str, Any],
+    kinds: Mapping[str, OptionKind],
+    error: Callable[[str], Exception] = MisuseError,
 ) -> None:
     """Raise an error for the first option that is not what it has to be. None means that an option was not given."""
     for name, kind in kinds.items():
-        value = given.get(name)
+        value = options.get(name)
         if value is not None and not kind.fits(value):
-            found = type(value).__name__ if kind.secret else shown(value)
+            found = type(value).__name__ if kind.secret else describe_value(value)
             raise error(f"{what}: {name}= must be {kind.words}, not {found}")
 
 
 def check_name(what: str, name: Any, example: str) -> None:
     """Raise `MisuseError` for a name that is no text, or an empty one."""
     if not isinstance(name, str) or not name.strip():
-        raise MisuseError(f"{what} needs a name, such as {example}, not {shown(name)}")
+        raise MisuseError(f"{what} needs a name, such as {example}, not {describe_value(name)}")
 
 
-def shown(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """A value for a message: a short one as it is written, and of any other the type, since it may hold secrets."""
     if isinstance(value, type):
         return f"the class {value.__name__}"

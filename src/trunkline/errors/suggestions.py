@@ -4,14 +4,14 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
-__all__ = ["near", "nearest", "suggesting"]
+__all__ = ["closest_match", "did_you_mean", "with_suggestion"]
 
 _LONGEST: Final = 64  # characters of a name that is compared
 _MOST: Final = 200  # known names: a peer may ask for unknown ones as often as it likes, and each comparison takes time
 _SIMILARITY: Final = 0.7  # as difflib measures it, from 0 to 1
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def closest_match(name: str, known: Iterable[str]) -> str | None:
     """Return the known name most like `name`, or None if none is like it."""
     if len(name) > _LONGEST:
         return None
@@ -22,15 +22,15 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return by_key[found[0]] if found else None
 
 
-def near(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ` Did you mean "x"?` for the known name most like `name`, or an empty string if none is like it."""
-    found = nearest(name, known)
+    found = closest_match(name, known)
     return "" if found is None else f' Did you mean "{found}"?'
 
 
-def suggesting(message: str, name: str, known: Iterable[str]) -> str:
+def with_suggestion(message: str, name: str, known: Iterable[str]) -> str:
     """Return a message about an unknown name, followed by the suggestion if there is one."""
-    hint = near(name, known)
+    hint = did_you_mean(name, known)
     return f"{message}.{hint}" if hint else message
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from trunkline.errors.base import MisuseError, TrunklineError
-from trunkline.errors.suggestions import suggesting
+from trunkline.errors.suggestions import with_suggestion
 
 __all__ = [
     "CapabilityNotSupported",
@@ -123,7 +123,7 @@ class MessageTooLarge(InvalidRequest):
     kind = "message_size_exceeds_maximum"
 
     def __init__(self, limit: int) -> None:
-        data = {"maxSize": limit, "unit": "bytes", "maxSizeReadable": _readable(limit)}
+        data = {"maxSize": limit, "unit": "bytes", "maxSizeReadable": _format_size(limit)}
         super().__init__(f"message is larger than the limit of {limit} bytes", data=data)
 
 
@@ -228,7 +228,7 @@ class ToolNotFound(InvalidParams):
 
     def __init__(self, name: str, known: Iterable[str] = ()) -> None:
         """`known` are the tools that the caller may see, for a suggestion."""
-        super().__init__(suggesting(f"there is no tool named {name!r}", name, known), data={"toolId": name})
+        super().__init__(with_suggestion(f"there is no tool named {name!r}", name, known), data={"toolId": name})
 
 
 class PromptNotFound(InvalidParams):
@@ -238,7 +238,7 @@ class PromptNotFound(InvalidParams):
 
     def __init__(self, name: str, known: Iterable[str] = ()) -> None:
         """`known` are the prompts that the caller may see, for a suggestion."""
-        super().__init__(suggesting(f"there is no prompt named {name!r}", name, known), data={"name": name})
+        super().__init__(with_suggestion(f"there is no prompt named {name!r}", name, known), data={"name": name})
 
 
 class CompletionNotFound(InvalidParams):
@@ -330,7 +330,7 @@ class ResourceNotFound(ProtocolError):
 
     def __init__(self, uri: str, known: Iterable[str] = ()) -> None:
         """`known` are the resources that the caller may see, for a suggestion."""
-        super().__init__(suggesting(f"there is no resource at {uri!r}", uri, known), data={"uri": uri})
+        super().__init__(with_suggestion(f"there is no resource at {uri!r}", uri, known), data={"uri": uri})
 
 
 class UrlElicitationRequired(ProtocolError):
@@ -436,7 +436,7 @@ class NotNow(Refusal):
         super().__init__(1008, message, name="temporarily_unavailable", retry_after=retry_after)
 
 
-def _readable(size: int) -> str:
+def _format_size(size: int) -> str:
     for unit, factor in (("MiB", 1 << 20), ("KiB", 1 << 10)):
         if size >= factor:
             return f"{size / factor:g} {unit}"

@@ -9,7 +9,9 @@ from trunkline.facts import ConnectionFailed, Dropped, Fact, HandlerFailed, Mess
 __all__ = ["LogObserver"]
 
 _log: Final = logging.getLogger("trunkline")
-_BETWEEN: Final = 10.0  # seconds between two warnings about unreadable messages: a peer decides how many there are
+_WARNING_INTERVAL: Final = (
+    10.0  # seconds between two warnings about unreadable messages: a peer decides how many there are
+)
 
 
 class LogObserver:
@@ -22,12 +24,14 @@ class LogObserver:
     def __init__(self) -> None:
         self.failures_only = not _log.isEnabledFor(logging.DEBUG)
         self._warned_at: float | None = None
-        self._unlogged = 0  # unreadable messages since then
+        self._suppressed = 0  # unreadable messages since then
 
     def on(self, fact: Fact) -> None:
         """Logs a fact."""
         if isinstance(fact, HandlerFailed):
-            what = fact.method if fact.target is None else f"{fact.method} of {printable(fact.target, most=200)!r}"
+            what = (
+                fact.method if fact.target is None else f"{fact.method} of {printable(fact.target, max_length=200)!r}"
+            )
             told = "%s failed (request %r, reference %s)"
             _log.error(told, what, fact.request, fact.reference, exc_info=fact.error)
         elif isinstance(fact, ConnectionFailed):
@@ -41,10 +45,10 @@ class LogObserver:
             _log.debug("%s", fact)
 
     def _warn(self, fact: MessageUnreadable) -> None:
-        if self._warned_at is not None and fact.at - self._warned_at < _BETWEEN:
-            self._unlogged += 1
+        if self._warned_at is not None and fact.at - self._warned_at < _WARNING_INTERVAL:
+            self._suppressed += 1
             return
-        more = f"; {self._unlogged} more since the last warning" if self._unlogged else ""
+        more = f"; {self._suppressed} more since the last warning" if self._suppressed else ""
         began = f", began with {fact.excerpt!r}" if fact.excerpt else ""
         _log.warning("unusable message: %s (connection %d%s)%s", printable(fact.why), fact.connection, began, more)
-        self._warned_at, self._unlogged = fact.at, 0
+        self._warned_at, self._suppressed = fact.at, 0

@@ -24,7 +24,14 @@ from trunkline.protocol.types import (
     ServerCapabilities,
 )
 
-__all__ = ["Capabilities", "Negotiated", "agree", "declared", "nameable", "without_newer"]
+__all__ = [
+    "Capabilities",
+    "NegotiatedCapabilities",
+    "is_declarable",
+    "is_declared",
+    "negotiate_capabilities",
+    "restrict_to_revision",
+]
 
 Capabilities = Mapping[str, Any]
 
@@ -37,7 +44,7 @@ _MEMBERS: Final = {
 }
 
 
-class Negotiated(Struct, frozen=True):
+class NegotiatedCapabilities(Struct, frozen=True):
     """What was agreed upon in the handshake."""
 
     server: Capabilities
@@ -49,17 +56,17 @@ class Negotiated(Struct, frozen=True):
         return _experimental(self.server) & _experimental(self.client)
 
     @property
-    def of_server(self) -> ServerCapabilities:
+    def server_typed(self) -> ServerCapabilities:
         """The server's side, typed."""
         return msgspec.convert(self.server, ServerCapabilities)
 
     @property
-    def of_client(self) -> ClientCapabilities:
+    def client_typed(self) -> ClientCapabilities:
         """The client's side, typed."""
         return msgspec.convert(self.client, ClientCapabilities)
 
 
-def declared(capabilities: Capabilities, path: str) -> bool:
+def is_declared(capabilities: Capabilities, path: str) -> bool:
     """Whether a capability is on. `elicitation` without a mode means forms (elicitation, "Capabilities")."""
     value: Any = capabilities
     for name in path.split("."):
@@ -71,30 +78,32 @@ def declared(capabilities: Capabilities, path: str) -> bool:
     return True
 
 
-def nameable(path: str, revision: Revision) -> bool:
+def is_declarable(path: str, revision: Revision) -> bool:
     """Whether a revision has a name for a capability. What has none cannot be declared, and goes without saying."""
     window = _WINDOWS.get(path.split(".", 1)[0])
     return window is None or window.covers(revision)
 
 
-def agree(offered: Capabilities, theirs: Capabilities) -> Negotiated:
+def negotiate_capabilities(offered: Capabilities, requested: Capabilities) -> NegotiatedCapabilities:
     """What a server that offers this and a client that declares that have in common.
 
     Raises `InvalidParams` for a declaration that is not one.
     """
     try:
-        msgspec.convert({k: v for k, v in theirs.items() if v is not False}, ClientCapabilities)
+        msgspec.convert({k: v for k, v in requested.items() if v is not False}, ClientCapabilities)
     except msgspec.ValidationError as error:
         raise InvalidParams(f"client capabilities are malformed: {error}") from None
     mine = {
-        name: _minus_refused(value, theirs.get(name))
+        name: _without_disabled(value, requested.get(name))
         for name, value in offered.items()
-        if theirs.get(name) is not False
+        if requested.get(name) is not False
     }
-    return Negotiated(offered if mine == offered else mine, theirs or _NONE)  # what is the same is kept once
+    return NegotiatedCapabilities(
+        offered if mine == offered else mine, requested or _NONE
+    )  # what is the same is kept once
 
 
-def without_newer(
+def restrict_to_revision(
     capabilities: Capabilities, revision: Revision, *, keep: frozenset[str] = frozenset()
 ) -> dict[str, Any]:
     """Capabilities without those that a revision has no name for, except `keep`. Its methods may be there all the same.
@@ -117,11 +126,11 @@ def without_newer(
     return known
 
 
-def _minus_refused(offered: Any, theirs: Any) -> Any:
+def _without_disabled(offered: Any, requested: Any) -> Any:
     """An offered feature without the flags that the client turns off."""
-    if not isinstance(offered, dict) or not isinstance(theirs, Mapping):
+    if not isinstance(offered, dict) or not isinstance(requested, Mapping):
         return cast("Any", offered)
-    wanted = cast("Capabilities", theirs)
+    wanted = cast("Capabilities", requested)
     return {flag: on for flag, on in cast("dict[str, Any]", offered).items() if wanted.get(flag) is not False}
 
 

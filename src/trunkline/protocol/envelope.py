@@ -12,11 +12,11 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from trunkline.errors import InvalidParams
 from trunkline.protocol.capabilities import Capabilities
-from trunkline.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION, TRACE
+from trunkline.protocol.meta import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION, TRACE_KEYS
 from trunkline.protocol.types import ClientCapabilities, Implementation, LoggingLevel
 from trunkline.wire import codec
 
-__all__ = ["Envelope", "InvalidEnvelope", "carried_by", "held_by", "read_envelope"]
+__all__ = ["Envelope", "InvalidEnvelope", "has_envelope", "may_have_envelope", "read_envelope"]
 
 
 class Envelope(Struct, frozen=True):
@@ -59,7 +59,7 @@ _read_info: Final = codec.decoder(Implementation)
 _KEY: Final = PROTOCOL_VERSION.encode()
 
 
-def carried_by(params: Any) -> bool:
+def may_have_envelope(params: Any) -> bool:
     """Whether params look as if they had an envelope; that is to be told fast, and may be wrong about a text."""
     if type(params) is Raw:
         return _KEY in bytes(params)
@@ -69,9 +69,9 @@ def carried_by(params: Any) -> bool:
     return isinstance(meta, dict) and PROTOCOL_VERSION in meta
 
 
-def held_by(params: Any) -> bool:
+def has_envelope(params: Any) -> bool:
     """Whether params have an envelope, be it a good one or not."""
-    if not carried_by(params):
+    if not may_have_envelope(params):
         return False
     try:
         return PROTOCOL_VERSION in _read_keys(params).meta
@@ -92,12 +92,12 @@ def read_envelope(params: Any, *, expected: bool = False) -> Envelope | None:
         return None
     if meta.capabilities is UNSET:
         raise InvalidEnvelope(f"_meta must have {CLIENT_CAPABILITIES}; an empty object says that there are none")
-    _check(meta.capabilities)
-    trace = {name: value for name in TRACE if isinstance(value := getattr(meta, name), str)}
+    _check_capabilities(meta.capabilities)
+    trace = {name: value for name in TRACE_KEYS if isinstance(value := getattr(meta, name), str)}
     return Envelope(meta.version, meta.capabilities, _info(meta.info), meta.log_level, trace)
 
 
-def _check(capabilities: Capabilities) -> None:
+def _check_capabilities(capabilities: Capabilities) -> None:
     try:
         msgspec.convert(capabilities, ClientCapabilities)
     except msgspec.ValidationError as error:

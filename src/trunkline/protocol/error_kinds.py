@@ -11,10 +11,10 @@ from typing import Final
 
 from msgspec import Struct
 
-__all__ = ["BY_NAME", "KINDS", "Kind", "Told"]
+__all__ = ["KINDS", "KINDS_BY_NAME", "ErrorKind", "ReportedAs"]
 
 
-class Told(Enum):
+class ReportedAs(Enum):
     """How whoever is concerned learns of an error."""
 
     ERROR = "error"  # the peer: an error in place of a result
@@ -23,39 +23,39 @@ class Told(Enum):
     FACT = "fact"  # observers; the peer is not concerned, or has gone
 
 
-class Kind(Struct, frozen=True):
+class ErrorKind(Struct, frozen=True):
     """One kind of error."""
 
     founding: int  # its number in the founding documents
     name: str
-    told: Told = Told.ERROR
+    told: ReportedAs = ReportedAs.ERROR
     code: int | None = None  # on the wire, where it is an error there
     reserved: str | None = None  # why nothing leads to it
 
 
-def _error(founding: int, name: str, code: int = -32602) -> Kind:
-    return Kind(founding, name, Told.ERROR, code)
+def _error(founding: int, name: str, code: int = -32602) -> ErrorKind:
+    return ErrorKind(founding, name, ReportedAs.ERROR, code)
 
 
-def _result(founding: int, name: str) -> Kind:
-    return Kind(founding, name, Told.RESULT)
+def _result(founding: int, name: str) -> ErrorKind:
+    return ErrorKind(founding, name, ReportedAs.RESULT)
 
 
-def _raised(founding: int, name: str) -> Kind:
-    return Kind(founding, name, Told.RAISED)
+def _raised(founding: int, name: str) -> ErrorKind:
+    return ErrorKind(founding, name, ReportedAs.RAISED)
 
 
-def _fact(founding: int, name: str) -> Kind:
-    return Kind(founding, name, Told.FACT)
+def _fact(founding: int, name: str) -> ErrorKind:
+    return ErrorKind(founding, name, ReportedAs.FACT)
 
 
-def _reserved(founding: int, name: str, why: str) -> Kind:
-    return Kind(founding, name, reserved=why)
+def _reserved(founding: int, name: str, why: str) -> ErrorKind:
+    return ErrorKind(founding, name, reserved=why)
 
 
 _MODELS: Final = "model providers are not built yet; what a client says of its model is raised as `PeerError`"
 
-KINDS: Final[tuple[Kind, ...]] = (
+KINDS: Final[tuple[ErrorKind, ...]] = (
     _error(-32700, "parse_error", -32700),
     _error(-32600, "invalid_request", -32600),
     _error(-32601, "method_not_found", -32601),
@@ -152,5 +152,5 @@ KINDS: Final[tuple[Kind, ...]] = (
 )
 """All of them, in the order of their numbers there."""
 
-BY_NAME: Final[Mapping[str, Kind]] = {kind.name: kind for kind in KINDS}
+KINDS_BY_NAME: Final[Mapping[str, ErrorKind]] = {kind.name: kind for kind in KINDS}
 """The same, by their names."""

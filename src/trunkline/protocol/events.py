@@ -4,81 +4,81 @@ from typing import Any
 
 from msgspec import Struct
 
-from trunkline.protocol.inflight import Awaited, Running
+from trunkline.protocol.inflight import IncomingRequest, OutgoingRequest
 from trunkline.protocol.methods import Method
 from trunkline.protocol.types import ProgressParams
 from trunkline.wire.messages import ErrorObject, ErrorResponse
 
 __all__ = [
-    "AnswerUnusable",
-    "Answered",
+    "CallCancelled",
     "CallReceived",
-    "Cancelled",
-    "Event",
-    "Ignored",
-    "NoticeReceived",
-    "Opened",
-    "ProgressHeard",
-    "Refused",
+    "HandshakeCompleted",
+    "MessageIgnored",
+    "MessageRefused",
+    "NotificationReceived",
+    "ProgressReceived",
+    "ResponseReceived",
+    "ResponseUnusable",
+    "SessionEvent",
 ]
 
 
 class CallReceived(Struct):
     """A request that may be worked on."""
 
-    call: Running
+    call: IncomingRequest
     params: Any  # Raw, or UNSET
 
 
-class NoticeReceived(Struct):
+class NotificationReceived(Struct):
     """A notification for whoever handles its method."""
 
     method: Method
     params: Any  # Raw, or UNSET
 
 
-class Opened(Struct):
+class HandshakeCompleted(Struct):
     """The handshake is complete."""
 
 
-class Answered(Struct):
+class ResponseReceived(Struct):
     """A request of ours was answered: with a result (Raw) or with an error."""
 
-    request: Awaited
+    request: OutgoingRequest
     result: Any = None
     error: ErrorObject | None = None
 
 
-class AnswerUnusable(Struct):
+class ResponseUnusable(Struct):
     """A request of ours was answered by something that cannot be used, and why."""
 
-    request: Awaited
+    request: OutgoingRequest
     why: str
     too_large: bool = False  # for the limit of its transport
 
 
-class Cancelled(Struct):
+class CallCancelled(Struct):
     """The peer no longer wants the answer to a request of its own."""
 
-    call: Running
+    call: IncomingRequest
     reason: str | None
 
 
-class ProgressHeard(Struct):
+class ProgressReceived(Struct):
     """The peer reports progress of a request of ours."""
 
-    request: Awaited
+    request: OutgoingRequest
     progress: ProgressParams
 
 
-class Refused(Struct):
+class MessageRefused(Struct):
     """A message that is answered with an error and goes no further."""
 
     reply: ErrorResponse
     excerpt: bytes = b""  # of something that could not be read at all
 
 
-class Ignored(Struct):
+class MessageIgnored(Struct):
     """A message that goes nowhere and is not answered, and why."""
 
     why: str
@@ -87,6 +87,14 @@ class Ignored(Struct):
     excerpt: bytes = b""
 
 
-Event = (
-    CallReceived | NoticeReceived | Opened | Answered | AnswerUnusable | Cancelled | ProgressHeard | Refused | Ignored
+SessionEvent = (
+    CallReceived
+    | NotificationReceived
+    | HandshakeCompleted
+    | ResponseReceived
+    | ResponseUnusable
+    | CallCancelled
+    | ProgressReceived
+    | MessageRefused
+    | MessageIgnored
 )

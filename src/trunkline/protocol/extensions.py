@@ -11,13 +11,13 @@ from typing import Any, Final, cast
 from trunkline.errors import RegistrationError
 from trunkline.protocol.capabilities import Capabilities
 
-__all__ = ["agreed", "checked"]
+__all__ = ["agreed", "validate_extensions"]
 
 _LABEL: Final = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _NAME: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*/[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
-def checked(extensions: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
+def validate_extensions(extensions: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
     """Extensions as they are declared. Raises `RegistrationError` for a name or settings that none can have."""
     declared: dict[str, Any] = {}
     for name, settings in (extensions or {}).items():
@@ -31,11 +31,11 @@ def checked(extensions: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any
 
 def agreed(name: str, ours: Capabilities, theirs: Capabilities) -> Mapping[str, Any] | None:
     """The other side's settings of an extension that both have; None if one of them has not."""
-    mine, others = _declared_by(ours), _declared_by(theirs)
+    mine, others = _declared_extensions(ours), _declared_extensions(theirs)
     settings: Any = others.get(name)
     return cast("Mapping[str, Any]", settings) if name in mine and isinstance(settings, Mapping) else None
 
 
-def _declared_by(capabilities: Capabilities) -> Mapping[str, Any]:
+def _declared_extensions(capabilities: Capabilities) -> Mapping[str, Any]:
     declared: Any = capabilities.get("extensions")
     return cast("Mapping[str, Any]", declared) if isinstance(declared, Mapping) else {}

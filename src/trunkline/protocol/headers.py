@@ -21,20 +21,20 @@ from trunkline.errors import TrunklineError
 __all__ = [
     "ANNOTATION",
     "LARGEST_INTEGER",
-    "NAMED_BY",
+    "NAME_MEMBERS",
     "InvalidAnnotation",
     "InvalidValue",
-    "Mirror",
+    "MirroredArgument",
     "Primitive",
     "annotations",
-    "decode",
-    "encode",
-    "headers_for",
-    "mirrored",
-    "mismatch",
-    "param_mismatch",
-    "plainly_repeated",
-    "routing",
+    "decode_value",
+    "encode_value",
+    "find_mismatch",
+    "find_param_mismatch",
+    "match_exactly",
+    "mirrored_name",
+    "param_headers",
+    "routing_headers",
 ]
 
 Primitive = Literal["string", "integer", "boolean"]  # no numbers: nobody writes a fraction like the next one
@@ -42,7 +42,7 @@ Primitive = Literal["string", "integer", "boolean"]  # no numbers: nobody writes
 ANNOTATION: Final = "x-mcp-header"
 LARGEST_INTEGER: Final = 2**53 - 1  # in size: beyond it, those who know only doubles see another one
 
-NAMED_BY: Final[Mapping[str, str]] = {
+NAME_MEMBERS: Final[Mapping[str, str]] = {
     "tools/call": "name",
     "prompts/get": "name",
     "resources/read": "uri",
@@ -80,7 +80,7 @@ class InvalidValue(TrunklineError, ValueError):
     """A value that cannot be put into a header, or a header that no value leads to."""
 
 
-class Mirror(Struct, frozen=True):
+class MirroredArgument(Struct, frozen=True):
     """An argument of a tool that is repeated in a header."""
 
     path: tuple[str, ...]  # the names of the properties that lead to it
@@ -91,7 +91,7 @@ class Mirror(Struct, frozen=True):
 # --- values -------------------------------------------------------------------------------------
 
 
-def encode(value: object) -> str | None:
+def encode_value(value: object) -> str | None:
     """A value as a header; None for null, and for all that is no string, integer or boolean.
 
     Raises `InvalidValue` for an integer that some would read as another, and for text that is no Unicode.
@@ -105,7 +105,7 @@ def encode(value: object) -> str | None:
         raise InvalidValue("half of a surrogate pair is no text") from None
 
 
-def decode(text: str) -> str:
+def decode_value(text: str) -> str:
     """The value of a header. Raises `InvalidValue` for characters that no header has, and for broken base64."""
     text = text.strip(_BLANK)
     if not _ALLOWED.fullmatch(text):
@@ -144,31 +144,31 @@ def _text(value: object) -> str | None:
 # --- method and name ----------------------------------------------------------------------------
 
 
-def mirrored(method: str, params: Mapping[str, Any] | None) -> str | None:
+def mirrored_name(method: str, params: Mapping[str, Any] | None) -> str | None:
     """What `Mcp-Name` repeats of a request; None if there is nothing of that kind in it."""
-    member = NAMED_BY.get(method)
+    member = NAME_MEMBERS.get(method)
     name = None if member is None or params is None else params.get(member)
     return name if isinstance(name, str) else None
 
 
-def routing(method: str, params: Mapping[str, Any] | None) -> dict[str, str]:
+def routing_headers(method: str, params: Mapping[str, Any] | None) -> dict[str, str]:
     """The headers that a client sends with every request, besides that of the revision."""
-    name = encode(mirrored(method, params))
+    name = encode_value(mirrored_name(method, params))
     return {_METHOD: method} if name is None else {_METHOD: method, _NAME: name}
 
 
-def plainly_repeated(method: str, name: str | None, headers: Mapping[str, str]) -> bool:
+def match_exactly(method: str, name: str | None, headers: Mapping[str, str]) -> bool:
     """Whether the headers repeat a request to the letter, and nothing in it would have to be encoded; most do."""
     if headers.get("mcp-method") != method:
         return False
-    if method not in NAMED_BY:
+    if method not in NAME_MEMBERS:
         return True
     if name is None or headers.get("mcp-name") != name or name.startswith("=?"):
         return False
     return name.isascii() and name.isprintable() and name.strip() == name
 
 
-def mismatch(method: str, name: str | None, headers: Mapping[str, str]) -> str | None:
+def find_mismatch(method: str, name: str | None, headers: Mapping[str, str]) -> str | None:
     """How the headers of a request, by names in lower case, contradict its method and what `mirrored` gives of it;
     None if they do not."""
     given = headers.get(_METHOD.lower())
@@ -176,18 +176,20 @@ def mismatch(method: str, name: str | None, headers: Mapping[str, str]) -> str |
         return f"{_METHOD} is missing"
     if given.strip(_BLANK) != method:  # never encoded
         return f"{_METHOD} is not the method of the request"
-    if method not in NAMED_BY:
+    if method not in NAME_MEMBERS:
         return None
-    return _difference(_NAME, f"params.{NAMED_BY[method]}", name, headers)
+    return _compare_header(_NAME, f"params.{NAME_MEMBERS[method]}", name, headers)
 
 
-def _difference(header: str, what: str, value: object, headers: Mapping[str, str], kind: str = "string") -> str | None:
+def _compare_header(
+    header: str, what: str, value: object, headers: Mapping[str, str], kind: str = "string"
+) -> str | None:
     """How a header contradicts a value of the body. What has no form as a header must not have one; whether the body
     may have it is for its schema to say."""
     given = headers.get(header.lower())
     try:
         expected = _text(value)
-        found = None if given is None else decode(given)
+        found = None if given is None else decode_value(given)
     except InvalidValue as error:
         return f"{header} cannot be compared with {what}: {error}"
     if found is not None and kind == "integer" and (number := _INTEGER.fullmatch(found)):
@@ -202,19 +204,19 @@ def _difference(header: str, what: str, value: object, headers: Mapping[str, str
 # --- arguments of tools -------------------------------------------------------------------------
 
 
-def annotations(input_schema: Mapping[str, Any]) -> tuple[Mirror, ...]:
+def annotations(input_schema: Mapping[str, Any]) -> tuple[MirroredArgument, ...]:
     """The arguments that a tool's schema wants in headers. Raises `InvalidAnnotation`."""
-    found: dict[str, Mirror] = {}
+    found: dict[str, MirroredArgument] = {}
     for path, schema in _schemas(input_schema):
         if ANNOTATION not in schema:
             continue
-        mirror = _mirror(path, schema)
+        mirror = _parse_annotation(path, schema)
         if (other := found.setdefault(mirror.header.lower(), mirror)) is not mirror:
             raise InvalidAnnotation(f"{_named(other.path)} and {_named(mirror.path)} want the same {ANNOTATION}")
     return tuple(found.values())
 
 
-def _mirror(path: tuple[str, ...] | None, schema: Mapping[str, Any]) -> Mirror:
+def _parse_annotation(path: tuple[str, ...] | None, schema: Mapping[str, Any]) -> MirroredArgument:
     if not path:
         raise InvalidAnnotation(f"{ANNOTATION} stands where more than `properties` leads to, or nothing")
     name, kind = schema[ANNOTATION], cast("Any", schema.get("type"))
@@ -224,7 +226,7 @@ def _mirror(path: tuple[str, ...] | None, schema: Mapping[str, Any]) -> Mirror:
         raise InvalidAnnotation(f"{ANNOTATION} of {_named(path)} has characters that no header's name has: {name!r}")
     if kind not in get_args(Primitive):
         raise InvalidAnnotation(f"{ANNOTATION} of {_named(path)} needs the type {' or '.join(get_args(Primitive))}")
-    return Mirror(path, _PARAM + name, kind)
+    return MirroredArgument(path, _PARAM + name, kind)
 
 
 def _named(path: tuple[str, ...]) -> str:
@@ -242,10 +244,10 @@ def _schemas(root: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...] | None, 
             yield path, known
             for name, inner in _members(known.get("properties")):
                 waiting.append((None if path is None else (*path, name), inner))
-            waiting.extend((None, inner) for inner in _held(known))
+            waiting.extend((None, inner) for inner in _nested_schemas(known))
 
 
-def _held(schema: Mapping[str, Any]) -> Iterator[object]:
+def _nested_schemas(schema: Mapping[str, Any]) -> Iterator[object]:
     """The schemas that stand in a schema elsewhere than in `properties`."""
     for keyword in _HOLD_SCHEMAS:
         inner = schema.get(keyword)
@@ -259,12 +261,12 @@ def _members(value: object) -> Iterable[tuple[str, object]]:
     return cast("Mapping[str, object]", value).items() if isinstance(value, Mapping) else ()
 
 
-def headers_for(mirrors: Iterable[Mirror], arguments: Mapping[str, Any]) -> dict[str, str]:
+def param_headers(mirrors: Iterable[MirroredArgument], arguments: Mapping[str, Any]) -> dict[str, str]:
     """The headers that a client sends with a call of a tool. Raises `InvalidValue` for a value that none can carry."""
     headers: dict[str, str] = {}
     for mirror in mirrors:
         try:
-            value = encode(_at(arguments, mirror.path))
+            value = encode_value(_value_at(arguments, mirror.path))
         except InvalidValue as error:
             raise InvalidValue(f"argument {_named(mirror.path)} cannot go into {mirror.header}: {error}") from None
         if value is not None:
@@ -272,17 +274,19 @@ def headers_for(mirrors: Iterable[Mirror], arguments: Mapping[str, Any]) -> dict
     return headers
 
 
-def param_mismatch(mirrors: Iterable[Mirror], arguments: Mapping[str, Any], headers: Mapping[str, str]) -> str | None:
+def find_param_mismatch(
+    mirrors: Iterable[MirroredArgument], arguments: Mapping[str, Any], headers: Mapping[str, str]
+) -> str | None:
     """How the headers of a call, by names in lower case, contradict its arguments; None if they do not."""
     differences = (
-        _difference(mirror.header, f"argument {_named(mirror.path)}", value, headers, mirror.type)
+        _compare_header(mirror.header, f"argument {_named(mirror.path)}", value, headers, mirror.type)
         for mirror in mirrors
-        for value in [_at(arguments, mirror.path)]
+        for value in [_value_at(arguments, mirror.path)]
     )
     return next(filter(None, differences), None)
 
 
-def _at(arguments: Mapping[str, Any], path: tuple[str, ...]) -> object:
+def _value_at(arguments: Mapping[str, Any], path: tuple[str, ...]) -> object:
     """The value at the end of a path; None if there is none."""
     value: object = arguments
     for name in path:

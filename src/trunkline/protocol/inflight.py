@@ -17,36 +17,36 @@ from trunkline.protocol.meta import ProgressToken
 from trunkline.protocol.methods import Method
 from trunkline.wire.messages import RequestId
 
-__all__ = ["Aftermath", "Awaited", "Running", "Timetable", "Tracked"]
+__all__ = ["DeadlineQueue", "FinishedRequests", "IncomingRequest", "OutgoingRequest", "TrackedRequest"]
 
-_ROOM: Final = 64
-_MOST_GIVEN_UP: Final = 256  # requests that may be answered all the same
+_MIN_SWEEP_SIZE: Final = 64
+_MAX_ABANDONED: Final = 256  # requests that may be answered all the same
 _order: Final = count()  # of what has the same deadline
 
 
-class Tracked(Struct):
+class TrackedRequest(Struct):
     """A request under way. Times are seconds on the clock of its conversation."""
 
     id: RequestId
     method: Method
     started: float
     allowed: float | None = None  # seconds from the last sign of life; None: no deadline
-    longest: float | None = None  # seconds in all, whatever signs of life there are
+    max_duration: float | None = None  # seconds in all, whatever signs of life there are
     deadline: float | None = None
     held: int = 0  # how many things suspend the deadline; a person being asked, for one
     done: bool = False
-    noted: float | None = None  # when the timetable looks at it next
+    scheduled_at: float | None = None  # when the timetable looks at it next
     target: str | None = None  # the name or URI of what it is about, where it is about one thing
 
-    def limit(self, now: float, allowed: float | None, longest: float | None) -> None:
+    def limit(self, now: float, timeout: float | None, max_duration: float | None) -> None:
         """Gives the request so much time from now on."""
-        self.allowed = allowed
-        self.longest = longest
+        self.allowed = timeout
+        self.max_duration = max_duration
         self.renew(now)
 
     def renew(self, now: float) -> None:
         """A sign of life: the time starts again, but never goes past the longest."""
-        latest = None if self.longest is None else self.started + self.longest
+        latest = None if self.max_duration is None else self.started + self.max_duration
         if self.allowed is None or self.held:
             self.deadline = latest
         else:
@@ -63,7 +63,7 @@ class Tracked(Struct):
         self.renew(now)
 
 
-class Running(Tracked):
+class IncomingRequest(TrackedRequest):
     """A request of the peer's that we work on."""
 
     token: ProgressToken | None = None
@@ -73,13 +73,15 @@ class Running(Tracked):
     work: Any = None  # what the driver needs to stop it
     origin: Any = None  # what came with the request, and where its answer goes
     envelope: Envelope | None = None  # of a request that stands for itself
-    natural: bool = False  # its result goes without the object that older revisions need around it
+    unwrapped: bool = False  # its result goes without the object that older revisions need around it
     hint: Any = None  # how long its result may be kept
-    round: Any = None  # what was asked and answered before, for a handler that is run again
+    input_round: Any = None  # what was asked and answered before, for a handler that is run again
     once: Any = None  # what it has done that must not be done twice
     task: Any = None  # what makes a task of it, where it can become one later
-    related: str | None = None  # the task that it has become: what is told of it names that
-    admitted: Any = None  # the entry that it is about, once its sender was found to be one of those who may have it
+    related_task: str | None = None  # the task that it has become: what is told of it names that
+    admitted_entry: Any = (
+        None  # the entry that it is about, once its sender was found to be one of those who may have it
+    )
 
     def advance(self, progress: float, now: float) -> bool:
         """Notes a report of progress; False if it may not be sent: it must grow, and end with the request."""
@@ -90,11 +92,11 @@ class Running(Tracked):
         return True
 
 
-class Awaited(Tracked, weakref=True):
+class OutgoingRequest(TrackedRequest, weakref=True):
     """A request of ours that the peer works on."""
 
     waiter: Any = None  # who is told of the answer
-    about: Running | None = None  # on whose behalf it is asked
+    about: IncomingRequest | None = None  # on whose behalf it is asked
     on_progress: Any = None
     progress: float | None = None  # heard last
     as_task: bool = False  # it asks for a task: that is cancelled by its own name, and its progress goes on
@@ -109,63 +111,63 @@ class Awaited(Tracked, weakref=True):
         return True
 
 
-class Aftermath:
+class FinishedRequests:
     """Requests of ours that are over, and of which something may still be heard: one that was given up may have been
     answered just then, and one that was answered with a task goes on to tell of its progress. That is heard for as long
     as somebody holds the request."""
 
-    __slots__ = ("_given_up", "_telling")
+    __slots__ = ("_abandoned", "_progressing")
 
     def __init__(self) -> None:
-        self._given_up: dict[RequestId, Awaited] = {}
-        self._telling: WeakValueDictionary[RequestId, Awaited] = WeakValueDictionary()
+        self._abandoned: dict[RequestId, OutgoingRequest] = {}
+        self._progressing: WeakValueDictionary[RequestId, OutgoingRequest] = WeakValueDictionary()
 
-    def give_up(self, request: Awaited) -> None:
+    def give_up(self, request: OutgoingRequest) -> None:
         """Nobody waits for it any more, and somebody wants to know if it is answered."""
-        self._given_up[request.id] = request
-        if len(self._given_up) > _MOST_GIVEN_UP:
-            del self._given_up[next(iter(self._given_up))]
+        self._abandoned[request.id] = request
+        if len(self._abandoned) > _MAX_ABANDONED:
+            del self._abandoned[next(iter(self._abandoned))]
 
-    def answered(self, ident: RequestId) -> Awaited | None:
+    def answered(self, ident: RequestId) -> OutgoingRequest | None:
         """The request that is answered after all, if it was one of them."""
-        return self._given_up.pop(ident, None)
+        return self._abandoned.pop(ident, None)
 
-    def go_on(self, request: Awaited) -> None:
+    def go_on(self, request: OutgoingRequest) -> None:
         """It was answered, and its progress token holds on."""
-        self._telling[request.id] = request
+        self._progressing[request.id] = request
 
-    def telling(self, token: ProgressToken) -> Awaited | None:
+    def find_progressing(self, token: ProgressToken) -> OutgoingRequest | None:
         """The request that a token belongs to, if it still holds."""
-        return self._telling.get(token)
+        return self._progressing.get(token)
 
 
-class Timetable:
+class DeadlineQueue:
     """Deadlines, the nearest first."""
 
-    __slots__ = ("_crowded", "_heap")
+    __slots__ = ("_heap", "_sweep_size")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Tracked]] = []
-        self._crowded = _ROOM  # entries at which those that are done are swept out
+        self._heap: list[tuple[float, int, TrackedRequest]] = []
+        self._sweep_size = _MIN_SWEEP_SIZE  # entries at which those that are done are swept out
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def watch(self, request: Tracked) -> None:
+    def watch(self, request: TrackedRequest) -> None:
         """Keeps an eye on the deadline of a request, if it has one. Twice is once."""
         due = request.deadline
-        if due is None or (request.noted is not None and request.noted <= due):
+        if due is None or (request.scheduled_at is not None and request.scheduled_at <= due):
             return
-        if len(self._heap) >= self._crowded:
+        if len(self._heap) >= self._sweep_size:
             self._sweep()
-        request.noted = due
+        request.scheduled_at = due
         heapq.heappush(self._heap, (due, next(_order), request))
 
     def _sweep(self) -> None:
         """Most requests are done long before their time is up; nothing of them is kept until then."""
         self._heap = [entry for entry in self._heap if not entry[2].done]
         heapq.heapify(self._heap)
-        self._crowded = max(_ROOM, 2 * len(self._heap))
+        self._sweep_size = max(_MIN_SWEEP_SIZE, 2 * len(self._heap))
 
     def next_due(self) -> float | None:
         """When to look again; None while there is nothing to wait for."""
@@ -173,14 +175,14 @@ class Timetable:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def due(self, now: float) -> list[Tracked]:
+    def due(self, now: float) -> list[TrackedRequest]:
         """The requests whose time is up."""
-        late: list[Tracked] = []
+        late: list[TrackedRequest] = []
         while self._heap and self._heap[0][0] <= now:
             when, _, request = heapq.heappop(self._heap)
-            if request.done or when != request.noted:  # noted for an earlier time since, and seen to by now
+            if request.done or when != request.scheduled_at:  # noted for an earlier time since, and seen to by now
                 continue
-            request.noted = None
+            request.scheduled_at = None
             if request.deadline is not None and request.deadline <= now:
                 late.append(request)
             else:

@@ -6,10 +6,10 @@ Everything that the peer says counts as life, not only its answers to pings; so 
 from enum import Enum, auto
 from typing import NamedTuple
 
-__all__ = ["Keepalive", "Step", "Verdict"]
+__all__ = ["Keepalive", "KeepaliveAction", "KeepaliveDecision"]
 
 
-class Verdict(Enum):
+class KeepaliveAction(Enum):
     """What is to be done about a peer now."""
 
     WAIT = auto()
@@ -17,10 +17,10 @@ class Verdict(Enum):
     DEAD = auto()
 
 
-class Step(NamedTuple):
+class KeepaliveDecision(NamedTuple):
     """A verdict, and when to look again."""
 
-    verdict: Verdict
+    verdict: KeepaliveAction
     look_at: float
 
 
@@ -30,16 +30,16 @@ class Keepalive:
     def __init__(self, interval: float, timeout: float) -> None:
         self._interval = interval
         self._timeout = timeout
-        self._pinged: float | None = None
+        self._pinged_at: float | None = None
 
-    def look(self, heard: float, now: float) -> Step:
+    def look(self, last_received: float, now: float) -> KeepaliveDecision:
         """What to do, if the peer was heard last at a given time."""
-        if self._pinged is not None and heard >= self._pinged:
-            self._pinged = None
-        if self._pinged is not None:
-            dead_at = self._pinged + self._timeout
-            return Step(Verdict.DEAD if now >= dead_at else Verdict.WAIT, dead_at)
-        if now >= heard + self._interval:
-            self._pinged = now
-            return Step(Verdict.PING, now + self._timeout)
-        return Step(Verdict.WAIT, heard + self._interval)
+        if self._pinged_at is not None and last_received >= self._pinged_at:
+            self._pinged_at = None
+        if self._pinged_at is not None:
+            dead_at = self._pinged_at + self._timeout
+            return KeepaliveDecision(KeepaliveAction.DEAD if now >= dead_at else KeepaliveAction.WAIT, dead_at)
+        if now >= last_received + self._interval:
+            self._pinged_at = now
+            return KeepaliveDecision(KeepaliveAction.PING, now + self._timeout)
+        return KeepaliveDecision(KeepaliveAction.WAIT, last_received + self._interval)

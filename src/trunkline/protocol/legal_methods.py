@@ -6,12 +6,12 @@ from typing import Final
 
 from trunkline.config import Settings
 from trunkline.protocol import lifecycle
-from trunkline.protocol.capabilities import Capabilities, declared, nameable
+from trunkline.protocol.capabilities import Capabilities, is_declarable, is_declared
 from trunkline.protocol.lifecycle import Phase
-from trunkline.protocol.methods import METHODS, Method, Side, known
+from trunkline.protocol.methods import METHODS, Method, Side, methods_for
 from trunkline.protocol.revisions import Revision
 
-__all__ = ["Receivable", "Sendable", "needed", "tables"]
+__all__ = ["Receivable", "Sendable", "legal_methods", "required_capabilities"]
 
 Receivable = Mapping[str, Method]
 """What the peer may send."""
@@ -22,13 +22,13 @@ _NEEDS: Final = frozenset(row.needs for row in METHODS if row.needs is not None)
 _KEPT: Final = 512  # states; a peer that invents capabilities finds no others in them than those that methods need
 
 
-def needed(capabilities: Capabilities) -> frozenset[str]:
+def required_capabilities(capabilities: Capabilities) -> frozenset[str]:
     """The capabilities, among those that some method needs, that are on."""
-    return frozenset(path for path in _NEEDS if declared(capabilities, path))
+    return frozenset(path for path in _NEEDS if is_declared(capabilities, path))
 
 
 @lru_cache(_KEPT)
-def tables(
+def legal_methods(
     side: Side,
     phase: Phase,
     revision: Revision,
@@ -50,12 +50,12 @@ def tables(
     def may_go(row: Method) -> bool:
         if not lifecycle.allows(phase, row.sent):
             return False
-        if row.needs is None or (row.request and not nameable(row.needs, revision)):
+        if row.needs is None or (row.request and not is_declarable(row.needs, revision)):
             return True
         return row.needs in (theirs if row.request else ours)
 
-    receivable = {row.name: row for row in known(revision, side, profile) if may_come(row)}
+    receivable = {row.name: row for row in methods_for(revision, side, profile) if may_come(row)}
     sendable = {
-        row.name: (row, row.wait.seconds(settings)) for row in known(revision, side.other, profile) if may_go(row)
+        row.name: (row, row.wait.seconds(settings)) for row in methods_for(revision, side.other, profile) if may_go(row)
     }
     return receivable, sendable

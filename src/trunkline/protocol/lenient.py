@@ -18,11 +18,11 @@ from msgspec import Raw
 from trunkline.protocol import types as t
 from trunkline.wire import codec
 
-__all__ = ["REWRITES", "read", "read_rewritten", "task", "task_result"]
+__all__ = ["REWRITES", "read", "read_rewritten", "read_task", "read_task_result"]
 
 T = TypeVar("T")
 Object = dict[str, Any]
-Source = bytes | Raw | codec.Plain
+Source = bytes | Raw | codec.DecodedJson
 Rewrite = Callable[[Any, Any], Any]
 """Takes the JSON value, and the params of the request that it answers, if it is a result."""
 
@@ -32,7 +32,7 @@ _STATUSES: Final = {"pending": "working", "processing": "working"}
 _UNKNOWN_TIME: Final = ""  # notifications about tasks carry none
 
 
-def read(kind: type[T], source: Source, asked: Any = None) -> T:
+def read(kind: type[T], source: Source, request_params: Any = None) -> T:
     """Decode JSON as `kind`. `asked` is the params of the request that a result answers.
 
     Raise the `DecodeError` of the specification's type if neither that type nor another known shape fits.
@@ -40,24 +40,24 @@ def read(kind: type[T], source: Source, asked: Any = None) -> T:
     try:
         return _decoder(kind)(source)
     except codec.DecodeError:
-        found = read_rewritten(kind, source, asked)
+        found = read_rewritten(kind, source, request_params)
         if found is None:
             raise
         return found
 
 
-def read_rewritten(kind: type[T], source: Source, asked: Any = None) -> T | None:
+def read_rewritten(kind: type[T], source: Source, request_params: Any = None) -> T | None:
     """Decode JSON that does not fit `kind` as it stands; None if no other shape is known, or it does not fit either."""
     rewrite = REWRITES.get(kind)
-    return None if rewrite is None else _rewritten(kind, source, rewrite, asked)
+    return None if rewrite is None else _rewritten(kind, source, rewrite, request_params)
 
 
-def task(kind: type[T], source: Source) -> T | None:
+def read_task(kind: type[T], source: Source) -> T | None:
     """Decode a task of the founding documents, alone or as the member `task`, as `kind`; None if it is none."""
-    return _rewritten(kind, source, lambda value, _: _task(_object(_object(value).get("task", value))), None)
+    return _rewritten(kind, source, lambda value, _: _task(_object(_object(value).get("read_task", value))), None)
 
 
-def task_result(source: Source) -> t.CallToolResult:
+def read_task_result(source: Source) -> t.CallToolResult:
     """Decode the result of a task, which the founding documents have as the member `result`. Raise as `read` does."""
     try:
         return read(t.CallToolResult, source)

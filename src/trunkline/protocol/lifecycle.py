@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from trunkline.errors import WrongPhase
 
-__all__ = ["FOUNDING", "LIFECYCLE", "FoundingNames", "Phase", "Signal", "allows", "step"]
+__all__ = ["FOUNDING", "LIFECYCLE", "FoundingNames", "Phase", "Signal", "allows", "next_phase"]
 
 
 class Phase(Enum):
@@ -126,7 +126,7 @@ def allows(phase: Phase, signal: Signal) -> bool:
     return signal in LIFECYCLE[phase]
 
 
-def step(phase: Phase, signal: Signal) -> Phase:
+def next_phase(phase: Phase, signal: Signal) -> Phase:
     """The next phase; a pair without a row is illegal, and there is no other branch."""
     try:
         return LIFECYCLE[phase][signal]

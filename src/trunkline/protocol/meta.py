@@ -20,7 +20,7 @@ __all__ = [
     "SERVER_INFO",
     "SUBSCRIPTION_ID",
     "TASK_PROGRESS",
-    "TRACE",
+    "TRACE_KEYS",
     "ProgressToken",
     "progress_token",
 ]
@@ -36,7 +36,7 @@ LOG_LEVEL: Final = _OFFICIAL + "logLevel"
 SUBSCRIPTION_ID: Final = _OFFICIAL + "subscriptionId"
 SERVER_INFO: Final = _OFFICIAL + "serverInfo"
 RELATED_TASK: Final = _OFFICIAL + "related-task"
-TRACE: Final = ("traceparent", "tracestate", "baggage")  # W3C trace context
+TRACE_KEYS: Final = ("traceparent", "tracestate", "baggage")  # W3C trace context
 REFUSAL: Final = "trunkline/refusal"  # our own keys carry our own prefix
 IDEMPOTENCY_KEY: Final = "trunkline/idempotency-key"  # of a call that is done once, however often it is made
 TASK_PROGRESS: Final = "trunkline/progress"  # of a task, where notifications/progress may not tell of it

@@ -17,7 +17,7 @@ from trunkline.protocol.revisions import HANDSHAKE, Revision
 from trunkline.protocol.types import tasks_extension as extension
 from trunkline.protocol.types import tasks_founding as founding
 
-__all__ = ["ALIASES", "METHODS", "Method", "Side", "Wait", "find", "known", "widened_capabilities"]
+__all__ = ["ALIASES", "METHODS", "Method", "Side", "TimeLimit", "find_method", "methods_for", "widened_capabilities"]
 
 
 class Side(Enum):
@@ -33,7 +33,7 @@ class Side(Enum):
         return {Side.SERVER: Side.CLIENT, Side.CLIENT: Side.SERVER}.get(self, Side.EITHER)
 
 
-class Wait(Enum):
+class TimeLimit(Enum):
     """How long an answer may take."""
 
     HANDSHAKE = auto()  # the other side may still be starting
@@ -45,13 +45,13 @@ class Wait(Enum):
     def seconds(self, settings: Settings) -> float | None:
         """The time that these settings allow."""
         match self:
-            case Wait.WORK:
+            case TimeLimit.WORK:
                 return settings.work_timeout
-            case Wait.QUICK:
+            case TimeLimit.QUICK:
                 return settings.quick_timeout
-            case Wait.HANDSHAKE:
+            case TimeLimit.HANDSHAKE:
                 return settings.initialize_timeout
-            case Wait.PERSON:
+            case TimeLimit.PERSON:
                 return settings.person_timeout
             case _:  # ENDLESS
                 return None
@@ -65,7 +65,7 @@ class Method(Struct, frozen=True):
     params: type[Any]
     result: type[Any] | None = None  # None: a notification
     needs: str | None = None  # capability: the receiver's for a request, the sender's for a notification
-    wait: Wait = Wait.WORK
+    wait: TimeLimit = TimeLimit.WORK
     fails_as_result: bool = False  # a failure of user code is a result that says so, not an error
     since: Revision = Revision.V2024_11_05
     until: Revision | None = None
@@ -121,33 +121,33 @@ V2025_06_18, V2025_11_25, V2026_07_28 = Revision.V2025_06_18, Revision.V2025_11_
 _LAST: Final = V2025_11_25  # of the handshake era
 
 METHODS: Final = (
-    Method("initialize", SERVER, t.InitializeParams, t.InitializeResult, wait=Wait.HANDSHAKE, until=_LAST),
+    Method("initialize", SERVER, t.InitializeParams, t.InitializeResult, wait=TimeLimit.HANDSHAKE, until=_LAST),
     Method("notifications/initialized", SERVER, t.Empty, until=_LAST),
-    Method("ping", EITHER, t.Empty, t.Empty, wait=Wait.QUICK, until=_LAST),
-    Method("shutdown", SERVER, t.Empty, t.Empty, wait=Wait.ENDLESS, until=_LAST, profile="erlmcp"),
+    Method("ping", EITHER, t.Empty, t.Empty, wait=TimeLimit.QUICK, until=_LAST),
+    Method("shutdown", SERVER, t.Empty, t.Empty, wait=TimeLimit.ENDLESS, until=_LAST, profile="erlmcp"),
     Method("notifications/shutdown", SERVER, t.Empty, until=_LAST, profile="erlmcp"),  # by its bare name, too
     Method("notifications/cancelled", EITHER, t.CancelledParams),
     Method("notifications/progress", EITHER, t.ProgressParams),
-    Method("server/discover", SERVER, t.Empty, t.DiscoverResult, wait=Wait.QUICK, since=V2026_07_28),
+    Method("server/discover", SERVER, t.Empty, t.DiscoverResult, wait=TimeLimit.QUICK, since=V2026_07_28),
     # tools
-    Method("tools/list", SERVER, t.PaginatedParams, t.ListToolsResult, "tools", Wait.QUICK),
+    Method("tools/list", SERVER, t.PaginatedParams, t.ListToolsResult, "tools", TimeLimit.QUICK),
     Method("tools/call", SERVER, t.CallToolParams, t.CallToolResult, "tools", fails_as_result=True),
     Method("notifications/tools/list_changed", CLIENT, t.Empty, needs="tools.listChanged"),
     # resources
-    Method("resources/list", SERVER, t.PaginatedParams, t.ListResourcesResult, "resources", Wait.QUICK),
+    Method("resources/list", SERVER, t.PaginatedParams, t.ListResourcesResult, "resources", TimeLimit.QUICK),
     Method("resources/templates/list", SERVER, t.PaginatedParams, t.ListResourceTemplatesResult, "resources",
-           Wait.QUICK),
+           TimeLimit.QUICK),
     Method("resources/read", SERVER, t.ReadResourceParams, t.ReadResourceResult, "resources"),
     Method("resources/subscribe", SERVER, t.SubscribeParams, t.Empty, "resources.subscribe", until=_LAST),
     Method("resources/unsubscribe", SERVER, t.UnsubscribeParams, t.Empty, "resources.subscribe", until=_LAST),
     Method("notifications/resources/list_changed", CLIENT, t.Empty, needs="resources.listChanged"),
     Method("notifications/resources/updated", CLIENT, t.ResourceUpdatedParams, needs="resources.subscribe"),
     # prompts
-    Method("prompts/list", SERVER, t.PaginatedParams, t.ListPromptsResult, "prompts", Wait.QUICK),
+    Method("prompts/list", SERVER, t.PaginatedParams, t.ListPromptsResult, "prompts", TimeLimit.QUICK),
     Method("prompts/get", SERVER, t.GetPromptParams, t.GetPromptResult, "prompts"),
     Method("notifications/prompts/list_changed", CLIENT, t.Empty, needs="prompts.listChanged"),
     # what a client wants to hear of
-    Method("subscriptions/listen", SERVER, t.ListenParams, t.Empty, wait=Wait.ENDLESS, since=V2026_07_28),
+    Method("subscriptions/listen", SERVER, t.ListenParams, t.Empty, wait=TimeLimit.ENDLESS, since=V2026_07_28),
     Method("notifications/subscriptions/acknowledged", CLIENT, t.SubscriptionsAcknowledgedParams, since=V2026_07_28),
     # completion and logging
     Method("completion/complete", SERVER, t.CompleteParams, t.CompleteResult, "completions"),
@@ -155,10 +155,10 @@ METHODS: Final = (
     Method("notifications/message", CLIENT, t.LoggingMessageParams, needs="logging"),
     # what a server asks of a client
     Method("sampling/createMessage", CLIENT, t.CreateMessageParams, t.CreateMessageResult, "sampling", until=_LAST),
-    Method("roots/list", CLIENT, t.Empty, t.ListRootsResult, "roots", Wait.QUICK, until=_LAST),
+    Method("roots/list", CLIENT, t.Empty, t.ListRootsResult, "roots", TimeLimit.QUICK, until=_LAST),
     Method("notifications/roots/list_changed", SERVER, t.Empty, needs="roots.listChanged", until=_LAST),
     Method(
-        "elicitation/create", CLIENT, t.ElicitParams, t.ElicitResult, "elicitation", Wait.PERSON,
+        "elicitation/create", CLIENT, t.ElicitParams, t.ElicitResult, "elicitation", TimeLimit.PERSON,
         since=V2025_06_18, until=_LAST,
     ),
     Method(
@@ -167,9 +167,9 @@ METHODS: Final = (
     ),
     # tasks, as 2025-11-25 has them; from then on they are an extension, which has some methods of the same name
     Method("tasks/get", EITHER, t.GetTaskParams, t.AnyTaskResult, "tasks", since=V2025_11_25, widened_by="erlmcp"),
-    Method("tasks/result", EITHER, t.GetTaskPayloadParams, t.GetTaskPayloadResult, "tasks", Wait.ENDLESS,
+    Method("tasks/result", EITHER, t.GetTaskPayloadParams, t.GetTaskPayloadResult, "tasks", TimeLimit.ENDLESS,
            since=V2025_11_25, until=_LAST, widened_by="erlmcp"),
-    Method("tasks/list", EITHER, t.PaginatedParams, t.ListTasksResult, "tasks.list", Wait.QUICK,
+    Method("tasks/list", EITHER, t.PaginatedParams, t.ListTasksResult, "tasks.list", TimeLimit.QUICK,
            since=V2025_11_25, until=_LAST, widened_by="erlmcp"),
     Method("tasks/cancel", EITHER, t.CancelTaskParams, t.AnyTaskResult, "tasks.cancel", since=V2025_11_25,
            widened_by="erlmcp"),
@@ -195,11 +195,11 @@ def widened_capabilities(profile: str | None) -> frozenset[str]:
     )
 
 
-def find(name: str) -> Method | None:
+def find_method(name: str) -> Method | None:
     """The row of a method, whatever the revision."""
     return _BY_NAME.get(name)
 
 
-def known(revision: Revision, receiver: Side, profile: str | None = None) -> Iterator[Method]:
+def methods_for(revision: Revision, receiver: Side, profile: str | None = None) -> Iterator[Method]:
     """The rows that a revision has, or a profile, and that this side may receive."""
     return (row for row in METHODS if row.exists(revision, profile) and row.reaches(receiver))

@@ -13,22 +13,22 @@ from msgspec.structs import replace
 
 from trunkline.errors import CapabilityNotSupported, HeaderMismatch, MethodNotFound, UnsupportedVersion
 from trunkline.protocol import headers as mirror
-from trunkline.protocol.capabilities import Capabilities, without_newer
+from trunkline.protocol.capabilities import Capabilities, restrict_to_revision
 from trunkline.protocol.envelope import Envelope, read_envelope
-from trunkline.protocol.legal_methods import needed
+from trunkline.protocol.legal_methods import required_capabilities
 from trunkline.protocol.meta import SERVER_INFO
-from trunkline.protocol.methods import Method, Side, known
+from trunkline.protocol.methods import Method, Side, methods_for
 from trunkline.protocol.projection import project
-from trunkline.protocol.revisions import MODERN, SPOKEN, Revision
+from trunkline.protocol.revisions import MODERN_REVISIONS, SUPPORTED_VERSIONS, Revision
 from trunkline.protocol.types import CallToolResult, Implementation, InputRequiredResult, Params, Result
 from trunkline.protocol.types.tasks_extension import DetailedTask, TaskCreated
 from trunkline.wire import codec
 from trunkline.wire.messages import Request
 
-__all__ = ["CACHED", "CacheHint", "Scope", "Stateless", "natural_result", "wrapped_result"]
+__all__ = ["CACHEABLE_METHODS", "CacheHint", "CacheScope", "ModernProtocol", "unwrap_result", "wrap_result"]
 
-Scope = Literal["public", "private"]
-CACHED: Final = frozenset(
+CacheScope = Literal["public", "private"]
+CACHEABLE_METHODS: Final = frozenset(
     {
         "server/discover",
         "tools/list",
@@ -42,8 +42,8 @@ CACHED: Final = frozenset(
 
 _VERSION: Final = "mcp-protocol-version"
 _KINDS: Final[Mapping[type, bytes]] = {InputRequiredResult: b"input_required", TaskCreated: b"task"}
-_KNOWN: Final = frozenset(revision.value for revision in MODERN)
-_ROWS: Final = {row.name: row for row in known(Revision.V2026_07_28, Side.SERVER) if row.request}
+_MODERN_VERSIONS: Final = frozenset(revision.value for revision in MODERN_REVISIONS)
+_METHODS_BY_NAME: Final = {row.name: row for row in methods_for(Revision.V2026_07_28, Side.SERVER) if row.request}
 
 
 class _Subject(Struct):
@@ -61,16 +61,16 @@ class CacheHint(Struct, frozen=True):
     """How long something may be kept, and whether by whoever asks or for everybody."""
 
     ttl: float = 0.0  # seconds
-    scope: Scope = "private"
+    scope: CacheScope = "private"
 
 
-class Stateless:
+class ModernProtocol:
     """What a server makes of requests that carry an envelope."""
 
     def __init__(self, info: Implementation, capabilities: Callable[[], Capabilities]) -> None:
         """`capabilities` are those that are offered now."""
         self.capabilities = capabilities
-        self._looked_at: Capabilities | None = None
+        self._cached_for: Capabilities | None = None
         self._found: frozenset[str] = frozenset()
         self._info = codec.to_raw(info)
         self._plain_meta = codec.to_json({SERVER_INFO: self._info})
@@ -80,53 +80,55 @@ class Stateless:
     def admit(self, message: Request, headers: Mapping[str, str] | None) -> tuple[Method, Envelope] | None:
         """What a request asks for, and its envelope; None if it is none of the modern era after all. Raises what is
         wrong with it. `headers` are those of a transport that has some."""
-        envelope = read_envelope(message.params, expected=headers is not None and headers.get(_VERSION) in _KNOWN)
+        envelope = read_envelope(
+            message.params, expected=headers is not None and headers.get(_VERSION) in _MODERN_VERSIONS
+        )
         if envelope is None:
             return None
         if headers is not None:
-            self._compare(message, envelope, headers)
-        if envelope.version not in _KNOWN:
-            raise UnsupportedVersion(envelope.version, SPOKEN)
-        row = _ROWS.get(message.method)
+            self._check_headers(message, envelope, headers)
+        if envelope.version not in _MODERN_VERSIONS:
+            raise UnsupportedVersion(envelope.version, SUPPORTED_VERSIONS)
+        row = _METHODS_BY_NAME.get(message.method)
         if row is None:
             raise MethodNotFound(message.method)
-        if row.needs is not None and row.needs not in self._offered():
+        if row.needs is not None and row.needs not in self._offered_capabilities():
             raise CapabilityNotSupported(message.method, row.needs)
         return row, envelope
 
-    def _offered(self) -> frozenset[str]:
+    def _offered_capabilities(self) -> frozenset[str]:
         """The capabilities that some method needs and that are offered now; looked for anew when these change."""
         capabilities = self.capabilities()
-        if self._looked_at is not capabilities:
-            self._looked_at, self._found = capabilities, needed(capabilities)
+        if self._cached_for is not capabilities:
+            self._cached_for, self._found = capabilities, required_capabilities(capabilities)
         return self._found
 
     @staticmethod
-    def _compare(message: Request, envelope: Envelope, headers: Mapping[str, str]) -> None:
+    def _check_headers(message: Request, envelope: Envelope, headers: Mapping[str, str]) -> None:
         if headers.get(_VERSION, "").strip() != envelope.version:
             named = headers.get(_VERSION)
             raise HeaderMismatch(f"MCP-Protocol-Version is {named!r}, and the body says {envelope.version!r}")
-        member = mirror.NAMED_BY.get(message.method)
+        member = mirror.NAME_MEMBERS.get(message.method)
         said = None if member is None else getattr(_read_subject(cast("Any", message.params)), member)
         name = said if isinstance(said, str) else None
-        if mirror.plainly_repeated(message.method, name, headers):
+        if mirror.match_exactly(message.method, name, headers):
             return
-        if (why := mirror.mismatch(message.method, name, headers)) is not None:
+        if (why := mirror.find_mismatch(message.method, name, headers)) is not None:
             raise HeaderMismatch(why)
 
     # --- results -------------------------------------------------------------------------------
 
-    def discovery(self) -> dict[str, Any]:
+    def discover_result(self) -> dict[str, Any]:
         """The revisions that are spoken, and what can be done in the modern ones."""
         return {
-            "supported_versions": list(SPOKEN),
-            "capabilities": without_newer(self.capabilities(), Revision.V2026_07_28),
+            "supported_versions": list(SUPPORTED_VERSIONS),
+            "capabilities": restrict_to_revision(self.capabilities(), Revision.V2026_07_28),
         }
 
-    def dressed(self, result: Any, *, hint: CacheHint | None = None, natural: bool = False) -> Raw:
+    def encode_result(self, result: Any, *, hint: CacheHint | None = None, unwrap: bool = False) -> Raw:
         """A result as it goes out. `natural`: a value that older revisions need an object around goes without."""
-        if natural and isinstance(result, CallToolResult):
-            result = natural_result(result)
+        if unwrap and isinstance(result, CallToolResult):
+            result = unwrap_result(result)
         meta = self._plain_meta
         if isinstance(result, Result | Params | DetailedTask) and result.meta is not None:
             meta = codec.to_json({SERVER_INFO: self._info, **result.meta})
@@ -139,7 +141,7 @@ class Stateless:
         return Raw(head + (b"}" if body == b"{}" else b"," + body[1:]))
 
 
-def natural_result(result: CallToolResult) -> CallToolResult:
+def unwrap_result(result: CallToolResult) -> CallToolResult:
     """A result whose value stands for itself; what has no value in an object of ours stays as it is."""
     wrapped = result.structured_content
     if not isinstance(wrapped, dict) or "result" not in wrapped:
@@ -147,7 +149,7 @@ def natural_result(result: CallToolResult) -> CallToolResult:
     return CallToolResult(result.content, wrapped["result"], result.is_error, meta=result.meta)
 
 
-def wrapped_result(result: CallToolResult) -> CallToolResult:
+def wrap_result(result: CallToolResult) -> CallToolResult:
     """A result with the object around its value that older revisions need."""
     if result.structured_content is UNSET:
         return result

@@ -18,7 +18,7 @@ from msgspec.structs import fields, replace
 from trunkline.protocol import types as t
 from trunkline.protocol.revisions import Revision
 
-__all__ = ["REPHRASED", "WINDOWS", "Window", "project", "structured_in_object"]
+__all__ = ["OLDER_FORMS", "WINDOWS", "Window", "project", "wrap_structured_content"]
 
 T = TypeVar("T")
 
@@ -153,7 +153,7 @@ def _without_lists(result: t.ElicitResult, _: Revision) -> t.ElicitResult:
     return replace(result, content=content)
 
 
-def structured_in_object(result: t.CallToolResult, _: Revision | None = None) -> t.CallToolResult:
+def wrap_structured_content(result: t.CallToolResult, _: Revision | None = None) -> t.CallToolResult:
     """A result whose structured content is an object, as the handshake era wants it: any other value is wrapped."""
     held = result.structured_content
     if held is UNSET or isinstance(held, dict | Raw):  # what is raw was made of an object
@@ -163,7 +163,7 @@ def structured_in_object(result: t.CallToolResult, _: Revision | None = None) ->
 
 _Rephrase = Callable[[Any, Revision], Struct]
 
-REPHRASED: Final[Mapping[type[Struct], tuple[Revision, _Rephrase]]] = {
+OLDER_FORMS: Final[Mapping[type[Struct], tuple[Revision, _Rephrase]]] = {
     # shape: (the first revision that has it, how it is said before)
     t.AudioContent: (Revision.V2025_03_26, _audio_as_resource),
     t.ResourceLink: (Revision.V2025_06_18, _link_as_text),
@@ -172,7 +172,7 @@ REPHRASED: Final[Mapping[type[Struct], tuple[Revision, _Rephrase]]] = {
     t.RequestedSchema: (Revision.V2025_11_25, _without_multi_select),
     t.StringSchema: (Revision.V2025_11_25, _options_as_names),
     t.ElicitResult: (Revision.V2025_11_25, _without_lists),
-    t.CallToolResult: (Revision.V2026_07_28, structured_in_object),
+    t.CallToolResult: (Revision.V2026_07_28, wrap_structured_content),
 }
 
 
@@ -220,7 +220,7 @@ def _plan(cls: type, revision: Revision) -> _Plan | None:
     """The plan for a type; None if every value of it can be said as it is."""
     if not issubclass(cls, Struct):
         return None
-    since, rephrase = REPHRASED.get(cls, (revision, None))
+    since, rephrase = OLDER_FORMS.get(cls, (revision, None))
     windows = {name: window for base in reversed(cls.__mro__) for name, window in WINDOWS.get(base, {}).items()}
     gone = {
         field.name: field.default

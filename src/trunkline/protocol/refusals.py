@@ -15,56 +15,56 @@ from trunkline.errors import (
     WrongPhase,
 )
 from trunkline.protocol.lifecycle import Phase, Signal, allows
-from trunkline.protocol.methods import Method, Side, find
+from trunkline.protocol.methods import Method, Side, find_method
 from trunkline.protocol.revisions import Revision
 from trunkline.wire.messages import Malformed, Request
 
-__all__ = ["unavailable", "unreadable", "why_not_sent", "why_not_taken"]
+__all__ = ["malformed_refusal", "request_refusal", "send_refusal", "unavailable_refusal"]
 
-_RESTING: Final = {Phase.PAUSED, Phase.DRAINING}
+_NOT_ACCEPTING: Final = {Phase.PAUSED, Phase.DRAINING}
 
 
-def why_not_taken(
-    message: Request, row: Method | None, *, phase: Phase, spoken: Revision, side: Side, agreed: bool
+def request_refusal(
+    message: Request, row: Method | None, *, phase: Phase, revision: Revision, side: Side, negotiated: bool
 ) -> ProtocolError:
     """Phase first, then the method, then its capability (the order of the founding documents). `row` is the method if
     it may be asked for now, so that its id must be in use; `agreed`: the handshake has settled on a revision."""
     name = message.method
     if row is not None and row.request:
         return RequestIdConflict(message.id)
-    known = find(name)
+    known = find_method(name)
     signal = known.received if known else Signal.RECV_CALL
     if not allows(phase, signal):
-        return _too_early_or_late(name, signal, phase, agreed=agreed)
-    if known is None or not (known.request and known.exists(spoken) and known.reaches(side)):
+        return _phase_refusal(name, signal, phase, negotiated=negotiated)
+    if known is None or not (known.request and known.exists(revision) and known.reaches(side)):
         return MethodNotFound(name)
     return CapabilityNotSupported(name, known.needs or "")
 
 
-def _too_early_or_late(name: str, signal: Signal, phase: Phase, *, agreed: bool) -> ProtocolError:
-    if signal is Signal.RECV_INITIALIZE and agreed:
+def _phase_refusal(name: str, signal: Signal, phase: Phase, *, negotiated: bool) -> ProtocolError:
+    if signal is Signal.RECV_INITIALIZE and negotiated:
         return WrongPhase(name, phase.name.lower(), kind="already_initialized")
-    return unavailable(name, phase) if phase in _RESTING else WrongPhase(name, phase.name.lower())
+    return unavailable_refusal(name, phase) if phase in _NOT_ACCEPTING else WrongPhase(name, phase.name.lower())
 
 
-def unavailable(name: str, phase: Phase) -> NotNow:
+def unavailable_refusal(name: str, phase: Phase) -> NotNow:
     """Refuse a request that arrives while the session takes none. A server that drains is gone in a moment, and another
     may take its place; how long a pause lasts is not known."""
     wait = 1.0 if phase is Phase.DRAINING else None
     return NotNow(f"{name} is not taken while the session is {phase.name.lower()}", retry_after=wait)
 
 
-def why_not_sent(name: str, *, phase: Phase, spoken: Revision, receiver: Side) -> ProtocolError:
+def send_refusal(name: str, *, phase: Phase, revision: Revision, receiver: Side) -> ProtocolError:
     """What forbids us a message: the same questions, seen from the other end."""
-    row = find(name)
-    if row is None or not row.exists(spoken) or not row.reaches(receiver):
+    row = find_method(name)
+    if row is None or not row.exists(revision) or not row.reaches(receiver):
         return MethodNotFound(name)
     if not allows(phase, row.sent):
         return WrongPhase(name, phase.name.lower())
     return CapabilityNotSupported(name, row.needs or "")
 
 
-def unreadable(fault: Malformed) -> ProtocolError:
+def malformed_refusal(fault: Malformed) -> ProtocolError:
     """What is wrong with something that is no message."""
     if fault.limit is not None:
         return MessageTooLarge(fault.limit)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from enum import Enum, StrEnum, auto
 from typing import Final
 
-__all__ = ["HANDSHAKE", "MODERN", "NEWEST", "SPOKEN", "Era", "Revision", "negotiate"]
+__all__ = ["HANDSHAKE", "MODERN_REVISIONS", "NEWEST_HANDSHAKE", "SUPPORTED_VERSIONS", "Era", "Revision", "negotiate"]
 
 
 class Era(Enum):
@@ -30,11 +30,11 @@ class Revision(StrEnum):
 
 
 HANDSHAKE: Final = tuple(revision for revision in Revision if revision.era is Era.HANDSHAKE)
-MODERN: Final = tuple(revision for revision in Revision if revision.era is Era.MODERN)
-SPOKEN: Final = tuple(revision.value for revision in sorted(Revision, reverse=True))
+MODERN_REVISIONS: Final = tuple(revision for revision in Revision if revision.era is Era.MODERN)
+SUPPORTED_VERSIONS: Final = tuple(revision.value for revision in sorted(Revision, reverse=True))
 """The names of all of them, the newest first."""
 
-NEWEST: Final = HANDSHAKE[-1]  # what a handshake can settle on at best
+NEWEST_HANDSHAKE: Final = HANDSHAKE[-1]  # what a handshake can settle on at best
 
 
 def negotiate(requested: str, supported: Iterable[Revision] = HANDSHAKE) -> Revision:

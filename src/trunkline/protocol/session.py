@@ -15,31 +15,43 @@ from msgspec.structs import replace
 from trunkline.config import Settings
 from trunkline.errors import CapabilityNotSupported, InvalidRequest, MethodNotFound, ProtocolError, RequestIdConflict
 from trunkline.protocol import lifecycle
-from trunkline.protocol.capabilities import Capabilities, Negotiated, agree, declared, without_newer
-from trunkline.protocol.client_envelope import DISCOVER, PROBE, Stamp, introduced
-from trunkline.protocol.envelope import carried_by
+from trunkline.protocol.capabilities import (
+    Capabilities,
+    NegotiatedCapabilities,
+    is_declared,
+    negotiate_capabilities,
+    restrict_to_revision,
+)
+from trunkline.protocol.client_envelope import DISCOVER, PROBE_ID, ClientEnvelope, read_server_info
+from trunkline.protocol.envelope import may_have_envelope
 from trunkline.protocol.error_codes import error_object
 from trunkline.protocol.events import (
-    Answered,
-    AnswerUnusable,
+    CallCancelled,
     CallReceived,
-    Cancelled,
-    Event,
-    Ignored,
-    NoticeReceived,
-    Opened,
-    ProgressHeard,
-    Refused,
+    HandshakeCompleted,
+    MessageIgnored,
+    MessageRefused,
+    NotificationReceived,
+    ProgressReceived,
+    ResponseReceived,
+    ResponseUnusable,
+    SessionEvent,
 )
-from trunkline.protocol.inflight import Aftermath, Awaited, Running, Timetable, Tracked
-from trunkline.protocol.legal_methods import Receivable, Sendable, needed, tables
+from trunkline.protocol.inflight import (
+    DeadlineQueue,
+    FinishedRequests,
+    IncomingRequest,
+    OutgoingRequest,
+    TrackedRequest,
+)
+from trunkline.protocol.legal_methods import Receivable, Sendable, legal_methods, required_capabilities
 from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.meta import PROGRESS_TOKEN
-from trunkline.protocol.methods import ALIASES, Method, Side, Wait, find, widened_capabilities
-from trunkline.protocol.modern import CACHED, CacheHint, Stateless
-from trunkline.protocol.projection import project, structured_in_object
-from trunkline.protocol.refusals import unavailable, unreadable, why_not_sent, why_not_taken
-from trunkline.protocol.revisions import HANDSHAKE, NEWEST, Revision, negotiate
+from trunkline.protocol.methods import ALIASES, Method, Side, TimeLimit, find_method, widened_capabilities
+from trunkline.protocol.modern import CACHEABLE_METHODS, CacheHint, ModernProtocol
+from trunkline.protocol.projection import project, wrap_structured_content
+from trunkline.protocol.refusals import malformed_refusal, request_refusal, send_refusal, unavailable_refusal
+from trunkline.protocol.revisions import HANDSHAKE, NEWEST_HANDSHAKE, Revision, negotiate
 from trunkline.protocol.types import (
     CallToolResult,
     CancelledParams,
@@ -63,7 +75,7 @@ from trunkline.wire.messages import (
 
 __all__ = ["Session"]
 
-_CANCELLED: Final = find("notifications/cancelled")
+_CANCELLED: Final = find_method("notifications/cancelled")
 _NOTHING: Final[frozenset[str]] = frozenset()
 _LONGEST_ID: Final = 18  # digits; our ids are numbers that are counted up
 _REPLACEABLE: Final = frozenset({Phase.INITIALIZING, Phase.READY, Phase.PAUSED})
@@ -77,9 +89,29 @@ class Session:
     the modern era alone. There may be thousands that do nothing, so it is kept small."""
 
     __slots__ = (
-        *("_again", "_awaited", "_open", "_plain", "_running", "_sendable", "_timetable", "failure", "info"),
-        *("instructions", "last_id", "negotiated", "offered", "peer", "phase", "profile", "revision", "revisions"),
-        *("_aftermath", "settings", "side", "stamp", "stateless"),
+        *(
+            "_reconnecting",
+            "_outgoing",
+            "_open",
+            "_is_newest",
+            "_incoming",
+            "_sendable",
+            "_deadlines",
+            "failure",
+            "info",
+        ),
+        *(
+            "instructions",
+            "last_id",
+            "negotiated",
+            "own_capabilities",
+            "peer",
+            "phase",
+            "profile",
+            "revision",
+            "revisions",
+        ),
+        *("_finished", "settings", "side", "client_envelope", "stateless"),
     )
 
     def __init__(
@@ -92,7 +124,7 @@ class Session:
         revisions: Iterable[Revision] = HANDSHAKE,
         settings: Settings | None = None,
         phase: Phase = Phase.NEW,
-        stateless: Stateless | None = None,
+        modern: ModernProtocol | None = None,
         profile: str | None = None,
     ) -> None:
         """`stateless` answers requests of the modern era, where they are taken, beside those of the handshake.
@@ -100,50 +132,52 @@ class Session:
         self.profile = profile
         self.side = side
         self.info = info
-        self.stateless = stateless
-        self.stamp: Stamp | None = None  # what goes on our requests, where the server speaks the modern era
+        self.stateless = modern
+        self.client_envelope: ClientEnvelope | None = (
+            None  # what goes on our requests, where the server speaks the modern era
+        )
         self.instructions = instructions
         self.revisions = revisions if isinstance(revisions, tuple) else tuple(revisions)
         self.settings = settings or Settings()
         self.phase = phase  # of a conversation that takes the place of one that was lost, RECONNECTING
-        self._again = phase is Phase.RECONNECTING
+        self._reconnecting = phase is Phase.RECONNECTING
         self.failure: str | None = None  # why the handshake came to nothing
         self.revision: Revision | None = None  # agreed upon in the handshake
         self.peer: Implementation | None = None
-        self.negotiated: Negotiated | None = None
-        self.offered: Capabilities = capabilities or {}  # what our side declares
-        self._timetable: Timetable | None = None
-        self._running: dict[RequestId, Running] = {}
-        self._awaited: dict[RequestId, Awaited] = {}
-        self._aftermath: Aftermath | None = None
+        self.negotiated: NegotiatedCapabilities | None = None
+        self.own_capabilities: Capabilities = capabilities or {}  # what our side declares
+        self._deadlines: DeadlineQueue | None = None
+        self._incoming: dict[RequestId, IncomingRequest] = {}
+        self._outgoing: dict[RequestId, OutgoingRequest] = {}
+        self._finished: FinishedRequests | None = None
         self.last_id = 0  # of our requests
-        self._plain = True  # the types are those of the revision spoken: little to project
+        self._is_newest = True  # the types are those of the revision spoken: little to project
         self._open: Receivable = {}  # what the peer may send now
         self._sendable: Sendable = {}  # what we may
 
     # --- facts ---------------------------------------------------------------------------------
 
     @property
-    def spoken(self) -> Revision:
+    def effective_revision(self) -> Revision:
         """The revision to speak: the one agreed upon, or the newest until then."""
-        return self.revision or NEWEST
+        return self.revision or NEWEST_HANDSHAKE
 
     @property
-    def timetable(self) -> Timetable:
+    def deadlines(self) -> DeadlineQueue:
         """The deadlines of what is under way."""
-        if self._timetable is None:
-            self._timetable = Timetable()
-        return self._timetable
+        if self._deadlines is None:
+            self._deadlines = DeadlineQueue()
+        return self._deadlines
 
     @property
-    def in_flight(self) -> Mapping[RequestId, Running]:
+    def incoming_requests(self) -> Mapping[RequestId, IncomingRequest]:
         """The peer's requests that we work on."""
-        return self._running
+        return self._incoming
 
     @property
-    def pending(self) -> Mapping[RequestId, Awaited]:
+    def pending(self) -> Mapping[RequestId, OutgoingRequest]:
         """Our requests that are not answered yet."""
-        return self._awaited
+        return self._outgoing
 
     def allows(self, signal: Signal) -> bool:
         """Whether a signal is legal now."""
@@ -153,50 +187,65 @@ class Session:
         """Whether that side has a capability that both may rely on."""
         if self.negotiated is None:
             return False
-        return declared(self.negotiated.server if side is Side.SERVER else self.negotiated.client, capability)
+        return is_declared(self.negotiated.server if side is Side.SERVER else self.negotiated.client, capability)
 
     # --- phases --------------------------------------------------------------------------------
 
     def step(self, signal: Signal) -> None:
         """Moves to the next phase; raises `WrongPhase` where the table has none."""
-        self.phase = lifecycle.step(self.phase, signal)
-        self._plain = self.spoken is NEWEST
-        server = needed(self.negotiated.server) if self.negotiated is not None else _NOTHING
-        client = needed(self.negotiated.client) if self.negotiated is not None else _NOTHING
+        self.phase = lifecycle.next_phase(self.phase, signal)
+        self._is_newest = self.effective_revision is NEWEST_HANDSHAKE
+        server = required_capabilities(self.negotiated.server) if self.negotiated is not None else _NOTHING
+        client = required_capabilities(self.negotiated.client) if self.negotiated is not None else _NOTHING
         ours, theirs = (server, client) if self.side is Side.SERVER else (client, server)
-        self._open, self._sendable = tables(
-            self.side, self.phase, self.spoken, ours=ours, theirs=theirs, settings=self.settings, profile=self.profile
+        self._open, self._sendable = legal_methods(
+            self.side,
+            self.phase,
+            self.effective_revision,
+            ours=ours,
+            theirs=theirs,
+            settings=self.settings,
+            profile=self.profile,
         )
 
     def fail_handshake(self, why: str) -> None:
         """Gives the handshake up. A conversation that takes the place of a lost one has not failed by that: whoever
         keeps the line may try once more."""
         self.failure = why
-        if not self._again:
+        if not self._reconnecting:
             self.step(Signal.FAIL)
 
     def initialize(self, params: InitializeParams) -> InitializeResult:
         """Takes a client's `initialize`: settles revision and capabilities, and gives the answer."""
         revision = negotiate(params.protocol_version, self.revisions)
-        self.negotiated = agree(self.offered, params.capabilities)
+        self.negotiated = negotiate_capabilities(self.own_capabilities, params.capabilities)
         self.revision = revision
         self.peer = params.client_info
         self.step(Signal.RECV_INITIALIZE)
         return InitializeResult(
             protocol_version=revision.value,
-            capabilities=without_newer(self.negotiated.server, revision, keep=widened_capabilities(self.profile)),
+            capabilities=restrict_to_revision(
+                self.negotiated.server, revision, keep=widened_capabilities(self.profile)
+            ),
             server_info=self.info,
             instructions=self.instructions,
         )
 
-    def assume(self, revision: Revision) -> None:
+    def assume_handshake(self, revision: Revision) -> None:
         """Takes the handshake for made, with a client that speaks a revision and has told no capabilities."""
-        self.restore(revision, Negotiated(without_newer(self.offered, revision), {}), None, complete=True)
+        self.restore(
+            revision,
+            NegotiatedCapabilities(restrict_to_revision(self.own_capabilities, revision), {}),
+            None,
+            complete=True,
+        )
 
-    def restore(self, revision: Revision, agreed: Negotiated, peer: Implementation | None, *, complete: bool) -> None:
+    def restore(
+        self, revision: Revision, negotiated: NegotiatedCapabilities, peer: Implementation | None, *, complete: bool
+    ) -> None:
         """Takes the handshake for made, as it was elsewhere; `complete`: with `initialized` said."""
         self.revision = revision
-        self.negotiated = agreed
+        self.negotiated = negotiated
         self.peer = peer
         self.step(Signal.RECV_INITIALIZE)
         if complete:
@@ -210,83 +259,91 @@ class Session:
             raise InvalidRequest(self.failure or "")
         self.revision = revision
         self.peer = result.server_info
-        self.negotiated = Negotiated(result.capabilities, without_newer(self.offered, revision))
+        self.negotiated = NegotiatedCapabilities(
+            result.capabilities, restrict_to_revision(self.own_capabilities, revision)
+        )
         self.step(Signal.SEND_INITIALIZED)
         return Notification("notifications/initialized")
 
-    def probe(self, now: float, timeout: float | None, waiter: Any) -> tuple[Awaited, Request]:
+    def probe(self, now: float, timeout: float | None, waiter: Any) -> tuple[OutgoingRequest, Request]:
         """A question whether the server speaks the modern era, before anything else is said."""
-        stamp = Stamp(self.info, self.offered, Revision.V2026_07_28)
-        awaited = Awaited(PROBE, DISCOVER, now, waiter=waiter)
+        stamp = ClientEnvelope(self.info, self.own_capabilities, Revision.V2026_07_28)
+        awaited = OutgoingRequest(PROBE_ID, DISCOVER, now, waiter=waiter)
         awaited.limit(now, timeout, None)
-        self._awaited[PROBE] = awaited
-        self.timetable.watch(awaited)
-        return awaited, Request(PROBE, DISCOVER.name, stamp.put_on(UNSET))
+        self._outgoing[PROBE_ID] = awaited
+        self.deadlines.watch(awaited)
+        return awaited, Request(PROBE_ID, DISCOVER.name, stamp.put_on(UNSET))
 
-    def discovered(self, result: DiscoverResult) -> None:
+    def complete_discovery(self, result: DiscoverResult) -> None:
         """Takes a server's answer to that: from now on every request stands for itself."""
         self.revision = Revision.V2026_07_28
-        self.negotiated = Negotiated(result.capabilities, without_newer(self.offered, self.revision))
-        self.peer = introduced(result.meta)
-        self.stamp = Stamp(self.info, self.offered, self.revision)
+        self.negotiated = NegotiatedCapabilities(
+            result.capabilities, restrict_to_revision(self.own_capabilities, self.revision)
+        )
+        self.peer = read_server_info(result.meta)
+        self.client_envelope = ClientEnvelope(self.info, self.own_capabilities, self.revision)
         self.step(Signal.SEND_INITIALIZED)
 
     # --- receiving -----------------------------------------------------------------------------
 
-    def receive(self, message: Message | Malformed, now: float, headers: Mapping[str, str] | None = None) -> Event:
+    def receive(
+        self, message: Message | Malformed, now: float, headers: Mapping[str, str] | None = None
+    ) -> SessionEvent:
         """What a message means. `headers` came with it, where a transport has some."""
         if isinstance(message, Request):
-            if self.stateless is not None and (headers is not None or carried_by(message.params)):
+            if self.stateless is not None and (headers is not None or may_have_envelope(message.params)):
                 event = self._receive_modern(message, now, self.stateless, headers)
                 if event is not None:
                     return event
             row = self._open.get(message.method)
             ident = message.id
-            if row is None or row.result is None or ident in self._running:
+            if row is None or row.result is None or ident in self._incoming:
                 return self._refuse_call(message, row)
-            call = self._running[ident] = Running(ident, row, now)
+            call = self._incoming[ident] = IncomingRequest(ident, row, now)
             return CallReceived(call, message.params)
         if isinstance(message, Response):
-            return self._receive_answer(message.id, message.result, None)
+            return self._receive_response(message.id, message.result, None)
         return self._receive_other(message, now)
 
     def _receive_modern(
-        self, message: Request, now: float, stateless: Stateless, headers: Mapping[str, str] | None
-    ) -> Event | None:
+        self, message: Request, now: float, modern: ModernProtocol, headers: Mapping[str, str] | None
+    ) -> SessionEvent | None:
         """What a request with an envelope means; None if it has none after all."""
         try:
-            admitted = stateless.admit(message, headers)
+            admitted = modern.admit(message, headers)
             if admitted is None:
                 return None
-            if message.id in self._running:
+            if message.id in self._incoming:
                 raise RequestIdConflict(message.id)
             if self.phase in {Phase.PAUSED, Phase.DRAINING, Phase.CLOSED}:
-                raise unavailable(message.method, self.phase)
+                raise unavailable_refusal(message.method, self.phase)
         except ProtocolError as error:
-            return Refused(ErrorResponse(message.id, error_object(error, Revision.V2026_07_28)))
-        call = self._running[message.id] = Running(message.id, admitted[0], now, envelope=admitted[1])
+            return MessageRefused(ErrorResponse(message.id, error_object(error, Revision.V2026_07_28)))
+        call = self._incoming[message.id] = IncomingRequest(message.id, admitted[0], now, envelope=admitted[1])
         return CallReceived(call, message.params)
 
-    def _receive_other(self, message: Notification | ErrorResponse | Malformed, now: float) -> Event:
+    def _receive_other(self, message: Notification | ErrorResponse | Malformed, now: float) -> SessionEvent:
         match message:
             case Notification():
-                return self._receive_notice(message, now)
+                return self._receive_notification(message, now)
             case ErrorResponse(id=ident, error=error):
-                return self._receive_answer(ident, None, error)
+                return self._receive_response(ident, None, error)
             case Malformed():
                 return self._receive_malformed(message)
             case _:
                 assert_never(message)
 
-    def _refuse_call(self, message: Request, row: Method | None) -> Refused:
+    def _refuse_call(self, message: Request, row: Method | None) -> MessageRefused:
         agreed = self.revision is not None
-        why = why_not_taken(message, row, phase=self.phase, spoken=self.spoken, side=self.side, agreed=agreed)
-        return Refused(self._error(message.id, why))
+        why = request_refusal(
+            message, row, phase=self.phase, revision=self.effective_revision, side=self.side, negotiated=agreed
+        )
+        return MessageRefused(self._error(message.id, why))
 
     def replaced_by(self, message: Request) -> bool:
         """Whether a request that was refused may begin another session in the place of this one: `initialize`, with
         params that can be read, while no request of the peer is under way."""
-        if message.method != "initialize" or self.phase not in _REPLACEABLE or self._running:
+        if message.method != "initialize" or self.phase not in _REPLACEABLE or self._incoming:
             return False
         try:
             _read_initialize(_object(message.params))
@@ -294,13 +351,13 @@ class Session:
             return False
         return True
 
-    def _receive_notice(self, message: Notification, now: float) -> Event:
+    def _receive_notification(self, message: Notification, now: float) -> SessionEvent:
         name = ALIASES.get(message.method, message.method)
         row = self._open.get(name)
-        if name == "notifications/cancelled" and self._running:
+        if name == "notifications/cancelled" and self._incoming:
             row = _CANCELLED  # names what is under way, whatever the era and the phase
         if row is None or row.request:
-            return Ignored(
+            return MessageIgnored(
                 f"notification {message.method!r} in phase {self.phase.name.lower()}", "unknown_notification"
             )
         try:
@@ -308,80 +365,84 @@ class Session:
                 case "notifications/initialized":
                     opened = self.phase is not Phase.READY
                     self.step(Signal.RECV_INITIALIZED)
-                    return Opened() if opened else Ignored("initialized was said before", "duplicate_notification")
+                    return (
+                        HandshakeCompleted()
+                        if opened
+                        else MessageIgnored("initialized was said before", "duplicate_notification")
+                    )
                 case "notifications/cancelled":
                     return self._receive_cancelled(_read_cancelled(_object(message.params)))
                 case "notifications/progress":
                     return self._receive_progress(_read_progress(_object(message.params)), now)
                 case _:
-                    return NoticeReceived(row, message.params)
+                    return NotificationReceived(row, message.params)
         except (DecodeError, RecursionError) as error:
-            return Ignored(f"params of {name}: {error}", "invalid_params")
+            return MessageIgnored(f"params of {name}: {error}", "invalid_params")
 
-    def _receive_cancelled(self, params: CancelledParams) -> Event:
-        call = None if params.request_id is None else self._running.get(params.request_id)
+    def _receive_cancelled(self, params: CancelledParams) -> SessionEvent:
+        call = None if params.request_id is None else self._incoming.get(params.request_id)
         if call is None or call.method.name == "initialize":  # lifecycle: initialize is never cancelled
-            return Ignored("cancelled a request that is not under way", "unknown_request")
-        del self._running[call.id]
+            return MessageIgnored("cancelled a request that is not under way", "unknown_request")
+        del self._incoming[call.id]
         call.done = call.cancelled = True
-        return Cancelled(call, params.reason)
+        return CallCancelled(call, params.reason)
 
-    def _receive_progress(self, params: ProgressParams, now: float) -> Event:
-        request = self._awaited.get(params.progress_token)
-        if request is None and self._aftermath is not None:
-            request = self._aftermath.telling(params.progress_token)
+    def _receive_progress(self, params: ProgressParams, now: float) -> SessionEvent:
+        request = self._outgoing.get(params.progress_token)
+        if request is None and self._finished is not None:
+            request = self._finished.find_progressing(params.progress_token)
         if request is None:
-            return Ignored("progress under a token that is not in use", "invalid_progress_token")
+            return MessageIgnored("progress under a token that is not in use", "invalid_progress_token")
         if not request.heard(params.progress, now):
-            return Ignored("progress that does not grow", "progress_value_invalid")
-        return ProgressHeard(request, params)
+            return MessageIgnored("progress that does not grow", "progress_value_invalid")
+        return ProgressReceived(request, params)
 
-    def _receive_answer(self, ident: Any, result: Any, error: ErrorObject | None) -> Event:
-        request = self._awaited.pop(ident, None) if isinstance(ident, int | str) else None
-        if request is None and self._aftermath is not None and isinstance(ident, int | str):
-            request = self._aftermath.answered(ident)
+    def _receive_response(self, ident: Any, result: Any, error: ErrorObject | None) -> SessionEvent:
+        request = self._outgoing.pop(ident, None) if isinstance(ident, int | str) else None
+        if request is None and self._finished is not None and isinstance(ident, int | str):
+            request = self._finished.answered(ident)
         if request is None:
-            return self._unexpected(ident, error)
+            return self._receive_unmatched(ident, error)
         if request.as_task and error is None:
-            self._after().go_on(request)
+            self._finished_requests().go_on(request)
         request.done = True
-        return Answered(request, result, error)
+        return ResponseReceived(request, result, error)
 
-    def _unexpected(self, ident: Any, error: ErrorObject | None) -> Event:
+    def _receive_unmatched(self, ident: Any, error: ErrorObject | None) -> SessionEvent:
         """An answer that names none of our requests. Some peers write the id 1 as "1"."""
         if isinstance(ident, str) and ident.isdecimal() and len(ident) <= _LONGEST_ID:
-            request = self._awaited.get(int(ident))
+            request = self._outgoing.get(int(ident))
             if request is not None:
                 return self._unusable(request, f'its id is the string "{ident}", and not the number {ident}')
         if error is not None and not isinstance(ident, int | str):
             why = f"the peer could not read a message: {error.message} ({error.code})"
-            return Ignored(why, "unexpected_reply", unassigned=True)
-        return Ignored("an answer to nothing that we wait for", "unexpected_reply")
+            return MessageIgnored(why, "unexpected_reply", unassigned=True)
+        return MessageIgnored("an answer to nothing that we wait for", "unexpected_reply")
 
-    def _unusable(self, request: Awaited, why: str, *, too_large: bool = False) -> AnswerUnusable:
-        del self._awaited[request.id]
+    def _unusable(self, request: OutgoingRequest, why: str, *, too_large: bool = False) -> ResponseUnusable:
+        del self._outgoing[request.id]
         request.done = True
-        return AnswerUnusable(request, why, too_large)
+        return ResponseUnusable(request, why, too_large)
 
-    def _receive_malformed(self, fault: Malformed) -> Event:
+    def _receive_malformed(self, fault: Malformed) -> SessionEvent:
         if fault.is_reply or fault.lacks_method:
-            request = None if fault.id is None else self._awaited.get(fault.id)
+            request = None if fault.id is None else self._outgoing.get(fault.id)
             if request is not None:
                 return self._unusable(request, fault.why, too_large=fault.limit is not None)
         if fault.is_reply:
             why = f"unreadable answer: {fault.why}"
-            return Ignored(why, "invalid_request", unassigned=True, excerpt=fault.excerpt)
-        return Refused(self.complaint(fault), fault.excerpt)
+            return MessageIgnored(why, "invalid_request", unassigned=True, excerpt=fault.excerpt)
+        return MessageRefused(self.malformed_response(fault), fault.excerpt)
 
-    def complaint(self, fault: Malformed) -> ErrorResponse:
+    def malformed_response(self, fault: Malformed) -> ErrorResponse:
         """The answer to something that could not be read."""
         # An unreadable id is left out from 2025-11-25 on and null before (base protocol, "Responses").
-        nameless = UNSET if self.spoken >= Revision.V2025_11_25 else None
-        return self._error(nameless if fault.id is None else fault.id, unreadable(fault))
+        nameless = UNSET if self.effective_revision >= Revision.V2025_11_25 else None
+        return self._error(nameless if fault.id is None else fault.id, malformed_refusal(fault))
 
     # --- sending -------------------------------------------------------------------------------
 
-    def reply(self, call: Running, result: Any) -> Response | None:
+    def reply(self, call: IncomingRequest, result: Any) -> Response | None:
         """The answer to a request of the peer's, whose id is free again; None if nothing may be sent any more.
 
         `result` is projected to the revision spoken, unless it is `Raw`, which goes out as it stands.
@@ -389,38 +450,38 @@ class Session:
         if call.done:
             return None
         call.done = True
-        del self._running[call.id]
-        if not self._plain or call.envelope is not None:
+        del self._incoming[call.id]
+        if not self._is_newest or call.envelope is not None:
             return self.written(call, result)
-        return Response(call.id, structured_in_object(result) if type(result) is CallToolResult else result)
+        return Response(call.id, wrap_structured_content(result) if type(result) is CallToolResult else result)
 
-    def written(self, call: Running, result: Any) -> Response:
+    def written(self, call: IncomingRequest, result: Any) -> Response:
         """A result as the revision of its request says it."""
         if type(result) is Raw:
             return Response(call.id, result)
         if call.envelope is not None and self.stateless is not None:
-            hint = call.hint or (CacheHint() if call.method.name in CACHED else None)
-            return Response(call.id, self.stateless.dressed(result, hint=hint, natural=call.natural))
-        return Response(call.id, project(result, self.spoken))
+            hint = call.hint or (CacheHint() if call.method.name in CACHEABLE_METHODS else None)
+            return Response(call.id, self.stateless.encode_result(result, hint=hint, unwrap=call.unwrapped))
+        return Response(call.id, project(result, self.effective_revision))
 
-    def fail(self, call: Running, error: ProtocolError) -> ErrorResponse | None:
+    def fail(self, call: IncomingRequest, error: ProtocolError) -> ErrorResponse | None:
         """The error that answers a request of the peer's; None if nothing may be sent any more."""
         if call.done:
             return None
         call.done = True
-        del self._running[call.id]
+        del self._incoming[call.id]
         return ErrorResponse(call.id, error_object(error, self.revision_of(call)))
 
-    def revision_of(self, call: Running) -> Revision:
+    def revision_of(self, call: IncomingRequest) -> Revision:
         """The revision that a request of the peer's is written in."""
-        return self.spoken if call.envelope is None else Revision.V2026_07_28
+        return self.effective_revision if call.envelope is None else Revision.V2026_07_28
 
     def _error(self, ident: Any, error: ProtocolError) -> ErrorResponse:
         return ErrorResponse(ident, self.error_object(error))
 
     def error_object(self, error: ProtocolError) -> ErrorObject:
         """An error as this conversation says it."""
-        return error_object(error, self.spoken)
+        return error_object(error, self.effective_revision)
 
     def call(
         self,
@@ -429,60 +490,62 @@ class Session:
         now: float,
         *,
         timeout: float | None = None,
-        needs: str | None = None,
+        capability: str | None = None,
         on_progress: Any = None,
         waiter: Any = None,
-    ) -> tuple[Awaited, Request]:
+    ) -> tuple[OutgoingRequest, Request]:
         """A request of ours and its entry among those we wait for. Raises before anything is sent if it may not be.
 
         `timeout` replaces the time that the method has by default; `needs` asks for more than its capability.
         """
-        row, allowed = self._row(name, needs)
+        row, allowed = self._sendable_method(name, capability)
         ident = self.last_id = self.last_id + 1
         if on_progress is not None:  # our tokens are our request ids
             params = replace(params, meta={**(params.meta or {}), PROGRESS_TOKEN: ident})
-        if self.stamp is not None:
-            params = self.stamp.put_on(params)
-        message = Request(ident, name, params if self._plain else project(params, self.spoken))
-        awaited = Awaited(ident, row, now, waiter=waiter, on_progress=on_progress)
-        longest = None if row.wait is Wait.ENDLESS else self.settings.longest_call
+        if self.client_envelope is not None:
+            params = self.client_envelope.put_on(params)
+        message = Request(ident, name, params if self._is_newest else project(params, self.effective_revision))
+        awaited = OutgoingRequest(ident, row, now, waiter=waiter, on_progress=on_progress)
+        longest = None if row.wait is TimeLimit.ENDLESS else self.settings.longest_call
         awaited.limit(now, allowed if timeout is None else timeout, longest)
-        self._awaited[ident] = awaited
-        self.timetable.watch(awaited)
+        self._outgoing[ident] = awaited
+        self.deadlines.watch(awaited)
         if name == "initialize":
             self.step(Signal.SEND_INITIALIZE)
         return awaited, message
 
     def notify(self, name: str, params: Any = UNSET) -> Notification:
         """A notification of ours. Raises if it may not be sent."""
-        self._row(name, None)
-        return Notification(name, params if self._plain or params is UNSET else project(params, self.spoken))
+        self._sendable_method(name, None)
+        return Notification(
+            name, params if self._is_newest or params is UNSET else project(params, self.effective_revision)
+        )
 
-    def tell_about(self, call: Running, name: str, params: Any) -> Notification | None:
+    def notify_about(self, call: IncomingRequest, name: str, params: Any) -> Notification | None:
         """A notification about a request of the peer's that is under way; None if it may not be sent."""
         if call.envelope is not None:
             return None if call.done else Notification(name, project(params, Revision.V2026_07_28))
         return self.notify(name, params) if self.may_send(name) else None
 
-    def cancel(self, request: Awaited, reason: str | None = None) -> Notification | None:
+    def cancel(self, request: OutgoingRequest, reason: str | None = None) -> Notification | None:
         """Gives a request of ours up and says so; None if there is nothing to say any more."""
         if request.done:
             return None
         request.done = True
-        del self._awaited[request.id]
+        del self._outgoing[request.id]
         if request.late is not None:
-            self._after().give_up(request)
+            self._finished_requests().give_up(request)
         if request.as_task or request.method.name == "initialize":
             return None  # cancellation: initialize must not be cancelled, and a task only by its own name
         return Notification("notifications/cancelled", CancelledParams(request_id=request.id, reason=reason))
 
-    def _after(self) -> Aftermath:
-        self._aftermath = self._aftermath or Aftermath()
-        return self._aftermath
+    def _finished_requests(self) -> FinishedRequests:
+        self._finished = self._finished or FinishedRequests()
+        return self._finished
 
     def result_type(self, name: str) -> type[Any]:
         """What a request of that method is answered with."""
-        row = find(name)
+        row = find_method(name)
         if row is None or row.result is None:
             raise MethodNotFound(name)
         return row.result
@@ -491,37 +554,37 @@ class Session:
         """Whether a notification or request of ours would be legal now."""
         return name in self._sendable
 
-    def _row(self, name: str, needs: str | None) -> tuple[Method, float | None]:
+    def _sendable_method(self, name: str, capability: str | None) -> tuple[Method, float | None]:
         """The row of a method that we may send now, and its time; raises why we may not."""
         found = self._sendable.get(name)
         if found is None:
-            raise why_not_sent(name, phase=self.phase, spoken=self.spoken, receiver=self.side.other)
-        if needs is not None and not self.has(self.side.other, needs):
-            raise CapabilityNotSupported(name, needs)
+            raise send_refusal(name, phase=self.phase, revision=self.effective_revision, receiver=self.side.other)
+        if capability is not None and not self.has(self.side.other, capability):
+            raise CapabilityNotSupported(name, capability)
         return found
 
     # --- endings -------------------------------------------------------------------------------
 
-    def expired(self, now: float) -> list[Tracked]:
+    def expired(self, now: float) -> list[TrackedRequest]:
         """The requests, of either side, whose time is up. They stay under way until they are ended."""
-        return self.timetable.due(now)
+        return self.deadlines.due(now)
 
-    def close(self, signal: Signal = Signal.CLOSE) -> list[Awaited]:
+    def close(self, signal: Signal = Signal.CLOSE) -> list[OutgoingRequest]:
         """Ends the conversation; gives the requests of ours that were still under way, now done. `signal` says how:
         closed in good order, or lost, or failed."""
-        for request in self._running.values():
+        for request in self._incoming.values():
             request.done = True
-        self._running.clear()
+        self._incoming.clear()
         awaited = self.stop_waiting()
         self.step(signal)
         return awaited
 
-    def stop_waiting(self) -> list[Awaited]:
+    def stop_waiting(self) -> list[OutgoingRequest]:
         """Gives up all requests of ours, without a word to the peer; gives them, now done."""
-        awaited = list(self._awaited.values())
+        awaited = list(self._outgoing.values())
         for request in awaited:
             request.done = True
-        self._awaited.clear()
+        self._outgoing.clear()
         return awaited
 
 

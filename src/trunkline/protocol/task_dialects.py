@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 from msgspec import UNSET, Raw, Struct, field
 
 from trunkline.errors import InternalError, InvalidParams, ProtocolError
-from trunkline.protocol.error_kinds import BY_NAME
+from trunkline.protocol.error_kinds import KINDS_BY_NAME
 from trunkline.protocol.meta import RELATED_TASK, TASK_PROGRESS
 from trunkline.protocol.tasks import TaskRecord, TaskState
 from trunkline.protocol.types.tasks import Task
@@ -22,18 +22,18 @@ from trunkline.wire.messages import ErrorObject
 __all__ = [
     "DIALECTS",
     "Dialect",
-    "Traits",
-    "augmented",
-    "cancellable",
-    "detailed",
+    "DialectTraits",
+    "check_cancellable",
     "dialect_of",
-    "extended",
-    "founding",
-    "founding_status",
-    "in_words_of",
-    "outcome",
+    "is_notable_change",
     "shown",
-    "worth_telling",
+    "task_outcome",
+    "to_augmented_task",
+    "to_detailed_task",
+    "to_extension_task",
+    "to_founding_status",
+    "to_founding_task",
+    "translate_error",
 ]
 
 
@@ -42,10 +42,10 @@ class Dialect(Enum):
 
     AUGMENTED = "2025-11-25"  # a request may ask to run as a task
     EXTENSION = "2026-07-28"  # a server may answer with a task
-    FOUNDING = "founding"  # tasks/create
+    FOUNDING = "to_founding_task"  # tasks/create
 
 
-class Traits(NamedTuple):
+class DialectTraits(NamedTuple):
     """What sets a dialect apart."""
 
     statuses: Mapping[TaskState, str]
@@ -56,7 +56,7 @@ class Traits(NamedTuple):
     has_progress: bool  # whether progress of a task is told by `notifications/progress`
 
 
-_AKIN: Final = {
+_FOUNDING_SYNONYMS: Final = {
     "idempotency_key_reused": "task_already_exists",
     "tool_dependency_failed": "task_dependency_failed",
 }  # kinds that the founding documents have another name for, where it is about tasks
@@ -71,10 +71,10 @@ _STATUSES: Final = {
     T.CANCELLED: "cancelled",
 }
 _FOUNDING: Final = {**_STATUSES, T.PENDING: "pending", T.WORKING: "processing", T.INPUT_REQUIRED: "processing"}
-DIALECTS: Final[Mapping[Dialect, Traits]] = {
-    Dialect.AUGMENTED: Traits(_STATUSES, T.FAILED, False, True, True, True),
-    Dialect.EXTENSION: Traits(_STATUSES, T.COMPLETED, True, None, False, False),
-    Dialect.FOUNDING: Traits(_FOUNDING, T.FAILED, False, False, True, True),
+DIALECTS: Final[Mapping[Dialect, DialectTraits]] = {
+    Dialect.AUGMENTED: DialectTraits(_STATUSES, T.FAILED, False, True, True, True),
+    Dialect.EXTENSION: DialectTraits(_STATUSES, T.COMPLETED, True, None, False, False),
+    Dialect.FOUNDING: DialectTraits(_FOUNDING, T.FAILED, False, False, True, True),
 }
 
 
@@ -91,7 +91,7 @@ def shown(record: TaskRecord, dialect: Dialect) -> str:
     return traits.statuses[traits.failed_result if record.result_is_error else record.state]
 
 
-def worth_telling(before: TaskRecord, after: TaskRecord, dialect: Dialect) -> bool:
+def is_notable_change(before: TaskRecord, after: TaskRecord, dialect: Dialect) -> bool:
     """Whether those who want to hear of a task hear of this change: another status; and with the extension, other
     questions, or progress that the call has asked for."""
     if shown(before, dialect) != shown(after, dialect):
@@ -102,29 +102,29 @@ def worth_telling(before: TaskRecord, after: TaskRecord, dialect: Dialect) -> bo
     return asks or (after.progress_token is not None and before.progress != after.progress)
 
 
-def cancellable(record: TaskRecord, dialect: Dialect) -> bool:
+def check_cancellable(record: TaskRecord, dialect: Dialect) -> bool:
     """Whether there is something to cancel. Raises where it is a mistake to cancel what has ended."""
     if record.ended and not DIALECTS[dialect].cancels_ended:
         said = f"the task is {shown(record, dialect)} already"
-        raise _fault(InvalidParams, said, "task_already_completed", dialect)
+        raise _dialect_error(InvalidParams, said, "task_already_completed", dialect)
     return not record.ended
 
 
-def outcome(record: TaskRecord, dialect: Dialect) -> Raw | ErrorObject | None:
+def task_outcome(record: TaskRecord, dialect: Dialect) -> Raw | ErrorObject | None:
     """What `tasks/result` is answered with: the result or the error that the request would have had. None: not yet, and
     whoever asks waits; raises where nobody does."""
     if not record.ended:
         if not DIALECTS[dialect].result_waits:
-            raise _fault(InternalError, "the task has no result yet", "task_result_not_ready", dialect)
+            raise _dialect_error(InternalError, "the task has no result yet", "task_result_not_ready", dialect)
         return None
     error = _failure(record) if dialect is Dialect.FOUNDING else record.error
     if error is not None:
         return error
     if record.result is UNSET:
-        raise _fault(InvalidParams, "the task was cancelled", "task_cancelled", dialect)
+        raise _dialect_error(InvalidParams, "the task was cancelled", "task_cancelled", dialect)
     if dialect is Dialect.FOUNDING:
         return codec.to_raw({"result": record.result})
-    return _related(record.result, record.task_id)
+    return _with_related_task(record.result, record.task_id)
 
 
 # --- 2025-11-25 ---------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ A = TypeVar("A", bound=Task)
 E = TypeVar("E", bound=ExtensionTask)
 
 
-def augmented(record: TaskRecord, kind: type[A]) -> A:
+def to_augmented_task(record: TaskRecord, kind: type[A]) -> A:
     """A task for a client of 2025-11-25, or what has the members of one: a result or params."""
     return kind(
         task_id=record.task_id,
@@ -146,7 +146,7 @@ def augmented(record: TaskRecord, kind: type[A]) -> A:
     )
 
 
-def _related(result: Raw, task_id: str) -> Raw:
+def _with_related_task(result: Raw, task_id: str) -> Raw:
     """A result that says which task it is of."""
     members = _read_members(result)
     meta = _read_meta(members["_meta"]) if "_meta" in members else {}
@@ -160,7 +160,7 @@ _read_meta: Final = codec.json_decoder(dict[str, Any])
 # --- the extension ------------------------------------------------------------------------------------
 
 
-def extended(record: TaskRecord, kind: type[E]) -> E:
+def to_extension_task(record: TaskRecord, kind: type[E]) -> E:
     """A task for a client with the extension, or what has the members of one."""
     return kind(
         task_id=record.task_id,
@@ -173,10 +173,10 @@ def extended(record: TaskRecord, kind: type[E]) -> E:
     )
 
 
-def detailed(record: TaskRecord) -> DetailedTask:
+def to_detailed_task(record: TaskRecord) -> DetailedTask:
     """A task with all that its status calls for; a result and a notification have the same. The result in it is what
     the request would have been answered with, and says of itself what it is."""
-    task = extended(record, DetailedTask)
+    task = to_extension_task(record, DetailedTask)
     task.input_requests = record.questions or None
     if record.result is not UNSET:
         task.result = codec.to_raw({"resultType": "complete", **_read_members(record.result)})
@@ -195,13 +195,13 @@ def _progress(record: TaskRecord) -> TaskProgress:
 # --- the founding documents ---------------------------------------------------------------------------
 
 
-def founding(record: TaskRecord) -> FoundingTask:
+def to_founding_task(record: TaskRecord) -> FoundingTask:
     """A task in the words of the founding documents."""
-    status, asked = founding_status(record), _read_asked(record.params)
+    status, asked = to_founding_status(record), _read_asked(record.params)
     return FoundingTask(
         task_id=record.task_id,
         status=status.status,
-        action=FoundingAction(asked.name, codec.as_written(asked.arguments)),
+        action=FoundingAction(asked.name, codec.original_json(asked.arguments)),
         result=status.result,
         error=status.error,
         created_at=round(record.created_at * 1000),
@@ -209,7 +209,7 @@ def founding(record: TaskRecord) -> FoundingTask:
     )
 
 
-def founding_status(record: TaskRecord) -> FoundingStatusParams:
+def to_founding_status(record: TaskRecord) -> FoundingStatusParams:
     """How a task stands, as its notification has it. What has failed has an error, also if it has a result."""
     return FoundingStatusParams(
         task_id=record.task_id,
@@ -227,13 +227,13 @@ def _failure(record: TaskRecord) -> ErrorObject | None:
             return None
         kind = _kind(_read_result(record.result).meta.get("trunkline/error"))
         said = record.message or "the task failed"
-        error = ErrorObject(InternalError.code, said, {"kind": kind if kind in _AKIN else "task_failed"})
-    told = in_words_of(Dialect.FOUNDING, error)
+        error = ErrorObject(InternalError.code, said, {"kind": kind if kind in _FOUNDING_SYNONYMS else "task_failed"})
+    told = translate_error(Dialect.FOUNDING, error)
     if told.code != InternalError.code:
         return told
     data: Any = error.data
     known = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
-    return in_words_of(Dialect.FOUNDING, ErrorObject(error.code, error.message, {**known, "kind": "task_failed"}))
+    return translate_error(Dialect.FOUNDING, ErrorObject(error.code, error.message, {**known, "kind": "task_failed"}))
 
 
 def _kind(data: Any) -> str | None:
@@ -252,19 +252,23 @@ _read_asked: Final = codec.decoder(CallToolParams)
 _read_result: Final = codec.json_decoder(_FailedResult)
 
 
-def in_words_of(dialect: Dialect, error: ErrorObject) -> ErrorObject:
+def translate_error(dialect: Dialect, error: ErrorObject) -> ErrorObject:
     """An error with the code that a dialect has for it. One that a program has chosen stays what it is."""
     if error.code not in _RESERVED:
         return error
     kind = _kind(error.data)
-    row = None if kind is None or dialect is not Dialect.FOUNDING else BY_NAME.get(_AKIN.get(kind, kind))
+    row = (
+        None
+        if kind is None or dialect is not Dialect.FOUNDING
+        else KINDS_BY_NAME.get(_FOUNDING_SYNONYMS.get(kind, kind))
+    )
     return error if row is None else ErrorObject(row.founding, error.message, error.data)
 
 
-def _fault(fault: type[ProtocolError], message: str, kind: str, dialect: Dialect) -> ProtocolError:
+def _dialect_error(fault: type[ProtocolError], message: str, kind: str, dialect: Dialect) -> ProtocolError:
     """An error of a kind, with the code that a dialect has for it."""
     error = fault(message, data={"kind": kind})
-    error.code = in_words_of(dialect, ErrorObject(error.code, message, error.data)).code
+    error.code = translate_error(dialect, ErrorObject(error.code, message, error.data)).code
     return error
 
 

@@ -20,7 +20,7 @@ from trunkline.protocol.types.lifecycle import Implementation
 from trunkline.protocol.types.multi_round import InputRequest
 from trunkline.wire.messages import ErrorObject
 
-__all__ = ["TASKS", "TERMINAL", "TaskCaller", "TaskRecord", "TaskSignal", "TaskState", "allows", "step"]
+__all__ = ["TASKS", "TERMINAL", "TaskCaller", "TaskRecord", "TaskSignal", "TaskState", "allows", "next_state"]
 
 
 class TaskState(Enum):
@@ -41,7 +41,7 @@ class TaskSignal(Enum):
     RESUME = auto()  # somebody else goes on with it
     PROGRESS = auto()
     ASK = auto()
-    HEAR = auto()  # a question is settled, others are open
+    ANSWER = auto()  # a question is settled, others are open
     SETTLE = auto()  # no question is open any more
     COMPLETE = auto()
     FAIL = auto()
@@ -63,7 +63,7 @@ TASKS: Final[Mapping[TaskState, Mapping[TaskSignal, TaskState]]] = {
         S.RESUME: T.INPUT_REQUIRED,
         S.PROGRESS: T.INPUT_REQUIRED,
         S.ASK: T.INPUT_REQUIRED,
-        S.HEAR: T.INPUT_REQUIRED,
+        S.ANSWER: T.INPUT_REQUIRED,
         S.SETTLE: T.WORKING,
         S.COMPLETE: T.COMPLETED,
         S.FAIL: T.FAILED,
@@ -82,7 +82,7 @@ def allows(state: TaskState, signal: TaskSignal) -> bool:
     return signal in TASKS[state]
 
 
-def step(state: TaskState, signal: TaskSignal) -> TaskState:
+def next_state(state: TaskState, signal: TaskSignal) -> TaskState:
     """The next state; a pair without a row is illegal, and there is no other branch."""
     try:
         return TASKS[state][signal]
@@ -157,15 +157,15 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
 
     def start(self, now: float) -> "TaskRecord":
         """Somebody begins with it."""
-        return self._after(S.START, now, attempt=self.attempt + 1, tries=self.tries + 1)
+        return self._transition(S.START, now, attempt=self.attempt + 1, tries=self.tries + 1)
 
     def resume(self, now: float) -> "TaskRecord":
         """Somebody else goes on with it, since whoever worked on it is gone."""
-        return self._after(S.RESUME, now, attempt=self.attempt + 1, tries=self.tries + 1)
+        return self._transition(S.RESUME, now, attempt=self.attempt + 1, tries=self.tries + 1)
 
     def leave(self, now: float) -> "TaskRecord":
         """Whoever works on it lets go of it in good order: that was no failed try."""
-        return self._after(S.PROGRESS, now, tries=self.tries - 1) if allows(self.state, S.PROGRESS) else self
+        return self._transition(S.PROGRESS, now, tries=self.tries - 1) if allows(self.state, S.PROGRESS) else self
 
     def advance(
         self, now: float, progress: float, total: float | None = None, message: str | None = None
@@ -173,14 +173,14 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
         """It has got somewhere. What is not said anew stays as it was."""
         said = {"total": total, "message": message}
         known = {name: value for name, value in said.items() if value is not None}
-        return self._after(S.PROGRESS, now, progress=progress, **known)
+        return self._transition(S.PROGRESS, now, progress=progress, **known)
 
     def ask(self, now: float, questions: Mapping[str, InputRequest]) -> "TaskRecord":
         """It needs to know something. A name is used for one question in the life of a task."""
         used = questions.keys() & self.used
         if used or not questions:
             raise MisuseError(f"questions need names that were not used before, unlike {sorted(used)}")
-        return self._after(S.ASK, now, questions={**self.questions, **questions})
+        return self._transition(S.ASK, now, questions={**self.questions, **questions})
 
     def answer(self, now: float, responses: Mapping[str, Raw]) -> "TaskRecord":
         """Some questions are answered. Answers to what is not asked, or not any more, are left aside."""
@@ -199,11 +199,11 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
 
     def reach(self, now: float, checkpoint: Raw) -> "TaskRecord":
         """Its work has come to a point from which it can go on."""
-        return self._after(S.PROGRESS, now, checkpoint=checkpoint, tries=1)
+        return self._transition(S.PROGRESS, now, checkpoint=checkpoint, tries=1)
 
-    def do(self, now: float, name: str, effect: Raw) -> "TaskRecord":
+    def record_effect(self, now: float, name: str, effect: Raw) -> "TaskRecord":
         """Something is done that must not be done twice."""
-        return self._after(S.PROGRESS, now, effects={**self.effects, name: effect})
+        return self._transition(S.PROGRESS, now, effects={**self.effects, name: effect})
 
     def complete(self, now: float, result: Raw, *, is_error: bool = False, message: str | None = None) -> "TaskRecord":
         """It is done; `is_error` if its result says that it failed."""
@@ -227,11 +227,11 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
         if not settled:
             return self
         still = {name: question for name, question in self.questions.items() if name not in settled}
-        return self._after(S.HEAR if still else S.SETTLE, now, questions=still, **known)
+        return self._transition(S.ANSWER if still else S.SETTLE, now, questions=still, **known)
 
     def _end(self, signal: TaskSignal, now: float, message: str | None, **known: Any) -> "TaskRecord":
         said = self.message if message is None else message
-        return self._after(signal, now, questions={}, message=said, **known)
+        return self._transition(signal, now, questions={}, message=said, **known)
 
-    def _after(self, signal: TaskSignal, now: float, **known: Any) -> "TaskRecord":
-        return replace(self, state=step(self.state, signal), updated_at=max(now, self.updated_at), **known)
+    def _transition(self, signal: TaskSignal, now: float, **known: Any) -> "TaskRecord":
+        return replace(self, state=next_state(self.state, signal), updated_at=max(now, self.updated_at), **known)

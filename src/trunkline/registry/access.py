@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from trunkline.errors import RegistrationError
 
-__all__ = ["Access", "access_of", "is_scope"]
+__all__ = ["Access", "is_scope", "parse_access"]
 
 _SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749, "Access Token Scope"; it goes into a header
 
@@ -29,12 +29,12 @@ class Access(Struct, frozen=True):
         """Whether everybody may have the entry."""
         return not self.scopes and self.allow is None
 
-    def covered(self, held: frozenset[str] | None) -> bool:
+    def is_covered_by(self, scopes: frozenset[str] | None) -> bool:
         """Whether these scopes are enough; None stands for all that there are."""
-        return held is None or held.issuperset(self.scopes)
+        return scopes is None or scopes.issuperset(self.scopes)
 
 
-def access_of(what: str, scopes: Sequence[str] | None, allow: Callable[[Any], Any] | None) -> Access | None:
+def parse_access(what: str, scopes: Sequence[str] | None, allow: Callable[[Any], Any] | None) -> Access | None:
     """The access to an entry; None where nothing was said of it. Raises `RegistrationError` for what is no rule."""
     if allow is not None and not callable(allow):
         raise RegistrationError(f"{what}: allow is a function of the context, not {allow!r}")

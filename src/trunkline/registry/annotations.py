@@ -13,20 +13,20 @@ from typing import Annotated, Any, Final, get_args, get_origin
 
 from msgspec import Meta, Struct, field
 
-from trunkline.registry.class_layout import UNIONS, resolved, type_name
+from trunkline.registry.class_layout import UNIONS, resolve_type, type_name
 from trunkline.registry.pydantic_support import is_field
 from trunkline.wire import codec
 
-__all__ = ["Notes", "has_foreign_limits", "limited_type", "read_notes", "spread"]
+__all__ = ["TypeMetadata", "constrained_type", "distribute_limits", "has_foreign_limits", "read_metadata"]
 
 _BOUNDS: Final = ("ge", "gt", "le", "lt")
 _LENGTHS: Final = ("min_length", "max_length")
 _LIMITS: Final = (*_BOUNDS, "multiple_of", *_LENGTHS, "pattern", "tz")
-_WORDS: Final = ("title", "description", "examples", "deprecated")
+_KEYWORDS: Final = ("title", "description", "examples", "deprecated")
 _NUMBERS: Final = (int, float, Decimal)
 _MOMENTS: Final = (datetime, date, time)
 _SIZED: Final = (str, bytes, bytearray, list, set, frozenset, tuple, dict)
-_TAKES: Final[Mapping[str, tuple[type, ...]]] = {
+_CONSTRAINED_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     **dict.fromkeys(_BOUNDS, (*_NUMBERS, *_MOMENTS, timedelta)),
     **dict.fromkeys(_LENGTHS, _SIZED),
     "multiple_of": (*_NUMBERS, timedelta),
@@ -35,30 +35,30 @@ _TAKES: Final[Mapping[str, tuple[type, ...]]] = {
 }
 
 
-class Notes(Struct, eq=False):
+class TypeMetadata(Struct, eq=False):
     """What all the notes of one type say."""
 
     limits: dict[str, Any] = field(default_factory=dict[str, Any])
     words: dict[str, Any] = field(default_factory=dict[str, Any])
-    tests: tuple[Callable[[Any], Any], ...] = ()
+    predicates: tuple[Callable[[Any], Any], ...] = ()
 
     def check(self, value: Any, name: str) -> Any:
         """The value, if it keeps to the limits. Raises `ValueError`, in the words that msgspec would use."""
         for limit, bound in self.limits.items():
-            if not _KEPT[limit](value, bound):
-                raise ValueError(f"Expected `{name}` {_SAID[limit].format(_told(bound))}")
-        for test in self.tests:
+            if not _CHECKS[limit](value, bound):
+                raise ValueError(f"Expected `{name}` {_MESSAGES[limit].format(_format_bound(bound))}")
+        for test in self.predicates:
             if not test(value):
                 raise ValueError(f"Expected `{name}` for which {getattr(test, '__name__', test)} is true")
         return value
 
-    def in_words(self) -> str:
+    def describe_limits(self) -> str:
         """The limits of an order, for where a schema has no keywords for them."""
-        ordered = ((_IN_WORDS[limit], bound) for limit, bound in self.limits.items() if limit in _IN_WORDS)
-        return ", ".join(words.format(_told(bound)) for words, bound in ordered)
+        ordered = ((_DESCRIPTIONS[limit], bound) for limit, bound in self.limits.items() if limit in _DESCRIPTIONS)
+        return ", ".join(words.format(_format_bound(bound)) for words, bound in ordered)
 
 
-def _told(bound: Any) -> Any:
+def _format_bound(bound: Any) -> Any:
     return bound if isinstance(bound, int | float | str) else codec.to_json(bound).decode().strip('"')
 
 
@@ -66,7 +66,7 @@ def _is_multiple(value: Any, of: Any) -> bool:
     return value % (Decimal(str(of)) if isinstance(value, Decimal) else of) in (0, timedelta())
 
 
-_KEPT: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+_CHECKS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "ge": lambda value, bound: value >= bound,
     "gt": lambda value, bound: value > bound,
     "le": lambda value, bound: value <= bound,
@@ -77,7 +77,7 @@ _KEPT: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "pattern": lambda value, bound: re.search(bound, value) is not None,
     "tz": lambda value, bound: (value.tzinfo is not None) == bound,
 }
-_SAID: Final[Mapping[str, str]] = {
+_MESSAGES: Final[Mapping[str, str]] = {
     "ge": ">= {}",
     "gt": "> {}",
     "le": "<= {}",
@@ -88,7 +88,7 @@ _SAID: Final[Mapping[str, str]] = {
     "pattern": "matching regex {!r}",
     "tz": "with a timezone component: {}",
 }
-_IN_WORDS: Final[Mapping[str, str]] = {
+_DESCRIPTIONS: Final[Mapping[str, str]] = {
     "ge": "at least {}",
     "gt": "more than {}",
     "le": "at most {}",
@@ -100,26 +100,26 @@ _IN_WORDS: Final[Mapping[str, str]] = {
 # --- reading notes -------------------------------------------------------------------------------------
 
 
-def read_notes(notes: Iterable[Any]) -> Notes:
+def read_metadata(notes: Iterable[Any]) -> TypeMetadata:
     """What notes say, taken together. Those of strangers say nothing."""
-    said = Notes()
+    said = TypeMetadata()
     for note in notes:
         _collect(note, said)
     return said
 
 
-def _collect(note: Any, said: Notes) -> None:
+def _collect(note: Any, said: TypeMetadata) -> None:
     if isinstance(note, str):
         said.words.setdefault("description", note)
-    elif isinstance(note, Notes):
+    elif isinstance(note, TypeMetadata):
         said.limits |= note.limits
         said.words |= note.words
-        said.tests += note.tests
+        said.predicates += note.predicates
     elif isinstance(note, Meta):
-        _take(note, (*_LIMITS, *_WORDS), said)
+        _copy_members(note, (*_LIMITS, *_KEYWORDS), said)
         said.words |= note.extra_json_schema or {}
     elif is_field(note):
-        _take(note, _WORDS, said)
+        _copy_members(note, _KEYWORDS, said)
         extra: Any = note.json_schema_extra
         said.words |= extra if isinstance(extra, dict) else {}
         _collect_all(note.metadata, said)
@@ -129,23 +129,23 @@ def _collect(note: Any, said: Notes) -> None:
         said.words.setdefault("description", note.documentation)
 
 
-def _collect_all(notes: Iterable[Any], said: Notes) -> None:
+def _collect_all(notes: Iterable[Any], said: TypeMetadata) -> None:
     for note in notes:
         _collect(note, said)
 
 
-def _collect_foreign(note: Any, said: Notes) -> None:
+def _collect_foreign(note: Any, said: TypeMetadata) -> None:
     if hasattr(note, "__iter__"):  # an Interval, a Len, or the like
         _collect_all(note, said)
     elif hasattr(note, "func"):  # a Predicate
-        said.tests += (note.func,)
+        said.predicates += (note.func,)
     elif hasattr(note, "tz"):
         said.limits["tz"] = {None: False, ...: True}.get(note.tz, note.tz)
     else:
-        _take(note, _LIMITS, said)
+        _copy_members(note, _LIMITS, said)
 
 
-def _take(note: Any, names: Iterable[str], said: Notes) -> None:
+def _copy_members(note: Any, names: Iterable[str], said: TypeMetadata) -> None:
     for name in names:
         value = getattr(note, name, None)
         if value is None:
@@ -162,43 +162,43 @@ def _module(note: Any) -> str:
 
 def has_foreign_limits(notes: Iterable[Any]) -> bool:
     """Whether some of the limits are in words that msgspec passes over."""
-    said = read_notes(note for note in notes if not isinstance(note, Meta))
-    return bool(said.limits or said.tests)
+    said = read_metadata(note for note in notes if not isinstance(note, Meta))
+    return bool(said.limits or said.predicates)
 
 
 # --- limits and types ----------------------------------------------------------------------------------
 
 
-def limited_type(kind: Any) -> Any:
+def constrained_type(kind: Any) -> Any:
     """The class that limits of a type are about."""
     while get_origin(kind) is Annotated:
-        kind = resolved(get_args(kind)[0])
+        kind = resolve_type(get_args(kind)[0])
     return get_origin(kind) or kind
 
 
-def spread(kind: Any) -> Any:
+def distribute_limits(kind: Any) -> Any:
     """A type with notes, put so that every limit stands at a type that can have it: the limits of a union are those of
     the options that they suit. Raises `TypeError` for a limit that suits nothing."""
-    base, said = resolved(get_args(kind)[0]), read_notes(kind.__metadata__)
+    base, said = resolve_type(get_args(kind)[0]), read_metadata(kind.__metadata__)
     if get_origin(base) is Annotated:
-        return spread(Annotated[(base, *kind.__metadata__)])
+        return distribute_limits(Annotated[(base, *kind.__metadata__)])
     options = get_args(base) if get_origin(base) in UNIONS else (base,)
     if not isinstance(said.limits.get("tz", True), bool):
         raise TypeError("times in JSON have a distance from UTC, but no zone; say Timezone(...) for any")
     for limit in said.limits:
-        if not any(_suits(limit, option) for option in options):
+        if not any(_applies_to(limit, option) for option in options):
             raise TypeError(f"`{limit}` cannot be asked of a value of type {type_name(base)}")
     if len(options) == 1:
         return Annotated[base, said]
-    made = tuple(_with_its_share(option, said) for option in options)
-    return Annotated[typing.Union[made], Notes(words=said.words, tests=said.tests)]  # noqa: UP007 - only known now
+    made = tuple(_with_applicable_limits(option, said) for option in options)
+    return Annotated[typing.Union[made], TypeMetadata(words=said.words, predicates=said.predicates)]  # noqa: UP007 - only known now
 
 
-def _suits(limit: str, option: Any) -> bool:
-    kind: Any = limited_type(resolved(option))
-    return isinstance(kind, type) and kind is not bool and issubclass(kind, _TAKES[limit])
+def _applies_to(limit: str, option: Any) -> bool:
+    kind: Any = constrained_type(resolve_type(option))
+    return isinstance(kind, type) and kind is not bool and issubclass(kind, _CONSTRAINED_TYPES[limit])
 
 
-def _with_its_share(option: Any, said: Notes) -> Any:
-    limits = {limit: bound for limit, bound in said.limits.items() if _suits(limit, option)}
-    return Annotated[option, Notes(limits=limits)] if limits else option
+def _with_applicable_limits(option: Any, said: TypeMetadata) -> Any:
+    limits = {limit: bound for limit, bound in said.limits.items() if _applies_to(limit, option)}
+    return Annotated[option, TypeMetadata(limits=limits)] if limits else option

@@ -22,18 +22,18 @@ __all__ = [
     "UNIONS",
     "Layout",
     "Member",
-    "Side",
+    "ValueDirection",
+    "alias_value",
+    "enum_values",
     "is_alias",
     "is_path",
     "is_plain",
-    "layout",
-    "parts",
-    "rebuilt",
-    "resolved",
+    "json_value",
+    "read_layout",
+    "rebuild_type",
+    "resolve_type",
     "type_name",
-    "value_in_json",
-    "value_of",
-    "values_of",
+    "walk_type",
 ]
 
 UNIONS: Final = (typing.Union, UnionType)
@@ -53,7 +53,7 @@ def _is_init_var(kind: Any) -> bool:
     return init_var is not None and isinstance(kind, init_var)
 
 
-class Side(Enum):
+class ValueDirection(Enum):
     """Which way a value travels."""
 
     ARGUMENT = auto()  # from the peer: read
@@ -64,7 +64,7 @@ class Member(typing.NamedTuple):
     """A member of a class."""
 
     name: str
-    encoded: str  # its name in JSON
+    json_name: str  # its name in JSON
     kind: Any
     given: str | None  # its name when an instance is made; None: it cannot be given
     required: bool
@@ -81,11 +81,11 @@ class Layout(Struct, frozen=True):
     array: bool = False
     closed: bool = False  # takes nothing besides its members
     tag: tuple[str, str | int] | None = None  # the name and the value that tell it from others
-    own_way: bool = False  # its instances are made in a way that msgspec does not go
+    custom_init: bool = False  # its instances are made in a way that msgspec does not go
 
-    def of(self, side: Side) -> list[Member]:
+    def of(self, side: ValueDirection) -> list[Member]:
         """The members that travel that way."""
-        return [m for m in self.members if (m.given is not None if side is Side.ARGUMENT else m.kept)]
+        return [m for m in self.members if (m.given is not None if side is ValueDirection.ARGUMENT else m.kept)]
 
 
 # --- types -----------------------------------------------------------------------------------------
@@ -113,12 +113,12 @@ def type_name(kind: Any) -> str:
     return f"{name}[{', '.join(map(type_name, inner))}]" if inner else name
 
 
-def values_of(kind: Any) -> list[Any]:
+def enum_values(kind: Any) -> list[Any]:
     """The values that an Enum or a Literal has."""
     return list(cast("Any", kind)) if isinstance(kind, type) else list(get_args(kind))
 
 
-def value_in_json(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """What JSON has for one of them."""
     return value.value if isinstance(value, Enum) else value
 
@@ -128,7 +128,7 @@ def is_alias(kind: Any) -> bool:
     return hasattr(get_origin(kind) or kind, "__value__")
 
 
-def resolved(kind: Any) -> Any:
+def resolve_type(kind: Any) -> Any:
     """What a name for a type stands for; a type that is no mere name stands for itself. So does an alias that is
     part of itself, which has to keep its name."""
     while True:
@@ -146,18 +146,18 @@ def resolved(kind: Any) -> Any:
             kind = get_args(kind)[0]
         elif (get_origin(kind) or kind) is collections.abc.Iterable:
             kind = list[get_args(kind)] if get_args(kind) else list
-        elif is_alias(kind) and not any(kind == part for part in parts(value_of(kind))):
-            kind = value_of(kind)
+        elif is_alias(kind) and not any(kind == part for part in walk_type(alias_value(kind))):
+            kind = alias_value(kind)
         else:
             return kind
 
 
-def value_of(alias: Any) -> Any:
+def alias_value(alias: Any) -> Any:
     """The type that an alias is a name for."""
     origin: Any = get_origin(alias)
     if origin is None:
         return alias.__value__
-    return _filled_in(origin.__value__, dict(zip(origin.__type_params__, get_args(alias), strict=True)))
+    return _substitute(origin.__value__, dict(zip(origin.__type_params__, get_args(alias), strict=True)))
 
 
 def _of_variable(variable: TypeVar) -> Any:
@@ -172,7 +172,7 @@ def _qualifier(kind: Any) -> str | None:
     return name if name in _QUALIFIERS else None
 
 
-def parts(kind: Any) -> Iterator[Any]:
+def walk_type(kind: Any) -> Iterator[Any]:
     """A type and every type that it is made of. What pydantic reads has no parts for us."""
     seen: list[Any] = []  # not everything that stands in an annotation has a hash
     waiting = [kind]
@@ -182,16 +182,16 @@ def parts(kind: Any) -> Iterator[Any]:
             continue
         seen.append(part)
         yield part
-        if get_origin(part) is Literal or pydantic_support.is_owned(part):
+        if get_origin(part) is Literal or pydantic_support.is_pydantic_type(part):
             continue
         waiting.extend(get_args(part)[:1] if get_origin(part) is Annotated else get_args(part))
         if is_alias(part):
-            waiting.append(value_of(part))
-        elif (made_of := layout(part)) is not None:
+            waiting.append(alias_value(part))
+        elif (made_of := read_layout(part)) is not None:
             waiting.extend(member.kind for member in made_of.members)
 
 
-def rebuilt(kind: Any, change: Callable[[Any], Any]) -> Any:
+def rebuild_type(kind: Any, change: Callable[[Any], Any]) -> Any:
     """The same type of other parts."""
     origin, old = get_origin(kind), get_args(kind)
     if origin is None or origin is Literal or not old:
@@ -206,20 +206,20 @@ def rebuilt(kind: Any, change: Callable[[Any], Any]) -> Any:
     return origin[new[0]] if len(new) == 1 else origin[new]
 
 
-def _filled_in(kind: Any, scope: Mapping[Any, Any]) -> Any:
+def _substitute(kind: Any, scope: Mapping[Any, Any]) -> Any:
     """A type with other types for variables, and for `Self`."""
     if isinstance(kind, TypeVar) or kind is _SELF:
         return scope.get(kind, kind)
-    return rebuilt(kind, lambda part: _filled_in(part, scope))
+    return rebuild_type(kind, lambda part: _substitute(part, scope))
 
 
 # --- classes ---------------------------------------------------------------------------------------
 
 
-def layout(kind: Any) -> Layout | None:
+def read_layout(kind: Any) -> Layout | None:
     """The members of a class, or None for what has none. Raises `TypeError` where they cannot be found out."""
     origin: Any = get_origin(kind) or kind
-    if not isinstance(origin, type) or pydantic_support.is_owned(origin):
+    if not isinstance(origin, type) or pydantic_support.is_pydantic_type(origin):
         return None
     read = _reader(origin)
     if read is None:
@@ -267,7 +267,7 @@ def _attrs(origin: Any, hints: Mapping[str, Any]) -> Layout:
         given = a.alias if a.init else None
         members.append(Member(a.name, a.name, hints.get(a.name, Any), given, a.default is nothing, default, factory))
         own_way = own_way or given is None or a.converter is not None
-    return Layout(origin, tuple(members), own_way=own_way)
+    return Layout(origin, tuple(members), custom_init=own_way)
 
 
 def _dataclass(origin: Any, hints: Mapping[str, Any]) -> Layout:
@@ -284,7 +284,7 @@ def _dataclass(origin: Any, hints: Mapping[str, Any]) -> Layout:
         if _is_init_var(kind):
             default = getattr(origin, name, NODEFAULT)
             members.append(Member(name, name, kind, name, default is NODEFAULT, default, kept=False))
-    return Layout(origin, tuple(members), own_way=any(m.given is None or not m.kept for m in members))
+    return Layout(origin, tuple(members), custom_init=any(m.given is None or not m.kept for m in members))
 
 
 def _typed_dict(origin: Any, hints: Mapping[str, Any]) -> Layout:
@@ -323,23 +323,23 @@ def _hints(kind: Any, origin: Any) -> Mapping[str, Any]:
     except NameError as error:
         raise TypeError(f"{origin.__name__}: an annotation names something that is not defined: {error}") from None
     scopes: dict[Any, dict[Any, Any]] = {}
-    _look_for_variables(kind, {}, scopes)
+    _collect_type_arguments(kind, {}, scopes)
     order: Any = (
         list(scopes)[::-1] if hasattr(origin, "__total__") else origin.__mro__
     )  # a typed dict forgets its bases
     made: dict[str, Any] = {}
     for name, hint in found.items():
         owner = next((c for c in order if name in inspect.get_annotations(c)), origin)
-        made[name] = _filled_in(hint, {**scopes.get(owner, {}), _SELF: kind})
+        made[name] = _substitute(hint, {**scopes.get(owner, {}), _SELF: kind})
     return made
 
 
-def _look_for_variables(kind: Any, scope: Mapping[Any, Any], found: dict[Any, dict[Any, Any]]) -> None:
+def _collect_type_arguments(kind: Any, scope: Mapping[Any, Any], found: dict[Any, dict[Any, Any]]) -> None:
     """Notes down what the variables of a class and of all its bases stand for."""
     origin: Any = get_origin(kind) or kind
     if not isinstance(origin, type) or origin in found:
         return
-    filled_in = [_filled_in(argument, scope) for argument in get_args(kind)]
+    filled_in = [_substitute(argument, scope) for argument in get_args(kind)]
     found[origin] = dict(zip(getattr(origin, "__parameters__", ()), filled_in, strict=False))
     for base in origin.__dict__.get("__orig_bases__", origin.__bases__):
-        _look_for_variables(base, found[origin], found)
+        _collect_type_arguments(base, found[origin], found)

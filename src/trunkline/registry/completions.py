@@ -7,26 +7,26 @@ from typing import Any, Final, assert_never, cast
 from msgspec import Struct
 
 from trunkline.errors import RegistrationError
-from trunkline.errors.suggestions import suggesting
+from trunkline.errors.suggestions import with_suggestion
 from trunkline.protocol.types import CompleteResult, Completion
-from trunkline.registry.handlers import Handler, Run, runner
+from trunkline.registry.handlers import Handler, Run, make_runner
 from trunkline.registry.prompts import PromptEntry
 from trunkline.registry.resources import ResourceEntry, TemplateEntry
 from trunkline.registry.results import BadResult
 from trunkline.registry.tools import ToolEntry
 
 __all__ = [
-    "Completed",
+    "Completable",
     "CompletionEntry",
     "LabelledResult",
-    "arguments_of",
+    "completable_arguments",
     "completion_key",
+    "empty_completion",
     "make_completion",
     "matching",
-    "no_completion",
 ]
 
-Completed = PromptEntry | ToolEntry | TemplateEntry | ResourceEntry
+Completable = PromptEntry | ToolEntry | TemplateEntry | ResourceEntry
 """What has arguments, or could have some."""
 
 MAX_VALUES: Final = 100  # completion, "Completion Results"
@@ -37,7 +37,7 @@ def completion_key(kind: str, name: str, argument: str) -> str:
     return f"{kind} {name} {argument}"
 
 
-def arguments_of(entry: Completed) -> Collection[str]:
+def completable_arguments(entry: Completable) -> Collection[str]:
     """The names of what can be completed."""
     match entry:
         case PromptEntry():
@@ -92,21 +92,21 @@ class CompletionEntry(Struct, frozen=True, dict=True):
             given[names[1]] = dict(context)
         return self.handler.convert(given)
 
-    def fault(self, target: Completed | None, known: Iterable[str]) -> str | None:
+    def fault(self, target: Completable | None, known: Iterable[str]) -> str | None:
         """Why it will never be asked, with what it completes as that is now; None if it will. `known` are the names of
         what could be meant."""
         what = f"completion of {self.argument!r}: "
         if target is None:
-            return suggesting(f"{what}there is no {self.kind} {self.name!r}", self.name, known)
-        names = arguments_of(target)
+            return with_suggestion(f"{what}there is no {self.kind} {self.name!r}", self.name, known)
+        names = completable_arguments(target)
         if self.argument not in names:
-            return suggesting(f"{what}{self.kind} {self.name!r} has no such argument", self.argument, names)
+            return with_suggestion(f"{what}{self.kind} {self.name!r} has no such argument", self.argument, names)
         return None
 
     @cached_property
     def run(self) -> Run:
         """Asks for proposals."""
-        return runner(self.handler, self.result)
+        return make_runner(self.handler, self.result)
 
     def result(self, value: Any, labelled: bool) -> CompleteResult:
         """What was proposed, as the answer to a request. `labelled`: in the other shape too, for those who know it."""
@@ -141,7 +141,7 @@ def matching(value: str, candidates: Iterable[str]) -> list[str]:
     return begin + contain
 
 
-def no_completion(labelled: bool) -> CompleteResult:
+def empty_completion(labelled: bool) -> CompleteResult:
     """The answer where there is nothing to propose."""
     found = Completion([], 0, False)
     return LabelledResult.of(found) if labelled else CompleteResult(found)

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from msgspec import Struct
 
-__all__ = ["Complexity", "complexity", "depth_of", "resolve", "size_of"]
+__all__ = ["Complexity", "complexity", "depth_of", "resolve_reference", "size_of"]
 
 _MOST_PARTS: Final = 100_000  # of a schema, as `size_of` counts
 _DEEPEST: Final = 150  # schemas inside of each other, with references followed
@@ -51,7 +51,7 @@ def complexity(schema: Schema) -> Complexity | None:
     """The bounds for a schema; None if it is too large, too deep, or refers to what cannot be found by reading it."""
     if size_of(schema, _MOST_PARTS) > _MOST_PARTS:
         return None
-    reader = _Reader(schema)
+    reader = _CostCounter(schema)
     try:
         cost = reader.of(schema, 0)
     except _Unbounded:
@@ -104,7 +104,7 @@ class _Cost(NamedTuple):
     loops: int
 
 
-class _Reader:
+class _CostCounter:
     """Reads one schema, each definition once."""
 
     def __init__(self, root: Schema) -> None:
@@ -119,11 +119,11 @@ class _Reader:
         schema = cast("Schema", schema)
         self._check(schema, depth)
         own = 1 + sum(size_of(schema[name], _ENOUGH) for name in _LISTS if name in schema)
-        same = [self.of(one, depth + 1) for one in _held(schema, _IN_PLACE, _IN_PLACE_NAMED)]
+        same = [self.of(one, depth + 1) for one in _nested_schemas(schema, _IN_PLACE, _IN_PLACE_NAMED)]
         if "$ref" in schema:
-            same.append(self._referred(schema["$ref"], depth))
-        each = [self.of(one, depth + 1) for one in _held(schema, _MEMBER, _MEMBER_NAMED)]
-        any_of_them = [self.of(one, depth + 1) for one in _held(schema, _MEMBERS, _MEMBERS_NAMED)]
+            same.append(self._cost_of_reference(schema["$ref"], depth))
+        each = [self.of(one, depth + 1) for one in _nested_schemas(schema, _MEMBER, _MEMBER_NAMED)]
+        any_of_them = [self.of(one, depth + 1) for one in _nested_schemas(schema, _MEMBERS, _MEMBERS_NAMED)]
         added = [*same, *any_of_them]
         steps = own + sum(cost.steps for cost in added) + max((cost.steps for cost in each), default=0)
         loops = sum(cost.loops for cost in added) + max((cost.loops for cost in each), default=0)
@@ -139,7 +139,7 @@ class _Reader:
         if named or depth > _DEEPEST or any(name in schema for name in _ELSEWHERE):
             raise _Unbounded
 
-    def _referred(self, reference: Any, depth: int) -> _Cost:
+    def _cost_of_reference(self, reference: Any, depth: int) -> _Cost:
         # Anchors, escapes and other documents are not resolved here.
         if not isinstance(reference, str) or "%" in reference or (reference != "#" and reference[:2] != "#/"):
             raise _Unbounded
@@ -148,7 +148,7 @@ class _Reader:
         if reference not in self.known:
             self._open.add(reference)
             try:
-                found = resolve(self._root, reference)
+                found = resolve_reference(self._root, reference)
             except LookupError:
                 raise _Unbounded from None
             self.known[reference] = self.of(found, depth + 1)
@@ -156,7 +156,7 @@ class _Reader:
         return self.known[reference]
 
 
-def resolve(root: Schema, reference: str) -> Any:
+def resolve_reference(root: Schema, reference: str) -> Any:
     """The schema that a reference within a document (`#/$defs/a`) refers to. Raises `LookupError` if there is none."""
     found: Any = root
     for part in reference.split("/")[1:]:
@@ -170,7 +170,7 @@ def resolve(root: Schema, reference: str) -> Any:
     return found
 
 
-def _held(schema: Schema, keywords: Iterable[str], named: Iterable[str]) -> Iterable[Any]:
+def _nested_schemas(schema: Schema, keywords: Iterable[str], named: Iterable[str]) -> Iterable[Any]:
     """The schemas that some keywords hold: one or a list, or by name."""
     for keyword in keywords:
         inner: Any = schema.get(keyword)

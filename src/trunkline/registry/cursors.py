@@ -25,32 +25,32 @@ class Cursors:
         self._key = key or os.urandom(32)
         self.lifetime = lifetime
 
-    def share(self, key: bytes) -> None:
+    def use_key(self, key: bytes) -> None:
         """From now on gives and reads cursors with a key that others have, too."""
         self._key = key
 
-    def seal(self, kind: str, position: int, now: float = 0.0, whose: str = "") -> str:
+    def seal(self, kind: str, position: int, now: float = 0.0, owner: str = "") -> str:
         """A cursor for a position in the list of that kind; in one that not everybody sees alike, of who sees it."""
-        return self.seal_name(kind, position.to_bytes(_SIZE, "big"), now, whose)
+        return self.seal_name(kind, position.to_bytes(_SIZE, "big"), now, owner)
 
-    def seal_name(self, kind: str, name: bytes, now: float = 0.0, whose: str = "") -> str:
+    def seal_name(self, kind: str, name: bytes, now: float = 0.0, owner: str = "") -> str:
         """A cursor for what comes after something, in a list whose positions have names, of 50 bytes at most."""
         plain = name if self.lifetime is None else int(now * _PER_SECOND).to_bytes(_SIZE, "big") + name
-        return self._sealed(kind, plain, whose)
+        return self._sealed(kind, plain, owner)
 
-    def _sealed(self, kind: str, plain: bytes, whose: str) -> str:
+    def _sealed(self, kind: str, plain: bytes, owner: str) -> str:
         shape = bytes([self.lifetime is not None, len(plain)])
-        tag = self._hash(kind.encode(), shape + plain + whose.encode(), _SIZE)
+        tag = self._hash(kind.encode(), shape + plain + owner.encode(), _SIZE)
         import base64  # most servers have one page
 
         return base64.urlsafe_b64encode(tag + _xor(plain, self._hash(b"hide", tag, len(plain)))).decode().rstrip("=")
 
-    def open(self, kind: str, cursor: str, now: float = 0.0, whose: str = "") -> int:
+    def open(self, kind: str, cursor: str, now: float = 0.0, owner: str = "") -> int:
         """The position in a cursor. Raises `InvalidCursor` for anything that `seal` did not give for the same, and
         `CursorExpired` for what it gave too long ago."""
-        return int.from_bytes(self.open_name(kind, cursor, now, whose), "big")
+        return int.from_bytes(self.open_name(kind, cursor, now, owner), "big")
 
-    def open_name(self, kind: str, cursor: str, now: float = 0.0, whose: str = "") -> bytes:
+    def open_name(self, kind: str, cursor: str, now: float = 0.0, owner: str = "") -> bytes:
         """The name in a cursor. Raises as `open` does."""
         import base64
         import binascii
@@ -65,7 +65,7 @@ class Cursors:
         tag, hidden = sealed[:_SIZE], sealed[_SIZE:]
         plain = _xor(hidden, self._hash(b"hide", tag, len(hidden)))
         # The text itself: base64 has several spellings.
-        if not hmac.compare_digest(cursor, self._sealed(kind, plain, whose)):
+        if not hmac.compare_digest(cursor, self._sealed(kind, plain, owner)):
             raise InvalidCursor
         if self.lifetime is None:
             return plain

@@ -17,9 +17,9 @@ from typing import Annotated, Any, get_origin
 from msgspec import Struct
 
 from trunkline.errors import RegistrationError
-from trunkline.registry.signatures import asks_for, called, hints_of, name_of, signature_of
+from trunkline.registry.signatures import hints_of, is_context_annotation, name_of, signature_of, underlying_function
 
-__all__ = ["Dependency", "Depends", "Gives", "Plan", "Step", "dependency_of", "plan"]
+__all__ = ["Dependency", "DependencyPlan", "DependencyStep", "Depends", "ProviderKind", "dependency_of", "plan"]
 
 
 class Dependency(Struct, frozen=True):
@@ -42,7 +42,7 @@ def Depends(function: Callable[..., Any], *, thread: bool = True) -> Any:  # noq
     return Dependency(function, thread)
 
 
-class Gives(Enum):
+class ProviderKind(Enum):
     """How a function gives its value."""
 
     VALUE = auto()  # returns it
@@ -53,26 +53,26 @@ class Gives(Enum):
     ASYNC_MANAGER = auto()
 
 
-class Step(Struct, frozen=True):
+class DependencyStep(Struct, frozen=True):
     """One function of a plan."""
 
     function: Callable[..., Any]
-    gives: Gives
+    provider_kind: ProviderKind
     thread: bool  # a plain function that may block
     needs: tuple[tuple[str, Callable[..., Any]], ...]  # parameter, and the function that its value comes from
     contexts: tuple[str, ...]  # parameters that the context is given for
 
     @property
-    def plain(self) -> bool:
+    def synchronous(self) -> bool:
         """Whether nothing about it has to be awaited."""
-        return self.gives in {Gives.VALUE, Gives.GENERATOR, Gives.MANAGER}
+        return self.provider_kind in {ProviderKind.VALUE, ProviderKind.GENERATOR, ProviderKind.MANAGER}
 
 
-class Plan(Struct, frozen=True):
+class DependencyPlan(Struct, frozen=True):
     """What has to be run before a handler, in order; torn down in reverse."""
 
-    first: tuple[Step, ...]  # before the handler
-    beside: tuple[Step, ...]  # on the thread of a plain handler
+    first: tuple[DependencyStep, ...]  # before the handler
+    beside: tuple[DependencyStep, ...]  # on the thread of a plain handler
     given: tuple[tuple[str, Callable[..., Any]], ...]  # the handler's parameters, and where their values come from
     contexts: tuple[str, ...]  # those of its parameters that the context is given for
 
@@ -90,17 +90,17 @@ def dependency_of(parameter: inspect.Parameter, annotation: Any) -> Dependency |
 
 def plan(
     name: str, marked: Mapping[str, Dependency], contexts: Iterable[str], context: type, *, on_thread: bool
-) -> Plan | None:
+) -> DependencyPlan | None:
     """What a handler with these marked parameters needs; None if that is nothing. Raises `RegistrationError` for
     what depends on itself, and for what could not be called. `on_thread`: the handler is a plain one."""
     if not marked:
         return None
-    reader = _Reader(name, context)
+    reader = _DependencyReader(name, context)
     for dependency in marked.values():
         reader.read(dependency, ())
-    steps = reader.in_order()
+    steps = reader.steps()
     early = _needed_early(steps) if on_thread else {step.function for step in steps}
-    return Plan(
+    return DependencyPlan(
         first=tuple(step for step in steps if step.function in early),
         beside=tuple(step for step in steps if step.function not in early),
         given=tuple((parameter, dependency.function) for parameter, dependency in marked.items()),
@@ -108,29 +108,31 @@ def plan(
     )
 
 
-def _needed_early(steps: list[Step]) -> set[Callable[..., Any]]:
+def _needed_early(steps: list[DependencyStep]) -> set[Callable[..., Any]]:
     """What runs on the loop, and all that it needs: those that need something come later, so they are asked first."""
     early: set[Callable[..., Any]] = set()
     for step in reversed(steps):
-        if step.function in early or not (step.plain and step.thread):
+        if step.function in early or not (step.synchronous and step.thread):
             early.add(step.function)
             early.update(function for _, function in step.needs)
     return early
 
 
-class _Reader:
+class _DependencyReader:
     """Reads dependencies and those of theirs."""
 
     def __init__(self, asker: str, context: type) -> None:
-        self._asker = asker
+        self._owner = asker
         self._context = context
-        self._steps: dict[Callable[..., Any], Step] = {}  # in the order in which they can be run
-        self._quick: set[Callable[..., Any]] = set()  # those of which somebody says that they never block
+        self._steps: dict[Callable[..., Any], DependencyStep] = {}  # in the order in which they can be run
+        self._nonblocking: set[Callable[..., Any]] = set()  # those of which somebody says that they never block
 
-    def in_order(self) -> list[Step]:
+    def steps(self) -> list[DependencyStep]:
         """Everything that was read."""
         return [
-            Step(step.function, step.gives, step.function not in self._quick, step.needs, step.contexts)
+            DependencyStep(
+                step.function, step.provider_kind, step.function not in self._nonblocking, step.needs, step.contexts
+            )
             for step in self._steps.values()
         ]
 
@@ -138,24 +140,24 @@ class _Reader:
         """Reads one dependency; `above` are those that led to it."""
         function = dependency.function
         if not dependency.thread:
-            self._quick.add(function)
+            self._nonblocking.add(function)
         if function in above:
             circle = " -> ".join(map(name_of, (*above[above.index(function) :], function)))
-            raise RegistrationError(f"{self._asker}: a dependency depends on itself: {circle}")
+            raise RegistrationError(f"{self._owner}: a dependency depends on itself: {circle}")
         if function in self._steps:
             return
         name = name_of(function)
-        hints = hints_of(function, f"{self._asker}: dependency {name}")
+        hints = hints_of(function, f"{self._owner}: dependency {name}")
         needs: dict[str, Dependency] = {}
         contexts: list[str] = []
-        for parameter in signature_of(function, f"{self._asker}: dependency {name}").parameters.values():
+        for parameter in signature_of(function, f"{self._owner}: dependency {name}").parameters.values():
             if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
                 continue
             annotation = hints.get(parameter.name, Any)
             marked = dependency_of(parameter, annotation)
             if marked is not None:
                 needs[parameter.name] = marked
-            elif asks_for(annotation, self._context):
+            elif is_context_annotation(annotation, self._context):
                 contexts.append(parameter.name)
             elif parameter.default is parameter.empty:
                 raise self._refused(name, parameter, "nothing can give it", "mark it with Depends, give it a default")
@@ -166,26 +168,30 @@ class _Reader:
         for needed in needs.values():
             self.read(needed, (*above, function))
         sources = tuple((parameter, needed.function) for parameter, needed in needs.items())
-        gives = _how(function, hints.get("return"))
-        self._steps[function] = Step(function, gives, True, sources, tuple(contexts))
+        gives = _provider_kind(function, hints.get("return"))
+        self._steps[function] = DependencyStep(function, gives, True, sources, tuple(contexts))
 
     def _refused(self, name: str, parameter: inspect.Parameter, why: str, remedy: str) -> RegistrationError:
         return RegistrationError(
-            f"{self._asker}: dependency {name} cannot be called, because of its parameter {parameter.name!r}: "
+            f"{self._owner}: dependency {name} cannot be called, because of its parameter {parameter.name!r}: "
             f"{why}; {remedy}, or ask for the Context there"
         )
 
 
-def _how(function: Callable[..., Any], returns: Any) -> Gives:
-    runs = called(function)
+def _provider_kind(function: Callable[..., Any], returns: Any) -> ProviderKind:
+    runs = underlying_function(function)
     if inspect.iscoroutinefunction(runs):
-        return Gives.AWAITED
+        return ProviderKind.AWAITED
     if inspect.isgeneratorfunction(runs):
-        return Gives.GENERATOR
+        return ProviderKind.GENERATOR
     if inspect.isasyncgenfunction(runs):
-        return Gives.ASYNC_GENERATOR
+        return ProviderKind.ASYNC_GENERATOR
     wrapped: Any = inspect.unwrap(runs)  # of @contextmanager and its like, a generator
     made = get_origin(returns) or returns
     if inspect.isasyncgenfunction(wrapped) or made is AbstractAsyncContextManager:
-        return Gives.ASYNC_MANAGER
-    return Gives.MANAGER if inspect.isgeneratorfunction(wrapped) or made is AbstractContextManager else Gives.VALUE
+        return ProviderKind.ASYNC_MANAGER
+    return (
+        ProviderKind.MANAGER
+        if inspect.isgeneratorfunction(wrapped) or made is AbstractContextManager
+        else ProviderKind.VALUE
+    )

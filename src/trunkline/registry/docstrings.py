@@ -32,7 +32,7 @@ class Docstring(Struct, frozen=True):
 def parse(text: str | None) -> Docstring:
     """Takes a docstring apart. What it cannot make out stays in the description."""
     lines = inspect.cleandoc(text or "").splitlines()
-    reader = _Reader()
+    reader = _DocstringReader()
     for line, below in zip_longest(lines, lines[1:], fillvalue=""):
         reader.read(line, below)
     return Docstring(
@@ -41,14 +41,14 @@ def parse(text: str | None) -> Docstring:
     )
 
 
-class _Reader:
+class _DocstringReader:
     """Reads line by line: first the description, then sections, each in the style that its title shows."""
 
     def __init__(self) -> None:
         self.description: list[str] = []
         self.arguments: dict[str, list[str]] = {}
         self._style: str | None = None  # of the section; None: in the description
-        self._wanted = False  # whether the section is about arguments
+        self._about_arguments = False  # whether the section is about arguments
         self._indent: int | None = None  # of the arguments in a section of Google's style
         self._current: list[list[str]] = []  # the sentences that the next line goes on with
 
@@ -64,11 +64,11 @@ class _Reader:
         elif self._style is None or (self._style != "numpy" and line and not line[0].isspace()):
             self._style = None  # back at the margin, a section of the other styles has ended
             self.description.append(line)
-        elif self._wanted and line.strip(" \t-"):
+        elif self._about_arguments and line.strip(" \t-"):
             self._argument_line(line)
 
     def _open(self, style: str, *, wanted: bool) -> None:
-        self._style, self._wanted, self._indent, self._current = style, wanted, None, []
+        self._style, self._about_arguments, self._indent, self._current = style, wanted, None, []
 
     def _begin(self, names: list[str], text: str) -> None:
         self._current = [self.arguments.setdefault(name, []) for name in names]

@@ -11,10 +11,10 @@ from typing import Any, Final
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from trunkline.registry.handlers import Handler, Start
-from trunkline.registry.signatures import called
+from trunkline.registry.handlers import Handler, StartMode
+from trunkline.registry.signatures import underlying_function
 
-__all__ = ["Pieces", "Progress", "gathering"]
+__all__ = ["Pieces", "Progress", "wrap_generator"]
 
 _CONTEXT: Final = "(context)"  # under which a plan gives the context; no parameter has such a name
 
@@ -31,21 +31,21 @@ class Pieces(list[Any]):
     """What a generator yielded, in order; each is a piece of content."""
 
 
-def gathering(handler: Handler) -> Handler:
+def wrap_generator(handler: Handler) -> Handler:
     """The handler itself; or, of a generator, one that runs it to its end and gives its pieces."""
-    function = called(handler.function)
+    function = underlying_function(handler.function)
     if inspect.isasyncgenfunction(function):
-        return _gathered(handler, Start.ASYNC, _gather)
+        return _wrap(handler, StartMode.ASYNC, _collect_async)
     if inspect.isgeneratorfunction(function):
-        return _gathered(handler, handler.start, _gather_plain)
+        return _wrap(handler, handler.start, _collect)
     return handler
 
 
-def _gathered(handler: Handler, start: Start, gather: Callable[[Any, Any], Any]) -> Handler:
+def _wrap(handler: Handler, start: StartMode, gather: Callable[[Any, Any], Any]) -> Handler:
     plan = handler.plan
     if plan is not None:
         plan = replace(plan, contexts=(*plan.contexts, _CONTEXT))
-        if start is Start.ASYNC:  # there is no thread for anything to run on beside it
+        if start is StartMode.ASYNC:  # there is no thread for anything to run on beside it
             plan = replace(plan, first=(*plan.first, *plan.beside), beside=())
 
     def bind(arguments: Any, given: Any) -> Any:
@@ -54,7 +54,7 @@ def _gathered(handler: Handler, start: Start, gather: Callable[[Any, Any], Any])
     return replace(handler, start=start, bind=bind, plan=plan, wants_context=True, returns=UNSET)
 
 
-async def _gather(yielded: AsyncGenerator[Any, None], context: Any) -> Pieces:
+async def _collect_async(yielded: AsyncGenerator[Any, None], context: Any) -> Pieces:
     pieces = Pieces()
     async with aclosing(yielded):  # at once, if the call is cancelled
         async for item in yielded:
@@ -63,7 +63,7 @@ async def _gather(yielded: AsyncGenerator[Any, None], context: Any) -> Pieces:
     return pieces
 
 
-def _gather_plain(yielded: Generator[Any, None, None], context: Any) -> Pieces:
+def _collect(yielded: Generator[Any, None, None], context: Any) -> Pieces:
     pieces = Pieces()
     with closing(yielded):
         for item in yielded:

@@ -19,25 +19,32 @@ from msgspec.structs import astuple
 from trunkline.errors import RegistrationError
 from trunkline.registry import docstrings
 from trunkline.registry import type_adapters as kinds
-from trunkline.registry.dependencies import Dependency, Plan, dependency_of, plan
-from trunkline.registry.parameters import Parameter, arguments_type, input_schema, parameter_of
-from trunkline.registry.signatures import asks_for, called, hints_of, innermost, name_of, signature_of
+from trunkline.registry.dependencies import Dependency, DependencyPlan, dependency_of, plan
+from trunkline.registry.parameters import Parameter, arguments_type, input_schema, read_parameter
+from trunkline.registry.signatures import (
+    hints_of,
+    is_context_annotation,
+    name_of,
+    signature_of,
+    underlying_function,
+    unwrap_partial,
+)
 from trunkline.registry.stack_level import level_outside
 from trunkline.wire import codec
 
 __all__ = [
     "Handler",
-    "Needing",
-    "OnThread",
     "Parameter",
+    "PlannedCall",
     "Run",
-    "Start",
+    "StartMode",
+    "ThreadCall",
     "context_hint",
-    "exited",
-    "from_texts",
-    "read",
-    "runner",
-    "warn_of_context",
+    "exit_error",
+    "make_runner",
+    "read_handler",
+    "text_converter",
+    "warn_untyped_context",
 ]
 
 _CONTEXT: Final = "ctx"
@@ -48,7 +55,7 @@ The subject is what the answer is about where that is not known beforehand, such
 with."""
 
 
-class Start(Enum):
+class StartMode(Enum):
     """How a handler is started; decided at registration, never per call."""
 
     ASYNC = auto()  # an async function: driven where it stands
@@ -60,7 +67,7 @@ class Handler(Struct, frozen=True):
     """A function, and everything about it that can be known before it is called."""
 
     function: Callable[..., Any]
-    start: Start
+    start: StartMode
     parameters: tuple[Parameter, ...]
     arguments: type[Struct]  # what JSON is decoded into
     decode: Callable[[Any], Any]  # arguments from JSON, which is the validation
@@ -71,7 +78,7 @@ class Handler(Struct, frozen=True):
     returns: Any  # its annotation, or UNSET
     name: str
     description: str
-    plan: Plan | None = None  # what has to be run before it
+    plan: DependencyPlan | None = None  # what has to be run before it
     injected: tuple[str, ...] = ()  # the parameters that the server gives values for
 
     def input_schema(self) -> dict[str, Any]:
@@ -79,7 +86,7 @@ class Handler(Struct, frozen=True):
         return input_schema(self.parameters, closed=not self.open)
 
 
-def read(function: Callable[..., Any], context: type, *, thread: bool | None = None) -> Handler:
+def read_handler(function: Callable[..., Any], context: type, *, thread: bool | None = None) -> Handler:
     """Reads a function's signature. A parameter annotated with `context` gets the context of the call.
 
     `thread` says whether a plain function goes to a thread; None means that it does.
@@ -88,7 +95,7 @@ def read(function: Callable[..., Any], context: type, *, thread: bool | None = N
         raise RegistrationError(f"{function!r} is not callable")
     name = name_of(function)
     hints = hints_of(function, name)
-    said = docstrings.parse(inspect.getdoc(innermost(function)))  # that of a partial describes `partial` itself
+    said = docstrings.parse(inspect.getdoc(unwrap_partial(function)))  # that of a partial describes `partial` itself
     parameters: list[Parameter] = []
     order: list[tuple[str, bool]] = []  # every parameter of the function: its name, and whether by keyword
     contexts: list[str] = []
@@ -107,15 +114,15 @@ def read(function: Callable[..., Any], context: type, *, thread: bool | None = N
                 order.append((parameter.name, parameter.kind is inspect.Parameter.KEYWORD_ONLY))
                 if (dependency := dependency_of(parameter, annotation)) is not None:
                     marked[parameter.name] = dependency
-                elif asks_for(annotation, context):
+                elif is_context_annotation(annotation, context):
                     contexts.append(parameter.name)
                 else:
-                    parameters.append(parameter_of(parameter, annotation, said, name))
+                    parameters.append(read_parameter(parameter, annotation, said, name))
     if len(contexts) > 1:
         raise RegistrationError(f"{name}: {' and '.join(contexts)} both ask for the context; one is enough")
     arguments = arguments_type(name, parameters, open_ended=takes_more)
-    start = _start(function, thread=thread)
-    needed = plan(name, marked, contexts, context, on_thread=start is Start.THREAD)
+    start = _start_mode(function, thread=thread)
+    needed = plan(name, marked, contexts, context, on_thread=start is StartMode.THREAD)
     ours = [*contexts, *marked]  # not for peers to give
     hooked = any(kinds.needs_hooks(p.annotation) for p in parameters)
     return Handler(
@@ -145,7 +152,7 @@ def context_hint(parameter: str) -> str:
     return f"; write `{_CONTEXT}: Context` for the context of the call" if parameter == _CONTEXT else ""
 
 
-def warn_of_context(what: str, name: str, handler: Handler) -> None:
+def warn_untyped_context(what: str, name: str, handler: Handler) -> None:
     """Warn of a parameter that is called as the context usually is, and has no type: it is an argument for clients."""
     if any(parameter.name == _CONTEXT and parameter.annotation is Any for parameter in handler.parameters):
         warnings.warn(
@@ -155,16 +162,16 @@ def warn_of_context(what: str, name: str, handler: Handler) -> None:
         )
 
 
-def _start(function: Callable[..., Any], *, thread: bool | None) -> Start:
-    if inspect.iscoroutinefunction(called(function)):
-        return Start.ASYNC
-    return Start.INLINE if thread is False else Start.THREAD
+def _start_mode(function: Callable[..., Any], *, thread: bool | None) -> StartMode:
+    if inspect.iscoroutinefunction(underlying_function(function)):
+        return StartMode.ASYNC
+    return StartMode.INLINE if thread is False else StartMode.THREAD
 
 
 # --- from decoded arguments to the call ----------------------------------------------------------
 
 
-class OnThread:
+class ThreadCall:
     """A plain function to be run on a thread, and what to make of its value."""
 
     __slots__ = ("finish", "function")
@@ -174,7 +181,7 @@ class OnThread:
         self.finish = finish
 
 
-class Needing:
+class PlannedCall:
     """A call of a handler that needs what other functions give, and what to make of its value."""
 
     __slots__ = ("arguments", "context", "finish", "handler")
@@ -186,7 +193,7 @@ class Needing:
         self.finish = finish
 
 
-def runner(handler: Handler, finish: Callable[[Any, Any], Any]) -> Run:
+def make_runner(handler: Handler, finish: Callable[[Any, Any], Any]) -> Run:
     """How calls of a handler are run, decided once. `finish` makes the answer of a value and the subject."""
     bind = handler.bind
 
@@ -194,33 +201,33 @@ def runner(handler: Handler, finish: Callable[[Any, Any], Any]) -> Run:
         try:
             return finish(await bind(arguments, context), subject)
         except SystemExit as error:
-            raise exited(error) from error
+            raise exit_error(error) from error
 
     async def wait(value: Any, subject: Any) -> Any:
         try:
             return finish(await value, subject)
         except SystemExit as error:
-            raise exited(error) from error
+            raise exit_error(error) from error
 
     def run_inline(arguments: Any, context: Any, subject: Any) -> Any:
         try:
             value = bind(arguments, context)
         except SystemExit as error:
-            raise exited(error) from error
+            raise exit_error(error) from error
         return wait(value, subject) if inspect.isawaitable(value) else finish(value, subject)
 
-    def run_on_thread(arguments: Any, context: Any, subject: Any) -> OnThread:
-        return OnThread(partial(bind, arguments, context), lambda value: finish(value, subject))
+    def run_on_thread(arguments: Any, context: Any, subject: Any) -> ThreadCall:
+        return ThreadCall(partial(bind, arguments, context), lambda value: finish(value, subject))
 
-    def run_by_plan(arguments: Any, context: Any, subject: Any) -> Needing:
-        return Needing(handler, arguments, context, lambda value: finish(value, subject))
+    def run_by_plan(arguments: Any, context: Any, subject: Any) -> PlannedCall:
+        return PlannedCall(handler, arguments, context, lambda value: finish(value, subject))
 
     if handler.plan is not None:
         return run_by_plan
-    return {Start.ASYNC: run, Start.INLINE: run_inline, Start.THREAD: run_on_thread}[handler.start]
+    return {StartMode.ASYNC: run, StartMode.INLINE: run_inline, StartMode.THREAD: run_on_thread}[handler.start]
 
 
-def from_texts(handler: Handler) -> Callable[[Mapping[str, str]], Any]:
+def text_converter(handler: Handler) -> Callable[[Mapping[str, str]], Any]:
     """`convert` for values that are strings, all of them. It has nothing to do for a handler that takes just that."""
     arguments, convert = handler.arguments, handler.convert
     if handler.open or any(parameter.annotation is not str for parameter in handler.parameters):
@@ -235,7 +242,7 @@ def from_texts(handler: Handler) -> Callable[[Mapping[str, str]], Any]:
     return decode
 
 
-def exited(error: SystemExit) -> RuntimeError:
+def exit_error(error: SystemExit) -> RuntimeError:
     """One handler's `sys.exit()` is no reason to end everybody's server."""
     return RuntimeError(f"a handler called sys.exit({error.code!r})")
 

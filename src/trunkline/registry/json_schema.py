@@ -17,25 +17,25 @@ from uuid import UUID
 from msgspec import NODEFAULT, UNSET, Raw, UnsetType
 
 from trunkline.registry import pydantic_support
-from trunkline.registry.annotations import limited_type, read_notes, spread
+from trunkline.registry.annotations import constrained_type, distribute_limits, read_metadata
 from trunkline.registry.class_layout import (
     UNIONS,
     Layout,
     Member,
-    Side,
+    ValueDirection,
+    alias_value,
+    enum_values,
     is_alias,
     is_path,
-    layout,
-    resolved,
+    json_value,
+    read_layout,
+    resolve_type,
     type_name,
-    value_in_json,
-    value_of,
-    values_of,
 )
 from trunkline.registry.type_adapters import has_json, to_json
 from trunkline.wire import codec
 
-__all__ = ["Book", "Schema", "reachable", "referred"]
+__all__ = ["Schema", "SchemaBuilder", "reachable_definitions", "referenced_name"]
 
 Schema = dict[str, Any]
 
@@ -83,33 +83,33 @@ _KEYWORDS: Final[Mapping[str, Mapping[str, str]]] = {  # of limits, by the type 
 _read: Final = codec.decoder(object)
 
 
-class Book:
+class SchemaBuilder:
     """The definitions of one schema, and what is described with them."""
 
-    def __init__(self, side: Side) -> None:
+    def __init__(self, side: ValueDirection) -> None:
         self.definitions: dict[str, Schema] = {}
         self._side = side
-        self._owners: list[tuple[Any, str]] = []  # not everything that is described has a hash
+        self._names: list[tuple[Any, str]] = []  # not everything that is described has a hash
 
     def describe(self, kind: Any) -> Schema:
         """The schema of a type. Raises `TypeError` for one that has none."""
-        kind = resolved(kind)
+        kind = resolve_type(kind)
         origin: Any = get_origin(kind)
-        if pydantic_support.is_owned(kind):
-            return self._owned(kind)
+        if pydantic_support.is_pydantic_type(kind):
+            return self._pydantic_type(kind)
         if origin is Annotated:
-            return self._annotated(spread(kind))
+            return self._annotated(distribute_limits(kind))
         if origin in UNIONS:
             return self._union(get_args(kind))
         if origin is Literal:
             return _values(kind)
         if is_alias(kind):
-            return self._once(kind, lambda: self.describe(value_of(kind)))
-        if (made_of := layout(kind)) is not None:
-            return self._once(kind, lambda: self._class(kind, made_of))
-        return self._known(kind, origin or kind)
+            return self._define(kind, lambda: self.describe(alias_value(kind)))
+        if (made_of := read_layout(kind)) is not None:
+            return self._define(kind, lambda: self._class(kind, made_of))
+        return self._describe_builtin(kind, origin or kind)
 
-    def _known(self, kind: Any, owner: Any) -> Schema:
+    def _describe_builtin(self, kind: Any, owner: Any) -> Schema:
         if owner in _ARRAYS:
             return self._array(get_args(kind))
         if owner in _SETS:
@@ -124,15 +124,17 @@ class Book:
         if is_path(owner):
             return {"type": "string", "format": "path"}
         if isinstance(owner, type) and issubclass(owner, Enum):
-            return self._once(owner, lambda: {"title": owner.__name__, **_doc(owner), **_values(owner)})
+            return self._define(owner, lambda: {"title": owner.__name__, **_doc(owner), **_values(owner)})
         why = "is not supported: there is no JSON for it; use a type that JSON has, or a class of such types"
         raise TypeError(f"{type_name(kind)} {why}")
 
     def _simple(self, kind: Any) -> Schema:
         described = dict(_SIMPLE[kind])
-        if self._side is Side.RESULT and kind in _LOOSE:  # names the format, and promises no more than a string
+        if (
+            self._side is ValueDirection.RESULT and kind in _LOOSE
+        ):  # names the format, and promises no more than a string
             described["anyOf"] = [{"format": described.pop("format")}, {}]
-        if self._side is Side.ARGUMENT and kind is Decimal:
+        if self._side is ValueDirection.ARGUMENT and kind is Decimal:
             return {"anyOf": [{"type": "number"}, described]}
         return described
 
@@ -168,29 +170,31 @@ class Book:
         if len(options) == 1:
             return self.describe(options[0])
         described: Schema = {"anyOf": [self.describe(option) for option in options]}
-        tags = [(made_of.tag, self.describe(option)) for option in options if (made_of := layout(option)) is not None]
+        tags = [
+            (made_of.tag, self.describe(option)) for option in options if (made_of := read_layout(option)) is not None
+        ]
         if len(tags) > 1 and all(tag is not None for tag, _ in tags):
             mapping = {str(tag[1]): reference["$ref"] for tag, reference in tags if tag is not None}
             described["discriminator"] = {"propertyName": cast("Any", tags[0][0])[0], "mapping": mapping}
         return described
 
     def _annotated(self, kind: Any) -> Schema:
-        said = read_notes(kind.__metadata__)
+        said = read_metadata(kind.__metadata__)
         described = self.describe(get_args(kind)[0])
-        owner = limited_type(kind)
+        owner = constrained_type(kind)
         if said.limits.get("tz"):
             described.pop("anyOf", None)
             described["format"] = "date-time" if owner is datetime else "time"
         is_told = self._limit(described, owner, said.limits)
         described |= said.words
-        if not is_told and (told := said.in_words()):
+        if not is_told and (told := said.describe_limits()):
             before = f"{described['description']} " if "description" in described else ""
             described["description"] = f"{before}({told})"
         return described
 
     def _limit(self, described: Schema, owner: Any, limits: Mapping[str, Any]) -> bool:
         """Adds the keywords for limits; says whether there are any for such a type."""
-        if owner is Decimal and self._side is Side.ARGUMENT:
+        if owner is Decimal and self._side is ValueDirection.ARGUMENT:
             described = described["anyOf"][0]
         elif "format" in _SIMPLE.get(owner, {}):
             return False
@@ -208,8 +212,8 @@ class Book:
         properties: dict[str, Schema] = {}
         if made_of.tag is not None:
             properties[made_of.tag[0]] = _enum([made_of.tag[1]])
-        properties |= {m.encoded: self.member(m) for m in members}
-        optional = [m.encoded for m in members if not m.required]
+        properties |= {m.json_name: self.member(m) for m in members}
+        optional = [m.json_name for m in members if not m.required]
         if not made_of.array:
             described |= {"type": "object", "properties": properties}
             if required := [name for name in properties if name not in optional]:
@@ -231,22 +235,22 @@ class Book:
 
     # --- names ---------------------------------------------------------------------------------------
 
-    def _once(self, key: Any, describe: Callable[[], Schema], name: str | None = None) -> Schema:
+    def _define(self, key: Any, describe: Callable[[], Schema], name: str | None = None) -> Schema:
         """A reference to what is described once."""
-        found = next((known for owner, known in self._owners if owner == key), None)
+        found = next((known for owner, known in self._names if owner == key), None)
         if found is None:
-            found = self._free(re.sub(r"[^\w.-]+", "_", name or type_name(key)))
-            self._owners.append((key, found))
+            found = self._free_name(re.sub(r"[^\w.-]+", "_", name or type_name(key)))
+            self._names.append((key, found))
             self.definitions[found] = {}  # the name is taken
             self.definitions[found] = describe()
         return {"$ref": f"#/$defs/{found}"}
 
-    def _free(self, name: str) -> str:
-        taken = {known for _, known in self._owners}
+    def _free_name(self, name: str) -> str:
+        taken = {known for _, known in self._names}
         return next(n for n in (name, *(f"{name}_{number}" for number in range(2, len(taken) + 3))) if n not in taken)
 
-    def _owned(self, kind: Any) -> Schema:
-        made = pydantic_support.schema(kind, "validation" if self._side is Side.ARGUMENT else "serialization")
+    def _pydantic_type(self, kind: Any) -> Schema:
+        made = pydantic_support.schema(kind, "validation" if self._side is ValueDirection.ARGUMENT else "serialization")
         theirs: dict[str, Schema] = made.pop("$defs", {})
         if isinstance(get_origin(kind) or kind, type) and made.get("type") == "object":
             name = type_name(kind)
@@ -261,22 +265,22 @@ class Book:
         if not isinstance(schema, dict):
             return schema
         made = {word: self._adopt(said, theirs) for word, said in cast("Schema", schema).items()}
-        if (name := referred(made)) is not None:
-            key = (name, {other: theirs[other] for other in {name, *reachable(theirs[name], theirs)}})
-            made |= self._once(key, lambda: self._adopt(theirs[name], theirs), name)
+        if (name := referenced_name(made)) is not None:
+            key = (name, {other: theirs[other] for other in {name, *reachable_definitions(theirs[name], theirs)}})
+            made |= self._define(key, lambda: self._adopt(theirs[name], theirs), name)
         if isinstance(tags := made.get("mapping"), dict) and "propertyName" in made:
             tags = cast("dict[str, str]", tags)
             made["mapping"] = {tag: self._adopt({"$ref": where}, theirs)["$ref"] for tag, where in tags.items()}
         return made
 
 
-def referred(schema: Mapping[str, Any]) -> str | None:
+def referenced_name(schema: Mapping[str, Any]) -> str | None:
     """The name of the definition that a schema refers to."""
     reference = schema.get("$ref")
     return reference.removeprefix("#/$defs/") if isinstance(reference, str) else None
 
 
-def reachable(schema: Any, definitions: Mapping[str, Schema]) -> set[str]:
+def reachable_definitions(schema: Any, definitions: Mapping[str, Schema]) -> set[str]:
     """The names of all definitions that a schema needs."""
     found: set[str] = set()
     waiting: list[Any] = [schema]
@@ -284,7 +288,7 @@ def reachable(schema: Any, definitions: Mapping[str, Schema]) -> set[str]:
         node = waiting.pop()
         if isinstance(node, Mapping):
             node = cast("Mapping[str, Any]", node)
-            name = referred(node)
+            name = referenced_name(node)
             if name is not None and name not in found:
                 found.add(name)
                 waiting.append(definitions[name])
@@ -297,7 +301,7 @@ def reachable(schema: Any, definitions: Mapping[str, Schema]) -> set[str]:
 def _check_hash(*kinds: Any) -> None:
     """Raises `TypeError` for what can be no item of a set and no key."""
     for kind in kinds:
-        owner = limited_type(resolved(kind))
+        owner = constrained_type(resolve_type(kind))
         if isinstance(owner, type) and owner.__hash__ is None:
             why = "has no hash, so that no set can hold it, and no dict as its key; make it frozen, or use a list"
             raise TypeError(f"{type_name(kind)} {why}")
@@ -314,7 +318,7 @@ def _doc(owner: Any) -> Schema:
 
 
 def _values(kind: Any) -> Schema:
-    values = [value_in_json(value) for value in values_of(kind)]
+    values = [json_value(value) for value in enum_values(kind)]
     if odd := [value for value in values if type(value) not in {*_TYPES, type(None)}]:
         raise TypeError(f"{type_name(kind)} has a value that cannot be told in JSON: {odd[0]!r}")
     return _enum(values)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Audio", "File", "Image", "Media"]
 
-_BEGINNINGS: Final = {  # of files, where the bytes alone must tell
+_SIGNATURES: Final = {  # of files, where the bytes alone must tell
     b"\x89PNG\r\n\x1a\n": "image/png",
     b"\xff\xd8\xff": "image/jpeg",
     b"GIF8": "image/gif",
@@ -102,4 +102,4 @@ def _path(source: str | PathLike[str]) -> "Path":
 def _by_content(data: bytes) -> str | None:
     if data.startswith(b"RIFF"):
         return _IN_RIFF.get(data[8:12])
-    return next((mime for start, mime in _BEGINNINGS.items() if data.startswith(start)), None)
+    return next((mime for start, mime in _SIGNATURES.items() if data.startswith(start)), None)

@@ -6,25 +6,25 @@ from typing import Any, TypedDict, TypeVar
 import msgspec
 
 from trunkline.errors import MisuseError, RegistrationError
-from trunkline.errors.suggestions import near
+from trunkline.errors.suggestions import did_you_mean
 from trunkline.protocol.types import Annotations, Icon, ToolAnnotations, Wire
 from trunkline.registry.tasks import TaskPolicy, TaskSupport
 
 __all__ = [
-    "Described",
+    "EntryOptions",
     "PromptOptions",
     "ResourceOptions",
     "TemplateOptions",
     "ToolOptions",
+    "display_members",
     "from_mapping",
-    "icons_of",
-    "shown",
+    "parse_icons",
 ]
 
 W = TypeVar("W", bound=Wire)
 
 
-class Described(TypedDict, total=False):
+class EntryOptions(TypedDict, total=False):
     """What every entry can say of itself."""
 
     name: str | None  # instead of the function's
@@ -34,7 +34,7 @@ class Described(TypedDict, total=False):
     meta: Mapping[str, Any] | None  # goes out as `_meta`
 
 
-class ToolOptions(Described, total=False):
+class ToolOptions(EntryOptions, total=False):
     """What can be said of a tool."""
 
     input_schema: Mapping[str, Any] | None  # instead of the one made of the parameters
@@ -45,7 +45,7 @@ class ToolOptions(Described, total=False):
     asks: Sequence[str]  # what the client has to be able to be asked: "elicitation", "sampling", "roots", …
 
 
-class TemplateOptions(Described, total=False):
+class TemplateOptions(EntryOptions, total=False):
     """What can be said of a resource, and of many at once."""
 
     mime_type: str | None  # of what is read
@@ -60,23 +60,23 @@ class ResourceOptions(TemplateOptions, total=False):
     size: int | None  # bytes, if known
 
 
-class PromptOptions(Described, total=False):
+class PromptOptions(EntryOptions, total=False):
     """What can be said of a prompt."""
 
     input_schema: Mapping[str, Any] | None  # for stricter checks of the arguments
 
 
-def shown(what: str, options: Described) -> dict[str, Any]:
+def display_members(what: str, options: EntryOptions) -> dict[str, Any]:
     """What goes into any definition as it is: how it is shown, and what lies beside it. `what` is named in errors."""
     meta = options.get("meta")
     return {
         "title": options.get("title"),
-        "icons": icons_of(what, options.get("icons")),
+        "icons": parse_icons(what, options.get("icons")),
         "meta": dict(meta) if meta else None,
     }
 
 
-def icons_of(what: str, given: Sequence[Icon | Mapping[str, Any]] | None) -> list[Icon] | None:
+def parse_icons(what: str, given: Sequence[Icon | Mapping[str, Any]] | None) -> list[Icon] | None:
     """Icons, each of which may be given as a mapping. Raises `RegistrationError` for what is not a list of icons."""
     if given is None:
         return None
@@ -99,7 +99,7 @@ def from_mapping(
     for name, value in given.items():
         member = encoded.get(name, name)
         if member not in encoded.values():
-            hint = near(str(name), [*encoded, *encoded.values()])
+            hint = did_you_mean(str(name), [*encoded, *encoded.values()])
             raise error(f"{what}: there is no {name!r}" + (f".{hint}" if hint else f"; there are {', '.join(encoded)}"))
         if member in members:
             raise error(f"{what}: {name!r} is given in both spellings")

@@ -12,13 +12,13 @@ from msgspec import NODEFAULT, UNSET, Struct
 from trunkline.errors import RegistrationError
 from trunkline.registry import type_adapters as kinds
 from trunkline.registry import validators
-from trunkline.registry.annotations import read_notes
-from trunkline.registry.class_layout import UNIONS, Member, Side, is_plain
+from trunkline.registry.annotations import read_metadata
+from trunkline.registry.class_layout import UNIONS, Member, ValueDirection, is_plain
 from trunkline.registry.docstrings import Docstring
 from trunkline.registry.pydantic_support import is_field
 from trunkline.wire import codec
 
-__all__ = ["Parameter", "arguments_type", "input_schema", "parameter_of"]
+__all__ = ["Parameter", "arguments_type", "input_schema", "read_parameter"]
 
 _MUTABLE: Final = (list, dict, set, bytearray, Struct)
 
@@ -41,7 +41,7 @@ class Parameter(Struct, frozen=True):
 # --- from a signature ------------------------------------------------------------------------------
 
 
-def parameter_of(parameter: inspect.Parameter, annotation: Any, said: Docstring, owner: str) -> Parameter:
+def read_parameter(parameter: inspect.Parameter, annotation: Any, said: Docstring, owner: str) -> Parameter:
     """A parameter with its notes and its default, in whoever's words. Raises `RegistrationError` for what has no
     meaning for a function."""
     default: Any = parameter.default
@@ -56,11 +56,11 @@ def parameter_of(parameter: inspect.Parameter, annotation: Any, said: Docstring,
     if default is UNSET:
         factory = partial(getattr, msgspec, "UNSET")  # which is a default of its own
     if default is inspect.Parameter.empty:
-        default, factory = _noted_default(annotation, what)
+        default, factory = _field_default(annotation, what)
     return Parameter(parameter.name, annotation, default, _description(annotation, said, parameter.name), factory)
 
 
-def _noted_default(annotation: Any, what: str) -> tuple[Any, Callable[[], Any] | None]:
+def _field_default(annotation: Any, what: str) -> tuple[Any, Callable[[], Any] | None]:
     """The default that a pydantic `Field` has."""
     notes = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
     for field in filter(is_field, notes):
@@ -78,7 +78,7 @@ def _noted_default(annotation: Any, what: str) -> tuple[Any, Callable[[], Any] |
 def _description(annotation: Any, said: Docstring, name: str) -> str | None:
     """What is noted about a parameter, or about one of its options; or what the docstring says."""
     if get_origin(annotation) is Annotated:
-        noted: Any = read_notes(annotation.__metadata__).words.get("description")
+        noted: Any = read_metadata(annotation.__metadata__).words.get("description")
         return noted or said.arguments.get(name)
     options = get_args(annotation) if get_origin(annotation) in UNIONS else ()
     found = (_description(option, Docstring("", {}), name) for option in options)
@@ -94,8 +94,8 @@ def arguments_type(owner: str, parameters: list[Parameter], *, open_ended: bool)
     for parameter in parameters:
         try:
             if not is_plain(parameter.annotation):
-                validators.of_type(parameter.annotation)
-            adapted = kinds.adapt(parameter.annotation, Side.ARGUMENT)
+                validators.schema_of_type(parameter.annotation)
+            adapted = kinds.adapt(parameter.annotation, ValueDirection.ARGUMENT)
             codec.decoder(adapted)  # fails here and now for a type that cannot be decoded
         except (TypeError, RuntimeError) as error:
             why = f"{owner}: its arguments cannot be described: {parameter.name}: {error}"
@@ -119,7 +119,7 @@ def _field_of(parameter: Parameter) -> Any:
 
 def input_schema(parameters: tuple[Parameter, ...], *, closed: bool) -> dict[str, Any]:
     """The JSON Schema of all of them."""
-    made = validators.of_members([_as_member(parameter) for parameter in parameters], closed=closed)
+    made = validators.schema_of_members([_as_member(parameter) for parameter in parameters], closed=closed)
     for parameter in parameters:
         if parameter.description is not None:  # where pydantic describes a type, it does not know of ours
             made["properties"][parameter.name].setdefault("description", parameter.description)

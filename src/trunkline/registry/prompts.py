@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from trunkline.config import Settings
 from trunkline.errors import InvalidParams, RegistrationError
-from trunkline.errors.suggestions import suggesting
+from trunkline.errors.suggestions import with_suggestion
 from trunkline.protocol.types import (
     GetPromptResult,
     Prompt,
@@ -20,8 +20,8 @@ from trunkline.protocol.types import (
     TextContent,
 )
 from trunkline.registry.access import Access
-from trunkline.registry.handlers import Handler, Run, from_texts, runner
-from trunkline.registry.options import PromptOptions, shown
+from trunkline.registry.handlers import Handler, Run, make_runner, text_converter
+from trunkline.registry.options import PromptOptions, display_members
 from trunkline.registry.results import BadResult, as_block
 from trunkline.registry.validators import Validator
 
@@ -89,7 +89,7 @@ class PromptEntry(Struct, frozen=True):
             if argument.required and argument.name not in values:
                 raise self._refused(f"needs the argument {argument.name!r}", argument.name, "prompt_argument_missing")
         if not self.open and (unknown := [name for name in values if name not in self.names]):
-            why = suggesting(f"has no argument {unknown[0]!r}", unknown[0], self.names)
+            why = with_suggestion(f"has no argument {unknown[0]!r}", unknown[0], self.names)
             raise self._refused(why, unknown[0], "invalid_prompt_arguments")
 
     def _check_schema(self, values: Mapping[str, str], validator: Validator) -> None:
@@ -105,7 +105,7 @@ class PromptEntry(Struct, frozen=True):
         return InvalidParams(f"prompt {self.key!r} {why}", data={"kind": kind, "argument": argument, "name": self.key})
 
 
-class _Messages(Struct, frozen=True):
+class _PromptResults(Struct, frozen=True):
     """Makes the answer to a request of what a prompt was rendered to."""
 
     name: str
@@ -113,10 +113,10 @@ class _Messages(Struct, frozen=True):
     settings: Settings
     longest: int  # text that needs no more than to be put into a message
 
-    def result(self, value: Any, begun: Callable[[], None] | None) -> GetPromptResult:
+    def result(self, value: Any, on_start: Callable[[], None] | None) -> GetPromptResult:
         """The messages. Text alone, which most prompts are, has a short way. `begun` is told first, if given."""
-        if begun is not None:
-            begun()
+        if on_start is not None:
+            on_start()
         if type(value) is str and len(value) <= self.longest:
             return GetPromptResult([PromptMessage("user", TextContent(value))], self.description)
         try:
@@ -160,7 +160,7 @@ def make_prompt(
     """A prompt made of a function, whose parameters are its arguments."""
     arguments = [PromptArgument(p.name, p.description, p.required or None) for p in handler.parameters]
     name = options.get("name") or handler.name
-    return _made(handler, arguments, settings, options, name=name, access=access, described=handler.description)
+    return _make_entry(handler, arguments, settings, options, name=name, access=access, described=handler.description)
 
 
 def make_text_prompt(
@@ -182,13 +182,13 @@ def make_text_prompt(
         raise RegistrationError(f"prompt {name!r}: {{{bad[0]}}} is not the name of an argument")
     if stray := [field for field in source.defaults if field not in fields]:
         raise RegistrationError(
-            suggesting(f"prompt {name!r}: its text has no place {{{stray[0]}}} for a default", stray[0], fields)
+            with_suggestion(f"prompt {name!r}: its text has no place {{{stray[0]}}} for a default", stray[0], fields)
         )
     arguments = [PromptArgument(field, required=field not in source.defaults or None) for field in fields]
-    return _made(source, arguments, settings, options, name=name, access=access)
+    return _make_entry(source, arguments, settings, options, name=name, access=access)
 
 
-def _made(
+def _make_entry(
     source: Handler | TextPrompt,
     arguments: list[PromptArgument],
     settings: Settings,
@@ -205,17 +205,17 @@ def _made(
         name=name,
         description=(described if given is None else given) or None,
         arguments=arguments or None,
-        **shown(f"prompt {name!r}", options),
+        **display_members(f"prompt {name!r}", options),
     )
     schema = options.get("input_schema")
     validator = None if schema is None else Validator(schema, f"prompt {name!r}")
     names = frozenset(argument.name for argument in arguments)
     longest = sys.maxsize if settings.max_text is None else settings.max_text
-    result = _Messages(name, definition.description, settings, longest).result
+    result = _PromptResults(name, definition.description, settings, longest).result
     if isinstance(source, Handler):
-        decode, run = from_texts(source), runner(source, result)
+        decode, run = text_converter(source), make_runner(source, result)
         return PromptEntry(definition, names, decode, run, validator, source.wants_context, source.open, access)
-    fill = _checked(names, frozenset(argument.name for argument in arguments if argument.required))
+    fill = _field_checker(names, frozenset(argument.name for argument in arguments if argument.required))
     return PromptEntry(
         definition,
         names,
@@ -226,7 +226,7 @@ def _made(
     )
 
 
-def _checked(names: frozenset[str], needed: frozenset[str]) -> Callable[[Mapping[str, str]], Mapping[str, str]]:
+def _field_checker(names: frozenset[str], needed: frozenset[str]) -> Callable[[Mapping[str, str]], Mapping[str, str]]:
     """Takes the values of a text's places, as they are."""
 
     def take(values: Mapping[str, str]) -> Mapping[str, str]:

@@ -13,19 +13,19 @@ from msgspec import Raw, Struct
 
 from trunkline.wire import codec
 
-__all__ = ["adapter", "is_field", "is_owned", "json_of", "read", "schema", "write"]
+__all__ = ["adapter", "is_field", "is_pydantic_type", "read", "schema", "to_jsonable", "write"]
 
 
-def is_owned(kind: Any) -> bool:
+def is_pydantic_type(kind: Any) -> bool:
     """Whether a type is for pydantic to read."""
     origin = get_origin(kind)
     if origin is Annotated:
-        return any(map(_says_more_than_limits, kind.__metadata__)) or (
-            is_owned(get_args(kind)[0]) and any(map(_is_limit, kind.__metadata__))
+        return any(map(_needs_pydantic, kind.__metadata__)) or (
+            is_pydantic_type(get_args(kind)[0]) and any(map(_is_limit, kind.__metadata__))
         )
     if origin is typing.Union or origin is UnionType:
         options = [option for option in get_args(kind) if option is not type(None)]
-        return len(options) > 1 and all(map(is_owned, options))  # it tells its own apart better
+        return len(options) > 1 and all(map(is_pydantic_type, options))  # it tells its own apart better
     owner: Any = origin or kind
     has_way = hasattr(owner, "__get_pydantic_core_schema__") or hasattr(owner, "__pydantic_validator__")
     return has_way and "pydantic" in sys.modules and isinstance(owner, type) and not issubclass(owner, Struct)
@@ -41,14 +41,14 @@ def _is_limit(note: Any) -> bool:
     return bool(note.metadata) if is_field(note) else type(note).__module__.partition(".")[0] == "annotated_types"
 
 
-def _says_more_than_limits(note: Any) -> bool:
+def _needs_pydantic(note: Any) -> bool:
     """Whether a note asks for what only pydantic does: it takes care of the whole type then."""
     if is_field(note):
-        return note.discriminator is not None or any(map(_says_more_than_limits, note.metadata))
+        return note.discriminator is not None or any(map(_needs_pydantic, note.metadata))
     if type(note).__module__.partition(".")[0] != "pydantic":
         return False
     if hasattr(note, "__iter__"):
-        return any(map(_says_more_than_limits, cast("Iterable[Any]", note)))
+        return any(map(_needs_pydantic, cast("Iterable[Any]", note)))
     name = type(note).__name__
     return name != "Strict" and not (
         name == "_PydanticGeneralMetadata" and set(cast("dict[str, Any]", vars(note))) <= {"pattern", "strict"}
@@ -67,18 +67,18 @@ def adapter(kind: Any) -> Any:
         raise TypeError(f"pydantic cannot read it: {str(error).splitlines()[0]}") from None
 
 
-def read(by: Any, name: str, value: Any) -> Any:
+def read(adapter: Any, name: str, value: Any) -> Any:
     """A value as pydantic reads it from JSON. Raises `ValueError` with all that is wrong."""
     try:
-        return by.validate_json(codec.to_json(value))
+        return adapter.validate_json(codec.to_json(value))
     except ValueError as error:
         raise ValueError(f"{name}: {'; '.join(_faults(error))}") from None
 
 
-def write(by: Any, name: str, value: Any) -> Raw:
+def write(adapter: Any, name: str, value: Any) -> Raw:
     """The JSON of a value as pydantic writes it."""
     try:
-        return Raw(by.dump_json(by.validate_python(value), by_alias=True, warnings=False))
+        return Raw(adapter.dump_json(adapter.validate_python(value), by_alias=True, warnings=False))
     except ValueError as error:
         raise ValueError(f"{name}: {'; '.join(_faults(error))}") from None
 
@@ -91,7 +91,7 @@ def _faults(error: Any) -> Iterator[str]:
         yield f"{'.'.join(map(str, fault['loc'])) or 'it'}: {fault['msg']}"
 
 
-def json_of(value: Any) -> Any:
+def to_jsonable(value: Any) -> Any:
     """A value of pydantic's, in words that have JSON."""
     return sys.modules["pydantic_core"].to_jsonable_python(value, by_alias=True)
 

@@ -39,7 +39,7 @@ class _Slot(Struct):
     enabled: bool = True
 
 
-class _Visible(Struct, frozen=True):
+class _Snapshot(Struct, frozen=True):
     """What is enabled, in order, as of a version."""
 
     version: int
@@ -70,7 +70,7 @@ class Registry(Generic[E]):
         self.kind = kind
         self.version = 0  # grows with every change, so that what was made of the entries can be kept until then
         self.live: dict[str, E] = {}  # the enabled entries, to be looked up; their order means nothing
-        self._changing = threading.Lock()  # plain handlers run on threads, and may change what is offered
+        self._lock = threading.Lock()  # plain handlers run on threads, and may change what is offered
         self._slots: dict[str, _Slot] = {}
         self._numbers = 0
         self._cursors = cursors or Cursors()
@@ -78,7 +78,7 @@ class Registry(Generic[E]):
         self._max_page_size = max_page_size
         self._on_duplicate = on_duplicate
         self._on_change = on_change
-        self._visible = _Visible(-1, [], [])
+        self._snapshot = _Snapshot(-1, [], [])
 
     def __repr__(self) -> str:
         keys = [entry.key for entry in self.all()]
@@ -93,7 +93,7 @@ class Registry(Generic[E]):
 
     def __iter__(self) -> Iterator[E]:
         """The enabled entries, in order."""
-        return iter(self._listed().entries)
+        return iter(self._enabled_snapshot().entries)
 
     # --- looking up ----------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class Registry(Generic[E]):
 
     def all(self) -> list[E]:
         """Every entry, enabled or not, in order."""
-        with self._changing:
+        with self._lock:
             return [slot.entry for slot in self._slots.values()]
 
     def page(
@@ -127,7 +127,7 @@ class Registry(Generic[E]):
         """
         size = self.size_of(limit)
         after = 0 if cursor is None else self._cursors.open(self.kind, cursor, now, whose)
-        slots = self._listed().slots
+        slots = self._enabled_snapshot().slots
         if without:
             slots = [slot for slot in slots if slot.entry.key not in without]
         start = bisect_right(slots, after, key=lambda slot: slot.number)
@@ -146,19 +146,19 @@ class Registry(Generic[E]):
             raise PageSizeTooLarge(limit, self._max_page_size)
         return limit
 
-    def _listed(self) -> _Visible:
-        visible = self._visible
+    def _enabled_snapshot(self) -> _Snapshot:
+        visible = self._snapshot
         if visible.version != self.version:
-            with self._changing:
+            with self._lock:
                 slots = [slot for slot in self._slots.values() if slot.enabled]
-                visible = self._visible = _Visible(self.version, slots, [slot.entry for slot in slots])
+                visible = self._snapshot = _Snapshot(self.version, slots, [slot.entry for slot in slots])
         return visible
 
     # --- changing ------------------------------------------------------------------------------
 
     def add(self, entry: E, *, enabled: bool = True) -> None:
         """Takes an entry in. One with the same key is refused or replaced, as the registry was told."""
-        with self._changing:
+        with self._lock:
             slot = self._slots.get(entry.key)
             if slot is None:
                 self._numbers += 1
@@ -179,7 +179,7 @@ class Registry(Generic[E]):
 
     def remove(self, key: str) -> None:
         """Takes an entry out."""
-        with self._changing:
+        with self._lock:
             if self._slots.pop(key, None) is None:
                 raise NotRegistered(self.kind, key, self._slots)
             self.live.pop(key, None)
@@ -195,7 +195,7 @@ class Registry(Generic[E]):
         self._switch(key, on=False)
 
     def _switch(self, key: str, *, on: bool) -> None:
-        with self._changing:
+        with self._lock:
             slot = self._slots.get(key)
             if slot is None:
                 raise NotRegistered(self.kind, key, self._slots)

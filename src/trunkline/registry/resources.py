@@ -12,11 +12,11 @@ from msgspec import UNSET, Struct
 
 from trunkline.config import Settings
 from trunkline.errors import InvalidParams, InvalidUri, RegistrationError, ResourceAccessDenied, TemplateError
-from trunkline.errors.suggestions import suggesting
+from trunkline.errors.suggestions import with_suggestion
 from trunkline.protocol.types import Annotations, ReadResourceResult, Resource, ResourceContents, ResourceTemplate
 from trunkline.registry.access import Access
-from trunkline.registry.handlers import Handler, Run, context_hint, from_texts, runner
-from trunkline.registry.options import ResourceOptions, TemplateOptions, from_mapping, shown
+from trunkline.registry.handlers import Handler, Run, context_hint, make_runner, text_converter
+from trunkline.registry.options import ResourceOptions, TemplateOptions, display_members, from_mapping
 from trunkline.registry.results import BadResult, check_contents, check_mime, resource_contents
 from trunkline.registry.templates import UriTemplate, escapes
 
@@ -110,7 +110,7 @@ class TemplateEntry(Struct, frozen=True, dict=True):
     @cached_property
     def run_lister(self) -> Run:
         """Asks for the resources that are shown in lists. Only where there is somebody to ask."""
-        return runner(cast("Handler", self.lister), self.listed)
+        return make_runner(cast("Handler", self.lister), self.listed)
 
     def listed(self, value: Any, _: Any) -> list[Resource]:
         """What was listed: resources, or their URIs. What one does not say of itself, the template says."""
@@ -175,7 +175,9 @@ def make_resource(
             f"put {{{asked[0]}}} into the URI, or give the argument a default{context_hint(asked[0])}"
         )
     definition = Resource(
-        uri=uri, size=options.get("size"), **_told(uri, options, handler.name if handler is not None else uri, handler)
+        uri=uri,
+        size=options.get("size"),
+        **_definition_members(uri, options, handler.name if handler is not None else uri, handler),
     )
     finish = finish or _finisher(definition.mime_type, settings)
     ttl, public = _ttl(options, uri), _public(options, access, uri, default=handler is None)
@@ -183,7 +185,7 @@ def make_resource(
         return ResourceEntry(
             definition, lambda _arguments, _context, uri: finish(source, uri), ttl=ttl, public=public, access=access
         )
-    run, arguments = runner(handler, finish), handler.convert({})
+    run, arguments = make_runner(handler, finish), handler.convert({})
     return ResourceEntry(definition, run, handler, arguments, handler.wants_context, ttl, public, access)
 
 
@@ -201,15 +203,15 @@ def make_template(
     """A template made of a pattern and a function. Raises `RegistrationError` for a pair that do not fit."""
     template = UriTemplate(pattern)
     _check_variables(template, handler)
-    definition = ResourceTemplate(uri_template=pattern, **_told(pattern, options, handler.name, handler))
+    definition = ResourceTemplate(uri_template=pattern, **_definition_members(pattern, options, handler.name, handler))
     if lister is not None and (asked := [p.name for p in lister.parameters if p.required]):
         raise TemplateError(pattern, f"nothing can give {lister.name}, which lists it, its argument {asked[0]!r}")
     return TemplateEntry(
         definition=definition,
         template=template,
         handler=handler,
-        convert=from_texts(handler) if template.holds_texts else handler.convert,
-        run=runner(handler, finish or _finisher(definition.mime_type, settings)),
+        convert=text_converter(handler) if template.holds_texts else handler.convert,
+        run=make_runner(handler, finish or _finisher(definition.mime_type, settings)),
         absolute=_SCHEME.match(pattern) is not None,
         guard=guard,
         settings=settings,
@@ -240,7 +242,7 @@ def _public(options: TemplateOptions, access: Access | None, uri: str, *, defaul
     return False
 
 
-def _told(uri: str, options: TemplateOptions, name: str, handler: Handler | None) -> dict[str, Any]:
+def _definition_members(uri: str, options: TemplateOptions, name: str, handler: Handler | None) -> dict[str, Any]:
     """What the definition of a resource or a template says, besides where it is."""
     description = options.get("description")
     if description is None and handler is not None:
@@ -251,7 +253,7 @@ def _told(uri: str, options: TemplateOptions, name: str, handler: Handler | None
         "description": description or None,
         "mime_type": check_mime(options.get("mime_type")),
         "annotations": None if hints is None else from_mapping(f"resource {uri!r}: annotations", Annotations, hints),
-        **shown(f"resource {uri!r}", options),
+        **display_members(f"resource {uri!r}", options),
     }
 
 
@@ -259,7 +261,7 @@ def _check_variables(template: UriTemplate, handler: Handler) -> None:
     parameters: Mapping[str, Any] = {p.name: p for p in handler.parameters}
     unknown = [variable for variable in template.variables if variable not in parameters]
     if unknown and not handler.open:
-        why = suggesting(f"{handler.name} has no parameter for {{{unknown[0]}}}", unknown[0], parameters)
+        why = with_suggestion(f"{handler.name} has no parameter for {{{unknown[0]}}}", unknown[0], parameters)
         raise TemplateError(template.template, why)
     missing = [p.name for p in handler.parameters if p.required and p.name not in template.variables]
     if missing:

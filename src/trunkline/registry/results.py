@@ -27,10 +27,10 @@ from trunkline.protocol.types import (
 from trunkline.protocol.types.tools import ToolResult
 from trunkline.registry import type_adapters as kinds
 from trunkline.registry import validators
-from trunkline.registry.class_layout import UNIONS, Side, is_plain
+from trunkline.registry.class_layout import UNIONS, ValueDirection, is_plain
 from trunkline.registry.generators import Pieces
 from trunkline.registry.media import Media
-from trunkline.registry.unencodable import forgotten_await, to_json
+from trunkline.registry.unencodable import explain_missing_await, to_json
 from trunkline.wire import codec
 
 __all__ = [
@@ -41,7 +41,7 @@ __all__ = [
     "check_mime",
     "resource_contents",
     "tool_output",
-    "unspliced",
+    "without_raw_text",
 ]
 
 _RESULTS: Final = (CallToolResult, ToolResult)
@@ -69,7 +69,7 @@ class Output(msgspec.Struct, frozen=True):
 
     def schema(self) -> dict[str, Any] | None:
         """The schema of the value itself; made when it is asked for."""
-        return None if self.returns is UNSET else validators.of_type(self.returns, Side.RESULT)
+        return None if self.returns is UNSET else validators.schema_of_type(self.returns, ValueDirection.RESULT)
 
     def wrapped_schema(self) -> dict[str, Any] | None:
         """The schema of what travels in the handshake era."""
@@ -86,22 +86,22 @@ class Output(msgspec.Struct, frozen=True):
 
 def tool_output(returns: Any, name: str, settings: Settings, *, structured: bool = True) -> Output:
     """How a tool with this return annotation answers. Raises for a type that has no JSON."""
-    returns = _declared(returns)
-    if not structured or _says_nothing(returns):
-        return Output(UNSET, False, _unstructured_by(name, settings))
+    returns = _declared_type(returns)
+    if not structured or _is_unstructured(returns):
+        return Output(UNSET, False, _unstructured_converter(name, settings))
     try:
-        described = None if is_plain(returns) else validators.of_type(returns, Side.RESULT)
-        read_as = kinds.adapt(returns, Side.RESULT)
+        described = None if is_plain(returns) else validators.schema_of_type(returns, ValueDirection.RESULT)
+        read_as = kinds.adapt(returns, ValueDirection.RESULT)
         check = _checker(returns, described, name)
     except (TypeError, RuntimeError) as error:
         why = f"{name}: what it returns cannot be described: {error}; annotate another type, or use structured=False"
         raise RegistrationError(why, kind="tool_schema_invalid") from None
     wraps = (get_origin(returns) or returns) is not dict if described is None else described.get("type") != "object"
-    convert = _structured(name, read_as, check, settings, wraps=wraps)
-    return Output(returns, wraps, _text(convert) if returns is str and settings.max_text is None else convert)
+    convert = _structured_converter(name, read_as, check, settings, wraps=wraps)
+    return Output(returns, wraps, _text_converter(convert) if returns is str and settings.max_text is None else convert)
 
 
-def _declared(returns: Any) -> Any:
+def _declared_type(returns: Any) -> Any:
     """What a tool promises: of `Annotated[CallToolResult, T]` it is that the structured content is a `T`."""
     if get_origin(returns) is Annotated and get_args(returns)[0] in _RESULTS:
         promised = [note for note in returns.__metadata__ if isinstance(note, type) or get_origin(note) is not None]
@@ -123,7 +123,7 @@ def _checker(returns: Any, described: Mapping[str, Any] | None, name: str) -> Ca
     return check
 
 
-def _says_nothing(returns: Any) -> bool:
+def _is_unstructured(returns: Any) -> bool:
     """Whether an annotation promises no value of its own: none, nothing, anything, or content as it stands."""
     if returns in (UNSET, None, type(None), Any, object):
         return True
@@ -141,7 +141,7 @@ def _is_content(annotation: Any) -> bool:
     return annotation in (*_BLOCKS, *_RESULTS) or (isinstance(annotation, type) and issubclass(annotation, Media))
 
 
-def unspliced(result: CallToolResult) -> CallToolResult:
+def without_raw_text(result: CallToolResult) -> CallToolResult:
     """A result for somebody to read: a long text in it, which goes out as JSON that was made once, is a text again."""
     block = result.content[0] if result.content else None
     written: Any = block.text if isinstance(block, TextContent) else None
@@ -151,19 +151,19 @@ def unspliced(result: CallToolResult) -> CallToolResult:
     return CallToolResult([TextContent(text)], {"result": text}, False)
 
 
-def _text(general: Callable[[Any, Any], CallToolResult]) -> Callable[[Any, Any], CallToolResult]:
+def _text_converter(general: Callable[[Any, Any], CallToolResult]) -> Callable[[Any, Any], CallToolResult]:
     """The short way of a tool that returns text, which most of them do."""
 
     def convert(value: Any, _: Any) -> CallToolResult:
         if type(value) is str:
-            text: Any = value if len(value) < codec.LONG else codec.text_to_raw(value)
+            text: Any = value if len(value) < codec.LONG_THRESHOLD else codec.text_to_raw(value)
             return CallToolResult([TextContent(text)], {"result": text}, False)
         return general(value, _)
 
     return convert
 
 
-def _structured(
+def _structured_converter(
     name: str, read_as: Any, check: Callable[[bytes], Any], settings: Settings, *, wraps: bool
 ) -> Callable[[Any, Any], CallToolResult]:
     def checked(value: Any) -> bytes:
@@ -175,8 +175,10 @@ def _structured(
         try:
             return checked(msgspec.convert(value, read_as, dec_hook=kinds.decode_hook))
         except (TypeError, ValueError, codec.DecodeError) as error:
-            forgotten = forgotten_await(value)
-            raise _undeclared(name, error) if forgotten is None else BadResult(f"tool {name!r}: {forgotten}") from None
+            forgotten = explain_missing_await(value)
+            raise (
+                _mismatch_error(name, error) if forgotten is None else BadResult(f"tool {name!r}: {forgotten}")
+            ) from None
 
     def convert(value: Any, _: Any) -> CallToolResult:
         if isinstance(value, ToolResult):
@@ -186,7 +188,7 @@ def _structured(
                 try:
                     checked(_unwrapped(value.structured_content) if wraps else value.structured_content)
                 except (TypeError, ValueError, codec.DecodeError) as error:
-                    raise _undeclared(name, error) from None
+                    raise _mismatch_error(name, error) from None
             return _checked_result(value, settings)
         encoded = encode(value)
         text = value if type(value) is str else encoded.decode()
@@ -197,7 +199,7 @@ def _structured(
     return convert
 
 
-def _undeclared(name: str, error: Exception) -> BadResult:
+def _mismatch_error(name: str, error: Exception) -> BadResult:
     return BadResult(f"tool {name!r}: the value is not what the tool declares: {error}")
 
 
@@ -220,10 +222,10 @@ def _checked_result(result: CallToolResult, settings: Settings) -> CallToolResul
     return msgspec.structs.replace(result, content=[as_block(block, settings) for block in result.content])
 
 
-def _unstructured_by(name: str, settings: Settings) -> Callable[[Any, Any], CallToolResult]:
+def _unstructured_converter(name: str, settings: Settings) -> Callable[[Any, Any], CallToolResult]:
     def convert(value: Any, _: Any) -> CallToolResult:
         try:
-            return _unstructured(value, settings)
+            return _to_unstructured(value, settings)
         except BadResult as error:
             error.add_note(f"returned by tool {name!r}")
             raise
@@ -231,7 +233,7 @@ def _unstructured_by(name: str, settings: Settings) -> Callable[[Any, Any], Call
     return convert
 
 
-def _unstructured(value: Any, settings: Settings) -> CallToolResult:
+def _to_unstructured(value: Any, settings: Settings) -> CallToolResult:
     if isinstance(value, ToolResult):
         value = value.as_sent()
     if isinstance(value, CallToolResult):

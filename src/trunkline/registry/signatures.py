@@ -9,10 +9,18 @@ from typing import Annotated, Any, cast, get_args, get_origin
 
 from trunkline.errors import RegistrationError
 
-__all__ = ["asks_for", "called", "hints_of", "innermost", "name_of", "signature_of", "takes"]
+__all__ = [
+    "accepts_positional",
+    "hints_of",
+    "is_context_annotation",
+    "name_of",
+    "signature_of",
+    "underlying_function",
+    "unwrap_partial",
+]
 
 
-def innermost(function: Any) -> Any:
+def unwrap_partial(function: Any) -> Any:
     """The function that a partial is made of, however often."""
     while isinstance(function, functools.partial):
         function = cast("functools.partial[Any]", function).func
@@ -21,13 +29,13 @@ def innermost(function: Any) -> Any:
 
 def name_of(function: Callable[..., Any]) -> str:
     """What to call it in a sentence."""
-    inner = innermost(function)
+    inner = unwrap_partial(function)
     return getattr(inner, "__name__", type(inner).__name__)
 
 
-def called(function: Callable[..., Any]) -> Any:
+def underlying_function(function: Callable[..., Any]) -> Any:
     """What really runs: the function itself, or the `__call__` of an object."""
-    inner = innermost(function)
+    inner = unwrap_partial(function)
     return inner if isinstance(inner, types.FunctionType | types.MethodType) else type(inner).__call__
 
 
@@ -39,7 +47,7 @@ def signature_of(function: Callable[..., Any], name: str) -> inspect.Signature:
         raise RegistrationError(f"{name}: its signature cannot be read: {error}") from None
 
 
-def takes(function: Callable[..., Any], count: int) -> bool:
+def accepts_positional(function: Callable[..., Any], count: int) -> bool:
     """Whether it can be called with so many arguments by position, as far as that can be read."""
     try:
         inspect.signature(function).bind(*range(count))
@@ -52,8 +60,8 @@ def takes(function: Callable[..., Any], count: int) -> bool:
 
 def hints_of(function: Callable[..., Any], name: str) -> Mapping[str, Any]:
     """Annotations with names resolved and `Annotated` kept."""
-    inner = innermost(function)
-    source = inner.__init__ if isinstance(inner, type) else inspect.unwrap(called(function))
+    inner = unwrap_partial(function)
+    source = inner.__init__ if isinstance(inner, type) else inspect.unwrap(underlying_function(function))
     try:
         return typing.get_type_hints(source, include_extras=True)
     except NameError as error:
@@ -63,7 +71,7 @@ def hints_of(function: Callable[..., Any], name: str) -> Mapping[str, Any]:
         raise RegistrationError(f"{name}: an annotation cannot be read: {error}") from None
 
 
-def asks_for(annotation: Any, context: type) -> bool:
+def is_context_annotation(annotation: Any, context: type) -> bool:
     """Whether an annotation is that of the context, with or without a type argument, or has it among its options."""
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]

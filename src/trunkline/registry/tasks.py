@@ -8,7 +8,7 @@ from trunkline.errors import RegistrationError
 from trunkline.errors.options import POSITIVE
 from trunkline.protocol.types import ToolAnnotations
 
-__all__ = ["Recovery", "TaskPolicy", "TaskSupport", "policy_of"]
+__all__ = ["Recovery", "TaskPolicy", "TaskSupport", "parse_policy"]
 
 TaskSupport = Literal["forbidden", "optional", "required"]
 Recovery = Literal["fail", "restart", "resume"]
@@ -38,7 +38,7 @@ class TaskPolicy(_Support, frozen=True, kw_only=True):
 _SUPPORT: Final = get_args(TaskSupport)
 
 
-def policy_of(name: str, given: Any, hints: ToolAnnotations | None) -> TaskPolicy | None:
+def parse_policy(name: str, given: Any, hints: ToolAnnotations | None) -> TaskPolicy | None:
     """The policy of a tool; None if its calls never are tasks. One that calls itself idempotent or read-only is begun
     anew, unless it says otherwise. Raises `RegistrationError` for what says nothing."""
     if given is None or given is False or given == "forbidden":

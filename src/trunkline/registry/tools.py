@@ -11,16 +11,16 @@ from msgspec import Struct
 
 from trunkline.config import Settings
 from trunkline.errors import InvalidArguments, InvalidParams, RegistrationError
-from trunkline.errors.suggestions import near
-from trunkline.protocol.headers import InvalidAnnotation, Mirror, annotations
+from trunkline.errors.suggestions import did_you_mean
+from trunkline.protocol.headers import InvalidAnnotation, MirroredArgument, annotations
 from trunkline.protocol.types import Icon, Tool, ToolAnnotations, ToolExecution
 from trunkline.registry import type_adapters as kinds
 from trunkline.registry.access import Access
-from trunkline.registry.generators import gathering
-from trunkline.registry.handlers import Handler, Run, runner
-from trunkline.registry.options import ToolOptions, from_mapping, shown
+from trunkline.registry.generators import wrap_generator
+from trunkline.registry.handlers import Handler, Run, make_runner
+from trunkline.registry.options import ToolOptions, display_members, from_mapping
 from trunkline.registry.results import Output, tool_output
-from trunkline.registry.tasks import TaskPolicy, policy_of
+from trunkline.registry.tasks import TaskPolicy, parse_policy
 from trunkline.registry.validators import Fault, Validator
 from trunkline.wire import codec
 
@@ -47,14 +47,14 @@ class ToolEntry(Struct, frozen=True, dict=True):
     meta: dict[str, Any] | None = None
     timeout: float | None = None  # seconds; None: that of the server
     guard: Any = None  # what holds its calls to limits; None: nothing does
-    given_schema: Mapping[str, Any] | None = None  # written by hand
-    given_validator: Validator | None = None
+    custom_schema: Mapping[str, Any] | None = None  # written by hand
+    custom_validator: Validator | None = None
     asks: tuple[str, ...] = ()  # what the client has to be able to be asked
     task: TaskPolicy | None = None  # how its calls run as tasks; None: they never do
     access: Access | None = None  # who may call it, if anything was said of that
 
     @cached_property
-    def mirrors(self) -> tuple[Mirror, ...]:
+    def mirrors(self) -> tuple[MirroredArgument, ...]:
         """The arguments that HTTP headers repeat."""
         return annotations(self.definition.input_schema)
 
@@ -82,7 +82,9 @@ class ToolEntry(Struct, frozen=True, dict=True):
         """What peers of the handshake era are told; made when it is first listed."""
         return Tool(
             name=self.name,
-            input_schema=self.handler.input_schema() if self.given_schema is None else _listed(self.given_schema),
+            input_schema=self.handler.input_schema()
+            if self.custom_schema is None
+            else _with_properties(self.custom_schema),
             description=self.description,
             title=self.title,
             output_schema=self.output.wrapped_schema(),
@@ -93,25 +95,25 @@ class ToolEntry(Struct, frozen=True, dict=True):
         )
 
     @cached_property
-    def decode_plain(self) -> Callable[[codec.Plain], Any]:
+    def decode_plain(self) -> Callable[[codec.DecodedJson], Any]:
         """`decode` for JSON that was read already."""
-        if self.given_schema is not None or self.handler.open:
+        if self.custom_schema is not None or self.handler.open:
             return lambda plain: self.decode(plain.raw())
         return codec.decoder(self.handler.arguments, kinds.decode_hook)
 
     @cached_property
     def validator(self) -> Validator:
         """The input schema, compiled: at registration if it was written by hand, otherwise for the first refusal."""
-        return self.given_validator or Validator(self.definition.input_schema, f"tool {self.name!r}")
+        return self.custom_validator or Validator(self.definition.input_schema, f"tool {self.name!r}")
 
-    def reread(self, raw: Any, error: Exception) -> Any:
+    def decode_leniently(self, raw: Any, error: Exception) -> Any:
         """Arguments that could not be read, once more: some models put JSON inside of a string, `"[1, 2]"` for a list.
         Such a string is read where the schema takes no string. Raises what `refusal` says if that does not help."""
         with contextlib.suppress(codec.DecodeError, RecursionError):
             values = _as_object(raw)
             properties: Mapping[str, Any] = self.definition.input_schema.get("properties") or {}
             read = {
-                name: _unpacked(value)
+                name: _decode_string(value)
                 if isinstance(value, str) and not self._takes_text(properties.get(name))
                 else value
                 for name, value in values.items()
@@ -149,9 +151,9 @@ class ToolEntry(Struct, frozen=True, dict=True):
             except codec.DecodeError as worse:
                 if not bytes(raw).lstrip().startswith(b"{"):
                     return InvalidParams("params of tools/call: the arguments must be an object")
-                why = codec.reason(worse, raw)
+                why = codec.explain_decode_error(worse, raw)
             else:
-                faults = self.validator.faults(values) if self.validator.explains(values) else []
+                faults = self.validator.faults(values) if self.validator.can_explain(values) else []
                 hints = self._hints(values)
         if not faults:
             what, *ways = why.split(" - at `")  # the inner way first, where one decoder called another
@@ -172,7 +174,7 @@ class ToolEntry(Struct, frozen=True, dict=True):
             if name in self.handler.injected
             else ""
             if self.handler.open
-            else near(name, known.keys() - values.keys())
+            else did_you_mean(name, known.keys() - values.keys())
             for name in unknown
         )
         text = "".join(hints)
@@ -183,7 +185,7 @@ def make_tool(
     handler: Handler,
     settings: Settings,
     *,
-    guard: Any = None,
+    limiter: Any = None,
     access: Access | None = None,
     **options: Unpack[ToolOptions],
 ) -> ToolEntry:
@@ -196,10 +198,10 @@ def make_tool(
     if len(described) > settings.max_tool_description:
         why = f"has {len(described)} characters; {settings.max_tool_description} is the most"
         raise RegistrationError(f"the description of tool {name!r} {why}", kind="tool_description_exceeds_max")
-    handler = gathering(handler)
+    handler = wrap_generator(handler)
     output = tool_output(handler.returns, name, settings, structured=options.get("structured", True))
     input_schema = options.get("input_schema")
-    validator = None if input_schema is None else _compiled(input_schema, name)
+    validator = None if input_schema is None else _compile_schema(input_schema, name)
     try:
         annotations(input_schema or {})
     except InvalidAnnotation as error:
@@ -214,22 +216,22 @@ def make_tool(
         name=name,
         handler=handler,
         output=output,
-        decode=handler.decode if validator is None else _by_schema(handler, input_schema or {}, validator),
-        run=runner(handler, output.convert),
+        decode=handler.decode if validator is None else _schema_decoder(handler, input_schema or {}, validator),
+        run=make_runner(handler, output.convert),
         description=described or None,
         annotations=hints,
         timeout=options.get("timeout"),
-        guard=guard,
-        given_schema=input_schema,
-        given_validator=validator,
+        guard=limiter,
+        custom_schema=input_schema,
+        custom_validator=validator,
         asks=tuple(asks),
-        task=policy_of(name, options.get("task"), hints),
+        task=parse_policy(name, options.get("task"), hints),
         access=access,
-        **shown(f"tool {name!r}", options),
+        **display_members(f"tool {name!r}", options),
     )
 
 
-def _unpacked(text: str) -> Any:
+def _decode_string(text: str) -> Any:
     """The JSON that a string holds; or the string itself."""
     try:
         return _as_anything(text.encode())
@@ -237,19 +239,19 @@ def _unpacked(text: str) -> Any:
         return text
 
 
-def _compiled(input_schema: Any, name: str) -> Validator:
+def _compile_schema(input_schema: Any, name: str) -> Validator:
     if not isinstance(input_schema, Mapping) or cast("Mapping[str, Any]", input_schema).get("type") != "object":
         why = f'the schema of tool {name!r} must have "type": "object"'
         raise RegistrationError(why, kind="tool_schema_invalid")
     return Validator(cast("Mapping[str, Any]", input_schema), f"tool {name!r}")
 
 
-def _listed(given: Mapping[str, Any]) -> dict[str, Any]:
+def _with_properties(given: Mapping[str, Any]) -> dict[str, Any]:
     """A schema that was written by hand, with `properties` in any case: some clients need them."""
     return dict(given) if "properties" in given else {**given, "properties": {}}
 
 
-def _by_schema(handler: Handler, given: Mapping[str, Any], validator: Validator) -> Callable[[Any], Any]:
+def _schema_decoder(handler: Handler, given: Mapping[str, Any], validator: Validator) -> Callable[[Any], Any]:
     """Reads arguments by a schema that was written by hand: defaults filled in, then checked, then into their types."""
     properties: Mapping[str, Any] = given.get("properties") or {}
     defaults: dict[str, Any] = {

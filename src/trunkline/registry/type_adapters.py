@@ -15,23 +15,23 @@ from msgspec import NODEFAULT, UNSET, Meta
 from msgspec.structs import astuple
 
 from trunkline.registry import pydantic_support
-from trunkline.registry.annotations import has_foreign_limits, limited_type, read_notes, spread
+from trunkline.registry.annotations import constrained_type, distribute_limits, has_foreign_limits, read_metadata
 from trunkline.registry.class_layout import (
     UNIONS,
     Layout,
     Member,
-    Side,
+    ValueDirection,
+    alias_value,
+    enum_values,
     is_alias,
     is_path,
     is_plain,
-    layout,
-    parts,
-    rebuilt,
-    resolved,
+    json_value,
+    read_layout,
+    rebuild_type,
+    resolve_type,
     type_name,
-    value_in_json,
-    value_of,
-    values_of,
+    walk_type,
 )
 from trunkline.wire import codec
 
@@ -90,15 +90,15 @@ def _converted(value: Any, kind: Any, hook: Callable[[Any, Any], Any], *, strict
 
 def decoder(kind: Any) -> Callable[[Any], Any]:
     """A function that reads JSON into a type; the bare one of msgspec wherever that will do."""
-    return codec.decoder(adapt(kind, Side.ARGUMENT), decode_hook if needs_hooks(kind) else None)
+    return codec.decoder(adapt(kind, ValueDirection.ARGUMENT), decode_hook if needs_hooks(kind) else None)
 
 
 def encode_hook(value: Any) -> Any:
     """Writes what msgspec does not know."""
     if is_path(type(value)) or isinstance(value, str):  # msgspec before 0.22 asks for keys that are members of an Enum
         return str(value)
-    if pydantic_support.is_owned(type(value)):
-        return pydantic_support.json_of(value)
+    if pydantic_support.is_pydantic_type(type(value)):
+        return pydantic_support.to_jsonable(value)
     raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
 
 
@@ -122,22 +122,22 @@ def needs_hooks(kind: Any) -> bool:
     """Whether msgspec needs help with a type."""
     if is_plain(kind):
         return False
-    return not is_native(kind) or any(map(is_path, parts(kind)))
+    return not is_native(kind) or any(map(is_path, walk_type(kind)))
 
 
 def is_native(kind: Any) -> bool:
     """Whether msgspec reads a type as it stands, and as it is meant."""
-    return is_plain(kind) or (not any(map(_is_misread, parts(kind))) and _is_readable(kind))
+    return is_plain(kind) or (not any(map(_is_misread, walk_type(kind))) and _is_readable(kind))
 
 
 def _is_misread(kind: Any) -> bool:
     """Whether msgspec would read a type, but not as it is meant."""
-    if pydantic_support.is_owned(kind):
+    if pydantic_support.is_pydantic_type(kind):
         return True
     if get_origin(kind) is Annotated:
         return has_foreign_limits(kind.__metadata__)
-    made_of = layout(kind)
-    return made_of is not None and made_of.own_way
+    made_of = read_layout(kind)
+    return made_of is not None and made_of.custom_init
 
 
 def _is_readable(kind: Any) -> bool:
@@ -151,7 +151,7 @@ def _is_readable(kind: Any) -> bool:
 # --- stand-ins ---------------------------------------------------------------------------------------
 
 
-def adapt(kind: Any, side: Side) -> Any:
+def adapt(kind: Any, side: ValueDirection) -> Any:
     """A type in words that msgspec understands; most are their own. Raises `TypeError` if there are none."""
     return _Adapter(side).adapt(kind)
 
@@ -159,44 +159,44 @@ def adapt(kind: Any, side: Side) -> Any:
 class _Adapter:
     """Finds stand-ins for all that needs one. What holds itself gets one only."""
 
-    def __init__(self, side: Side) -> None:
+    def __init__(self, side: ValueDirection) -> None:
         self._side = side
         self._made: list[tuple[Any, StandIn]] = []
 
     def adapt(self, kind: Any) -> Any:
         if is_native(kind):
             return kind
-        kind = resolved(kind)
+        kind = resolve_type(kind)
         origin = get_origin(kind)
-        if pydantic_support.is_owned(kind):
-            return self._owned(kind)
+        if pydantic_support.is_pydantic_type(kind):
+            return self._pydantic_type(kind)
         if origin is Annotated:
-            return self._annotated(spread(kind))
+            return self._annotated(distribute_limits(kind))
         if origin in UNIONS:
             return self._union([self.adapt(option) for option in get_args(kind)])
         if origin is Literal or (isinstance(kind, type) and issubclass(kind, Enum)):
             return _values(kind)
-        if is_alias(kind) or layout(kind) is not None:
+        if is_alias(kind) or read_layout(kind) is not None:
             return self._named(kind)
-        return rebuilt(kind, self.adapt)
+        return rebuild_type(kind, self.adapt)
 
-    def _owned(self, kind: Any) -> StandIn:
+    def _pydantic_type(self, kind: Any) -> StandIn:
         name, by = type_name(kind), pydantic_support.adapter(kind)
-        work = pydantic_support.read if self._side is Side.ARGUMENT else pydantic_support.write
+        work = pydantic_support.read if self._side is ValueDirection.ARGUMENT else pydantic_support.write
         return _stand_in(name, lambda value, _: work(by, name, value))
 
     def _annotated(self, kind: Any) -> Any:
-        base, said = self.adapt(get_args(kind)[0]), read_notes(kind.__metadata__)
-        if not said.tests:
+        base, said = self.adapt(get_args(kind)[0]), read_metadata(kind.__metadata__)
+        if not said.predicates:
             limited = _by_msgspec(base, said.limits)
             if limited is not None:
                 return limited
-        name = type_name(limited_type(kind))
+        name = type_name(constrained_type(kind))
         return _stand_in(name, lambda value, convert: said.check(convert(value, base), name))
 
     def _union(self, options: list[Any]) -> Any:
         union: Any = typing.Union[tuple(options)]  # noqa: UP007 - of options that are only known now
-        return union if _is_readable(union) else _choice(options)
+        return union if _is_readable(union) else _first_match(options)
 
     def _named(self, kind: Any) -> StandIn:
         for known, stand_in in self._made:
@@ -209,8 +209,8 @@ class _Adapter:
 
         stand_in = _stand_in(type_name(kind), take)
         self._made.append((kind, stand_in))
-        made_of = layout(kind)
-        ways.append(self._by_value(value_of(kind)) if made_of is None else self._mirror(made_of))
+        made_of = read_layout(kind)
+        ways.append(self._by_value(alias_value(kind)) if made_of is None else self._mirror(made_of))
         return stand_in
 
     def _by_value(self, kind: Any) -> Callable[[Any, Convert], Any]:
@@ -229,9 +229,9 @@ class _Adapter:
             tag=made_of.tag and made_of.tag[1],
             forbid_unknown_fields=made_of.closed,
         )
-        if self._side is Side.ARGUMENT:
+        if self._side is ValueDirection.ARGUMENT:
             return lambda value, convert: _instance(made_of.origin, members, convert(value, struct))
-        return lambda value, convert: convert(_taken_apart(made_of, members, value), struct)
+        return lambda value, convert: convert(_to_members(made_of, members, value), struct)
 
 
 def _stand_in(name: str, take: Callable[[Any, Convert], Any]) -> StandIn:
@@ -240,7 +240,7 @@ def _stand_in(name: str, take: Callable[[Any, Convert], Any]) -> StandIn:
 
 def _default(member: Member) -> Any:
     """What is not given is left to the class."""
-    return msgspec.field(name=member.encoded, default=NODEFAULT if member.required else UNSET)
+    return msgspec.field(name=member.json_name, default=NODEFAULT if member.required else UNSET)
 
 
 def _instance(origin: Any, members: list[Member], read: Any) -> Any:
@@ -248,12 +248,12 @@ def _instance(origin: Any, members: list[Member], read: Any) -> Any:
     return origin(**{str(member.given): value for member, value in given if value is not UNSET})
 
 
-def _taken_apart(made_of: Layout, members: list[Member], value: Any) -> Any:
+def _to_members(made_of: Layout, members: list[Member], value: Any) -> Any:
     """An instance as JSON has it; what is none is for msgspec to judge."""
     if issubclass(made_of.origin, dict) or not isinstance(value, made_of.origin):
         return value
     if not made_of.array:
-        return {m.encoded: part for m in members if (part := getattr(value, m.name)) is not UNSET}
+        return {m.json_name: part for m in members if (part := getattr(value, m.name)) is not UNSET}
     return [*(made_of.tag or ())[1:], *(getattr(value, m.name) for m in members)]
 
 
@@ -268,7 +268,7 @@ def _by_msgspec(kind: Any, limits: Mapping[str, Any]) -> Any:
     return limited if _is_readable(limited) else None
 
 
-def _choice(options: list[Any]) -> StandIn:
+def _first_match(options: list[Any]) -> StandIn:
     """The first of several options that fits."""
 
     def take(value: Any, convert: Convert) -> Any:
@@ -285,7 +285,7 @@ def _choice(options: list[Any]) -> StandIn:
 
 def _values(kind: Any) -> StandIn:
     """One of the values that an Enum or a Literal has."""
-    known = [(value_in_json(member), member) for member in values_of(kind)]
+    known = [(json_value(member), member) for member in enum_values(kind)]
 
     def take(value: Any, _: Convert) -> Any:
         for plain, member in known:

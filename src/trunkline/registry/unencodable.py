@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from trunkline.registry import type_adapters as kinds
 
-__all__ = ["forgotten_await", "to_json"]
+__all__ = ["explain_missing_await", "to_json"]
 
 _DEEPEST: Final = 32  # levels that are looked into
 
@@ -22,7 +22,7 @@ def to_json(value: Any) -> bytes:
         raise TypeError(_why(value, error)) from None
 
 
-def forgotten_await(value: Any, where: str = "") -> str | None:
+def explain_missing_await(value: Any, where: str = "") -> str | None:
     """What to say of a coroutine that was returned instead of its result; None of any other value. It is closed, since
     it will never be awaited."""
     if not inspect.iscoroutine(value):
@@ -39,7 +39,7 @@ def _why(value: Any, error: Exception) -> str:
             break
         path, found = path + step[0], step[1]
     where = f" at ${path}" if path else ""
-    if (forgotten := forgotten_await(found, where)) is not None:
+    if (forgotten := explain_missing_await(found, where)) is not None:
         return forgotten
     if inspect.isgenerator(found) or inspect.isasyncgen(found):
         return f"the handler returned a generator{where}; return a list, or yield in the handler itself"

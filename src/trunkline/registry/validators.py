@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from trunkline.errors import RegistrationError
-from trunkline.registry.class_layout import Member, Side
+from trunkline.registry.class_layout import Member, ValueDirection
 from trunkline.registry.complexity import Complexity, complexity, depth_of, size_of
 from trunkline.wire import codec
 
 if TYPE_CHECKING:
-    from trunkline.registry.json_schema import Book
+    from trunkline.registry.json_schema import SchemaBuilder
 
-__all__ = ["Fault", "PeerValidator", "Validator", "form_validator", "of_members", "of_type"]
+__all__ = ["Fault", "PeerValidator", "Validator", "form_validator", "schema_of_members", "schema_of_type"]
 
 
 Schema = dict[str, Any]
 
-_CHECKED: Final = 5_000_000  # steps, of 20 to 100 ns: half a second at most
-_EXPLAINED: Final = 10_000  # steps that may each be a reason, of 20 to 40 µs
+_MAX_CHECK_STEPS: Final = 5_000_000  # steps, of 20 to 100 ns: half a second at most
+_MAX_EXPLAIN_STEPS: Final = 10_000  # steps that may each be a reason, of 20 to 40 µs
 _DEEP: Final = 14  # levels: twice as many reasons for each are too many by then
 _PATTERN_SIZE: Final = 256 * 1024  # bytes of a compiled pattern
 _BACKTRACKED: Final = 10_000  # steps of one match: half a millisecond
@@ -40,33 +40,33 @@ class Fault(Struct, frozen=True):
     message: str
 
 
-def of_type(kind: Any, side: Side = Side.ARGUMENT) -> Schema:
+def schema_of_type(kind: Any, side: ValueDirection = ValueDirection.ARGUMENT) -> Schema:
     """The schema of a type; what it refers to stands under `$defs`, the type itself at the root."""
-    from trunkline.registry.json_schema import Book, referred  # not before somebody wants to know
+    from trunkline.registry.json_schema import SchemaBuilder, referenced_name  # not before somebody wants to know
 
-    book = Book(side)
+    book = SchemaBuilder(side)
     root = book.describe(kind)
-    name = referred(root)
-    return _whole(dict(book.definitions[name]) if name is not None and len(root) == 1 else root, book)
+    name = referenced_name(root)
+    return _with_definitions(dict(book.definitions[name]) if name is not None and len(root) == 1 else root, book)
 
 
-def of_members(members: Sequence[Member], *, closed: bool) -> Schema:
+def schema_of_members(members: Sequence[Member], *, closed: bool) -> Schema:
     """The schema of an object with these members. It has `properties` also if there are none: some clients need it."""
-    from trunkline.registry.json_schema import Book
+    from trunkline.registry.json_schema import SchemaBuilder
 
-    book = Book(Side.ARGUMENT)
-    schema: Schema = {"type": "object", "properties": {member.encoded: book.member(member) for member in members}}
-    if required := [member.encoded for member in members if member.required]:
+    book = SchemaBuilder(ValueDirection.ARGUMENT)
+    schema: Schema = {"type": "object", "properties": {member.json_name: book.member(member) for member in members}}
+    if required := [member.json_name for member in members if member.required]:
         schema["required"] = required
     if closed:
         schema["additionalProperties"] = False
-    return _whole(schema, book)
+    return _with_definitions(schema, book)
 
 
-def _whole(schema: Schema, book: "Book") -> Schema:
-    from trunkline.registry.json_schema import reachable
+def _with_definitions(schema: Schema, book: "SchemaBuilder") -> Schema:
+    from trunkline.registry.json_schema import reachable_definitions
 
-    if needed := reachable(schema, book.definitions):
+    if needed := reachable_definitions(schema, book.definitions):
         schema["$defs"] = {name: book.definitions[name] for name in sorted(needed)}
     return schema
 
@@ -95,20 +95,20 @@ class Validator:
         except ValueError as error:
             raise RecursionError(f"the value is nested too deep: {error}") from None
 
-    def explains(self, value: Any) -> bool:
+    def can_explain(self, value: Any) -> bool:
         """Whether it costs little to say what is wrong with a value: all reasons are found before the first is given,
         and a peer that has chosen the value must not choose how long that takes."""
         known = self._complexity
-        most = _EXPLAINED // known.steps
+        most = _MAX_EXPLAIN_STEPS // known.steps
         if size_of(value, most) > most:
             return False
-        return known.loops <= 1 or known.loops ** depth_of(value, _DEEP) * known.steps <= _EXPLAINED
+        return known.loops <= 1 or known.loops ** depth_of(value, _DEEP) * known.steps <= _MAX_EXPLAIN_STEPS
 
     def faults(self, value: Any) -> list[Fault]:
         """Everything that is wrong with a value, at most 20 things: a reader mends the first few and asks again."""
         if self.accepts(value):
             return []
-        if not self.explains(value):
+        if not self.can_explain(value):
             return [Fault("$", "schema", "the value does not fit the schema, and is too large to list the reasons")]
         try:
             return list(islice(_faults(self._compiled.iter_errors(value)), 20))
@@ -129,7 +129,7 @@ class PeerValidator(Validator):
         import jsonschema_rs
 
         known = complexity(schema)
-        if known is None or known.steps > _CHECKED:
+        if known is None or known.steps > _MAX_CHECK_STEPS:
             raise RegistrationError(f"the schema of {what} is too complex to be used", kind="tool_schema_invalid")
         patterns = jsonschema_rs.RegexOptions(size_limit=_PATTERN_SIZE)
         super().__init__(schema, what, pattern_options=patterns, validate_formats=False)
@@ -137,7 +137,7 @@ class PeerValidator(Validator):
 
     def checks(self, value: Any) -> bool:
         """Whether it is certain that checking a value takes little time."""
-        most = _CHECKED // self._complexity.steps
+        most = _MAX_CHECK_STEPS // self._complexity.steps
         return size_of(value, most) <= most
 
 
@@ -159,18 +159,18 @@ def _faults(errors: Iterable[Any]) -> Iterator[Fault]:
         if len(likely) == 1:
             yield from _faults(likely[0])
         else:
-            about, message = _in_words(error, likely)
+            about, message = _describe_error(error, likely)
             path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in about.instance_path)
             yield Fault("$" + path, str(about.schema_path[-1]) if about.schema_path else "", message)
 
 
-def _in_words(error: Any, options: list[list[Any]]) -> tuple[Any, str]:
+def _describe_error(error: Any, options: list[list[Any]]) -> tuple[Any, str]:
     """What an error is about, and what to say: of a union, which types or which constants it has."""
     wanted = [_types_wanted(option, error) for option in options]
     if wanted and all(wanted):
         names = dict.fromkeys(f'"{name}"' for types in wanted for name in types)
         return error, f"{_shown(error.instance)} is not of type {' or '.join(names)}"
-    others = [[e for e in option if _is_another(e, error)] for option in options]
+    others = [[e for e in option if _is_other_constant(e, error)] for option in options]
     if others and all(others) and len({str(found[0].instance_path) for found in others}) == 1:
         constants = [_shown(_constant(found[0])) for found in others]
         return others[0][0], f"{_shown(others[0][0].instance)} is not one of {' or '.join(constants)}"
@@ -185,7 +185,7 @@ def _likely(options: list[list[Any]], union: Any) -> list[list[Any]]:
     """The options of a union that a value was probably meant for: those for its type of JSON, and of these the ones
     that have the same constants, such as `"kind": "circle"`. If there are none, all but `null`."""
     fitting = [option for option in options if not _types_wanted(option, union)]
-    same = [option for option in fitting if not any(_is_another(error, union) for error in option)]
+    same = [option for option in fitting if not any(_is_other_constant(error, union) for error in option)]
     return same or fitting or [option for option in options if _types_wanted(option, union) != ["null"]]
 
 
@@ -196,7 +196,7 @@ def _types_wanted(option: list[Any], union: Any) -> list[str]:
     return wanted[0] if wanted else []
 
 
-def _is_another(error: Any, union: Any) -> bool:
+def _is_other_constant(error: Any, union: Any) -> bool:
     """Whether an error says that a member of the value should be some other constant."""
     is_constant = error.kind.name == "const" or (error.kind.name == "enum" and len(error.kind.options) == 1)
     return is_constant and error.instance_path[:-1] == union.instance_path != error.instance_path

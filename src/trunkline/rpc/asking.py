@@ -7,53 +7,55 @@ from msgspec import UNSET
 
 from trunkline.clock import Clock
 from trunkline.facts import Observers
-from trunkline.protocol.inflight import Awaited, Running
+from trunkline.protocol.inflight import IncomingRequest, OutgoingRequest
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import ProgressParams
-from trunkline.rpc.deadlines import Alarm
-from trunkline.rpc.outgoing_requests import Requests
-from trunkline.rpc.replies import Answering
-from trunkline.transports.channel import Channel, Closed
+from trunkline.rpc.deadlines import DeadlineTimer
+from trunkline.rpc.outgoing_requests import OutgoingRequests
+from trunkline.rpc.replies import Replies
+from trunkline.transports.channel import Channel, ChannelClosed
 from trunkline.wire.messages import RequestId
 
-__all__ = ["Asking"]
+__all__ = ["RequestingConnection"]
 
 
-class Asking(Answering):
+class RequestingConnection(Replies):
     """The end of a line that asks, and answers. What asks nothing has nothing made for it."""
 
-    __slots__ = ("_made_alarm", "_made_requests")
+    __slots__ = ("_lazy_deadline_timer", "_lazy_requests")
 
     def __init__(self, session: Session, channel: Channel, clock: Clock, observers: Observers) -> None:
         super().__init__(session, channel, clock, observers)
-        self._made_alarm: Alarm | None = None
-        self._made_requests: Requests | None = None
+        self._lazy_deadline_timer: DeadlineTimer | None = None
+        self._lazy_requests: OutgoingRequests | None = None
 
-    def rest(self, calls: int) -> None:
+    def rest(self, change: int) -> None:
         """Takes notice of calls that wait for the peer, or for nothing in particular."""
         raise NotImplementedError
 
-    def _expire(self) -> None:
+    def _expire_due_requests(self) -> None:
         """Ends what is due."""
         raise NotImplementedError
 
     @property
-    def _alarm(self) -> Alarm:
-        made = self._made_alarm = self._made_alarm or Alarm(self.session.timetable, self._clock, self._expire)
+    def _alarm(self) -> DeadlineTimer:
+        made = self._lazy_deadline_timer = self._lazy_deadline_timer or DeadlineTimer(
+            self.session.deadlines, self._clock, self._expire_due_requests
+        )
         return made
 
     @property
-    def _requests(self) -> Requests:
-        if self._made_requests is None:
-            self._made_requests = Requests(self.session, self.channel, self._clock, self._alarm, self.rest)
-        return self._made_requests
+    def _requests(self) -> OutgoingRequests:
+        if self._lazy_requests is None:
+            self._lazy_requests = OutgoingRequests(self.session, self.channel, self._clock, self._alarm, self.rest)
+        return self._lazy_requests
 
     async def request(
         self,
         name: str,
         params: Any = UNSET,
         *,
-        about: Running | None = None,
+        about: IncomingRequest | None = None,
         timeout: float | None = None,
         needs: str | None = None,
         on_progress: Callable[[ProgressParams], None] | None = None,
@@ -75,20 +77,20 @@ class Asking(Answering):
         *,
         timeout: float | None = None,
         on_progress: Callable[[ProgressParams], None] | None = None,
-    ) -> Awaited:
+    ) -> OutgoingRequest:
         """Asks the peer, now; the answer comes to the `waiter` of what it gives back. Whoever stops waiting for it says
         so to `forget`."""
         return self._requests.ask(name, params, timeout=timeout, on_progress=on_progress)
 
-    def forget(self, asked: Awaited) -> None:
+    def forget(self, request: OutgoingRequest) -> None:
         """Nobody waits for an answer any more: the peer is told."""
-        self._requests.stop_waiting(asked, "no longer needed")
+        self._requests.stop_waiting(request, "no longer needed")
 
-    def deafen(self, reason: str) -> None:
+    def fail_pending_requests(self, reason: str) -> None:
         """Nothing more will be heard from the peer, though it may still listen: what was asked of it fails now."""
-        self._requests.closed(self.session.stop_waiting(), Closed(reason))
+        self._requests.closed(self.session.stop_waiting(), ChannelClosed(reason))
 
-    def unanswered(self, request: RequestId, closed: Closed) -> None:
+    def unanswered(self, request: RequestId, closed: ChannelClosed) -> None:
         """The answer to a request of ours cannot come any more, though the peer is still there."""
         self._requests.unanswered(request, closed)
 
@@ -96,11 +98,11 @@ class Asking(Answering):
         """Somebody is asked who we are before a request of ours goes on, or has been; its time stands still then."""
         self._requests.asking(request, begun=begun)
 
-    def ask_nothing(self, closed: Closed) -> None:
+    def abandon_requests(self, closed: ChannelClosed) -> None:
         """Gives up all that was asked, without a word to the peer, and forgets every deadline."""
         awaited = self.session.stop_waiting()
-        if self._made_requests is not None:
-            self._made_requests.closed(awaited, closed)
-        if self._made_alarm is not None:
-            self._made_alarm.stop()
-        self._made_alarm = self._made_requests = None
+        if self._lazy_requests is not None:
+            self._lazy_requests.closed(awaited, closed)
+        if self._lazy_deadline_timer is not None:
+            self._lazy_deadline_timer.stop()
+        self._lazy_deadline_timer = self._lazy_requests = None

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct, field
 
-from trunkline.protocol.events import CallReceived, Event, Refused
+from trunkline.protocol.events import CallReceived, MessageRefused, SessionEvent
 from trunkline.wire.messages import Malformed, Message, RequestId
 
 __all__ = ["Batches"]
 
 
-class Gathering(Struct):
+class PendingBatch(Struct):
     """The answers to one batch so far, and how many are still to come."""
 
     waiting: int = 1  # whoever reads the batch counts as one, so that it is not complete before it is read
@@ -24,36 +24,38 @@ class Batches:
 
     def __init__(self, send: Callable[[Sequence[Message]], None]) -> None:
         self._send = send
-        self.open: dict[RequestId, Gathering] = {}  # by the requests that are not answered yet; empty most of the time
+        self.open: dict[
+            RequestId, PendingBatch
+        ] = {}  # by the requests that are not answered yet; empty most of the time
 
-    def take_apart(
-        self, messages: Sequence[Message | Malformed], receive: Callable[[Message | Malformed], Event]
-    ) -> Iterator[Event]:
+    def receive(
+        self, messages: Sequence[Message | Malformed], receive_message: Callable[[Message | Malformed], SessionEvent]
+    ) -> Iterator[SessionEvent]:
         """What the messages of one batch mean, one by one; what is refused is answered together with the others."""
-        gathering = Gathering()
+        gathering = PendingBatch()
         for message in messages:
-            event = receive(message)
-            if isinstance(event, Refused):
+            event = receive_message(message)
+            if isinstance(event, MessageRefused):
                 gathering.answers.append(event.reply)
                 continue
             if isinstance(event, CallReceived):
                 gathering.waiting += 1
                 self.open[event.call.id] = gathering
             yield event
-        self._done(gathering)
+        self._count_down(gathering)
 
-    def take(self, ident: RequestId, answer: Message | None) -> bool:
+    def take(self, request_id: RequestId, reply: Message | None) -> bool:
         """Takes the answer to a request, or learns that there will be none; False if it belongs to no batch."""
-        gathering = self.open.pop(ident, None)
+        gathering = self.open.pop(request_id, None)
         if gathering is None:
             return False
-        if answer is not None:
-            gathering.answers.append(answer)
-        self._done(gathering)
+        if reply is not None:
+            gathering.answers.append(reply)
+        self._count_down(gathering)
         return True
 
-    def _done(self, gathering: Gathering) -> None:
+    def _count_down(self, batch: PendingBatch) -> None:
         """One less to wait for; with the last one the answers go out."""
-        gathering.waiting -= 1
-        if not gathering.waiting and gathering.answers:
-            self._send(gathering.answers)
+        batch.waiting -= 1
+        if not batch.waiting and batch.answers:
+            self._send(batch.answers)

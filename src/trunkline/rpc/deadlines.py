@@ -3,24 +3,24 @@
 from collections.abc import Callable
 
 from trunkline.clock import Clock, Timer
-from trunkline.protocol.inflight import Timetable, Tracked
+from trunkline.protocol.inflight import DeadlineQueue, TrackedRequest
 
-__all__ = ["Alarm"]
+__all__ = ["DeadlineTimer"]
 
 
-class Alarm:
+class DeadlineTimer:
     """Goes off when the nearest deadline of a timetable has come; whoever is called ends what is due."""
 
-    __slots__ = ("_clock", "_due", "_ring", "_timer", "_timetable")
+    __slots__ = ("_clock", "_due", "_on_due", "_timer", "_timetable")
 
-    def __init__(self, timetable: Timetable, clock: Clock, ring: Callable[[], None]) -> None:
+    def __init__(self, timetable: DeadlineQueue, clock: Clock, on_due: Callable[[], None]) -> None:
         self._timetable = timetable
         self._clock = clock
-        self._ring = ring
+        self._on_due = on_due
         self._timer: Timer | None = None
         self._due: float | None = None  # when the timer is set to
 
-    def watch(self, request: Tracked) -> None:
+    def watch(self, request: TrackedRequest) -> None:
         """Keeps an eye on one more request."""
         self._timetable.watch(request)
         self.set()
@@ -32,11 +32,11 @@ class Alarm:
             return
         self.stop()
         self._due = due
-        self._timer = self._clock.call_at(due, self._went_off)
+        self._timer = self._clock.call_at(due, self._fire)
 
-    def _went_off(self) -> None:
+    def _fire(self) -> None:
         self._timer = self._due = None
-        self._ring()
+        self._on_due()
         self.set()
 
     def stop(self) -> None:

@@ -28,9 +28,9 @@ from trunkline.errors import (
 )
 from trunkline.errors.text import printable
 from trunkline.protocol import lenient
-from trunkline.protocol.inflight import Running
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.meta import REFUSAL
-from trunkline.protocol.methods import find
+from trunkline.protocol.methods import find_method
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import CallToolResult, TextContent
 from trunkline.registry.results import BadResult
@@ -38,13 +38,13 @@ from trunkline.registry.validators import Fault
 from trunkline.rpc.run_handler import Work
 from trunkline.wire import codec
 
-__all__ = ["Answer", "Dispatcher", "Failure", "Feature", "failure_of"]
+__all__ = ["Dispatcher", "Failure", "Feature", "MethodHandler", "build_failure"]
 
-Answer = Callable[[Any, Running, Any], Work]
+MethodHandler = Callable[[Any, IncomingRequest, Any], Work]
 """Answers a request, or takes a notification: the connection of whoever answers, request under way, params in their
 type."""
 
-_Read = Callable[[Any], Any]
+_Decode = Callable[[Any], Any]
 _Target = Callable[[Any], str]
 _TARGETS: Final[Mapping[str, _Target]] = {
     "tools/call": attrgetter("name"),
@@ -61,7 +61,7 @@ class Feature(Struct, frozen=True):
     """One page of the specification: its name and who answers its methods."""
 
     name: str
-    answers: Mapping[str, Answer]
+    answers: Mapping[str, MethodHandler]
 
 
 class Dispatcher:
@@ -69,29 +69,29 @@ class Dispatcher:
 
     def __init__(self, features: Iterable[Feature]) -> None:
         self.features = tuple(features)
-        self._answers: dict[str, tuple[_Read, _Read, _Target | None, Answer]] = {}
-        self._bare: dict[str, Answer] = {}  # without what goes around them
+        self._answers: dict[str, tuple[_Decode, _Decode, _Target | None, MethodHandler]] = {}
+        self._unwrapped: dict[str, MethodHandler] = {}  # without what goes around them
         for feature in self.features:
             for name, answer in feature.answers.items():
-                row = find(name)
+                row = find_method(name)
                 if row is None:
                     raise MethodNotFound(name)
                 read, decode = codec.json_decoder(row.params), codec.decoder(row.params)
                 self._answers[name] = (read, decode, _TARGETS.get(name), answer)
-                self._bare[name] = answer
+                self._unwrapped[name] = answer
 
     def answers(self, name: str) -> bool:
         """Whether some feature answers that method."""
         return name in self._answers
 
-    def surround(self, names: Iterable[str], around: Callable[[str, Answer], Answer]) -> None:
+    def wrap_handlers(self, names: Iterable[str], wrap: Callable[[str, MethodHandler], MethodHandler]) -> None:
         """Puts something around the answers of some methods, in place of what was there."""
         for name in names:
-            if name in self._bare:
+            if name in self._unwrapped:
                 read, decode, target, _ = self._answers[name]
-                self._answers[name] = (read, decode, target, around(name, self._bare[name]))
+                self._answers[name] = (read, decode, target, wrap(name, self._unwrapped[name]))
 
-    def dispatch(self, connection: Any, call: Running, params: Any) -> Work:
+    def dispatch(self, connection: Any, call: IncomingRequest, params: Any) -> Work:
         """The answer to a request, or the work that leads to it. Raises what went wrong on the way."""
         found = self._answers.get(call.method.name)
         if found is None:
@@ -103,12 +103,12 @@ class Dispatcher:
         except (codec.DecodeError, RecursionError) as error:
             typed = None if params is UNSET else lenient.read_rewritten(call.method.params, params)
             if typed is None:
-                raise _misfit(call.method.name, codec.reason(error, given)) from None
+                raise _invalid_params(call.method.name, codec.explain_decode_error(error, given)) from None
         if target is not None:
             call.target = target(typed)
         return answer(connection, call, typed)
 
-    def target_of(self, call: Running, params: Any) -> str | None:
+    def read_target(self, call: IncomingRequest, params: Any) -> str | None:
         """The name or URI that a request is about, before it is dispatched; None if there is none, or it cannot be
         read."""
         read, decode, target, _ = self._answers.get(call.method.name) or (None, None, None, None)
@@ -120,10 +120,10 @@ class Dispatcher:
             return None
 
 
-def _misfit(name: str, why: str) -> InvalidParams:
-    what, _, where = why.partition(" - at `")
+def _invalid_params(name: str, reason: str) -> InvalidParams:
+    what, _, where = reason.partition(" - at `")
     fault = Fault(where.removesuffix("`") or "$", "params", what)
-    return InvalidParams(f"params of {name}: {why}", errors=[to_builtins(fault)])
+    return InvalidParams(f"params of {name}: {reason}", errors=[to_builtins(fault)])
 
 
 class Failure(Struct, frozen=True):
@@ -133,7 +133,7 @@ class Failure(Struct, frozen=True):
     reference: str | None = None  # where the operator finds more
 
 
-_FAILED: Final = {
+_FAILURE_KINDS: Final = {
     "tools/call": "tool_execution_failed",
     "prompts/get": "prompt_render_failed",
     "resources/subscribe": "subscription_failed",
@@ -141,55 +141,57 @@ _FAILED: Final = {
 }  # the kind of a handler's failure, by the method it answers
 
 
-def failure_of(error: BaseException, call: Running, revision: Revision, *, expose: bool = False) -> Failure:
+def build_failure(error: BaseException, call: IncomingRequest, revision: Revision, *, expose: bool = False) -> Failure:
     """What the peer is told of an exception; of one that has no words for itself, what it is told of any other. With
     `expose` it is told the type and the message of one that was not meant for it."""
     try:
-        return _told(error, call, revision, expose=expose)
+        return _expected_failure(error, call, revision, expose=expose)
     except Exception:  # noqa: BLE001 - somebody's own exception, which may do anything
-        return _unexpected(error, call, expose=False)
+        return _unexpected_failure(error, call, expose=False)
 
 
-def _told(error: BaseException, call: Running, revision: Revision, *, expose: bool) -> Failure:
+def _expected_failure(error: BaseException, call: IncomingRequest, revision: Revision, *, expose: bool) -> Failure:
     as_result = call.method.fails_as_result
     if isinstance(error, BadResult) or not isinstance(error, ProtocolError | ToolError | PeerError):
-        return _unexpected(error, call, expose=expose)
+        return _unexpected_failure(error, call, expose=expose)
     if not as_result:
         return Failure(error if isinstance(error, ProtocolError) else InternalError(str(error)))
     if isinstance(error, InvalidArguments):
         # Up to 2025-06-18 this was an error; since then the model gets to read it and tries again (SEP-1303).
-        return Failure(_failed(error.message, error.data) if revision >= Revision.V2025_11_25 else error)
+        return Failure(_error_result(error.message, error.data) if revision >= Revision.V2025_11_25 else error)
     if isinstance(error, Refusal) and not isinstance(error, NotNow):  # which is nothing for a model to read
         details = {"code": error.refusal_code, **{k: v for k, v in error.data.items() if k != "kind"}}
-        return Failure(_failed(error.message, {**error.data, REFUSAL: details}))
+        return Failure(_error_result(error.message, {**error.data, REFUSAL: details}))
     if isinstance(error, ContentTooLarge):
-        return Failure(_failed(error.message, error.data))
+        return Failure(_error_result(error.message, error.data))
     if isinstance(error, InternalError):
         late = isinstance(error, RequestTimeout) and error.method == call.method.name  # not something it asked for
-        return Failure(_failed(error.message, {**error.data, "kind": "tool_execution_timeout"} if late else error.data))
+        return Failure(
+            _error_result(error.message, {**error.data, "kind": "tool_execution_timeout"} if late else error.data)
+        )
     if isinstance(error, ProtocolError):
         return Failure(error)  # raised on purpose
-    return Failure(_failed(str(error)))
+    return Failure(_error_result(str(error)))
 
 
-def _unexpected(error: BaseException, call: Running, *, expose: bool) -> Failure:
+def _unexpected_failure(error: BaseException, call: IncomingRequest, *, expose: bool) -> Failure:
     reference, as_result = os.urandom(6).hex(), call.method.fails_as_result
     what = "the tool" if as_result else call.method.name
     if expose:
-        said = printable(str(error), lines=True)
+        said = printable(str(error), multiline=True)
         told = f"{type(error).__name__}: {said}" if said else type(error).__name__
     else:
         told = f"{what} failed; the log has the details under {reference}"
-    kind = _FAILED.get(call.method.name, InternalError.kind)
+    kind = _FAILURE_KINDS.get(call.method.name, InternalError.kind)
     if isinstance(error, BadResult):
         kind = error.data["kind"]
     elif as_result and isinstance(error, CancelledError):  # by itself: the caller still waits
         kind = "tool_execution_cancelled"
     details = {"kind": kind, "reference": reference}
-    return Failure(_failed(told, details) if as_result else InternalError(told, data=details), reference)
+    return Failure(_error_result(told, details) if as_result else InternalError(told, data=details), reference)
 
 
-def _failed(text: str, details: Any = None) -> CallToolResult:
+def _error_result(text: str, details: Any = None) -> CallToolResult:
     """A tool's failure, for a model to read; what a program may want to know lies in `_meta`, under our own prefix."""
     meta: dict[str, Any] | None = None
     if isinstance(details, Mapping):

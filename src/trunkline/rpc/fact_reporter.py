@@ -6,30 +6,30 @@ from typing import Any, Final
 
 from trunkline.clock import Clock
 from trunkline.facts import CallEnded, Dropped, HandlerFailed, MessageUnreadable, Observers
-from trunkline.protocol.inflight import Running, Tracked
+from trunkline.protocol.inflight import IncomingRequest, TrackedRequest
 
-__all__ = ["Telling"]
+__all__ = ["FactReporter"]
 
-_numbers: Final = count(1)
+_connection_numbers: Final = count(1)
 
 
-class Telling:
+class FactReporter:
     """Something with a number of its own that reports facts. Where nobody listens, none is made."""
 
-    __slots__ = ("_clock", "_observers", "number", "watched")
+    __slots__ = ("_clock", "_observers", "number", "observed")
 
     def __init__(self, clock: Clock, observers: Observers) -> None:
-        self.number = next(_numbers)
+        self.number = next(_connection_numbers)
         self._clock = clock
         self._observers = observers
-        self.watched = bool(observers)  # somebody hears of everything
+        self.observed = bool(observers)  # somebody hears of everything
 
-    def tell(self, fact: Callable[..., Any], **members: Any) -> None:
+    def tell(self, fact: Callable[..., Any], **fields: Any) -> None:
         """Reports a fact, if anybody listens."""
-        if self.watched:
-            self._observers.on(fact(connection=self.number, at=self._clock.now(), **members))
+        if self.observed:
+            self._observers.on(fact(connection=self.number, at=self._clock.now(), **fields))
 
-    def tell_end(self, call: Running, outcome: str, code: int | None = None) -> None:
+    def emit_call_ended(self, call: IncomingRequest, outcome: str, code: int | None = None) -> None:
         """Tells how a call has ended."""
         seconds = self._clock.now() - call.started
         self.tell(
@@ -42,7 +42,7 @@ class Telling:
             seconds=seconds,
         )
 
-    def report_failure(self, call: Tracked, reference: str, error: BaseException) -> None:
+    def report_failure(self, call: TrackedRequest, reference: str, error: BaseException) -> None:
         """Tells of an error that the peer must not see; `reference` is what it sees instead, "-" if nothing."""
         if self._observers.hear_failures:
             self._observers.on(

@@ -3,33 +3,33 @@
 from collections.abc import Callable
 
 from trunkline.clock import Clock, Timer
-from trunkline.protocol.keepalive import Keepalive, Verdict
+from trunkline.protocol.keepalive import Keepalive, KeepaliveAction
 
-__all__ = ["Heartbeat"]
+__all__ = ["KeepaliveMonitor"]
 
 
-class Heartbeat:
+class KeepaliveMonitor:
     """One timer, set to when there may be something to do; `heard` is when the peer was heard last."""
 
     def __init__(
-        self, interval: float, timeout: float, clock: Clock, ping: Callable[[], bool], dead: Callable[[], None]
+        self, interval: float, timeout: float, clock: Clock, ping: Callable[[], bool], on_dead: Callable[[], None]
     ) -> None:
         """`ping` sends one; it gives False when this is not the time for it, since nothing can be heard anyhow."""
         self._keepalive = Keepalive(interval, timeout)
         self._clock = clock
         self._ping = ping
-        self._dead = dead
+        self._on_dead = on_dead
         self.heard = clock.now()
         self._timer: Timer | None = clock.call_at(self.heard + interval, self._look)
 
     def _look(self) -> None:
         now = self._clock.now()
         verdict, again = self._keepalive.look(self.heard, now)
-        if verdict is Verdict.DEAD:
+        if verdict is KeepaliveAction.DEAD:
             self._timer = None
-            self._dead()
+            self._on_dead()
             return
-        if verdict is Verdict.PING and not self._ping():
+        if verdict is KeepaliveAction.PING and not self._ping():
             self.heard = now
             again = self._keepalive.look(now, now).look_at
         self._timer = self._clock.call_at(again, self._look)

@@ -18,31 +18,38 @@ from trunkline.errors import (
     TransportError,
     again,
 )
-from trunkline.protocol.events import Answered, ProgressHeard
-from trunkline.protocol.inflight import Awaited, Running
+from trunkline.protocol.events import ProgressReceived, ResponseReceived
+from trunkline.protocol.inflight import IncomingRequest, OutgoingRequest
 from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import ProgressParams
-from trunkline.rpc.deadlines import Alarm
-from trunkline.transports.channel import Channel, Closed, Oversized
+from trunkline.rpc.deadlines import DeadlineTimer
+from trunkline.transports.channel import Channel, ChannelClosed, Oversized
 from trunkline.wire.messages import RequestId
 
-__all__ = ["Requests", "loss"]
+__all__ = ["OutgoingRequests", "closed_error"]
 
 
-class Requests:
+class OutgoingRequests:
     """What one connection asks of its peer."""
 
-    __slots__ = ("_alarm", "_channel", "_clock", "_loop", "_opened", "_resting", "_session")
+    __slots__ = ("_adjust_call_limit", "_alarm", "_channel", "_clock", "_loop", "_opened", "_session")
 
     def __init__(
-        self, session: Session, channel: Channel, clock: Clock, alarm: Alarm, resting: Callable[[int], None]
+        self,
+        session: Session,
+        channel: Channel,
+        clock: Clock,
+        deadline_timer: DeadlineTimer,
+        adjust_call_limit: Callable[[int], None],
     ) -> None:
         self._session = session
-        self._resting = resting  # told how many more or fewer calls wait for the peer, and do nothing themselves
+        self._adjust_call_limit = (
+            adjust_call_limit  # told how many more or fewer calls wait for the peer, and do nothing themselves
+        )
         self._channel = channel
         self._clock = clock
-        self._alarm = alarm
+        self._alarm = deadline_timer
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] | None = None  # for requests that came too early
 
@@ -51,16 +58,16 @@ class Requests:
         name: str,
         params: Any,
         *,
-        about: Running | None,
+        about: IncomingRequest | None,
         timeout: float | None,
         needs: str | None,
         on_progress: Callable[[ProgressParams], None] | None,
     ) -> Any:
         """Asks and waits for the answer."""
-        await self._until_open(name)
+        await self._wait_until_initialized(name)
         if about is not None:
             about.hold(self._clock.now())
-            self._resting(1)
+            self._adjust_call_limit(1)
         try:
             asked = self.ask(name, params, about=about, timeout=timeout, needs=needs, on_progress=on_progress)
             try:
@@ -72,7 +79,7 @@ class Requests:
                 asked.waiter = None  # its error refers to the frames that hold the request
         finally:
             if about is not None:
-                self._resting(-1)
+                self._adjust_call_limit(-1)
                 about.release(self._clock.now())
                 if not about.done:
                     self._alarm.watch(about)
@@ -85,13 +92,13 @@ class Requests:
         self._channel.send(message)
         self._alarm.set()
 
-    async def probe(self, timeout: float | None, sent: Callable[[], None]) -> Any:
+    async def probe(self, timeout: float | None, on_sent: Callable[[], None]) -> Any:
         """Asks whether the peer speaks the modern era, before anything else is said (Raw)."""
         waiter: asyncio.Future[Any] = self._loop.create_future()
         _, message = self._session.probe(self._clock.now(), timeout, waiter)
         self._channel.send(message)
         self._alarm.set()
-        self._loop.call_soon(sent)
+        self._loop.call_soon(on_sent)
         return await waiter
 
     def ask(
@@ -99,15 +106,15 @@ class Requests:
         name: str,
         params: Any,
         *,
-        about: Running | None = None,
+        about: IncomingRequest | None = None,
         timeout: float | None = None,
         needs: str | None = None,
         on_progress: Callable[[ProgressParams], None] | None = None,
-    ) -> Awaited:
+    ) -> OutgoingRequest:
         """Asks; the answer comes to the `waiter` of what it gives back. Raises if it may not be asked now."""
         waiter: asyncio.Future[Any] = self._loop.create_future()
         asked, message = self._session.call(
-            name, params, self._clock.now(), timeout=timeout, needs=needs, on_progress=on_progress, waiter=waiter
+            name, params, self._clock.now(), timeout=timeout, capability=needs, on_progress=on_progress, waiter=waiter
         )
         try:
             self._channel.send(message, about=None if about is None else about.id)
@@ -120,7 +127,7 @@ class Requests:
         self._alarm.set()
         return asked
 
-    async def _until_open(self, name: str) -> None:
+    async def _wait_until_initialized(self, name: str) -> None:
         """Requests of ours wait for `initialized` (lifecycle, "Initialization"); ping need not."""
         if self._session.phase is Phase.INITIALIZING and name != "ping":
             self._opened = self._opened or self._loop.create_future()
@@ -132,7 +139,7 @@ class Requests:
             self._opened.set_result(None)
             self._opened = None
 
-    def answered(self, event: Answered) -> None:
+    def answered(self, event: ResponseReceived) -> None:
         """The peer has answered."""
         waiter: asyncio.Future[Any] | None = event.request.waiter
         if waiter is None or waiter.done():  # it was given up
@@ -146,11 +153,13 @@ class Requests:
             data = None if event.error.data is UNSET else event.error.data
             waiter.set_exception(PeerError(event.error.code, event.error.message, data))
 
-    def unusable(self, request: Awaited, why: str) -> None:
+    def unusable(self, request: OutgoingRequest, why: str) -> None:
         """The peer has answered with something that cannot be used."""
-        _fail(request.waiter, BadAnswer(request.method.name, why))
+        _set_exception(request.waiter, BadAnswer(request.method.name, why))
 
-    def progressed(self, event: ProgressHeard, failed: Callable[[Awaited, str, BaseException], None]) -> None:
+    def progressed(
+        self, event: ProgressReceived, on_error: Callable[[OutgoingRequest, str, BaseException], None]
+    ) -> None:
         """The peer reports progress; what whoever hears of it raises harms nobody."""
         if event.request.on_progress is None:
             return
@@ -159,28 +168,28 @@ class Requests:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # noqa: BLE001 - reported
-            failed(event.request, "-", error)
+            on_error(event.request, "-", error)
 
-    def expired(self, awaited: Awaited, now: float) -> None:
+    def expired(self, request: OutgoingRequest, now: float) -> None:
         """The peer has not answered in time: it is told not to, and whoever waits is told why."""
-        self.stop_waiting(awaited, "timed out")
-        _fail(awaited.waiter, RequestTimeout(awaited.method.name, round(now - awaited.started, 3)))
+        self.stop_waiting(request, "timed out")
+        _set_exception(request.waiter, RequestTimeout(request.method.name, round(now - request.started, 3)))
 
-    def stop_waiting(self, awaited: Awaited, why: str) -> None:
+    def stop_waiting(self, request: OutgoingRequest, reason: str) -> None:
         """Gives up a request of ours, and tells the peer; where it was asked, if anybody listens there."""
-        notice = self._session.cancel(awaited, why)
+        notice = self._session.cancel(request, reason)
         if notice is not None:
-            about = awaited.about
+            about = request.about
             self._channel.send(notice, about=None if about is None or about.cancelled else about.id)
 
-    def unanswered(self, request: RequestId, closed: Closed) -> None:
+    def unanswered(self, request: RequestId, closed: ChannelClosed) -> None:
         """The answer to one of them cannot come any more. A peer that may have heard of it is told not to go on."""
         awaited = self._session.pending.get(request)
         if awaited is not None:
             notice = self._session.cancel(awaited, closed.reason)
             if notice is not None and closed.reached:
                 self._channel.send(notice)
-            _fail(awaited.waiter, loss(closed))
+            _set_exception(awaited.waiter, closed_error(closed))
 
     def asking(self, request: RequestId, *, begun: bool) -> None:
         """Whether a request of ours waits for a person on our side: its time stands still while it does."""
@@ -193,13 +202,13 @@ class Requests:
             awaited.release(self._clock.now())
             self._alarm.watch(awaited)
 
-    def closed(self, awaited: Iterable[Awaited], closed: Closed) -> None:
+    def closed(self, requests: Iterable[OutgoingRequest], closed: ChannelClosed) -> None:
         """The peer is gone: nobody will answer."""
-        for waiter in (*(request.waiter for request in awaited), *filter(None, [self._opened])):
-            _fail(waiter, loss(closed))
+        for waiter in (*(request.waiter for request in requests), *filter(None, [self._opened])):
+            _set_exception(waiter, closed_error(closed))
 
 
-def loss(closed: Closed) -> TransportError:
+def closed_error(closed: ChannelClosed) -> TransportError:
     """What whoever waits is told of a line that has closed, or of a request that was turned away."""
     if isinstance(closed.error, AuthorizationFailed):
         return again(closed.error)
@@ -212,7 +221,7 @@ def loss(closed: Closed) -> TransportError:
     )
 
 
-def _fail(waiter: "asyncio.Future[Any] | None", error: Exception) -> None:
+def _set_exception(waiter: "asyncio.Future[Any] | None", error: Exception) -> None:
     if waiter is not None and not waiter.done():
         waiter.set_exception(error)
         waiter.exception()  # whoever waits still gets it; nobody is warned if nobody waits

@@ -6,19 +6,19 @@ from trunkline.clock import Clock
 from trunkline.errors import ContentTooLarge, ProtocolError, RequestTimeout
 from trunkline.facts import Observers
 from trunkline.protocol.error_codes import error_object
-from trunkline.protocol.inflight import Running
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import CallToolResult, InputRequiredResult
 from trunkline.rpc.batches import Batches
-from trunkline.rpc.dispatch import Failure, failure_of
-from trunkline.rpc.fact_reporter import Telling
+from trunkline.rpc.dispatch import Failure, build_failure
+from trunkline.rpc.fact_reporter import FactReporter
 from trunkline.transports.channel import Channel, Oversized
 from trunkline.wire.messages import ErrorResponse, Message, RequestId
 
-__all__ = ["Answering", "oversized"]
+__all__ = ["Replies", "too_large_error"]
 
 
-class Answering(Telling):
+class Replies(FactReporter):
     """The end of a line that answers. Each call has one answer, or none if nobody waits for it any more."""
 
     __slots__ = ("_batches", "channel", "exposes_errors", "session")
@@ -31,23 +31,23 @@ class Answering(Telling):
         self.exposes_errors = channel.info.same_process if exposed is None else exposed
         self._batches: Batches | None = None  # where there has been one
 
-    def succeed(self, call: Running, value: Any) -> None:
+    def reply_result(self, call: IncomingRequest, value: Any) -> None:
         """Answers a call with what it has come to."""
         try:
             answer = self.session.reply(call, value)
             if answer is not None and (self._batches is None or not self._batches.take(call.id, answer)):
                 self.channel.send(answer, about=call.id)
         except Exception as error:  # noqa: BLE001 - a value without JSON, for one
-            self._unsendable(call, error)
+            self._reply_unsendable(call, error)
         else:
-            if answer is not None and self.watched:
-                self.tell_end(call, _outcome(value))
+            if answer is not None and self.observed:
+                self.emit_call_ended(call, _outcome(value))
 
-    def _unsendable(self, call: Running, error: Exception) -> None:
+    def _reply_unsendable(self, call: IncomingRequest, error: Exception) -> None:
         if isinstance(error, Oversized):
-            error = oversized(error)
+            error = too_large_error(error)
         revision = self.session.revision_of(call)
-        failure = failure_of(error, call, revision, expose=self.exposes_errors)
+        failure = build_failure(error, call, revision, expose=self.exposes_errors)
         self.report_failure(call, failure.reference or "-", error)
         answer = (
             ErrorResponse(call.id, error_object(failure.answer, revision))
@@ -55,19 +55,19 @@ class Answering(Telling):
             else self.session.written(call, failure.answer)
         )
         try:
-            self.send_answer(answer, call.id)
+            self.send_reply(answer, call.id)
         except Oversized as again:  # the id of the request alone is that long
-            answer = ErrorResponse(call.id, error_object(oversized(again), revision))
-            self.send_answer(answer, call.id)
+            answer = ErrorResponse(call.id, error_object(too_large_error(again), revision))
+            self.send_reply(answer, call.id)
         code = answer.error.code if isinstance(answer, ErrorResponse) else None
-        self.tell_end(call, "failed" if code is None else "error", code)
+        self.emit_call_ended(call, "failed" if code is None else "error", code)
 
-    def fail(self, call: Running, error: BaseException) -> None:
+    def fail(self, call: IncomingRequest, error: BaseException) -> None:
         """Answers a call with what its peer is told of an exception."""
         revision = self.session.revision_of(call)
-        self.conclude(call, failure_of(error, call, revision, expose=self.exposes_errors), error)
+        self.conclude(call, build_failure(error, call, revision, expose=self.exposes_errors), error)
 
-    def conclude(self, call: Running, failure: Failure, error: BaseException) -> None:
+    def conclude(self, call: IncomingRequest, failure: Failure, error: BaseException) -> None:
         """Answers a call that failed."""
         if failure.reference is not None:
             self.report_failure(call, failure.reference, error)
@@ -78,30 +78,30 @@ class Answering(Telling):
                 else self.session.reply(call, failure.answer)
             )
             if answer is not None:
-                self.send_answer(answer, call.id)
+                self.send_reply(answer, call.id)
         except Exception as unsendable:  # noqa: BLE001 - data without JSON, for one
-            self._unsendable(call, unsendable)
+            self._reply_unsendable(call, unsendable)
             return
-        if self.watched:
+        if self.observed:
             code = answer.error.code if isinstance(answer, ErrorResponse) else None
             outcome = "failed" if code is None else "error"
-            self.tell_end(call, "timeout" if isinstance(error, RequestTimeout) else outcome, code)
+            self.emit_call_ended(call, "timeout" if isinstance(error, RequestTimeout) else outcome, code)
 
-    def send_answer(self, answer: Message, ident: RequestId) -> None:
+    def send_reply(self, reply: Message, request_id: RequestId) -> None:
         """Sends the answer to a call, alone or with the others of its batch."""
-        if self._batches is None or not self._batches.take(ident, answer):
-            self.channel.send(answer, about=ident)
+        if self._batches is None or not self._batches.take(request_id, reply):
+            self.channel.send(reply, about=request_id)
 
-    def leave_unanswered(self, call: Running) -> None:
+    def skip_reply(self, call: IncomingRequest) -> None:
         """The peer does not want to know any more."""
         if self._batches is not None:
             self._batches.take(call.id, None)
         if call.origin is not None and call.origin.stream is not None:
             call.origin.stream.give_up(call.id if call.origin.named is None else call.origin.named)
-        self.tell_end(call, "cancelled")
+        self.emit_call_ended(call, "cancelled")
 
 
-def oversized(error: Oversized) -> ContentTooLarge:
+def too_large_error(error: Oversized) -> ContentTooLarge:
     """What the peer is told of an answer that its transport does not take."""
     return ContentTooLarge(error.size, error.limit, setting=error.setting)
 

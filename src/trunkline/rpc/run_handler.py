@@ -23,53 +23,53 @@ from typing import Any, Protocol, assert_never, cast
 
 from msgspec import Struct
 
-from trunkline.registry.dependencies import Gives, Plan, Step
-from trunkline.registry.handlers import Needing, OnThread, Start, exited
-from trunkline.rpc.threads import Done, Job, Threads
+from trunkline.registry.dependencies import DependencyPlan, DependencyStep, ProviderKind
+from trunkline.registry.handlers import PlannedCall, StartMode, ThreadCall, exit_error
+from trunkline.rpc.threads import Job, OnJobDone, ThreadPool
 
-__all__ = ["After", "Told", "Work", "Working", "perform", "provide", "start"]
+__all__ = ["Cancellable", "DeferredResult", "OnDone", "Work", "run_with_dependencies", "run_work", "start_work"]
 
-Values = dict[Callable[..., Any], Any]
+DependencyValues = dict[Callable[..., Any], Any]
 """What functions have given, by the function: each is asked once per call."""
 
 
-class After(Struct):
+class DeferredResult(Struct):
     """An outcome that counts once something else is done, which others may wait for, too."""
 
     first: "asyncio.Future[Any]"
     outcome: Any
 
 
-async def perform(work: Any, threads: Threads) -> Any:
+async def run_work(work: Any, threads: ThreadPool) -> Any:
     """The outcome of work that a feature gave back, whatever kind it is."""
     if iscoroutine(work):
         return await work
-    if isinstance(work, OnThread):
-        return work.finish(await _settled(await _on_thread(work.function, threads)))
-    if isinstance(work, Needing):
-        return await provide(work, threads)
-    if isinstance(work, After):
+    if isinstance(work, ThreadCall):
+        return work.finish(await _await_if_awaitable(await _run_on_thread(work.function, threads)))
+    if isinstance(work, PlannedCall):
+        return await run_with_dependencies(work, threads)
+    if isinstance(work, DeferredResult):
         await asyncio.shield(work.first)
         return work.outcome
     return work
 
 
-async def provide(work: Needing, threads: Threads) -> Any:
+async def run_with_dependencies(work: PlannedCall, threads: ThreadPool) -> Any:
     """Runs a handler with all that it depends on, and tears that down in reverse order, however the call ends.
 
     What the call raises is thrown into generators and context managers, so that they can undo things; they cannot
     make it vanish. The answer is made of the value before anything is torn down.
     """
-    plan = cast("Plan", work.handler.plan)
+    plan = cast("DependencyPlan", work.handler.plan)
     failed: BaseException | None = None
     answer: Any = None
     try:
         async with AsyncExitStack() as stack:
             try:
-                values: Values = {}
+                values: DependencyValues = {}
                 for step in plan.first:
-                    values[step.function] = await _given(step, values, work.context, stack, threads)
-                answer = work.finish(await _called(work, plan, values, threads))
+                    values[step.function] = await _provide_dependency(step, values, work.context, stack, threads)
+                answer = work.finish(await _call_handler(work, plan, values, threads))
             except BaseException as error:
                 failed = error
                 raise
@@ -77,23 +77,27 @@ async def provide(work: Needing, threads: Threads) -> Any:
             raise failed
         return answer
     except SystemExit as error:
-        raise exited(error) from error
+        raise exit_error(error) from error
     finally:
         failed = None  # or the error would refer to this frame by its traceback, and this frame to the error
 
 
-async def _called(work: Needing, plan: Plan, values: Values, threads: Threads) -> Any:
+async def _call_handler(work: PlannedCall, plan: DependencyPlan, values: DependencyValues, threads: ThreadPool) -> Any:
     handler = work.handler
-    if handler.start is Start.THREAD:
-        return await _settled(await _on_thread(partial(_beside, work, plan, values), threads))
-    return await _settled(handler.bind(work.arguments, _by_name(plan.given, plan.contexts, values, work.context)))
+    if handler.start is StartMode.THREAD:
+        return await _await_if_awaitable(
+            await _run_on_thread(partial(_call_with_thread_dependencies, work, plan, values), threads)
+        )
+    return await _await_if_awaitable(
+        handler.bind(work.arguments, _keyword_arguments(plan.given, plan.contexts, values, work.context))
+    )
 
 
-async def _settled(value: Any) -> Any:
+async def _await_if_awaitable(value: Any) -> Any:
     return await value if isawaitable(value) else value
 
 
-def _beside(work: Needing, plan: Plan, values: Values) -> Any:
+def _call_with_thread_dependencies(work: PlannedCall, plan: DependencyPlan, values: DependencyValues) -> Any:
     """A plain handler and its own plain dependencies, on their thread."""
     failed: BaseException | None = None
     value: Any = None
@@ -101,9 +105,13 @@ def _beside(work: Needing, plan: Plan, values: Values) -> Any:
         with ExitStack() as stack:
             try:
                 for step in plan.beside:
-                    made = _made(step, values, work.context)
-                    values[step.function] = made if step.gives is Gives.VALUE else stack.enter_context(made)
-                value = work.handler.bind(work.arguments, _by_name(plan.given, plan.contexts, values, work.context))
+                    made = _call_dependency(step, values, work.context)
+                    values[step.function] = (
+                        made if step.provider_kind is ProviderKind.VALUE else stack.enter_context(made)
+                    )
+                value = work.handler.bind(
+                    work.arguments, _keyword_arguments(plan.given, plan.contexts, values, work.context)
+                )
             except BaseException as error:
                 failed = error
                 raise
@@ -117,43 +125,45 @@ def _beside(work: Needing, plan: Plan, values: Values) -> Any:
 # --- one dependency ------------------------------------------------------------------------------
 
 
-def _by_name(
-    sources: Iterable[tuple[str, Callable[..., Any]]], contexts: Iterable[str], values: Values, context: Any
+def _keyword_arguments(
+    sources: Iterable[tuple[str, Callable[..., Any]]], contexts: Iterable[str], values: DependencyValues, context: Any
 ) -> dict[str, Any]:
     return {**{name: values[source] for name, source in sources}, **dict.fromkeys(contexts, context)}
 
 
-def _made(step: Step, values: Values, context: Any) -> Any:
+def _call_dependency(step: DependencyStep, values: DependencyValues, context: Any) -> Any:
     """What the function returns; of a generator, a context manager."""
     function = step.function
-    if step.gives is Gives.GENERATOR:
+    if step.provider_kind is ProviderKind.GENERATOR:
         function = contextlib.contextmanager(function)
-    elif step.gives is Gives.ASYNC_GENERATOR:
+    elif step.provider_kind is ProviderKind.ASYNC_GENERATOR:
         function = contextlib.asynccontextmanager(function)
-    return function(**_by_name(step.needs, step.contexts, values, context))
+    return function(**_keyword_arguments(step.needs, step.contexts, values, context))
 
 
-async def _given(step: Step, values: Values, context: Any, stack: AsyncExitStack, threads: Threads) -> Any:
-    make = partial(_made, step, values, context)
-    match step.gives:
-        case Gives.VALUE:
-            return await _on_thread(make, threads) if step.thread else make()
-        case Gives.AWAITED:
+async def _provide_dependency(
+    step: DependencyStep, values: DependencyValues, context: Any, stack: AsyncExitStack, threads: ThreadPool
+) -> Any:
+    make = partial(_call_dependency, step, values, context)
+    match step.provider_kind:
+        case ProviderKind.VALUE:
+            return await _run_on_thread(make, threads) if step.thread else make()
+        case ProviderKind.AWAITED:
             return await make()
-        case Gives.GENERATOR | Gives.MANAGER if step.thread:
-            return await stack.enter_async_context(_OnThreadManager(make, threads))
-        case Gives.GENERATOR | Gives.MANAGER:
+        case ProviderKind.GENERATOR | ProviderKind.MANAGER if step.thread:
+            return await stack.enter_async_context(_ThreadContextManager(make, threads))
+        case ProviderKind.GENERATOR | ProviderKind.MANAGER:
             return stack.enter_context(make())
-        case Gives.ASYNC_GENERATOR | Gives.ASYNC_MANAGER:
+        case ProviderKind.ASYNC_GENERATOR | ProviderKind.ASYNC_MANAGER:
             return await stack.enter_async_context(make())
         case _:
-            assert_never(step.gives)
+            assert_never(step.provider_kind)
 
 
-class _OnThreadManager:
+class _ThreadContextManager:
     """A plain context manager that is entered and left on a thread, not always the same one."""
 
-    def __init__(self, make: Callable[[], AbstractContextManager[Any]], threads: Threads) -> None:
+    def __init__(self, make: Callable[[], AbstractContextManager[Any]], threads: ThreadPool) -> None:
         self._make = make
         self._threads = threads
         self._entered: AbstractContextManager[Any] | None = None
@@ -166,7 +176,7 @@ class _OnThreadManager:
 
     async def __aenter__(self) -> Any:
         try:
-            return await _on_thread(self._enter, self._threads)
+            return await _run_on_thread(self._enter, self._threads)
         except asyncio.CancelledError as error:
             if self._entered is not None:  # all the same: nobody else will leave it
                 await self.__aexit__(type(error), error, error.__traceback__)
@@ -174,10 +184,10 @@ class _OnThreadManager:
 
     async def __aexit__(self, *raised: object) -> Any:
         left = partial(cast("Any", self._entered).__exit__, *raised)
-        return await _on_thread(left, self._threads)
+        return await _run_on_thread(left, self._threads)
 
 
-async def _on_thread(function: Callable[[], Any], threads: Threads) -> Any:
+async def _run_on_thread(function: Callable[[], Any], threads: ThreadPool) -> Any:
     """What a plain function gives on a thread. If it has not begun when the call is cancelled, it never does."""
     ended: asyncio.Future[None] = threads.loop.create_future()
     outcome: list[tuple[Any, BaseException | None]] = []
@@ -209,13 +219,13 @@ async def _on_thread(function: Callable[[], Any], threads: Threads) -> Any:
         return value
     try:
         if isinstance(error, SystemExit):
-            raise exited(error) from error
+            raise exit_error(error) from error
         raise error
     finally:
         del error  # or the error would refer to this frame, and this frame to the error
 
 
-class Working(Protocol):
+class Cancellable(Protocol):
     """Something under way that can be stopped. Whoever waits for its end is told of that too."""
 
     def cancel(self) -> object: ...
@@ -223,64 +233,64 @@ class Working(Protocol):
 
 _COROUTINE: Any = CoroutineType
 
-Told = Callable[[Any, Any, BaseException | None], None]
+OnDone = Callable[[Any, Any, BaseException | None], None]
 """Who is told of the end of a call: the call, the value it gave, or what it raised."""
 
-Work = Coroutine[Any, Any, Any] | OnThread | Needing | After | Any
+Work = Coroutine[Any, Any, Any] | ThreadCall | PlannedCall | DeferredResult | Any
 """What a feature gives back: a coroutine, a function for a thread, one that needs others, or the outcome itself, now or
 after something else."""
 
 
 if sys.version_info >= (3, 12):
-    _task = partial(asyncio.Task, eager_start=True)  # runs a coroutine until it first waits, right here
+    _create_task = partial(asyncio.Task, eager_start=True)  # runs a coroutine until it first waits, right here
 else:
-    _task = asyncio.Task  # without eager tasks, the coroutine starts on the next turn of the loop
+    _create_task = asyncio.Task  # without eager tasks, the coroutine starts on the next turn of the loop
 
 
-def start(work: Work, threads: Threads, done: Told, call: Any) -> Working | None:
+def start_work(work: Work, threads: ThreadPool, on_done: OnDone, call: Any) -> Cancellable | None:
     """Gets the work of a call going, on the running loop. None: it is done, and `done` has been told."""
     if type(work) is _COROUTINE:
-        task: asyncio.Task[Any] = _task(work, loop=threads.loop)  # pyright: ignore[reportArgumentType]
+        task: asyncio.Task[Any] = _create_task(work, loop=threads.loop)  # pyright: ignore[reportArgumentType]
         if not task.done():
-            task.add_done_callback(lambda ended: _ended(ended, done, call))
+            task.add_done_callback(lambda ended: _report_task_outcome(ended, on_done, call))
             return task
-        _ended(task, done, call)
+        _report_task_outcome(task, on_done, call)
         return None
-    if type(work) is OnThread:
-        return _start_thread(work, threads, done, call)
-    if type(work) is Needing:
-        return start(provide(work, threads), threads, done, call)
-    if type(work) is After:
-        return _Later(work, done, call)
-    done(call, work, None)
+    if type(work) is ThreadCall:
+        return _start_on_thread(work, threads, on_done, call)
+    if type(work) is PlannedCall:
+        return start_work(run_with_dependencies(work, threads), threads, on_done, call)
+    if type(work) is DeferredResult:
+        return _DeferredWork(work, on_done, call)
+    on_done(call, work, None)
     return None
 
 
-class _Later:
+class _DeferredWork:
     """An outcome that is told when something else is done. It takes no task."""
 
-    __slots__ = ("_call", "_done", "_outcome")
+    __slots__ = ("_call", "_on_done", "_outcome")
 
-    def __init__(self, work: After, done: Told, call: Any) -> None:
+    def __init__(self, work: DeferredResult, on_done: OnDone, call: Any) -> None:
         self._outcome = work.outcome
-        self._done: Told | None = done
+        self._on_done: OnDone | None = on_done
         self._call = call
         work.first.add_done_callback(self._tell)
 
     def _tell(self, first: "asyncio.Future[Any]") -> None:
-        done, self._done = self._done, None
+        done, self._on_done = self._on_done, None
         if done is None:
             return  # nobody waits for it any more
         error = asyncio.CancelledError() if first.cancelled() else first.exception()
         done(self._call, self._outcome if error is None else None, error)
 
     def cancel(self) -> None:
-        done, self._done = self._done, None
+        done, self._on_done = self._on_done, None
         if done is not None:
             done(self._call, None, asyncio.CancelledError())
 
 
-def _ended(task: "asyncio.Task[Any]", done: Told, call: Any) -> None:
+def _report_task_outcome(task: "asyncio.Task[Any]", on_done: OnDone, call: Any) -> None:
     try:
         value = task.result()
     except (KeyboardInterrupt, SystemExit):
@@ -288,16 +298,16 @@ def _ended(task: "asyncio.Task[Any]", done: Told, call: Any) -> None:
     except BaseException as error:  # noqa: BLE001 - told to whoever waits
         # Leave this frame out of the traceback: it refers to the task, and so to the error.
         beyond = None if error.__traceback__ is None else error.__traceback__.tb_next
-        done(call, None, error.with_traceback(beyond))
+        on_done(call, None, error.with_traceback(beyond))
     else:
-        done(call, value, None)
+        on_done(call, value, None)
 
 
-def _start_thread(work: OnThread, threads: Threads, done: Told, call: Any) -> Working:
+def _start_on_thread(work: ThreadCall, threads: ThreadPool, on_done: OnDone, call: Any) -> Cancellable:
     def finished(value: Any, error: BaseException | None) -> None:
         if error is None:
             if isawaitable(value):  # a plain function that gave an awaitable: the loop has to wait for it
-                follow.next = start(_awaited(value, work.finish), threads, done, call)
+                follow.next = start_work(_await_and_finish(value, work.finish), threads, on_done, call)
                 return
             try:
                 value = work.finish(value)
@@ -305,23 +315,23 @@ def _start_thread(work: OnThread, threads: Threads, done: Told, call: Any) -> Wo
                 raise
             except BaseException as raised:  # noqa: BLE001 - told to whoever waits
                 error = raised
-        done(call, value, error)
+        on_done(call, value, error)
 
     job = Job(work.function, finished)
-    follow = _OnThreadWork(job, partial(done, call))
+    follow = _ThreadWork(job, partial(on_done, call))
     threads.submit(job)
     return follow
 
 
-class _OnThreadWork:
+class _ThreadWork:
     """A job on a thread, and what it may turn into."""
 
     __slots__ = ("done", "job", "next")
 
-    def __init__(self, job: Job, done: Done) -> None:
+    def __init__(self, job: Job, on_done: OnJobDone) -> None:
         self.job = job
-        self.done = done
-        self.next: Working | None = None
+        self.done = on_done
+        self.next: Cancellable | None = None
 
     def cancel(self) -> None:
         if self.next is not None:
@@ -331,5 +341,5 @@ class _OnThreadWork:
             self.done(None, asyncio.CancelledError())  # a thread may go on with it, but nobody waits for that
 
 
-async def _awaited(value: Any, finish: Callable[[Any], Any]) -> Any:
+async def _await_and_finish(value: Any, finish: Callable[[Any], Any]) -> Any:
     return finish(await value)

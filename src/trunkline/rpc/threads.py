@@ -16,9 +16,9 @@ from collections.abc import Callable
 from contextvars import Context, copy_context
 from typing import Any
 
-__all__ = ["Job", "Threads"]
+__all__ = ["Job", "ThreadPool"]
 
-Done = Callable[[Any, BaseException | None], None]
+OnJobDone = Callable[[Any, BaseException | None], None]
 
 
 class Job:
@@ -26,9 +26,9 @@ class Job:
 
     __slots__ = ("_context", "done", "dropped", "error", "function", "value")
 
-    def __init__(self, function: Callable[[], Any], done: Done) -> None:
+    def __init__(self, function: Callable[[], Any], on_done: OnJobDone) -> None:
         self.function = function
-        self.done = done
+        self.done = on_done
         self.dropped = False  # not wanted any more: not started if it has not been, not reported in any case
         self.value: Any = None
         self.error: BaseException | None = None
@@ -48,16 +48,16 @@ class Job:
     def report(self) -> None:
         """Tells of the end, on the loop, and keeps nothing of it: an error refers to this job by its traceback."""
         done, value, error = self.done, self.value, self.error
-        self.done, self.value, self.error = _told_already, None, None
+        self.done, self.value, self.error = _ignore_result, None, None
         if not self.dropped:
             done(value, error)
 
 
-def _told_already(_value: Any, _error: BaseException | None) -> None:
+def _ignore_result(_value: Any, _error: BaseException | None) -> None:
     """Stands in for `done` once a job has reported."""
 
 
-class Threads:
+class ThreadPool:
     """A pool that belongs to one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
@@ -69,7 +69,7 @@ class Threads:
         self._idle: list[threading.Lock] = []  # each parked thread waits for its own
         self._count = 0
         self._busy = 0  # threads that run a job; one that is neither busy nor parked is on its way to the queue
-        self._collecting = False  # the loop has been told that there is something to collect
+        self._wakeup_scheduled = False  # the loop has been told that there is something to collect
         self._closed = False
         self._context = copy_context()  # what the loop does for all must not seem to be part of one thread's call
 
@@ -77,7 +77,7 @@ class Threads:
         """Queues a job."""
         with self._state:
             self._jobs.append(job)
-            self._wake_one()
+            self._wake_thread()
 
     async def run(self, function: Callable[[], Any]) -> Any:
         """Runs a function on a thread and waits for it, on the loop."""
@@ -99,7 +99,7 @@ class Threads:
                 parked.release()
             self._idle.clear()
 
-    def _wake_one(self) -> None:
+    def _wake_thread(self) -> None:
         """Gets one more thread going, if none is on its way and one is to be had. Called with the state locked."""
         if not self._jobs or self._count > self._busy + len(self._idle):
             return
@@ -107,9 +107,9 @@ class Threads:
             self._idle.pop().release()
         elif self._count < self._limit:
             self._count += 1
-            threading.Thread(target=self._work, name=f"trunkline-{self._count}", daemon=True).start()
+            threading.Thread(target=self._run_worker, name=f"trunkline-{self._count}", daemon=True).start()
 
-    def _work(self) -> None:
+    def _run_worker(self) -> None:
         parked = threading.Lock()
         parked.acquire()
         while (job := self._take(parked)) is not None:
@@ -118,48 +118,48 @@ class Threads:
                 continue
             if not job.dropped:
                 job.run()
-            self._report(job)
+            self._post_result(job)
 
     def _take(self, parked: threading.Lock) -> Job | None:
         with self._state:
             if self._jobs:
                 self._busy += 1
                 job = self._jobs.popleft()
-                self._wake_one()
+                self._wake_thread()
                 return job
             if self._closed:
                 return None
             self._idle.append(parked)
             return _PARK
 
-    def _report(self, job: Job) -> None:
+    def _post_result(self, job: Job) -> None:
         self._posted.append(job.report)
         with self._state:
             self._busy -= 1
-            told = self._told()
+            told = self._schedule_wakeup()
         if not told:
-            self._tell_loop()
+            self._wake_loop()
 
     def post(self, action: Callable[[], object]) -> None:
         """Does something on the loop, soon. Callable from any thread."""
         self._posted.append(action)
         with self._state:
-            told = self._told()
+            told = self._schedule_wakeup()
         if not told:
-            self._tell_loop()
+            self._wake_loop()
 
-    def _told(self) -> bool:
+    def _schedule_wakeup(self) -> bool:
         """Whether the loop knows that there is something to collect. Called with the state locked."""
-        told, self._collecting = self._collecting, True
+        told, self._wakeup_scheduled = self._wakeup_scheduled, True
         return told
 
-    def _tell_loop(self) -> None:
+    def _wake_loop(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is gone, and with it everybody who waited
-            self.loop.call_soon_threadsafe(self._collect, context=self._context)
+            self.loop.call_soon_threadsafe(self._run_posted, context=self._context)
 
-    def _collect(self) -> None:
+    def _run_posted(self) -> None:
         with self._state:
-            self._collecting = False
+            self._wakeup_scheduled = False
         # Threads that post meanwhile wake the loop again, so that other work gets a turn in between.
         for _ in range(len(self._posted)):
             action = self._posted.popleft()

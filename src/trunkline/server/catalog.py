@@ -9,9 +9,9 @@ from msgspec import Raw, Struct
 from trunkline.config import Settings
 from trunkline.errors import ConfigError
 from trunkline.errors.options import NUMBER
-from trunkline.errors.suggestions import suggesting
-from trunkline.protocol.extensions import checked as extensions_of
-from trunkline.protocol.modern import CacheHint, Stateless
+from trunkline.errors.suggestions import with_suggestion
+from trunkline.protocol.extensions import validate_extensions as extensions_of
+from trunkline.protocol.modern import CacheHint, ModernProtocol
 from trunkline.protocol.profiles import Profile
 from trunkline.protocol.projection import project
 from trunkline.protocol.revisions import Era, Revision
@@ -24,30 +24,30 @@ from trunkline.protocol.types import (
 )
 from trunkline.protocol.types.tasks_extension import TASKS_EXTENSION
 from trunkline.registry.access import Access
-from trunkline.registry.completions import Completed, CompletionEntry
+from trunkline.registry.completions import Completable, CompletionEntry
 from trunkline.registry.cursors import Cursors
 from trunkline.registry.prompts import PromptEntry
 from trunkline.registry.registry import E, Page, Registry
 from trunkline.registry.resources import ResourceEntry, TemplateEntry
 from trunkline.registry.tools import ToolEntry
-from trunkline.server.access.rules import NOBODY, Rules, Viewer
+from trunkline.server.access.rules import ANONYMOUS_VIEWER, AccessRules, Viewer
 from trunkline.wire import codec
 
-__all__ = ["Offer", "Selected", "Switches"]
+__all__ = ["CachedSelection", "CapabilityFlags", "ServerCatalog"]
 
-CACHED: Final = ("discover", "tools", "resources", "resource_templates", "prompts")
+CACHEABLE: Final = ("discover", "tools", "resources", "resource_templates", "prompts")
 """What a client may be told to keep for a while; of the contents of resources, each one says it."""
 
-_RESULTS: Final[Mapping[str, type[Any]]] = {
+_RESULT_TYPES: Final[Mapping[str, type[Any]]] = {
     "tool": ListToolsResult,
     "resource": ListResourcesResult,
     "resource_template": ListResourceTemplatesResult,
     "prompt": ListPromptsResult,
 }
-_KEPT_PAGES: Final = 256  # encoded pages; a peer that asks for ever other limits gains nothing
+_MAX_CACHED_PAGES: Final = 256  # encoded pages; a peer that asks for ever other limits gains nothing
 
 
-class Switches(Struct, frozen=True):
+class CapabilityFlags(Struct, frozen=True):
     """Which features a server declares. None: those that it has something for."""
 
     tools: bool | None = None
@@ -59,7 +59,7 @@ class Switches(Struct, frozen=True):
     list_changed: bool = True
 
 
-class Offer:
+class ServerCatalog:
     """Everything that connections share."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Offer:
         *,
         instructions: str | None = None,
         settings: Settings | None = None,
-        switches: Switches | None = None,
+        capability_flags: CapabilityFlags | None = None,
         experimental: Mapping[str, Any] | None = None,
         extensions: Mapping[str, Any] | None = None,
         cache: Mapping[str, float] | None = None,
@@ -79,13 +79,13 @@ class Offer:
         self.instructions = instructions
         self.profile = profile
         self.settings = settings or Settings()
-        self.switches = switches or Switches()
+        self.capability_flags = capability_flags or CapabilityFlags()
         self.experimental = dict(experimental or {})
         self.extensions = extensions_of(extensions)
-        self.cache = _checked(cache or {})  # seconds that lists may be kept, by what they list
-        self.stateless = Stateless(info, self.capabilities)
-        self._declared: tuple[Any, dict[str, Any]] = (None, {})
-        self.marks_calls = False  # whether the call at hand can be found without its context
+        self.cache = _validate_cache(cache or {})  # seconds that lists may be kept, by what they list
+        self.stateless = ModernProtocol(info, self.capabilities)
+        self._capabilities_cache: tuple[Any, dict[str, Any]] = (None, {})
+        self.tracks_current_call = False  # whether the call at hand can be found without its context
         self.cursors = Cursors(lifetime=self.settings.cursor_lifetime)
         shared: dict[str, Any] = {
             "cursors": self.cursors,
@@ -99,28 +99,32 @@ class Offer:
         self.templates: Registry[TemplateEntry] = Registry("resource_template", **shared)
         self.prompts: Registry[PromptEntry] = Registry("prompt", **shared)
         self.completions: Registry[CompletionEntry] = Registry("completion", **shared)
-        self.task_tools = Selected(self.tools, lambda entry: entry.task is not None)
-        self.listing_templates = Selected(self.templates, lambda entry: entry.lister is not None)
-        self._ruled: tuple[Registry[Any], ...] = (self.tools, self.resources, self.templates, self.prompts)
-        self.rules: dict[str, Rules[Any]] = {registry.kind: Rules(registry) for registry in self._ruled}
+        self.task_tools = CachedSelection(self.tools, lambda entry: entry.task is not None)
+        self.templates_with_lister = CachedSelection(self.templates, lambda entry: entry.lister is not None)
+        self._access_controlled: tuple[Registry[Any], ...] = (self.tools, self.resources, self.templates, self.prompts)
+        self.access_rules: dict[str, AccessRules[Any]] = {
+            registry.kind: AccessRules(registry) for registry in self._access_controlled
+        }
         self._pages: dict[tuple[str | None, Any], tuple[int, Raw]] = {}  # by whose they are; None: everybody's
 
     def capabilities(self) -> Mapping[str, Any]:
         """What is declared: each feature that there is something for, or that was asked for."""
-        on = self.switches
+        on = self.capability_flags
         there = (
-            _declares(on.tools, len(self.tools)),
-            _declares(on.resources, len(self.resources) + len(self.templates)),
-            _declares(on.prompts, len(self.prompts)),
-            _declares(on.completions, len(self.completions)),
+            _is_declared(on.tools, len(self.tools)),
+            _is_declared(on.resources, len(self.resources) + len(self.templates)),
+            _is_declared(on.prompts, len(self.prompts)),
+            _is_declared(on.completions, len(self.completions)),
             bool(self.task_tools()),
         )
-        if self._declared[0] != there:  # it rarely is, and modern requests look at every call
-            self._declared = (there, self._declare(*there))
-        return self._declared[1]
+        if self._capabilities_cache[0] != there:  # it rarely is, and modern requests look at every call
+            self._capabilities_cache = (there, self._build_capabilities(*there))
+        return self._capabilities_cache[1]
 
-    def _declare(self, tools: bool, resources: bool, prompts: bool, completions: bool, tasks: bool) -> dict[str, Any]:
-        on = self.switches
+    def _build_capabilities(
+        self, tools: bool, resources: bool, prompts: bool, completions: bool, tasks: bool
+    ) -> dict[str, Any]:
+        on = self.capability_flags
         changes = {"listChanged": True} if on.list_changed else {}
         found: dict[str, Any] = {}
         if tools:
@@ -142,9 +146,9 @@ class Offer:
             found["tasks"] = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
         return found
 
-    def hint(self, what: str, *, shared: bool) -> CacheHint:
+    def hint(self, what: str, *, public: bool) -> CacheHint:
         """How long something may be kept; for everybody only if it is the same for everybody."""
-        return CacheHint(self.cache.get(what, 0.0), "public" if shared else "private")
+        return CacheHint(self.cache.get(what, 0.0), "public" if public else "private")
 
     # --- who may have what ------------------------------------------------------------------------
 
@@ -155,7 +159,7 @@ class Offer:
             return entry
         return next((template for template in self.templates if template.template.match(uri) is not None), None)
 
-    def completed(self, kind: str, name: str) -> Completed | None:
+    def find_completion_target(self, kind: str, name: str) -> Completable | None:
         """The prompt, tool, resource or template whose argument is completed; None if there is no such thing."""
         if kind == "prompt":
             return self.prompts.get(name)
@@ -167,11 +171,11 @@ class Offer:
         """Why a completer will never be asked, as things are; None if it will."""
         registries: dict[str, Registry[Any]] = {"prompt": self.prompts, "tool": self.tools, "resource": self.templates}
         known = (other.key for other in registries[entry.kind].all())
-        return entry.fault(self.completed(entry.kind, entry.name), known)
+        return entry.fault(self.find_completion_target(entry.kind, entry.name), known)
 
-    def rule_of(self, uri: str) -> Access | None:
+    def access_rule_of(self, uri: str) -> Access | None:
         """What is asked of those who want to read a URI; None where everybody may."""
-        if not (self.rules["resource"] or self.rules["resource_template"]):
+        if not (self.access_rules["resource"] or self.access_rules["resource_template"]):
             return None
         entry = self.reader(uri)
         return None if entry is None or entry.access is None or entry.access.open else entry.access
@@ -186,23 +190,23 @@ class Offer:
         return [name for name, access in self._accesses() if access is None]
 
     def _accesses(self) -> Iterator[tuple[str, Access | None]]:
-        for registry in self._ruled:
+        for registry in self._access_controlled:
             kind = registry.kind.replace("_", " ")
             yield from ((f"{kind} {entry.key!r}", entry.access) for entry in registry.all())
 
     # --- lists, as bytes that are kept until something changes -----------------------------------
 
-    def share_cursors(self, key: bytes) -> None:
+    def use_shared_cursor_key(self, key: bytes) -> None:
         """From now on cursors are those of all who have a key."""
-        self.cursors.share(key)
+        self.cursors.use_key(key)
         self._pages.clear()
 
     def shown(self, registry: Registry[E], cursor: str | None, limit: object, *, now: float, viewer: Viewer) -> Page[E]:
         """A page of what somebody may have."""
         while True:
             version = registry.version
-            hidden = self.rules[registry.kind].hidden(viewer)
-            page = registry.page(cursor, limit, now=now, without=hidden, whose=viewer.whose)
+            hidden = self.access_rules[registry.kind].hidden(viewer)
+            page = registry.page(cursor, limit, now=now, without=hidden, whose=viewer.principal_name)
             if registry.version == version:  # or else a thread has changed it meanwhile, and perhaps who may have what
                 return page
 
@@ -214,22 +218,22 @@ class Offer:
         limit: object,
         *,
         now: float = 0.0,
-        viewer: Viewer = NOBODY,
+        viewer: Viewer = ANONYMOUS_VIEWER,
     ) -> Raw:
         """A page of what somebody may have, as the result of a request. What everybody may have anybody may."""
-        rules = self.rules[registry.kind]
+        rules = self.access_rules[registry.kind]
         version = registry.version  # before the page is made: a thread may change the registry meanwhile
         ruled = bool(rules)
         key = (registry.kind, revision, cursor, repr(limit), rules.hidden(viewer) if ruled else None)
-        owner = viewer.whose if ruled else None
+        owner = viewer.principal_name if ruled else None
         kept = self._kept((None, key), version) or self._kept((owner, key), version)  # True is not 1, as repr tells
         if kept is not None:
             return kept
-        page = self.shown(registry, cursor, limit, now=now, viewer=viewer if ruled else NOBODY)
-        made = self._made(registry, revision, page, shared=not ruled)
+        page = self.shown(registry, cursor, limit, now=now, viewer=viewer if ruled else ANONYMOUS_VIEWER)
+        made = self._encode_page(registry, revision, page, public=not ruled)
         alone = cursor is page.next_cursor is None  # nothing in it is bound to whoever it was made for
         if self.cursors.lifetime is None or alone:  # what has a cursor in it does not last
-            if len(self._pages) >= _KEPT_PAGES:
+            if len(self._pages) >= _MAX_CACHED_PAGES:
                 self._pages.clear()
             self._pages[None if alone else owner, key] = (version, made)
         return made
@@ -238,40 +242,42 @@ class Offer:
         kept_at, kept = self._pages.get(key, (-1, None))
         return kept if kept_at == version else None
 
-    def _made(self, registry: Registry[Any], revision: Revision, page: Page[Any], *, shared: bool) -> Raw:
-        result = _RESULTS[registry.kind]
+    def _encode_page(self, registry: Registry[Any], revision: Revision, page: Page[Any], *, public: bool) -> Raw:
+        result = _RESULT_TYPES[registry.kind]
         if revision.era is Era.MODERN:
             natural = "modern_definition" if registry is self.tools else "definition"
             listed = result([getattr(entry, natural) for entry in page.entries], next_cursor=page.next_cursor)
-            return self.stateless.dressed(listed, hint=self.hint(f"{registry.kind}s", shared=shared))
+            return self.stateless.encode_result(listed, hint=self.hint(f"{registry.kind}s", public=public))
         listed = result([entry.definition for entry in page.entries], next_cursor=page.next_cursor)
         return codec.to_raw(project(listed, revision))
 
 
-class Selected(Generic[E]):
+class CachedSelection(Generic[E]):
     """Those enabled entries of a registry that something is true of, looked for anew when the registry has changed."""
 
-    def __init__(self, registry: Registry[E], wanted: Callable[[E], bool]) -> None:
+    def __init__(self, registry: Registry[E], predicate: Callable[[E], bool]) -> None:
         self._registry = registry
-        self._wanted = wanted
+        self._predicate = predicate
         self._found: tuple[int, list[E]] = (-1, [])  # the version that it was made at, and what it is
 
     def __call__(self) -> list[E]:
         version, found = self._found
         if version != self._registry.version:
             version = self._registry.version
-            found = [entry for entry in self._registry if self._wanted(entry)]
+            found = [entry for entry in self._registry if self._predicate(entry)]
             self._found = (version, found)
         return found
 
 
-def _checked(cache: Mapping[str, float]) -> dict[str, float]:
-    if strange := [name for name in cache if name not in CACHED]:
-        raise ConfigError(suggesting(f"cache= knows {', '.join(CACHED)}, not {strange[0]!r}", strange[0], CACHED))
+def _validate_cache(cache: Mapping[str, float]) -> dict[str, float]:
+    if strange := [name for name in cache if name not in CACHEABLE]:
+        raise ConfigError(
+            with_suggestion(f"cache= knows {', '.join(CACHEABLE)}, not {strange[0]!r}", strange[0], CACHEABLE)
+        )
     if negative := [name for name, seconds in cache.items() if not (NUMBER.fits(seconds) and 0 <= seconds < inf)]:
         raise ConfigError(f"cache= of {negative[0]!r} must be 0 seconds or more, not {cache[negative[0]]!r}")
     return dict(cache)
 
 
-def _declares(asked: bool | None, entries: int) -> bool:
-    return asked if asked is not None else entries > 0
+def _is_declared(flag: bool | None, entries: int) -> bool:
+    return flag if flag is not None else entries > 0

@@ -4,40 +4,40 @@ begun."""
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from trunkline.protocol.inflight import Running
+from trunkline.protocol.inflight import IncomingRequest
 
 if TYPE_CHECKING:
     from trunkline.server.connection import Connection
 
-__all__ = ["Peers", "Resting"]
+__all__ = ["ConnectionSet", "PauseQueue"]
 
 
-class Resting:
+class PauseQueue:
     """A connection that takes nothing new, and what waits until it does."""
 
-    def __init__(self, since: float, most: int) -> None:
+    def __init__(self, since: float, max_queued: int) -> None:
         """`most` calls may wait."""
         self.since = since
-        self._most = most
-        self._held: list[tuple[Running, Any]] = []
+        self._max_queued = max_queued
+        self._queued: list[tuple[IncomingRequest, Any]] = []
 
-    def holds(self, call: Running, params: Any) -> bool:
+    def holds(self, call: IncomingRequest, params: Any) -> bool:
         """Whether a call may wait; it does, then."""
-        if len(self._held) >= self._most:
-            self._held = self.waiting
-        if len(self._held) >= self._most:
+        if len(self._queued) >= self._max_queued:
+            self._queued = self.waiting
+        if len(self._queued) >= self._max_queued:
             return False
         call.queued = True
-        self._held.append((call, params))
+        self._queued.append((call, params))
         return True
 
     @property
-    def waiting(self) -> list[tuple[Running, Any]]:
+    def waiting(self) -> list[tuple[IncomingRequest, Any]]:
         """Those that somebody still waits for, with their params, in the order in which they came."""
-        return [(call, params) for call, params in self._held if not call.done]
+        return [(call, params) for call, params in self._queued if not call.done]
 
 
-class Peers:
+class ConnectionSet:
     """The connections of a server, and whether it takes their requests."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Peers:
     def __len__(self) -> int:
         return len(self._connections)
 
-    def arrived(self, connection: "Connection") -> None:
+    def add(self, connection: "Connection") -> None:
         """A peer is on the line."""
         self._connections[connection] = None
         if self._paused is not None:
@@ -80,6 +80,6 @@ class Peers:
         """Whether no new requests are taken."""
         return self._paused is not None
 
-    def forget_pause(self) -> None:
+    def clear_pause(self) -> None:
         """Whoever comes from now on finds a server that rests no more."""
         self._paused = None

@@ -19,9 +19,9 @@ from msgspec import UNSET
 
 from trunkline.errors import InsufficientScope, InvalidUri, MisuseError
 from trunkline.errors.text import shortened
-from trunkline.protocol.capabilities import declared
+from trunkline.protocol.capabilities import is_declared
 from trunkline.protocol.extensions import agreed
-from trunkline.protocol.inflight import Running
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.meta import ProgressToken
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import (
@@ -44,31 +44,31 @@ from trunkline.protocol.types import (
 from trunkline.registry.access import is_scope
 from trunkline.registry.options import from_mapping
 from trunkline.registry.resources import check_uri
-from trunkline.server.access.rules import Ruled, held_by
-from trunkline.server.call_peer import ClientFacts, Line
-from trunkline.server.input.ask import Asker, ClientLacks, OnProgress
-from trunkline.server.input.multi_round import Once
+from trunkline.server.access.rules import AccessControlled, scopes_of
+from trunkline.server.call_peer import CallPeer, ClientFacts
+from trunkline.server.input.ask import Asker, ClientLacksCapability, OnProgress
+from trunkline.server.input.multi_round import EffectLog
 from trunkline.wire import codec
 
 if TYPE_CHECKING:
     import typing_extensions
     from typing_extensions import TypeForm
 
-    from trunkline.server.input.forms import Answer
+    from trunkline.server.input.forms import ElicitationAnswer
 
     L_co = typing_extensions.TypeVar("L_co", covariant=True, default=Any)
 else:
     L_co = TypeVar("L_co", covariant=True)  # its default is for type checkers: Python has them from 3.13 on
 
-__all__ = ["ClientFacts", "Context", "Told"]
+__all__ = ["ClientFacts", "Context", "SentMessage"]
 
 T = TypeVar("T")
 
-_TURN: Final = 64 * 1024  # bytes that a handler may send before the loop turns to other calls
-_MESSAGE: Final = 1024  # bytes that a message counts for besides its data: 64 messages at most in one turn
+_TURN_BYTES: Final = 64 * 1024  # bytes that a handler may send before the loop turns to other calls
+_MESSAGE_OVERHEAD: Final = 1024  # bytes that a message counts for besides its data: 64 messages at most in one turn
 
 
-class Told:
+class SentMessage:
     """A message that a handler has sent. Await it to wait while the peer reads too slowly."""
 
     __slots__ = ("_context",)
@@ -83,12 +83,12 @@ class Told:
 class Context(Generic[L_co]):
     """One call, from the inside. `Context[Database]` says of which type the server's lifespan value is."""
 
-    __slots__ = ("_asker", "_call", "_line", "_spent")
+    __slots__ = ("_asker", "_bytes_this_turn", "_call", "_line")
 
-    def __init__(self, line: Line, call: Running) -> None:
+    def __init__(self, line: CallPeer, call: IncomingRequest) -> None:
         self._line = line
         self._call = call
-        self._spent = 0  # bytes sent in this turn of the loop
+        self._bytes_this_turn = 0  # bytes sent in this turn of the loop
         self._asker: Asker = line.asker_of(call)
 
     def __repr__(self) -> str:
@@ -135,9 +135,9 @@ class Context(Generic[L_co]):
         only. What they always need is said by `scopes=`, where they are registered."""
         if strange := [scope for scope in scopes if not is_scope(scope)]:
             raise MisuseError(f"{strange[0]!r} is no scope, which is a text without spaces and quotes")
-        held = held_by(self.principal, local=self._line.local)
+        held = scopes_of(self.principal, local=self._line.local)
         if held is not None and not held.issuperset(scopes):
-            entry: Ruled | None = self._call.admitted
+            entry: AccessControlled | None = self._call.admitted_entry
             always = () if entry is None or entry.access is None else entry.access.scopes
             raise InsufficientScope("this request", list(dict.fromkeys((*always, *scopes))))
 
@@ -175,62 +175,62 @@ class Context(Generic[L_co]):
 
     # --- telling -------------------------------------------------------------------------------
 
-    def progress(self, progress: float, total: float | None = None, message: str | None = None) -> Told:
+    def progress(self, progress: float, total: float | None = None, message: str | None = None) -> SentMessage:
         """Reports progress, if the caller asked for it. It must grow; it also renews the deadline."""
         told: tuple[Any, ...] = (progress,) if total is None else (progress, total)
         if strange := [number for number in told if not isinstance(number, int | float) or not isfinite(number)]:
             raise MisuseError(f"progress is told in numbers, not {strange[0]!r}")
         on_loop = self._line.post(partial(self._line.progress, self._call, progress, total, message))
-        return self._told(0 if message is None else len(message), on_loop=on_loop)
+        return self._count_message(0 if message is None else len(message), on_loop=on_loop)
 
-    def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> Told:
+    def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> SentMessage:
         """Sends a log message to the client, if it wants to hear of that level. `data` is any JSON."""
         if level not in LOGGING_LEVELS:
             raise MisuseError(f"log level {level!r} is not one of {', '.join(LOGGING_LEVELS)}")
         line = self._line
         if LOGGING_LEVELS.index(level) < line.log_level_of(self._call):
-            return self._told(0)
+            return self._count_message(0)
         said = codec.to_raw(data)  # as it is now; and what has no JSON is told here, to whoever gave it
         params = LoggingMessageParams(level=level, data=said, logger=logger)
         on_loop = line.post(partial(line.notify, "notifications/message", params, about=self._call))
-        return self._told(len(bytes(said)), on_loop=on_loop)
+        return self._count_message(len(bytes(said)), on_loop=on_loop)
 
-    def debug(self, data: Any, logger: str | None = None) -> Told:
+    def debug(self, data: Any, logger: str | None = None) -> SentMessage:
         """Logs at level debug."""
         return self.log("debug", data, logger)
 
-    def info(self, data: Any, logger: str | None = None) -> Told:
+    def info(self, data: Any, logger: str | None = None) -> SentMessage:
         """Logs at level info."""
         return self.log("info", data, logger)
 
-    def warning(self, data: Any, logger: str | None = None) -> Told:
+    def warning(self, data: Any, logger: str | None = None) -> SentMessage:
         """Logs at level warning."""
         return self.log("warning", data, logger)
 
-    def error(self, data: Any, logger: str | None = None) -> Told:
+    def error(self, data: Any, logger: str | None = None) -> SentMessage:
         """Logs at level error."""
         return self.log("error", data, logger)
 
-    def elicitation_complete(self, elicitation_id: str) -> Told:
+    def elicitation_complete(self, elicitation_id: str) -> SentMessage:
         """Tells the client that its user is done at a URL."""
         params = ElicitationCompleteParams(elicitation_id=elicitation_id)
         on_loop = True
         if self._call.envelope is None:  # later clients find out by asking again
             on_loop = self._line.post(partial(self._line.notify, "notifications/elicitation/complete", params))
-        return self._told(0, on_loop=on_loop)
+        return self._count_message(0, on_loop=on_loop)
 
-    def _told(self, size: int, *, on_loop: bool = True) -> Told:
+    def _count_message(self, size: int, *, on_loop: bool = True) -> SentMessage:
         """Count a message against this turn of the loop; on a thread, block once a turn's worth was posted."""
-        self._spent += _MESSAGE + size
-        if self._spent >= _TURN and not on_loop:
+        self._bytes_this_turn += _MESSAGE_OVERHEAD + size
+        if self._bytes_this_turn >= _TURN_BYTES and not on_loop:
             self._block()
-        return Told(self)
+        return SentMessage(self)
 
     async def settle(self) -> None:
         """Wait while the peer reads too slowly; after a turn's worth of messages, give other calls a turn."""
         await self._line.drain_of(self._call)()
-        if self._spent >= _TURN:
-            self._spent = 0
+        if self._bytes_this_turn >= _TURN_BYTES:
+            self._bytes_this_turn = 0
             await asyncio.sleep(0)
 
     def _block(self) -> None:
@@ -264,7 +264,7 @@ class Context(Generic[L_co]):
         timeout: float | None = None,
         key: str | None = None,
         task: bool = False,
-    ) -> "Answer[None]": ...
+    ) -> "ElicitationAnswer[None]": ...
     @overload
     async def elicit(
         self,
@@ -274,7 +274,7 @@ class Context(Generic[L_co]):
         timeout: float | None = None,
         key: str | None = None,
         task: bool = False,
-    ) -> "Answer[dict[str, Any]]": ...
+    ) -> "ElicitationAnswer[dict[str, Any]]": ...
     @overload
     async def elicit(
         self,
@@ -284,7 +284,7 @@ class Context(Generic[L_co]):
         timeout: float | None = None,
         key: str | None = None,
         task: bool = False,
-    ) -> "Answer[T]": ...
+    ) -> "ElicitationAnswer[T]": ...
     async def elicit(
         self,
         message: str,
@@ -293,7 +293,7 @@ class Context(Generic[L_co]):
         timeout: float | None = None,
         key: str | None = None,
         task: bool = False,
-    ) -> "Answer[Any]":
+    ) -> "ElicitationAnswer[Any]":
         """Asks the user by a form made of a dataclass, Struct, TypedDict or pydantic model, or of a schema.
 
         A single value (`str`, `bool`, a `Literal`, an `Enum`, a list of one of the last two, …) is asked for in a form
@@ -303,13 +303,15 @@ class Context(Generic[L_co]):
         so that a field which is one is left out, and asking for one without a default is of no use. With `task` a
         client of 2025-11-25 that knows how answers at once that it will ask, and the answer is fetched later.
         """
-        from trunkline.server.input.forms import form_of, needed_list, read_answer
+        from trunkline.server.input.forms import build_form, read_answer, required_multi_select
 
-        form = form_of(wanted)
-        if self.revision < Revision.V2025_11_25 and (field := needed_list(form)) is not None:
-            raise ClientLacks(f"a choice of several values, which field {field!r} is; {self.revision} has none")
+        form = build_form(wanted)
+        if self.revision < Revision.V2025_11_25 and (field := required_multi_select(form)) is not None:
+            raise ClientLacksCapability(
+                f"a choice of several values, which field {field!r} is; {self.revision} has none"
+            )
         params = ElicitParams(message=message, requested_schema=form)
-        needs = "elicitation.form" if self._names_a_mode() else None
+        needs = "elicitation.form" if self._declares_elicitation_mode() else None
         asked = await self._asker.ask("elicitation/create", params, needs=needs, timeout=timeout, key=key, task=task)
         return read_answer(asked, wanted)
 
@@ -321,11 +323,11 @@ class Context(Generic[L_co]):
         elicitation_id: str | None = None,
         timeout: float | None = None,
         key: str | None = None,
-    ) -> "Answer[None]":
+    ) -> "ElicitationAnswer[None]":
         """Sends the user to a URL, for what must not pass through the client. Says whether the user agreed to go."""
         import secrets
 
-        from trunkline.server.input.forms import Answer
+        from trunkline.server.input.forms import ElicitationAnswer
 
         try:
             check_uri(url, self._line.settings)
@@ -335,15 +337,15 @@ class Context(Generic[L_co]):
         params = ElicitParams(message=message, mode="url", url=url, elicitation_id=ident)
         asked = self._asker.ask("elicitation/create", params, needs="elicitation.url", timeout=timeout, key=key)
         result = await asked
-        return Answer(result.action)
+        return ElicitationAnswer(result.action)
 
-    def _names_a_mode(self) -> bool:
+    def _declares_elicitation_mode(self) -> bool:
         """`elicitation: {}` means forms; once a mode is named, only named ones count (elicitation, "Capabilities")."""
-        return self._can("elicitation.url") or self._can("elicitation.form")
+        return self._client_supports("elicitation.url") or self._client_supports("elicitation.form")
 
-    def _can(self, capability: str) -> bool:
+    def _client_supports(self, capability: str) -> bool:
         """Whether the client has declared something."""
-        return declared(self.client.capabilities, capability)
+        return is_declared(self.client.capabilities, capability)
 
     async def sample(
         self,
@@ -369,26 +371,26 @@ class Context(Generic[L_co]):
         them is in the reply's `tool_uses`, and is answered in the very next message. `include_context` is a wish, and
         is not passed on to a client that cannot fulfil it.
         """
-        from trunkline.server.input.sampling import check_messages, offered_tools
+        from trunkline.server.input.sampling import check_messages, resolve_tools
 
         given = [messages] if isinstance(messages, str) else messages
         params = CreateMessageParams(
             messages=[SamplingMessage("user", TextContent(m)) if isinstance(m, str) else m for m in given],
             max_tokens=max_tokens,
             system_prompt=system_prompt,
-            model_preferences=None if model_preferences is None else _preferences(model_preferences),
+            model_preferences=None if model_preferences is None else _parse_model_preferences(model_preferences),
             include_context=include_context if self._may_include_context() else None,
             temperature=temperature,
             stop_sequences=None if stop_sequences is None else list(stop_sequences),
             metadata=metadata,
-            tools=None if tools is None else offered_tools(tools, self._line.offer.tools),
+            tools=None if tools is None else resolve_tools(tools, self._line.offer.tools),
             tool_choice=ToolChoice(tool_choice) if isinstance(tool_choice, str) else tool_choice,
         )
         check_messages(params.messages)
         needs = "sampling.tools" if tools is not None or tool_choice is not None else None
         return await self._asker.ask(
             "sampling/createMessage",
-            _checked(params),
+            _validate_sampling_params(params),
             needs=needs,
             timeout=timeout,
             on_progress=on_progress,
@@ -398,7 +400,7 @@ class Context(Generic[L_co]):
 
     def _may_include_context(self) -> bool:
         """Since 2025-11-25 a client says that it can (sampling, "Capabilities")."""
-        return self.revision < Revision.V2025_11_25 or self._can("sampling.context")
+        return self.revision < Revision.V2025_11_25 or self._client_supports("sampling.context")
 
     async def roots(self, *, timeout: float | None = None, key: str | None = None) -> list[Root]:
         """Asks where the client lets this server look."""
@@ -410,7 +412,7 @@ class Context(Generic[L_co]):
         the answers, and what it did before must not be done twice. The value travels with the question, and comes back
         as JSON has it: a dict for a dataclass, a list for a tuple."""
         if self._call.once is None:
-            self._call.once = Once({})
+            self._call.once = EffectLog({})
         return await self._call.once.value(key, function)
 
     # --- tasks -----------------------------------------------------------------------------------
@@ -447,17 +449,17 @@ class Context(Generic[L_co]):
                 asked.close()  # it will never be awaited
             raise MisuseError("ctx.wait() is for plain handlers on a thread; an async handler awaits")
         try:
-            return asyncio.run_coroutine_threadsafe(_awaited(asked), loop).result()
+            return asyncio.run_coroutine_threadsafe(_as_coroutine(asked), loop).result()
         except concurrent.futures.CancelledError:  # an `except Exception` would take it for an error, and go on
             raise asyncio.CancelledError from None
 
 
-def _preferences(given: ModelPreferences | Mapping[str, Any]) -> ModelPreferences:
+def _parse_model_preferences(value: ModelPreferences | Mapping[str, Any]) -> ModelPreferences:
     error = partial(MisuseError, kind="invalid_model_preferences")
-    return from_mapping("model_preferences", ModelPreferences, given, error)
+    return from_mapping("model_preferences", ModelPreferences, value, error)
 
 
-def _checked(params: CreateMessageParams) -> CreateMessageParams:
+def _validate_sampling_params(params: CreateMessageParams) -> CreateMessageParams:
     """The params, once more through their type: what a program builds is checked by nobody else."""
     try:
         return msgspec.convert(msgspec.to_builtins(params), CreateMessageParams)
@@ -465,5 +467,5 @@ def _checked(params: CreateMessageParams) -> CreateMessageParams:
         raise MisuseError(f"this cannot be sampled: {error}", kind="invalid_model_preferences") from None
 
 
-async def _awaited(asked: Awaitable[T]) -> T:
-    return await asked
+async def _as_coroutine(awaitable: Awaitable[T]) -> T:
+    return await awaitable

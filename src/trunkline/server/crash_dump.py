@@ -26,60 +26,69 @@ from trunkline.config import environment_values
 from trunkline.version import __version__
 from trunkline.wire import codec
 
-__all__ = ["redacted", "write_dump"]
+__all__ = ["redact", "write_dump"]
 
-_HIDDEN: Final = "…"
-_SHORTEST: Final = 6  # characters of a value of the environment that could be a secret; shorter ones are everywhere
-_LONGEST: Final = 2000  # characters that are looked at
-_LONG: Final = re.compile(r"[\w+/.=-]{16,}")  # words, or numbers, or both
-_SPACE: Final = re.compile(r"[^\S\n]+")
-_PASSWORD: Final = re.compile(r"://[^\s/@]*:([^\s/@]+)@")  # in an address
+_REDACTED: Final = "…"
+_MIN_SECRET_LENGTH: Final = (
+    6  # characters of a value of the environment that could be a secret; shorter ones are everywhere
+)
+_MAX_TEXT_LENGTH: Final = 2000  # characters that are looked at
+_LONG_WORD: Final = re.compile(r"[\w+/.=-]{16,}")  # words, or numbers, or both
+_WHITESPACE: Final = re.compile(r"[^\S\n]+")
+_URL_PASSWORD: Final = re.compile(r"://[^\s/@]*:([^\s/@]+)@")  # in an address
 
-_MARKS: Final = "'\"`\u2018\u2019\u201c\u201d\u00ab\u00bb"
-_SAID: Final = r"pass(?:word|wd|phrase|code)?|pwd|secret|token|jwt|otp|pin|api[\s_-]?key"
-_NAMED: Final = rf"{_SAID}|key|credential|cookie|session|authorization|signature|\bsig\b|\bauth\b|\bcode\b"
-_RULES: Final = (
+_QUOTES: Final = "'\"`\u2018\u2019\u201c\u201d\u00ab\u00bb"
+_SECRET_WORDS: Final = r"pass(?:word|wd|phrase|code)?|pwd|secret|token|jwt|otp|pin|api[\s_-]?key"  # noqa: S105
+_SECRET_NAMES: Final = (
+    rf"{_SECRET_WORDS}|key|credential|cookie|session|authorization|signature|\bsig\b|\bauth\b|\bcode\b"
+)
+_REDACTION_RULES: Final = (
     (re.compile(r"-----BEGIN .*?(?:-----END [^-]*-----|\Z)", re.DOTALL), ""),
-    (re.compile(rf"(?:(?<!\w)|(?<=\b[bBrRuUfF]))[{_MARKS}].*[{_MARKS}]", re.DOTALL), ""),  # from the first to the last
-    (re.compile(rf"(?<!\w)[{_MARKS}].*", re.DOTALL), ""),  # one that is not closed
+    (
+        re.compile(rf"(?:(?<!\w)|(?<=\b[bBrRuUfF]))[{_QUOTES}].*[{_QUOTES}]", re.DOTALL),
+        "",
+    ),  # from the first to the last
+    (re.compile(rf"(?<!\w)[{_QUOTES}].*", re.DOTALL), ""),  # one that is not closed
     (re.compile(r"(://)\S{0,400}@"), r"\1"),
     (re.compile(r"(://[^\s?#]*[?#])\S+"), r"\1"),
-    (re.compile(rf"(?i)((?:{_NAMED})[\w-]{{0,40}}\s?[=:]\s?)\S.*"), r"\1"),  # to the end of the line
+    (re.compile(rf"(?i)((?:{_SECRET_NAMES})[\w-]{{0,40}}\s?[=:]\s?)\S.*"), r"\1"),  # to the end of the line
     (re.compile(r"(?i)(\b(?:bearer|basic|dpop|digest)\s)\S+"), r"\1"),
-    (re.compile(rf"(?i)(\b(?:{_SAID})\s(?:(?:is|was|of|for)\s)?)[^\s…]+"), r"\1"),
-    (re.compile(rf"({_HIDDEN}\s?[=:]\s?)[^\s,;}}\]]+"), r"\1"),  # what is said of something quoted
+    (re.compile(rf"(?i)(\b(?:{_SECRET_WORDS})\s(?:(?:is|was|of|for)\s)?)[^\s…]+"), r"\1"),
+    (re.compile(rf"({_REDACTED}\s?[=:]\s?)[^\s,;}}\]]+"), r"\1"),  # what is said of something quoted
     (re.compile(r"\d{6,}"), ""),
 )
 
 
-def redacted(text: str, environment: Iterable[str] = ()) -> str:
+def redact(text: str, environment: Iterable[str] = ()) -> str:
     """A text without what may be a secret."""
-    if len(text) > _LONGEST:
-        text = text[:_LONGEST].rpartition(" ")[0]  # not a part of something that would be found if it were whole
-    for value in sorted(_hidden_in(environment), key=len, reverse=True):
-        text = text.replace(value, _HIDDEN)
-    text = _SPACE.sub(" ", text)
-    for rule, kept in _RULES:
-        text = rule.sub(kept + _HIDDEN, text)
-    return _LONG.sub(lambda word: _HIDDEN if any(map(str.isdigit, word[0])) else word[0], text)
+    if len(text) > _MAX_TEXT_LENGTH:
+        text = text[:_MAX_TEXT_LENGTH].rpartition(" ")[
+            0
+        ]  # not a part of something that would be found if it were whole
+    for value in sorted(_find_environment_secrets(environment), key=len, reverse=True):
+        text = text.replace(value, _REDACTED)
+    text = _WHITESPACE.sub(" ", text)
+    for rule, kept in _REDACTION_RULES:
+        text = rule.sub(kept + _REDACTED, text)
+    return _LONG_WORD.sub(lambda word: _REDACTED if any(map(str.isdigit, word[0])) else word[0], text)
 
 
-def _hidden_in(environment: Iterable[str]) -> set[str]:
+def _find_environment_secrets(environment: Iterable[str]) -> set[str]:
     """What must not be told of the environment: its values, and passwords in them."""
-    values = {value for value in environment if len(value) >= _SHORTEST}
-    return values | {password for value in values for password in _PASSWORD.findall(value)}
+    values = {value for value in environment if len(value) >= _MIN_SECRET_LENGTH}
+    return values | {password for value in values for password in _URL_PASSWORD.findall(value)}
 
 
-_MOST: Final = 50  # errors that one came from, or is made of
-_DEEPEST: Final = 100  # places in the code for each
+_MAX_ERRORS: Final = 50  # errors that one came from, or is made of
+_MAX_FRAMES: Final = 100  # places in the code for each
 
 
-def write_dump(folder: str, most: int, error: BaseException, situation: Mapping[str, Any]) -> str:
+def write_dump(folder: str, max_dumps: int, error: BaseException, state: Mapping[str, Any]) -> str:
     """Writes a dump into a folder, which is made if there is none, and removes the oldest if there are too many."""
     place = Path(folder)
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     name = f"crash-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{time.time_ns() % 10**9:09d}-{os.getpid()}.json"
-    told = codec.to_json(_told(error, situation))
+    told = codec.to_json(_build_dump(error, state))
     handle, unfinished = tempfile.mkstemp(prefix=".crash-", dir=place)  # 0600
     try:
         with os.fdopen(handle, "wb") as file:
@@ -88,36 +97,36 @@ def write_dump(folder: str, most: int, error: BaseException, situation: Mapping[
     except BaseException:
         os.unlink(unfinished)
         raise
-    for old in sorted(place.glob("crash-*.json"))[:-most]:
+    for old in sorted(place.glob("crash-*.json"))[:-max_dumps]:
         old.unlink(missing_ok=True)
     return str(place / name)
 
 
-def _told(error: BaseException, situation: Mapping[str, Any]) -> dict[str, Any]:
+def _build_dump(error: BaseException, state: Mapping[str, Any]) -> dict[str, Any]:
     environment = environment_values()
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "trunkline": __version__,
         "python": sys.version.split()[0],
         "pid": os.getpid(),
-        "reason": _reason(error, environment),
-        "traceback": [_chapter(each, environment) for each in reversed(list(_origins(error)))],
-        **situation,
+        "reason": _describe_error(error, environment),
+        "traceback": [_describe_traceback(each, environment) for each in reversed(list(_walk_causes(error)))],
+        **state,
     }
 
 
-def _reason(error: BaseException, environment: Iterable[str]) -> str:
+def _describe_error(error: BaseException, environment: Iterable[str]) -> str:
     try:
-        said = redacted(str(error), environment)
+        said = redact(str(error), environment)
     except Exception:  # noqa: BLE001 - somebody's `__str__`
         said = "it cannot be told"
     return f"{type(error).__name__}: {said}"
 
 
-def _origins(error: BaseException) -> Iterator[BaseException]:
+def _walk_causes(error: BaseException) -> Iterator[BaseException]:
     """An error, what it is made of, and what it came from: each once, and not too many."""
     waiting, seen = [error], {id(error)}
-    while waiting and len(seen) <= _MOST:
+    while waiting and len(seen) <= _MAX_ERRORS:
         current = waiting.pop(0)
         yield current
         parts = cast("BaseExceptionGroup[Any]", current).exceptions if isinstance(current, BaseExceptionGroup) else ()
@@ -128,9 +137,9 @@ def _origins(error: BaseException) -> Iterator[BaseException]:
                 waiting.append(origin)
 
 
-def _chapter(error: BaseException, environment: Iterable[str]) -> dict[str, Any]:
-    frames = traceback.extract_tb(error.__traceback__)[-_DEEPEST:]
+def _describe_traceback(error: BaseException, environment: Iterable[str]) -> dict[str, Any]:
+    frames = traceback.extract_tb(error.__traceback__)[-_MAX_FRAMES:]
     return {
-        "error": _reason(error, environment),
+        "error": _describe_error(error, environment),
         "frames": [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in frames],
     }

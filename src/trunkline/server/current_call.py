@@ -8,18 +8,18 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from trunkline.protocol.inflight import Running
+    from trunkline.protocol.inflight import IncomingRequest
     from trunkline.server.connection import Connection
 
-__all__ = ["CURRENT", "Current"]
+__all__ = ["CURRENT_CALL", "CurrentCall"]
 
 
-class Current(NamedTuple):
+class CurrentCall(NamedTuple):
     """A call, and the connection that it came on."""
 
     connection: "Connection"
-    call: "Running"
+    call: "IncomingRequest"
 
 
-CURRENT: Final[ContextVar[Current | None]] = ContextVar("trunkline_current_call", default=None)
+CURRENT_CALL: Final[ContextVar[CurrentCall | None]] = ContextVar("trunkline_current_call", default=None)
 """The call of whoever asks; None outside of calls, and where calls are not marked."""

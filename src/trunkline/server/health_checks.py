@@ -10,18 +10,18 @@ import logging
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from trunkline.server.access.rules import holds
+from trunkline.server.access.rules import evaluate_predicate
 from trunkline.server.options import Health
 
-__all__ = ["Checks"]
+__all__ = ["HealthChecks"]
 
-_PATIENCE: Final = 0.8  # seconds that a check may take: Kubernetes gives a probe one second by default
-_FRESH: Final = 0.5  # seconds that the outcome of a check is used
+_CHECK_TIMEOUT: Final = 0.8  # seconds that a check may take: Kubernetes gives a probe one second by default
+_RESULT_LIFETIME: Final = 0.5  # seconds that the outcome of a check is used
 
 _log: Final = logging.getLogger("trunkline")
 
 
-class _Run(NamedTuple):
+class _CheckRun(NamedTuple):
     """One run of a check."""
 
     check: Health
@@ -29,20 +29,20 @@ class _Run(NamedTuple):
     begun: float
 
 
-class Checks:
+class HealthChecks:
     """Runs named health checks."""
 
-    def __init__(self, named: Mapping[str, Health]) -> None:
-        self._named = named
-        self._runs: dict[str, _Run] = {}
+    def __init__(self, checks: Mapping[str, Health]) -> None:
+        self._checks = checks
+        self._runs: dict[str, _CheckRun] = {}
         self._failing: set[str] = set()
 
-    async def outcomes(self) -> dict[str, bool]:
+    async def run_all(self) -> dict[str, bool]:
         """Whether each check is well. One that raises or takes too long is not."""
-        tasks = {name: self._recent(name, check) for name, check in self._named.items()}
+        tasks = {name: self._recent_run(name, check) for name, check in self._checks.items()}
         if not tasks:
             return {}
-        await asyncio.wait(tasks.values(), timeout=_PATIENCE)
+        await asyncio.wait(tasks.values(), timeout=_CHECK_TIMEOUT)
         return {name: task.done() and not task.cancelled() and task.result() for name, task in tasks.items()}
 
     def close(self) -> None:
@@ -51,32 +51,34 @@ class Checks:
             run.task.cancel()
         self._runs.clear()
 
-    def _recent(self, name: str, check: Health) -> "asyncio.Task[bool]":
+    def _recent_run(self, name: str, check: Health) -> "asyncio.Task[bool]":
         """The run that is under way, or was begun a moment ago; or else a new one."""
         loop, run = asyncio.get_running_loop(), self._runs.get(name)
         ours = run is not None and run.check is check and run.task.get_loop() is loop
-        if run is not None and ours and (not run.task.done() or loop.time() < run.begun + _FRESH):
+        if run is not None and ours and (not run.task.done() or loop.time() < run.begun + _RESULT_LIFETIME):
             return run.task
-        run = self._runs[name] = _Run(check, loop.create_task(self._run(name, check)), loop.time())
+        run = self._runs[name] = _CheckRun(check, loop.create_task(self._run(name, check)), loop.time())
         return run.task
 
     async def _run(self, name: str, check: Health) -> bool:
-        late = asyncio.get_running_loop().call_later(_PATIENCE, self._fails, name, f"no answer within {_PATIENCE:g} s")
+        late = asyncio.get_running_loop().call_later(
+            _CHECK_TIMEOUT, self._record_failure, name, f"no answer within {_CHECK_TIMEOUT:g} s"
+        )
         why = "it returned False"
         try:
-            well = await holds(check)
+            well = await evaluate_predicate(check)
         except Exception as error:  # noqa: BLE001 - that is what it has to say
             well, why = False, repr(error)
         finally:
             late.cancel()
         if not well:
-            self._fails(name, why)
+            self._record_failure(name, why)
         elif name in self._failing:
             self._failing.discard(name)
             _log.warning("health check %r is well again", name)
         return well
 
-    def _fails(self, name: str, why: str) -> None:
+    def _record_failure(self, name: str, why: str) -> None:
         if name not in self._failing:
             self._failing.add(name)
             _log.error("health check %r fails: %s; the server is not ready", name, why)

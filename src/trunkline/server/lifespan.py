@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trunkline.errors import MisuseError
-from trunkline.registry.signatures import called, name_of, takes
+from trunkline.registry.signatures import accepts_positional, name_of, underlying_function
 
 __all__ = ["Lifespan"]
 
@@ -22,7 +22,7 @@ _ADVICE: Final = "write `async def lifespan(server): ...` with one `yield` betwe
 
 
 @dataclass
-class _Life:
+class _LifespanRun:
     """One time from entering to leaving."""
 
     task: "asyncio.Task[None]"
@@ -31,12 +31,12 @@ class _Life:
     waiting: int = 0  # those who wait until it has been entered
 
     @property
-    def here(self) -> bool:
+    def on_running_loop(self) -> bool:
         """Whether it is a life on the running loop."""
         return self.task.get_loop() is asyncio.get_running_loop()
 
 
-class _Users:
+class _LifespanUsers:
     """Those for whom a lifespan is kept entered, on the running loop: the server itself once it was started, and
     clients in the same process. Those of a loop that has ended count no more."""
 
@@ -45,7 +45,7 @@ class _Users:
         self._clients: dict[object, asyncio.AbstractEventLoop] = {}
 
     @property
-    def any(self) -> bool:
+    def in_use(self) -> bool:
         """Whether there is one."""
         loop = asyncio.get_running_loop()
         return self._started_on is loop or any(home is loop for home in self._clients.values())
@@ -75,21 +75,25 @@ class _Users:
 class Lifespan:
     """An async context manager, entered once at a time."""
 
-    def __init__(self, make: Callable[[Any], Any]) -> None:
+    def __init__(self, factory: Callable[[Any], Any]) -> None:
         """`make` takes the server and returns an async context manager, or is an async generator function that yields
         once. Raises `MisuseError` for anything else, as far as that shows before it is called."""
-        _check(make)
-        self._make = contextlib.asynccontextmanager(make) if inspect.isasyncgenfunction(called(make)) else make
-        self._name = name_of(make)
-        self._life: _Life | None = None
-        self._leaving: asyncio.Task[None] | None = None  # of the life before
+        _check_factory(factory)
+        self._make = (
+            contextlib.asynccontextmanager(factory)
+            if inspect.isasyncgenfunction(underlying_function(factory))
+            else factory
+        )
+        self._name = name_of(factory)
+        self._run: _LifespanRun | None = None
+        self._exiting: asyncio.Task[None] | None = None  # of the life before
         self._value: Any = None
-        self.users = _Users()
+        self.users = _LifespanUsers()
 
     @property
     def running(self) -> bool:
         """Whether it has been entered, on the running loop."""
-        return self._life is not None and self._life.here and self._life.started.done()
+        return self._run is not None and self._run.on_running_loop and self._run.started.done()
 
     @property
     def value(self) -> Any:
@@ -99,18 +103,20 @@ class Lifespan:
     async def start(self, server: Any) -> None:
         """Enters it, once, and after it has been left; raises what it raises."""
         loop = asyncio.get_running_loop()
-        while (leaving := self._leaving) is not None and not leaving.done() and leaving.get_loop() is loop:
+        while (leaving := self._exiting) is not None and not leaving.done() and leaving.get_loop() is loop:
             await asyncio.wait([leaving])
-        life = self._life
-        if life is None or not life.here:
+        life = self._run
+        if life is None or not life.on_running_loop:
             started, stop = loop.create_future(), asyncio.Event()
-            life = self._life = _Life(loop.create_task(self._live(server, started, stop)), started, stop)
+            life = self._run = _LifespanRun(
+                loop.create_task(self._enter_until_stopped(server, started, stop)), started, stop
+            )
         life.waiting += 1
         try:
             await asyncio.wait([life.task, life.started], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             if life.waiting == 1 and not life.started.done():  # nobody else wants it
-                await self._give_up(life)
+                await self._cancel_run(life)
             raise
         finally:
             life.waiting -= 1
@@ -118,22 +124,22 @@ class Lifespan:
             self._forget(life)
             await life.task
 
-    async def _give_up(self, life: _Life) -> None:
-        self._forget(life)
-        life.stop.set()  # it may be entered all the same
-        life.task.cancel()
-        await asyncio.gather(life.task, return_exceptions=True)
+    async def _cancel_run(self, run: _LifespanRun) -> None:
+        self._forget(run)
+        run.stop.set()  # it may be entered all the same
+        run.task.cancel()
+        await asyncio.gather(run.task, return_exceptions=True)
 
-    def _forget(self, life: _Life) -> None:
-        if self._life is life:  # or else another one has begun
-            self._life = None
+    def _forget(self, run: _LifespanRun) -> None:
+        if self._run is run:  # or else another one has begun
+            self._run = None
 
-    async def _live(self, server: Any, started: "asyncio.Future[Any]", stop: asyncio.Event) -> None:
+    async def _enter_until_stopped(self, server: Any, started: "asyncio.Future[Any]", stop: asyncio.Event) -> None:
         try:
             manager = self._make(server)
             if not hasattr(manager, "__aenter__"):
                 raise MisuseError(
-                    f"{self._said} returned {type(manager).__name__}, no async context manager; {_ADVICE}"
+                    f"{self._label} returned {type(manager).__name__}, no async context manager; {_ADVICE}"
                 )
             async with manager as value:
                 self._value = value
@@ -141,31 +147,31 @@ class Lifespan:
                 await stop.wait()
         except Exception as error:
             error.add_note(
-                f"raised by {self._said}, {'at the end' if started.done() else 'before the first connection'}"
+                f"raised by {self._label}, {'at the end' if started.done() else 'before the first connection'}"
             )
             raise
 
     @property
-    def _said(self) -> str:
+    def _label(self) -> str:
         return f"lifespan {self._name!r}"
 
     async def stop(self) -> None:
         """Leaves it, if it was entered; raises what that raises."""
-        life, self._life = self._life, None
-        if life is not None and life.here:
-            self._leaving = life.task
+        life, self._run = self._run, None
+        if life is not None and life.on_running_loop:
+            self._exiting = life.task
             life.stop.set()
             await life.task
 
 
-def _check(make: Any) -> None:
+def _check_factory(factory: Any) -> None:
     """Raise `MisuseError` for what cannot be a lifespan."""
-    if not callable(make):
-        raise MisuseError(f"lifespan= must be a function of the server, not {make!r}; {_ADVICE}")
-    name, runs = name_of(make), called(make)
+    if not callable(factory):
+        raise MisuseError(f"lifespan= must be a function of the server, not {factory!r}; {_ADVICE}")
+    name, runs = name_of(factory), underlying_function(factory)
     if inspect.iscoroutinefunction(runs):
         raise MisuseError(f"lifespan {name!r} is an async function that never yields; {_ADVICE}")
     if inspect.isgeneratorfunction(inspect.unwrap(runs)):
         raise MisuseError(f"lifespan {name!r} is a plain generator function, and must be async; {_ADVICE}")
-    if not takes(make, 1):
+    if not accepts_positional(factory, 1):
         raise MisuseError(f"lifespan {name!r} must take one argument, the server; {_ADVICE}")

@@ -13,11 +13,11 @@ from typing import Any, Final
 import msgspec
 
 from trunkline.protocol.types import LOGGING_LEVELS, LoggingLevel, LoggingMessageParams
-from trunkline.server.catalog import Offer
-from trunkline.server.current_call import CURRENT, Current
+from trunkline.server.catalog import ServerCatalog
+from trunkline.server.current_call import CURRENT_CALL, CurrentCall
 from trunkline.wire import codec
 
-__all__ = ["ClientLogHandler", "level_of"]
+__all__ = ["ClientLogHandler", "to_mcp_level"]
 
 _LEVELS: Final[tuple[tuple[int, LoggingLevel], ...]] = (
     (70, "emergency"),
@@ -28,12 +28,12 @@ _LEVELS: Final[tuple[tuple[int, LoggingLevel], ...]] = (
     (25, "notice"),
     (logging.INFO, "info"),
 )  # from which number on; the standard library has five of the eight
-_OWN: Final = "trunkline"
-_PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_OWN_LOGGER: Final = "trunkline"
+_STANDARD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _sending: ContextVar[bool] = ContextVar("trunkline_sending_a_record", default=False)
 
 
-def level_of(number: int) -> LoggingLevel:
+def to_mcp_level(number: int) -> LoggingLevel:
     """The specification's level for one of `logging`."""
     for least, level in _LEVELS:
         if number >= least:
@@ -44,23 +44,23 @@ def level_of(number: int) -> LoggingLevel:
 class ClientLogHandler(logging.Handler):
     """Sends what is logged during a call to the client of that call. Made by `Server.forward_logs`."""
 
-    def __init__(self, offer: Offer, level: int | str = logging.NOTSET) -> None:
+    def __init__(self, catalog: ServerCatalog, level: int | str = logging.NOTSET) -> None:
         super().__init__(level)
-        self._offer = offer  # of the server whose clients are told; others in the process have handlers of their own
+        self._offer = catalog  # of the server whose clients are told; others in the process have handlers of their own
 
     def filter(self, record: logging.LogRecord) -> Any:
         """Whether a record is sent: it belongs to a call of ours, and is not about the sending itself."""
-        current = CURRENT.get()
+        current = CURRENT_CALL.get()
         if current is None or current.connection.offer is not self._offer or _sending.get():
             return False
-        if record.name == _OWN or record.name.startswith(_OWN + "."):
+        if record.name == _OWN_LOGGER or record.name.startswith(_OWN_LOGGER + "."):
             return False
         return super().filter(record)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Sends a record, if the client wants to hear of its level."""
-        current = CURRENT.get()
-        level = level_of(record.levelno)
+        current = CURRENT_CALL.get()
+        level = to_mcp_level(record.levelno)
         if current is None or LOGGING_LEVELS.index(level) < current.connection.log_level_of(current.call):
             return
         sending = _sending.set(True)
@@ -74,10 +74,10 @@ class ClientLogHandler(logging.Handler):
 
     def _data(self, record: logging.LogRecord) -> msgspec.Raw:
         """The message, what was given as `extra`, and the kind of the exception; its traceback stays at home."""
-        said: dict[str, Any] = {"message": _text(self._message(record))}
+        said: dict[str, Any] = {"message": _escape_undecodable(self._message(record))}
         if record.exc_info and record.exc_info[0] is not None:
             said["error"] = record.exc_info[0].__name__
-        said |= {name: _json(value) for name, value in vars(record).items() if name not in _PLAIN}
+        said |= {name: _to_json(value) for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES}
         return codec.to_raw(said)
 
     def _message(self, record: logging.LogRecord) -> str:
@@ -88,19 +88,19 @@ class ClientLogHandler(logging.Handler):
         return self.format(bare)
 
 
-def _send(current: Current, params: LoggingMessageParams) -> None:
+def _send(current: CurrentCall, params: LoggingMessageParams) -> None:
     """On the loop, where it is known whether the call is over."""
     if not current.call.done:
         current.connection.notify("notifications/message", params, about=current.call)
 
 
-def _json(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     try:
         return codec.to_raw(value)
     except (TypeError, ValueError, RecursionError):
-        return _text(str(value))
+        return _escape_undecodable(str(value))
 
 
-def _text(text: str) -> str:
+def _escape_undecodable(text: str) -> str:
     """Text that has JSON: names of files, for one, may have bytes in them that are no characters."""
     return text.encode(errors="backslashreplace").decode()

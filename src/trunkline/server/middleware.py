@@ -11,30 +11,30 @@ from typing import Any, Final, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trunkline.protocol.inflight import Running
-from trunkline.protocol.methods import find
+from trunkline.protocol.inflight import IncomingRequest
+from trunkline.protocol.methods import find_method
 from trunkline.protocol.types import CallToolParams, CallToolResult, CreateTaskResult
 from trunkline.protocol.types.tasks_extension import TaskCreated
 from trunkline.protocol.types.tools import ToolResult
-from trunkline.registry.handlers import exited
-from trunkline.registry.results import BadResult, unspliced
-from trunkline.rpc.dispatch import Answer
-from trunkline.rpc.run_handler import Work, perform
-from trunkline.server.access.enforcement import Wanted, admitted
-from trunkline.server.catalog import Offer
+from trunkline.registry.handlers import exit_error
+from trunkline.registry.results import BadResult, without_raw_text
+from trunkline.rpc.dispatch import MethodHandler
+from trunkline.rpc.run_handler import Work, run_work
+from trunkline.server.access.enforcement import ProtectedTarget, run_if_authorized
+from trunkline.server.catalog import ServerCatalog
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
 from trunkline.server.features import completion, prompts, resources, tasks, tools
-from trunkline.wire.codec import as_written
+from trunkline.wire.codec import original_json
 
-__all__ = ["AROUND", "Call", "Middleware", "Next", "surrounded"]
+__all__ = ["WRAPPED_METHODS", "Call", "Middleware", "Next", "wrap_with_middleware"]
 
-AROUND: Final[Mapping[str, Callable[[Offer, Any], Wanted | None]]] = {
-    "tools/call": tools.wanted,
-    "tasks/create": tasks.wanted,
-    "resources/read": resources.wanted,
-    "prompts/get": prompts.wanted,
-    "completion/complete": completion.wanted,
+WRAPPED_METHODS: Final[Mapping[str, Callable[[ServerCatalog, Any], ProtectedTarget | None]]] = {
+    "tools/call": tools.find_protected,
+    "tasks/create": tasks.find_protected,
+    "resources/read": resources.find_protected,
+    "prompts/get": prompts.find_protected,
+    "completion/complete": completion.find_protected,
 }
 """The methods that run handlers, and what a request for one is about, if that is not for everybody."""
 
@@ -63,30 +63,30 @@ class Middleware(Protocol):
     def __call__(self, call: Call, next: Next, /) -> Awaitable[Any]: ...  # noqa: A002 - the name in the manual
 
 
-def surrounded(method: str, answer: Answer, around: Sequence[Middleware]) -> Answer:
+def wrap_with_middleware(method: str, handler: MethodHandler, middlewares: Sequence[Middleware]) -> MethodHandler:
     """An answer with middleware around it, the first outermost."""
-    row = find(method)
+    row = find_method(method)
     expected: Any = None if row is None else row.result
 
-    def run(connection: Connection, running: Running, params: Any) -> Work:
-        asked = AROUND[method](connection.offer, params)
+    def run(connection: Connection, running: IncomingRequest, params: Any) -> Work:
+        asked = WRAPPED_METHODS[method](connection.offer, params)
         work = partial(inside, connection, running, params)
-        return work() if asked is None else admitted(connection, running, asked, work)
+        return work() if asked is None else run_if_authorized(connection, running, asked, work)
 
-    async def inside(connection: Connection, running: Running, params: Any) -> Any:
+    async def inside(connection: Connection, running: IncomingRequest, params: Any) -> Any:
         async def innermost(call: Call) -> Any:
-            result = await perform(answer(connection, running, call.params), connection.threads)
-            return unspliced(result) if isinstance(result, CallToolResult) else result
+            result = await run_work(handler(connection, running, call.params), connection.threads)
+            return without_raw_text(result) if isinstance(result, CallToolResult) else result
 
         step: Next = innermost
-        for middleware in reversed(around):
-            step = partial(_through, middleware, step)
+        for middleware in reversed(middlewares):
+            step = partial(_call_middleware, middleware, step)
         if isinstance(params, CallToolParams):
-            params = replace(params, arguments=as_written(params.arguments))
+            params = replace(params, arguments=original_json(params.arguments))
         try:
             result = await step(Call(method, running.target or "", params, Context(connection, running)))
         except SystemExit as error:
-            raise exited(error) from error
+            raise exit_error(error) from error
         if isinstance(result, ToolResult):
             result = result.as_sent()
         if not isinstance(result, (expected, CreateTaskResult, TaskCreated)):
@@ -97,5 +97,5 @@ def surrounded(method: str, answer: Answer, around: Sequence[Middleware]) -> Ans
     return run
 
 
-async def _through(middleware: Middleware, following: Next, call: Call) -> Any:
-    return await middleware(call, following)
+async def _call_middleware(middleware: Middleware, next_step: Next, call: Call) -> Any:
+    return await middleware(call, next_step)

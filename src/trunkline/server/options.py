@@ -4,8 +4,20 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypedDict, TypeVar, cast
 
 from trunkline.errors import RegistrationError
-from trunkline.errors.options import FLAG, FUNCTION, MAPPING, NUMBER, POSITIVE, TEXT, WHOLE, Kind, check, each, instance
-from trunkline.errors.suggestions import suggesting
+from trunkline.errors.options import (
+    FLAG,
+    FUNCTION,
+    INTEGER,
+    MAPPING,
+    NUMBER,
+    POSITIVE,
+    TEXT,
+    OptionKind,
+    each_value,
+    instance_of,
+)
+from trunkline.errors.options import check_options as check_values
+from trunkline.errors.suggestions import with_suggestion
 from trunkline.registry import options
 from trunkline.server.context import Context
 
@@ -20,8 +32,8 @@ __all__ = [
     "PromptOptions",
     "ResourceOptions",
     "ToolOptions",
-    "checked",
-    "only",
+    "check_options",
+    "select_options",
 ]
 
 Allow = Callable[[Context], bool | Awaitable[bool]]
@@ -33,7 +45,7 @@ Health = Callable[[], bool | Awaitable[bool]]
 T = TypeVar("T")
 
 
-class _Started(TypedDict, total=False):
+class _ThreadOption(TypedDict, total=False):
     thread: bool | None  # False: a plain function runs on the loop, and must not block
 
 
@@ -53,13 +65,13 @@ class LimitOptions(TypedDict, total=False):
     requires: Sequence[str | Health]  # what must be well: predicates, or names given to `health`
 
 
-class ToolOptions(options.ToolOptions, AccessOptions, LimitOptions, _Started, total=False):
+class ToolOptions(options.ToolOptions, AccessOptions, LimitOptions, _ThreadOption, total=False):
     """What `tool` and `add_tool` take."""
 
     enabled: bool  # False: not offered until `server.tools.enable`
 
 
-class ResourceOptions(options.ResourceOptions, AccessOptions, _Started, total=False):
+class ResourceOptions(options.ResourceOptions, AccessOptions, _ThreadOption, total=False):
     """What `resource` and `add_resource` take."""
 
     guard: bool  # False: the values of a template may climb with `..`
@@ -76,13 +88,13 @@ class DirectoryOptions(options.TemplateOptions, AccessOptions, total=False):
     listed: bool  # False: not in lists, which otherwise walk through the folder
 
 
-class PromptOptions(options.PromptOptions, AccessOptions, _Started, total=False):
+class PromptOptions(options.PromptOptions, AccessOptions, _ThreadOption, total=False):
     """What `prompt` and `add_prompt` take."""
 
     defaults: Mapping[str, str] | None  # of the places of a text
 
 
-class CompletionOptions(_Started, total=False):
+class CompletionOptions(_ThreadOption, total=False):
     """What `completion` and `add_completion` take besides the argument: one of the first three."""
 
     prompt: str | None  # the name of the prompt
@@ -90,33 +102,33 @@ class CompletionOptions(_Started, total=False):
     tool: str | None  # the name of the tool
 
 
-_KINDS: Final[Mapping[str, Kind]] = {
+_OPTION_KINDS: Final[Mapping[str, OptionKind]] = {
     **dict.fromkeys(("name", "title", "description", "mime_type", "prompt", "resource", "tool"), TEXT),
     **dict.fromkeys(("structured", "thread", "enabled", "public", "guard", "listed"), FLAG),
-    **dict.fromkeys(("max_concurrency", "max_queue", "max_result_bytes", "size"), WHOLE),
+    **dict.fromkeys(("max_concurrency", "max_queue", "max_result_bytes", "size"), INTEGER),
     **dict.fromkeys(("meta", "input_schema", "defaults"), MAPPING),
     "timeout": POSITIVE,
     "ttl": NUMBER,
-    "scopes": instance("a list of scopes", Iterable),
+    "scopes": instance_of("a list of scopes", Iterable),
     "list": FUNCTION,
-    "requires": each(lambda one: isinstance(one, str) or callable(one), "a list of names and predicates"),
-    "asks": instance("a list of capabilities", Iterable),
+    "requires": each_value(lambda one: isinstance(one, str) or callable(one), "a list of names and predicates"),
+    "asks": instance_of("a list of capabilities", Iterable),
 }  # what each option has to be; the others, and what is in `scopes` and `asks`, are checked where they are read
 
 
-def checked(what: str, kind: Any, given: Mapping[str, Any], key: str = "") -> None:
+def check_options(what: str, kind: Any, values: Mapping[str, Any], key: str = "") -> None:
     """Raises `RegistrationError` for an option that there is not, and for one that is not what it has to be. `key` is
     what the entry is called where no name is given."""
     known: frozenset[str] = kind.__optional_keys__
-    if strange := [name for name in given if name not in known]:
+    if strange := [name for name in values if name not in known]:
         every = f"{what} has no option {strange[0]!r}; its options are {', '.join(sorted(known))}"
-        raise RegistrationError(suggesting(every, strange[0], known))
-    named: Any = given.get("name") or key
+        raise RegistrationError(with_suggestion(every, strange[0], known))
+    named: Any = values.get("name") or key
     called = f"{what.removeprefix('a ')} {named!r}" if isinstance(named, str) and named else what
-    check(called, given, _KINDS, RegistrationError)
+    check_values(called, values, _OPTION_KINDS, RegistrationError)
 
 
-def only(kind: type[T], given: Mapping[str, Any]) -> T:
+def select_options(kind: type[T], values: Mapping[str, Any]) -> T:
     """Those of the options that are of a kind."""
     known: frozenset[str] = cast("Any", kind).__optional_keys__
-    return cast("T", {name: value for name, value in given.items() if name in known})
+    return cast("T", {name: value for name, value in values.items() if name in known})

@@ -9,20 +9,20 @@ from typing import Any, TypeVar, Unpack, cast, overload
 
 from trunkline.config import Settings
 from trunkline.errors import RegistrationError
-from trunkline.errors.options import check_name, shown
+from trunkline.errors.options import check_name, describe_value
 from trunkline.registry import handlers
 from trunkline.registry import options as registry_options
-from trunkline.registry.access import access_of
+from trunkline.registry.access import parse_access
 from trunkline.registry.completions import CompletionEntry, make_completion, matching
-from trunkline.registry.handlers import Handler, warn_of_context
+from trunkline.registry.handlers import Handler, warn_untyped_context
 from trunkline.registry.prompts import PromptEntry, make_prompt, make_text_prompt
 from trunkline.registry.registry import Registry
 from trunkline.registry.resources import ResourceEntry, TemplateEntry, make_resource, make_template
 from trunkline.registry.signatures import name_of
 from trunkline.registry.tools import ToolEntry, make_tool
-from trunkline.server.catalog import Offer
+from trunkline.server.catalog import ServerCatalog
 from trunkline.server.context import Context
-from trunkline.server.limits.tool_limits import Predicates, guard_of
+from trunkline.server.limits.tool_limits import HealthPredicates, make_guard
 from trunkline.server.options import (
     CompletionOptions,
     Health,
@@ -30,8 +30,8 @@ from trunkline.server.options import (
     PromptOptions,
     ResourceOptions,
     ToolOptions,
-    checked,
-    only,
+    check_options,
+    select_options,
 )
 
 __all__ = ["Registrar", "check_uri_text"]
@@ -43,8 +43,8 @@ H = TypeVar("H", bound=Health)
 class Registrar:
     """Takes functions and values and makes an offer of them."""
 
-    def __init__(self, offer: Offer, health: Predicates) -> None:
-        self._offer = offer
+    def __init__(self, catalog: ServerCatalog, health: HealthPredicates) -> None:
+        self._offer = catalog
         self._health = health
 
     # --- facts ---------------------------------------------------------------------------------
@@ -102,10 +102,10 @@ class Registrar:
         """Offers a function as a tool. With or without parentheses; the options are those of `add_tool`, and the name
         may come first: `@server.tool("add")`."""
         if isinstance(function, str):
-            options["name"] = _only_name("tool", function, options.get("name"))
+            options["name"] = _resolve_name("tool", function, options.get("name"))
             function = None
         add = partial(self.add_tool, **options)
-        return _decorator(add) if function is None else _decorator(add)(function)
+        return _as_decorator(add) if function is None else _as_decorator(add)(function)
 
     def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
         """Offers a function as a tool.
@@ -114,28 +114,28 @@ class Registrar:
         thread, with `thread=False` on the loop. Who has not its `scopes`, or is not let in by
         `allow`, is not shown it either.
         """
-        checked("a tool", ToolOptions, options, name_of(function))
+        check_options("a tool", ToolOptions, options, name_of(function))
         handler = self._read(function, options.get("thread"))
         name = options.get("name") or handler.name
-        warn_of_context("tool", name, handler)
-        access = access_of(f"tool {name!r}", options.get("scopes"), options.get("allow"))
-        guard = guard_of(name, self._health, **only(LimitOptions, options))
-        described = only(registry_options.ToolOptions, options)
-        entry = make_tool(handler, self.settings, guard=guard, access=access, **described)
+        warn_untyped_context("tool", name, handler)
+        access = parse_access(f"tool {name!r}", options.get("scopes"), options.get("allow"))
+        guard = make_guard(name, self._health, **select_options(LimitOptions, options))
+        described = select_options(registry_options.ToolOptions, options)
+        entry = make_tool(handler, self.settings, limiter=guard, access=access, **described)
         self.tools.add(entry, enabled=options.get("enabled", True))
 
     def health(self, name: str) -> Callable[[H], H]:
         """Names a predicate of no arguments, plain or async: `/readyz` asks it, and tools can require it with
         `requires=["database"]`."""
         check_name("a predicate", name, '@server.health("database")')
-        return _decorator(partial(self._health.add, name))
+        return _as_decorator(partial(self._health.add, name))
 
     def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
         """Offers what a function returns as a resource; with `{places}` in the URI, as a template of many."""
         if callable(uri):
             raise RegistrationError("@server.resource needs a URI: @server.resource('notes://today')")
         check_uri_text(uri)
-        return _decorator(partial(self.add_resource, uri, **options))
+        return _as_decorator(partial(self.add_resource, uri, **options))
 
     def add_resource(self, uri: str, source: Any, **options: Unpack[ResourceOptions]) -> None:
         """Offers a resource: a value, or a function that makes it whenever it is read.
@@ -144,22 +144,22 @@ class Registrar:
         template, and the function gets what stands there.
         """
         check_uri_text(uri)
-        checked("a resource", ResourceOptions, options, uri)
+        check_options("a resource", ResourceOptions, options, uri)
         thread, listing = options.get("thread"), options.get("list")
         handler = self._read(source, thread) if callable(source) else None
-        access = access_of(f"resource {uri!r}", options.get("scopes"), options.get("allow"))
+        access = parse_access(f"resource {uri!r}", options.get("scopes"), options.get("allow"))
         if "{" in uri or "}" in uri:
             if handler is None:
                 raise RegistrationError(f"resource template {uri!r} needs a function to read it with")
             lister = None if listing is None else self._read(listing, thread)
-            guard, described = options.get("guard", True), only(registry_options.TemplateOptions, options)
+            guard, described = options.get("guard", True), select_options(registry_options.TemplateOptions, options)
             self.templates.add(
                 make_template(uri, handler, self.settings, guard=guard, lister=lister, access=access, **described)
             )
         elif listing is not None:
             raise RegistrationError(f"resource {uri!r} is one of a kind; list= is for templates")
         else:
-            described = only(registry_options.ResourceOptions, options)
+            described = select_options(registry_options.ResourceOptions, options)
             self.resources.add(make_resource(uri, handler or source, self.settings, access=access, **described))
 
     @overload
@@ -170,27 +170,27 @@ class Registrar:
         """Offers what a function returns as a prompt. With or without parentheses; options as of `add_prompt`, and the
         name may come first: `@server.prompt("review")`."""
         if isinstance(function, str):
-            options["name"] = _only_name("prompt", function, options.get("name"))
+            options["name"] = _resolve_name("prompt", function, options.get("name"))
             function = None
         add = partial(self.add_prompt, **options)
-        return _decorator(add) if function is None else _decorator(add)(function)
+        return _as_decorator(add) if function is None else _as_decorator(add)(function)
 
     def add_prompt(self, source: Callable[..., Any] | str, **options: Unpack[PromptOptions]) -> None:
         """Offers a prompt: a function, or a text with `{places}`, each of which is an argument.
 
         A function returns text, a message, or a list of messages.
         """
-        checked("a prompt", PromptOptions, options, name_of(source) if callable(source) else "")
-        described, defaults = only(registry_options.PromptOptions, options), options.get("defaults")
+        check_options("a prompt", PromptOptions, options, name_of(source) if callable(source) else "")
+        described, defaults = select_options(registry_options.PromptOptions, options), options.get("defaults")
         name = options.get("name") or (name_of(source) if callable(source) else "")
-        access = access_of(f"prompt {name!r}", options.get("scopes"), options.get("allow"))
+        access = parse_access(f"prompt {name!r}", options.get("scopes"), options.get("allow"))
         if isinstance(source, str):
             self.prompts.add(make_text_prompt(source, self.settings, defaults=defaults, access=access, **described))
         elif defaults is not None:
             raise RegistrationError("a prompt's defaults= are for a text; a function has defaults of its own")
         else:
             handler = self._read(source, options.get("thread"))
-            warn_of_context("prompt", name, handler)
+            warn_untyped_context("prompt", name, handler)
             self.prompts.add(make_prompt(handler, self.settings, access=access, **described))
 
     def completion(self, *, argument: str, **options: Unpack[CompletionOptions]) -> Callable[[F], F]:
@@ -198,7 +198,7 @@ class Registrar:
 
         The function gets the text so far and, if it has a second parameter, the arguments already filled in.
         """
-        checked("a completion", CompletionOptions, options)
+        check_options("a completion", CompletionOptions, options)
         check_name("the argument of a completion", argument, 'argument="city"')
         named = {"prompt": options.get("prompt"), "resource": options.get("resource"), "tool": options.get("tool")}
         given = [(kind, target) for kind, target in named.items() if target is not None]
@@ -209,7 +209,7 @@ class Registrar:
         def register(function: F) -> F:
             handler = self._read(function, options.get("thread"))
             made = make_completion(kind, target, argument, handler)
-            there = self._offer.completed(kind, target) is not None
+            there = self._offer.find_completion_target(kind, target) is not None
             if there and (fault := self._offer.completion_fault(made)) is not None:
                 raise RegistrationError(fault)
             self.completions.add(made)
@@ -227,7 +227,9 @@ class Registrar:
         if isinstance(values, str):
             raise RegistrationError(f"what {argument!r} is completed with is a list of texts, not one text")
         if not isinstance(cast("Any", values), Iterable):
-            raise RegistrationError(f"what {argument!r} is completed with is a list of texts, not {shown(values)}")
+            raise RegistrationError(
+                f"what {argument!r} is completed with is a list of texts, not {describe_value(values)}"
+            )
         known = tuple(values)
 
         def complete(value: str) -> list[str]:
@@ -249,24 +251,24 @@ class Registrar:
         self.prompts.remove(name)
 
     def _read(self, function: Callable[..., Any], thread: bool | None) -> Handler:
-        return handlers.read(function, Context, thread=thread)
+        return handlers.read_handler(function, Context, thread=thread)
 
 
 def check_uri_text(uri: Any) -> None:
     """Raise `RegistrationError` for a URI that is no text."""
     if not isinstance(uri, str):
-        raise RegistrationError(f"the URI of a resource is a text such as 'notes://today', not {shown(uri)}")
+        raise RegistrationError(f"the URI of a resource is a text such as 'notes://today', not {describe_value(uri)}")
 
 
-def _only_name(what: str, given: str, named: str | None) -> str:
+def _resolve_name(what: str, positional: str, named: str | None) -> str:
     """The name that came first. Raises `RegistrationError` if there is another one."""
     if named is not None:
         more = "; a prompt made of a text is added by add_prompt(text, name=…)" if what == "prompt" else ""
-        raise RegistrationError(f"a {what} has one name, not {given!r} and {named!r}{more}")
-    return given
+        raise RegistrationError(f"a {what} has one name, not {positional!r} and {named!r}{more}")
+    return positional
 
 
-def _decorator(add: Callable[[Any], None]) -> Callable[[F], F]:
+def _as_decorator(add: Callable[[Any], None]) -> Callable[[F], F]:
     """Adds a function, and leaves it as it is."""
 
     def register(function: F) -> F:

@@ -16,59 +16,59 @@ from msgspec import Struct
 from trunkline.clock import Clock, LoopClock, WallClock
 from trunkline.errors import MisuseError
 from trunkline.facts import HandlerFailed, Observers
-from trunkline.protocol.inflight import Running
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.methods import METHODS
 from trunkline.protocol.types import Empty
 from trunkline.rpc.dispatch import Dispatcher
-from trunkline.rpc.threads import Threads
-from trunkline.server.catalog import Offer
-from trunkline.server.connection import Connection, KeptConnection, Shared
-from trunkline.server.connections import Peers
-from trunkline.server.input.multi_round import Seals
-from trunkline.server.limits.tool_limits import Predicates
-from trunkline.server.notifications.debounce import CHANGES, Announcer
-from trunkline.server.notifications.listen import Listeners, Listening
-from trunkline.server.notifications.resource_updates import Updates
-from trunkline.server.notifications.subscription_hooks import Watchers
-from trunkline.server.server_store import OwnStore
-from trunkline.server.tasks.recovery import Recovery
-from trunkline.server.tasks.service import Tasks
+from trunkline.rpc.threads import ThreadPool
+from trunkline.server.catalog import ServerCatalog
+from trunkline.server.connection import Connection, DurableConnection, SharedServices
+from trunkline.server.connections import ConnectionSet
+from trunkline.server.input.multi_round import StateSealers
+from trunkline.server.limits.tool_limits import HealthPredicates
+from trunkline.server.notifications.debounce import LIST_CHANGED_METHODS, Announcer
+from trunkline.server.notifications.listen import ListenStream, ListenStreams
+from trunkline.server.notifications.resource_updates import ResourceUpdates
+from trunkline.server.notifications.subscription_hooks import SubscriptionHooks
+from trunkline.server.server_store import ServerStore
+from trunkline.server.tasks.recovery import TaskRecovery
+from trunkline.server.tasks.service import TaskService
 from trunkline.transports.channel import Channel, Listener
 from trunkline.wire import codec
 from trunkline.wire.messages import Encoded, Notification
 
 if TYPE_CHECKING:
-    from trunkline.server.cluster.cluster import Crew
-    from trunkline.server.cluster.notifications import News
-    from trunkline.server.files.watch import FileWatch
-    from trunkline.server.health_checks import Checks
+    from trunkline.server.cluster.cluster import Cluster
+    from trunkline.server.cluster.notifications import ClusterNotifications
+    from trunkline.server.files.watch import FileWatcher
+    from trunkline.server.health_checks import HealthChecks
     from trunkline.server.idempotency.ledger import Ledger
-    from trunkline.server.input.state_keys import SealKeys
+    from trunkline.server.input.state_keys import StateKeyRing
     from trunkline.server.lifespan import Lifespan
-    from trunkline.server.limits.shared_semaphore import Slots
-    from trunkline.server.sessions.durable import Keeper
+    from trunkline.server.limits.shared_semaphore import SharedSemaphores
+    from trunkline.server.sessions.durable import DurableSessions
     from trunkline.stores.store import Store
 
-__all__ = ["Parts", "Serving"]
+__all__ = ["ServerComponents", "ServerRuntime"]
 
 _log: Final = logging.getLogger("trunkline")
-_LISTS: Final = frozenset(CHANGES.values())
+_LIST_CHANGED: Final = frozenset(LIST_CHANGED_METHODS.values())
 _UNSUBSCRIBE: Final = next(row for row in METHODS if row.name == "resources/unsubscribe")
 
 
-class Parts(Struct, frozen=True):
+class ServerComponents(Struct, frozen=True):
     """What a server is made of, for as long as there is one."""
 
-    offer: Offer
+    offer: ServerCatalog
     observers: Observers
     dispatcher: Dispatcher
-    store: OwnStore
-    health: Predicates
+    store: ServerStore
+    health: HealthPredicates
     lifespan: "Lifespan | None" = None
     clock: Clock | None = None
 
 
-class Carrying(Protocol):
+class RequestForwarding(Protocol):
     """What goes between this process and others, on behalf of clients."""
 
     async def drained(self) -> None:
@@ -80,38 +80,38 @@ class Carrying(Protocol):
         ...
 
 
-class Serving:
+class ServerRuntime:
     """A server at work."""
 
-    def __init__(self, parts: Parts, end: Callable[[], object]) -> None:
+    def __init__(self, components: ServerComponents, begin_shutdown: Callable[[], object]) -> None:
         """`end` has the server end in good order, soon."""
-        self._parts = parts
-        self._offer = parts.offer
-        self._health = parts.health
-        self._end = end
-        self.peers = Peers()
-        self.watchers: Watchers[Connection | Listening] = Watchers()
-        self.updates = Updates(parts.offer, self.watchers.subscriptions)
-        self.listeners = Listeners()
+        self._components = components
+        self._offer = components.offer
+        self._health = components.health
+        self._begin_shutdown = begin_shutdown
+        self.peers = ConnectionSet()
+        self.watchers: SubscriptionHooks[Connection | ListenStream] = SubscriptionHooks()
+        self.resource_updates = ResourceUpdates(components.offer, self.watchers.subscriptions)
+        self.listen_requests = ListenStreams()
         self.on_roots_changed: list[Callable[[Any], Awaitable[None]]] = []
-        self.places: list[Listener] = []
-        self.files: FileWatch | None = None
-        self.carrying: Carrying | None = None
-        self._announcer: Announcer | None = None
-        self._spreader: Announcer | None = None  # to other processes
+        self.listeners: list[Listener] = []
+        self.file_watch: FileWatcher | None = None
+        self.forwarder: RequestForwarding | None = None
+        self._local_announcer: Announcer | None = None
+        self._cluster_announcer: Announcer | None = None  # to other processes
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: int | None = None
-        self._shared: Shared | None = None
+        self._shared: SharedServices | None = None
         self._ledger: Ledger | None = None
-        self._checks: Checks | None = None
-        self._background: set[asyncio.Task[Any]] = set()
-        self._stopping: set[asyncio.Task[Any]] = set()  # work of calls that was cancelled
+        self._health_checks: HealthChecks | None = None
+        self._background_tasks: set[asyncio.Task[Any]] = set()
+        self._cancelled_work: set[asyncio.Task[Any]] = set()  # work of calls that was cancelled
 
     # --- beginning -------------------------------------------------------------------------------
 
     async def start(self, server: Any) -> None:
         """Opens the store and enters the lifespan, if it has not been entered, until the server ends."""
-        lifespan = self._parts.lifespan
+        lifespan = self._components.lifespan
         undo = None if lifespan is None else lifespan.users.start()
         try:
             await self._begin(server)
@@ -122,8 +122,8 @@ class Serving:
 
     async def attach(self, server: Any, client: object) -> None:
         """Does the same for a client in this process, until that is detached."""
-        if self._parts.lifespan is not None:
-            self._parts.lifespan.users.add(client)
+        if self._components.lifespan is not None:
+            self._components.lifespan.users.add(client)
         try:
             await self._begin(server)
         except BaseException:
@@ -133,34 +133,34 @@ class Serving:
     async def detach(self, client: object) -> None:
         """Leave the lifespan if that was the last that used it, once no handler runs any more. A task that is at work
         is not waited for here: then it is left later."""
-        lifespan = self._parts.lifespan
+        lifespan = self._components.lifespan
         if lifespan is None:
             return
         lifespan.users.remove(client)
-        if lifespan.users.any or not lifespan.running:
+        if lifespan.users.in_use or not lifespan.running:
             return
         leaving = asyncio.create_task(self._leave_lifespan(lifespan))
-        self._background.add(leaving)
-        leaving.add_done_callback(self._background.discard)
-        if self._shared is None or not self._shared.tasks.at_work:
+        self._background_tasks.add(leaving)
+        leaving.add_done_callback(self._background_tasks.discard)
+        if self._shared is None or not self._shared.tasks.running_count:
             await asyncio.shield(leaving)
 
     async def _leave_lifespan(self, lifespan: "Lifespan") -> None:
-        if self._stopping:
-            await asyncio.wait(self._stopping, timeout=self._offer.settings.stage_timeout)
+        if self._cancelled_work:
+            await asyncio.wait(self._cancelled_work, timeout=self._offer.settings.stage_timeout)
         if self._ledger is not None:
-            await self._ledger.drained()
+            await self._ledger.drain()
         if self._shared is not None:
-            await self._shared.tasks.drained()
-        if lifespan.users.any:
+            await self._shared.tasks.drain()
+        if lifespan.users.in_use:
             return
         try:
             await lifespan.stop()
         except Exception as error:  # noqa: BLE001 - reported: no client is at fault
-            self._report(error, "the lifespan")
+            self._report_failure(error, "the lifespan")
 
-    def _report(self, error: Exception, what: str) -> None:
-        observers, now = self._parts.observers, asyncio.get_running_loop().time()
+    def _report_failure(self, error: Exception, what: str) -> None:
+        observers, now = self._components.observers, asyncio.get_running_loop().time()
         if observers.hear_failures:
             observers.on(HandlerFailed(connection=0, at=now, request=None, method=what, reference="-", error=error))
 
@@ -168,11 +168,11 @@ class Serving:
         """The work of a call is cancelled, and may need a while to end."""
         if isinstance(work, asyncio.Task):
             task = cast("asyncio.Task[Any]", work)
-            self._stopping.add(task)
-            task.add_done_callback(self._stopping.discard)
+            self._cancelled_work.add(task)
+            task.add_done_callback(self._cancelled_work.discard)
 
     async def _begin(self, server: Any) -> None:
-        parts, offer = self._parts, self._offer
+        parts, offer = self._components, self._offer
         self._health.settle(offer.tools.all())
         await parts.store.open()
         if parts.lifespan is not None:
@@ -180,45 +180,45 @@ class Serving:
         if parts.store.lasting:
             shared = self.ready()
             await self._load_secrets(shared)
-            if shared.crew is not None:
-                await shared.crew.join()
+            if shared.cluster is not None:
+                await shared.cluster.join()
         if parts.store.lasting and offer.task_tools():
             shared = self.ready()
-            shared.tasks.watch_over(shared, lasting=True)
+            shared.tasks.start_recovery(shared, lasting=True)
 
-    async def _load_secrets(self, shared: Shared) -> None:
+    async def _load_secrets(self, shared: SharedServices) -> None:
         """Read what all processes on the store know: the keys of states, and that of cursors, so that any process goes
         on with a list that another has begun."""
-        from trunkline.server.shared_secret import common_secret
+        from trunkline.server.shared_secret import get_shared_secret
 
-        await shared.seals.load()
-        self._offer.share_cursors(await common_secret(shared.store, self._offer.info.name, "cursor"))
+        await shared.state_tokens.load()
+        self._offer.use_shared_cursor_key(await get_shared_secret(shared.store, self._offer.info.name, "cursor"))
 
     def _reload_secrets(self) -> None:
         """Agree with the other processes again, after the store has lost its data."""
         if self._loop is not None and self._shared is not None:
             task = self._loop.create_task(self._load_secrets(self._shared))
-            self._background.add(task)
-            task.add_done_callback(self._reloaded)
+            self._background_tasks.add(task)
+            task.add_done_callback(self._secrets_reloaded)
 
-    def _reloaded(self, task: "asyncio.Task[None]") -> None:
-        self._background.discard(task)
+    def _secrets_reloaded(self, task: "asyncio.Task[None]") -> None:
+        self._background_tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
             _log.warning("keys of states and cursors could not be read again: %s; restart this process", error)
 
     def connect(self, channel: Channel) -> Connection:
         """Serves one channel."""
-        lifespan = self._parts.lifespan
+        lifespan = self._components.lifespan
         if lifespan is not None and not lifespan.running:
             raise MisuseError("a server with a lifespan is started first: `await server.start()`")
         shared = self.ready()
         news = shared.news
-        connection = Connection(shared, channel) if news is None else KeptConnection(shared, channel, news)
-        self.peers.arrived(connection)
+        connection = Connection(shared, channel) if news is None else DurableConnection(shared, channel, news)
+        self.peers.add(connection)
         return connection
 
-    def ready(self) -> Shared:
+    def ready(self) -> SharedServices:
         """What connections have in common, on the running loop."""
         loop = asyncio.get_running_loop()
         if self._shared is None or self._loop is not loop:
@@ -227,49 +227,49 @@ class Serving:
             self._shared = self._open(loop)
         return self._shared
 
-    def _open(self, loop: asyncio.AbstractEventLoop) -> Shared:
-        parts, settings = self._parts, self._offer.settings
+    def _open(self, loop: asyncio.AbstractEventLoop) -> SharedServices:
+        parts, settings = self._components, self._offer.settings
         self._health.settle(self._offer.tools.all())
         self._loop = loop
         self._thread = threading.get_ident()
         clock = parts.clock or LoopClock(loop)
         wall = parts.clock or WallClock()
         store = parts.store.use(wall)
-        crew = self._crew(store, clock, wall)
-        keeper = self._keeper(store, wall, crew)
-        self._announcer = Announcer(settings.list_changed_interval, clock, self._send_changed)
-        return Shared(
+        crew = self._make_cluster(store, clock, wall)
+        keeper = self._make_durable_sessions(store, wall, crew)
+        self._local_announcer = Announcer(settings.list_changed_interval, clock, self._broadcast_list_changed)
+        return SharedServices(
             offer=self._offer,
             dispatcher=parts.dispatcher,
-            threads=Threads(loop, settings.max_threads),
+            threads=ThreadPool(loop, settings.max_threads),
             clock=clock,
             observers=parts.observers,
             watchers=self.watchers,
             on_roots_changed=self.on_roots_changed,
-            departed=self._departed,
-            left=self._left,
+            departed=self._on_connection_closed,
+            left=self._on_client_shutdown,
             connect=self.connect,
-            listeners=self.listeners,
-            seals=Seals(settings, self._seal_keys(store, wall)),
+            listeners=self.listen_requests,
+            state_tokens=StateSealers(settings, self._make_state_keys(store, wall)),
             store=store,
             wall=wall,
-            tasks=Tasks(store, wall, settings, Recovery),
-            keeper=keeper,
-            crew=crew,
-            news=self._tidings(keeper, crew, clock),
-            ledger=self._get_ledger,
-            slots=self._slots(store, wall),
+            tasks=TaskService(store, wall, settings, TaskRecovery),
+            durable_sessions=keeper,
+            cluster=crew,
+            news=self._make_notification_fanout(keeper, crew, clock),
+            get_ledger=self._get_ledger,
+            slots=self._make_shared_semaphores(store, wall),
             lifespan=lambda: None if parts.lifespan is None else parts.lifespan.value,
             stopped=self._stopped,
         )
 
-    def checks(self) -> "Checks":
+    def checks(self) -> "HealthChecks":
         """The health checks that `/readyz` runs."""
-        from trunkline.server.health_checks import Checks
+        from trunkline.server.health_checks import HealthChecks
 
-        if self._checks is None:
-            self._checks = Checks(self._health.named)
-        return self._checks
+        if self._health_checks is None:
+            self._health_checks = HealthChecks(self._health.named)
+        return self._health_checks
 
     def _get_ledger(self) -> "Ledger":
         from trunkline.server.idempotency.ledger import Ledger
@@ -279,54 +279,60 @@ class Serving:
             self._ledger = Ledger(shared.store, self._offer.settings, shared.wall, shared.clock)
         return self._ledger
 
-    def _keeper(self, store: "Store", wall: Clock, crew: "Crew | None") -> "Keeper | None":
+    def _make_durable_sessions(
+        self, store: "Store", wall_clock: Clock, cluster: "Cluster | None"
+    ) -> "DurableSessions | None":
         """Who keeps sessions, if the store outlives the process."""
-        if not self._parts.store.lasting:
+        if not self._components.store.lasting:
             return None
-        from trunkline.server.sessions.durable import Keeper
+        from trunkline.server.sessions.durable import DurableSessions
 
-        return Keeper(store, self._offer.settings, wall, self._parts.observers, crew)
+        return DurableSessions(store, self._offer.settings, wall_clock, self._components.observers, cluster)
 
-    def _crew(self, store: "Store", clock: Clock, wall: Clock) -> "Crew | None":
+    def _make_cluster(self, store: "Store", clock: Clock, wall_clock: Clock) -> "Cluster | None":
         """The processes that share the store, if it has a way to them."""
-        bus = store.bus() if self._parts.store.lasting else None
+        bus = store.bus() if self._components.store.lasting else None
         if bus is None:
             return None
-        from trunkline.server.cluster.cluster import Crew
+        from trunkline.server.cluster.cluster import Cluster
 
         seconds = self._offer.settings.process_lease
-        return Crew(store, bus, seconds=seconds, clock=clock, wall=wall, observers=self._parts.observers)
+        return Cluster(
+            store, bus, lease_ttl=seconds, clock=clock, wall=wall_clock, observers=self._components.observers
+        )
 
-    def _slots(self, store: "Store", wall: Clock) -> "Slots | None":
+    def _make_shared_semaphores(self, store: "Store", wall_clock: Clock) -> "SharedSemaphores | None":
         """Turns at tools that may be called only so often at once, if others can share the store."""
-        if not self._parts.store.lasting:
+        if not self._components.store.lasting:
             return None
-        from trunkline.server.limits.shared_semaphore import Slots
+        from trunkline.server.limits.shared_semaphore import SharedSemaphores
 
-        return Slots(store, wall, self._offer.info.name, self._offer.settings.process_lease)
+        return SharedSemaphores(store, wall_clock, self._offer.info.name, self._offer.settings.process_lease)
 
-    def _tidings(self, keeper: "Keeper | None", crew: "Crew | None", clock: Clock) -> "News | None":
+    def _make_notification_fanout(
+        self, durable_sessions: "DurableSessions | None", cluster: "Cluster | None", clock: Clock
+    ) -> "ClusterNotifications | None":
         """What is new for clients, where it is kept or others have to hear of it."""
-        if keeper is None:
+        if durable_sessions is None:
             return None
-        from trunkline.server.cluster.notifications import News
+        from trunkline.server.cluster.notifications import ClusterNotifications
 
-        news = News(keeper, crew, self._heard)
-        if crew is not None:
-            self._spreader = Announcer(self._offer.settings.list_changed_interval, clock, news.tell)
-            crew.on_missed(partial(self._missed, crew))
-            crew.on_store_reset(self._reload_secrets)
-            crew.on_deposed(self.listeners.end)  # so that clients ask again what they want to hear of
+        news = ClusterNotifications(durable_sessions, cluster, self._on_remote_change)
+        if cluster is not None:
+            self._cluster_announcer = Announcer(self._offer.settings.list_changed_interval, clock, news.tell)
+            cluster.on_missed(partial(self._on_missed_messages, cluster))
+            cluster.on_store_reset(self._reload_secrets)
+            cluster.on_deposed(self.listen_requests.end)  # so that clients ask again what they want to hear of
         return news
 
-    def _seal_keys(self, store: "Store", wall: Clock) -> "SealKeys | None":
+    def _make_state_keys(self, store: "Store", wall_clock: Clock) -> "StateKeyRing | None":
         """Keys for states that clients carry, if the store outlives the process and none are set."""
         settings = self._offer.settings
-        if not self._parts.store.lasting or settings.state_keys:
+        if not self._components.store.lasting or settings.state_keys:
             return None
-        from trunkline.server.input.state_keys import SealKeys
+        from trunkline.server.input.state_keys import StateKeyRing
 
-        return SealKeys(store, self._offer.info.name, settings.state_lifetime, wall)
+        return StateKeyRing(store, self._offer.info.name, settings.state_lifetime, wall_clock)
 
     # --- telling ---------------------------------------------------------------------------------
 
@@ -339,82 +345,82 @@ class Serving:
 
     def changed(self, kind: str) -> None:
         """A registry has changed."""
-        if kind in CHANGES:
-            self.announce(CHANGES[kind])
+        if kind in LIST_CHANGED_METHODS:
+            self.announce(LIST_CHANGED_METHODS[kind])
 
     def announce(self, name: str) -> None:
         """Tells everybody, soon, what that notification says. Callable from any thread."""
-        self.announce_here(name)
-        if self._spreader is not None:
-            self.post(partial(self._spreader.changed, name))
+        self.announce_locally(name)
+        if self._cluster_announcer is not None:
+            self.post(partial(self._cluster_announcer.changed, name))
 
-    def announce_here(self, name: str) -> None:
+    def announce_locally(self, name: str) -> None:
         """Tells those who are clients of this process. Callable from any thread."""
         if self.peers:
-            self.post(partial(self._announce, name))
+            self.post(partial(self._announce_on_loop, name))
 
-    def _announce(self, name: str) -> None:
-        if self._announcer is not None:
-            self._announcer.changed(name)
+    def _announce_on_loop(self, name: str) -> None:
+        if self._local_announcer is not None:
+            self._local_announcer.changed(name)
 
-    def updated(self, uri: str) -> None:
+    def resource_updated(self, uri: str) -> None:
         """A resource has changed: everybody is told who wants to know."""
-        self.updates.send(uri)
+        self.resource_updates.send(uri)
         if self._shared is not None and self._shared.news is not None:
             self._shared.news.tell(uri)
 
-    def _heard(self, piece: str) -> None:
+    def _on_remote_change(self, change: str) -> None:
         """Another process tells what is new."""
-        if piece in _LISTS:
-            self.announce_here(piece)
+        if change in _LIST_CHANGED:
+            self.announce_locally(change)
         else:
-            self.updates.send(piece)
+            self.resource_updates.send(change)
 
-    def _missed(self, crew: "Crew") -> None:
+    def _on_missed_messages(self, cluster: "Cluster") -> None:
         """Whatever other processes have told may not have been heard, if there are any."""
-        if crew.alone:
+        if cluster.alone:
             return
-        for piece in (*self.watchers.subscriptions.wanted(), *_LISTS):
-            self._heard(piece)
+        for piece in (*self.watchers.subscriptions.wanted(), *_LIST_CHANGED):
+            self._on_remote_change(piece)
 
-    def _send_changed(self, name: str) -> None:
+    def _broadcast_list_changed(self, name: str) -> None:
         params = Empty()
         frame = Encoded(codec.encode(Notification(name, params)))
         for connection in self.peers:
             connection.broadcast(name, frame, params)
-        self.listeners.changed(name)
+        self.listen_requests.changed(name)
 
     # --- those who go ------------------------------------------------------------------------------
 
-    def _left(self, connection: Connection) -> None:
+    def _on_client_shutdown(self, connection: Connection) -> None:
         """A client ends its conversation in good order. Where nobody else can come, that is the end of the server."""
-        self._stop_watching(connection)
-        if connection.channel.info.sole:
-            self._end()
+        self._drop_subscriptions(connection)
+        if connection.channel.info.sole_peer:
+            self._begin_shutdown()
         else:
-            self._in_background(connection.loop.create_task(connection.leave()), connection)
+            self._track_background(connection.loop.create_task(connection.leave()), connection)
 
-    def _departed(self, connection: Connection) -> None:
+    def _on_connection_closed(self, connection: Connection) -> None:
         self.peers.departed(connection)
-        if self.files is not None and not self.peers:
-            self.files.unheard()
-        self._stop_watching(connection)
+        if self.file_watch is not None and not self.peers:
+            self.file_watch.unwatch_folders()
+        self._drop_subscriptions(connection)
 
-    def _stop_watching(self, connection: Connection) -> None:
+    def _drop_subscriptions(self, connection: Connection) -> None:
         orphaned = self.watchers.subscriptions.drop(connection)
         if orphaned and self.watchers.on_last and self._loop is not None:
-            self._in_background(self._loop.create_task(self.watchers.ended(orphaned)), connection)
+            self._track_background(self._loop.create_task(self.watchers.ended(orphaned)), connection)
 
-    def _in_background(self, task: "asyncio.Task[Any]", connection: Connection) -> None:
-        self._background.add(task)
+    def _track_background(self, task: "asyncio.Task[Any]", connection: Connection) -> None:
+        self._background_tasks.add(task)
         task.add_done_callback(partial(self._ended, connection))
 
     def _ended(self, connection: Connection, task: "asyncio.Task[Any]") -> None:
         """What was done for one who goes has ended, which was nobody's request."""
-        self._background.discard(task)
+        self._background_tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            call = Running(id="the end of a connection", method=_UNSUBSCRIBE, started=connection.now())
+            call = IncomingRequest(id="the end of a connection", method=_UNSUBSCRIBE, started=connection.now())
             connection.report_failure(call, "-", error)
 
     # --- ending, stage by stage --------------------------------------------------------------------
@@ -423,9 +429,9 @@ class Serving:
         """Takes nobody new, and tells nobody of changes any more."""
         for connection in self.peers:
             connection.drain()
-        self.listeners.end()
-        self.updates.close()
-        for place in self.places:
+        self.listen_requests.end()
+        self.resource_updates.close()
+        for place in self.listeners:
             await place.close()
         for connection in self.peers:
             if connection.kept is None:  # who comes back wants to hear of the same
@@ -433,21 +439,21 @@ class Serving:
 
     async def drain(self) -> None:
         """Waits until what is under way is done."""
-        await asyncio.gather(*(connection.drained() for connection in self.peers))
-        if self.carrying is not None:
-            await self.carrying.drained()
+        await asyncio.gather(*(connection.wait_drained() for connection in self.peers))
+        if self.forwarder is not None:
+            await self.forwarder.drained()
         if self._ledger is not None:
-            await self._ledger.drained()
+            await self._ledger.drain()
         if self._shared is not None:
-            await self._shared.tasks.drained()
+            await self._shared.tasks.drain()
 
     async def hang_up(self) -> None:
         """Closes every line."""
-        places, self.places = self.places, []
+        places, self.listeners = self.listeners, []
         await asyncio.gather(*(connection.hang_up() for connection in self.peers))
         for place in places:
             await place.gone()
-        carrying, self.carrying = self.carrying, None
+        carrying, self.forwarder = self.forwarder, None
         if carrying is not None:
             await carrying.close()
 
@@ -459,36 +465,36 @@ class Serving:
             await self._shared.tasks.close()
             if self._shared.slots is not None:
                 await self._shared.slots.close()
-            await self._shared.seals.close()
-        if self._shared is not None and self._shared.keeper is not None:
-            await self._shared.keeper.close()
-        if self._shared is not None and self._shared.crew is not None:
-            await self._shared.crew.leave()
+            await self._shared.state_tokens.close()
+        if self._shared is not None and self._shared.durable_sessions is not None:
+            await self._shared.durable_sessions.close()
+        if self._shared is not None and self._shared.cluster is not None:
+            await self._shared.cluster.leave()
 
-    async def let_go(self) -> None:
+    async def release_resources(self) -> None:
         """Ends what is left, and the lifespan."""
-        await asyncio.gather(*self._background, return_exceptions=True)
-        for announcer in (self._announcer, self._spreader):
+        await asyncio.gather(*self._background_tasks, return_exceptions=True)
+        for announcer in (self._local_announcer, self._cluster_announcer):
             if announcer is not None:
                 announcer.close()
         if self._shared is not None:
             self._shared.threads.close()
-            if self._shared.crew is not None:
-                await self._shared.crew.close()
-        if self.files is not None:
-            self.files.close()
-        self._loop = self._thread = self._shared = self._announcer = self._spreader = self._ledger = None
-        self.peers.forget_pause()
-        self._health.unsettle()
-        if self._checks is not None:
-            self._checks.close()
-        if self._parts.lifespan is not None:
-            self._parts.lifespan.users.end()
-            await self._parts.lifespan.stop()
+            if self._shared.cluster is not None:
+                await self._shared.cluster.close()
+        if self.file_watch is not None:
+            self.file_watch.close()
+        self._loop = self._thread = self._shared = self._local_announcer = self._cluster_announcer = self._ledger = None
+        self.peers.clear_pause()
+        self._health.relax_names()
+        if self._health_checks is not None:
+            self._health_checks.close()
+        if self._components.lifespan is not None:
+            self._components.lifespan.users.end()
+            await self._components.lifespan.stop()
 
     async def close_store(self) -> None:
         """Keeps nothing any more."""
-        await self._parts.store.close()
+        await self._components.store.close()
 
     def situation(self) -> dict[str, Any]:
         """What a crash dump tells of the server."""

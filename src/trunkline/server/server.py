@@ -14,40 +14,41 @@ from msgspec.structs import replace
 from trunkline.clock import Clock
 from trunkline.config import Settings
 from trunkline.errors import MisuseError, RegistrationError
-from trunkline.errors.options import check, check_name, shown
+from trunkline.errors.options import check_name, describe_value
+from trunkline.errors.options import check_options as check_values
 from trunkline.facts import Observer, Observers
 from trunkline.protocol.meta import IDEMPOTENCY
 from trunkline.protocol.profiles import ProfileName, profile_of
 from trunkline.protocol.types import Icon, Implementation
-from trunkline.registry.options import icons_of
-from trunkline.registry.signatures import called, name_of, takes
+from trunkline.registry.options import parse_icons
+from trunkline.registry.signatures import accepts_positional, name_of, underlying_function
 from trunkline.rpc.dispatch import Dispatcher, Feature
-from trunkline.server.catalog import Offer, Switches
+from trunkline.server.catalog import CapabilityFlags, ServerCatalog
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
 from trunkline.server.features import FEATURES
-from trunkline.server.limits.tool_limits import Predicates
-from trunkline.server.notifications.debounce import CHANGES
-from trunkline.server.notifications.subscription_hooks import Watch
-from trunkline.server.options import DirectoryOptions, FileOptions, checked
+from trunkline.server.limits.tool_limits import HealthPredicates
+from trunkline.server.notifications.debounce import LIST_CHANGED_METHODS
+from trunkline.server.notifications.subscription_hooks import SubscriptionHook
+from trunkline.server.options import DirectoryOptions, FileOptions, check_options
 from trunkline.server.registration import check_uri_text
-from trunkline.server.runtime import Parts
-from trunkline.server.server_options import KINDS, check_callback
-from trunkline.server.server_store import OwnStore
-from trunkline.server.shutdown import Ending
+from trunkline.server.runtime import ServerComponents
+from trunkline.server.server_options import OPTION_KINDS, check_callback
+from trunkline.server.server_store import ServerStore
+from trunkline.server.shutdown import Shutdown
 from trunkline.transports.channel import Channel, Listener
 from trunkline.version import __version__
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from trunkline.auth.server.dpop import Memory
+    from trunkline.auth.server.dpop import SharedProofStore
     from trunkline.auth.server.resource_server import ResourceServer
-    from trunkline.server.files.watch import FileWatch
+    from trunkline.server.files.watch import FileWatcher
     from trunkline.server.lifespan import Lifespan
     from trunkline.server.middleware import Middleware
     from trunkline.stores.store import Store
-    from trunkline.supervision.worker_channel import Post
+    from trunkline.supervision.worker_channel import WorkerChannel
     from trunkline.transports.http.app import App
     from trunkline.transports.http.forwarding.outbound import Relay
     from trunkline.transports.http.health import Health
@@ -56,10 +57,10 @@ __all__ = ["Server"]
 
 M = TypeVar("M", bound="Middleware")
 R = TypeVar("R", bound=Callable[[Context], Awaitable[None]])
-W = TypeVar("W", bound=Watch)
+W = TypeVar("W", bound=SubscriptionHook)
 
 
-class Server(Ending):
+class Server(Shutdown):
     """An MCP server: decorate functions, then `run()`."""
 
     def __init__(
@@ -127,37 +128,37 @@ class Server(Ending):
             "clock": clock,
         }
         check_name("a server", name, 'Server("notes")')
-        check(f"server {name!r}", given, KINDS)
+        check_values(f"server {name!r}", given, OPTION_KINDS)
         info = Implementation(
             name=name,
             version=version or __version__,
             title=title,
             description=description,
             website_url=website_url,
-            icons=icons_of(f"server {name!r}", icons),
+            icons=parse_icons(f"server {name!r}", icons),
         )
         if expose_errors is not None:
             settings = replace(settings or Settings(), expose_errors=expose_errors)
         lasting = store is not None and store.lasting
-        switches = Switches(tools, resources, prompts, completions, logging, subscribe, list_changed)
-        offer = Offer(
+        switches = CapabilityFlags(tools, resources, prompts, completions, logging, subscribe, list_changed)
+        offer = ServerCatalog(
             info,
             instructions=instructions,
             settings=settings,
-            switches=switches,
+            capability_flags=switches,
             experimental=experimental if not lasting else {IDEMPOTENCY: {}, **(experimental or {})},
             extensions=extensions,
             cache=cache,
-            on_change=self._changed,
+            on_change=self._registry_changed,
             profile=profile_of(compat),
         )
-        parts = Parts(
+        parts = ServerComponents(
             offer=offer,
             observers=Observers(_default_observers() if observers is None else observers),
             dispatcher=Dispatcher(features),
-            store=OwnStore(store, _in_memory),
-            health=Predicates(),
-            lifespan=None if lifespan is None else _lifespan(lifespan),
+            store=ServerStore(store, _make_memory_store),
+            health=HealthPredicates(),
+            lifespan=None if lifespan is None else _make_lifespan(lifespan),
             clock=clock,
         )
         super().__init__(parts)
@@ -166,7 +167,7 @@ class Server(Ending):
         self._dispatcher = parts.dispatcher
         self._middleware: list[Middleware] = []
         self._relay: Relay | None = None
-        self._completions_checked = 0  # the version of the completers that were looked at
+        self._checked_completions_version = 0  # the version of the completers that were looked at
 
     def __repr__(self) -> str:
         offered = {
@@ -204,8 +205,8 @@ class Server(Ending):
         """Offers a file as a resource, watched while somebody is subscribed."""
         from trunkline.server.files.entries import make_file
 
-        _check_place(uri, path)
-        checked("a file", FileOptions, options, uri)
+        _check_file_arguments(uri, path)
+        check_options("a file", FileOptions, options, uri)
         read = partial(self._read, thread=True)
         self.resources.add(make_file(uri, path, self._offer, read, self._file_watch().reader, **options))
 
@@ -213,37 +214,41 @@ class Server(Ending):
         """Offers the files of a folder, and of those in it, as `scheme://{+path}`; links never lead outside."""
         from trunkline.server.files.entries import make_directory
 
-        _check_place(uri, folder)
-        checked("a directory", DirectoryOptions, options, uri)
+        _check_file_arguments(uri, folder)
+        check_options("a directory", DirectoryOptions, options, uri)
         read = partial(self._read, thread=True)
         files = self._file_watch()
         made = make_directory(uri, folder, self._offer, read, files.reader, on_listed=files.shown, **options)
         self.templates.add(made)
 
-    def _file_watch(self) -> "FileWatch":
-        from trunkline.server.files.watch import FileWatch
+    def _file_watch(self) -> "FileWatcher":
+        from trunkline.server.files.watch import FileWatcher
 
         serving = self._serving
-        if serving.files is None:
-            changed = partial(serving.announce_here, CHANGES[self.resources.kind])  # other processes see it, too
-            serving.files = FileWatch(self._offer, serving.ready, serving.updates.send, changed)
-            self.on_first_subscriber(serving.files.begin)
-            self.on_last_unsubscribed(serving.files.end)
-        return serving.files
+        if serving.file_watch is None:
+            changed = partial(
+                serving.announce_locally, LIST_CHANGED_METHODS[self.resources.kind]
+            )  # other processes see it, too
+            serving.file_watch = FileWatcher(self._offer, serving.ready, serving.resource_updates.send, changed)
+            self.on_first_subscriber(serving.file_watch.begin)
+            self.on_last_unsubscribed(serving.file_watch.end)
+        return serving.file_watch
 
     # --- going around calls ----------------------------------------------------------------------
 
     def middleware(self, function: M) -> M:
         """Puts an async function `(call, next)` around every request that runs a handler; the first is outermost."""
-        from trunkline.server.middleware import AROUND, surrounded
+        from trunkline.server.middleware import WRAPPED_METHODS, wrap_with_middleware
 
-        if not inspect.iscoroutinefunction(called(function)):
+        if not inspect.iscoroutinefunction(underlying_function(function)):
             raise RegistrationError(f"middleware {name_of(function)} must be an async function")
-        if not takes(function, 2):
+        if not accepts_positional(function, 2):
             raise RegistrationError(f"middleware {name_of(function)} must take two arguments: (call, next)")
         self._middleware.append(function)
         around = tuple(self._middleware)
-        self._dispatcher.surround(AROUND, lambda method, answer: surrounded(method, answer, around))
+        self._dispatcher.wrap_handlers(
+            WRAPPED_METHODS, lambda method, answer: wrap_with_middleware(method, answer, around)
+        )
         return function
 
     # --- telling clients -------------------------------------------------------------------------
@@ -255,14 +260,14 @@ class Server(Ending):
         """
         from trunkline.server.log_handler import ClientLogHandler
 
-        self._offer.marks_calls = True
+        self._offer.tracks_current_call = True
         for connection in self.connections:
-            connection.mark_calls()
+            connection.track_current_call()
         logger = logging_.getLogger(name)
         try:
             handler = ClientLogHandler(self._offer, level)
         except (TypeError, ValueError):
-            raise MisuseError(f"level= must be one of `logging`, such as 'INFO', not {shown(level)}") from None
+            raise MisuseError(f"level= must be one of `logging`, such as 'INFO', not {describe_value(level)}") from None
         if logger.getEffectiveLevel() > handler.level:
             logger.setLevel(handler.level)
         logger.addHandler(handler)
@@ -271,18 +276,18 @@ class Server(Ending):
     def notify_updated(self, uri: str) -> None:
         """Tells the subscribers of a resource that it has changed, also those of other processes that share the store.
         Callable from any thread."""
-        self._serving.post(partial(self._serving.updated, uri))
+        self._serving.post(partial(self._serving.resource_updated, uri))
 
     def notify_list_changed(self, what: Literal["tools", "resources", "prompts"]) -> None:
         """Tells every client that what it is shown in a list has changed, where nothing was added or removed: `allow`
         or `list=` has another answer now. Callable from any thread."""
         name = f"notifications/{what}/list_changed"
-        if name not in CHANGES.values():
+        if name not in LIST_CHANGED_METHODS.values():
             why = f"there is no list of {what!r}; there are tools, resources and prompts"
             raise MisuseError(why, kind="invalid_notification_type")
         self._serving.announce(name)
 
-    def _changed(self, kind: str) -> None:
+    def _registry_changed(self, kind: str) -> None:
         """A registry has changed."""
         self._serving.changed(kind)
 
@@ -324,19 +329,19 @@ class Server(Ending):
 
     def _check_startable(self) -> None:
         if self._auth is not None and self._auth.strict:
-            self._require_access()
+            self._require_access_rules()
         self.crash = None
-        self._warn_of_completions()
+        self._warn_unused_completions()
 
-    def _warn_of_completions(self) -> None:
+    def _warn_unused_completions(self) -> None:
         """Warn of completers that will never be asked: what they complete may be added after them, but not never."""
-        if self._completions_checked != self.completions.version:
-            self._completions_checked = self.completions.version
+        if self._checked_completions_version != self.completions.version:
+            self._checked_completions_version = self.completions.version
             for entry in self.completions.all():
                 if (fault := self._offer.completion_fault(entry)) is not None:
                     warnings.warn(fault, stacklevel=4)
 
-    def _require_access(self) -> None:
+    def _require_access_rules(self) -> None:
         """Refuses to start if it was not said of everything who may have it."""
         if silent := self.undeclared():
             raise MisuseError(f"nothing says who may have {', '.join(silent)}; with strict=True scopes= or allow= must")
@@ -347,82 +352,84 @@ class Server(Ending):
         lets the system choose: the listener's address has it."""
         return await self._listen(address, tls)
 
-    async def _listen(self, address: str, tls: "SSLContext | None", post: "Post | None" = None) -> Listener:
+    async def _listen(
+        self, address: str, tls: "SSLContext | None", worker_channel: "WorkerChannel | None" = None
+    ) -> Listener:
         """A worker's post is where its connections come from."""
-        from trunkline.server.run.process import listener
+        from trunkline.server.run.process import open_listener
 
         await self.start()
-        shared, health = self._serving.ready(), partial(self._vital, post)
-        made = await listener(
+        shared, health = self._serving.ready(), partial(self._make_health, worker_channel)
+        made = await open_listener(
             self,
             address,
             tls,
             shared.clock,
             self._auth,
-            keeper=shared.keeper,
-            relay=self._carrying(),
-            memory=self._memory,
+            session_backend=shared.durable_sessions,
+            forwarder=self._get_forwarder(),
+            dpop_replays=self._get_dpop_replays,
             health=health,
-            source=post,
+            source=worker_channel,
         )
-        self._serving.places.append(made)
+        self._serving.listeners.append(made)
         return made
 
-    def _carrying(self) -> "Relay | None":
+    def _get_forwarder(self) -> "Relay | None":
         """Who carries requests to other processes and answers theirs, where there may be some: one for all places."""
         serving, shared = self._serving, self._serving.ready()
-        if shared.crew is None:
+        if shared.cluster is None:
             return None
-        if self._relay is None or self._relay.trunk is not shared.crew:
-            from trunkline.server.access.principal_codec import Crossing
+        if self._relay is None or self._relay.cluster is not shared.cluster:
+            from trunkline.server.access.principal_codec import PrincipalCodec
             from trunkline.transports.http.forwarding.outbound import Relay
 
-            self._relay = serving.carrying = Relay(shared.crew, Crossing(), self.settings, shared.clock)
+            self._relay = serving.forwarder = Relay(shared.cluster, PrincipalCodec(), self.settings, shared.clock)
         return self._relay
 
-    def _memory(self) -> "Memory | None":
+    def _get_dpop_replays(self) -> "SharedProofStore | None":
         """What all processes know that share the store; None where nobody else can."""
         store = self._serving.ready().store
         if not store.lasting:
             return None
-        from trunkline.server.access.dpop_replays import Replays
+        from trunkline.server.access.dpop_replays import DpopReplayStore
 
-        return Replays(store, self.name)
+        return DpopReplayStore(store, self.name)
 
-    def _vital(self, post: "Post | None" = None) -> "Health | None":
+    def _make_health(self, worker_channel: "WorkerChannel | None" = None) -> "Health | None":
         """How this server stands, or all workers do."""
         from trunkline.transports.http.health import Health
 
         if not self.settings.health:
             return None
-        states = post.states if post is not None else lambda: (self._standing(),)
-        return Health(states, self._store.writable, self._serving.checks().outcomes)
+        states = worker_channel.states if worker_channel is not None else lambda: (self._standing(),)
+        return Health(states, self._store.writable, self._serving.checks().run_all)
 
     def asgi(self, *, path: str = "/", identify: "Callable[[dict[str, Any]], Any] | None" = None) -> "App":
         """An ASGI application: Streamable HTTP and WebSocket at a path, HTTP+SSE at /sse beside it. It runs under any
         ASGI server and can be mounted under any path. `identify` gives the principal of a request from what has been
         verified about it, by its ASGI scope: sessions belong to the principal who opened them. A server with `auth=`
         verifies that by itself."""
-        from trunkline.server.run.process import application, gate_at
+        from trunkline.server.run.process import make_asgi_app, make_authenticator
 
         if not isinstance(cast("Any", path), str):
-            raise MisuseError(f"path= must be a text such as '/mcp', not {shown(path)}")
+            raise MisuseError(f"path= must be a text such as '/mcp', not {describe_value(path)}")
         if identify is not None:
             check_callback("identify=", identify)
         if identify is not None and self._auth is not None:
             raise MisuseError("a server with auth= knows who comes by their tokens; identify= is for servers without")
-        gate = gate_at(self, path, self._auth, identify, memory=self._memory)
+        gate = make_authenticator(self, path, self._auth, identify, dpop_replays=self._get_dpop_replays)
         ready = self._serving.ready
-        released = self._serving.listeners.end
-        return application(
+        released = self._serving.listen_requests.end
+        return make_asgi_app(
             self,
             lambda: ready().clock,
             path,
             gate,
             released,
-            keeper=lambda: ready().keeper,
-            relay=self._carrying,
-            health=self._vital(),
+            session_backend=lambda: ready().durable_sessions,
+            forwarder=self._get_forwarder,
+            health=self._make_health(),
         )
 
     def run(
@@ -440,53 +447,59 @@ class Server(Ending):
         "http" and "unix". `workers` are processes that serve as one, over "http": this process starts them, watches
         them, and hands each connection to the next. A server that cannot be started, because of a wrong option or an
         address that is in use, ends the process with one line on standard error and exit code 2."""
-        from trunkline.server.run.process import address_of, check_no_loop, explained, run_listening, run_stdio
+        from trunkline.server.run.process import (
+            build_address,
+            check_no_loop,
+            exit_on_startup_error,
+            run_listener,
+            run_stdio,
+        )
 
         check_no_loop()
-        with explained():
-            address = address_of(transport, host=host, port=port, path=path, tls=tls, workers=workers)
+        with exit_on_startup_error():
+            address = build_address(transport, host=host, port=port, path=path, tls=tls, workers=workers)
         if address is None:
             run_stdio(self)
         elif workers is None:
-            run_listening(self, address, tls)
+            run_listener(self, address, tls)
         else:
-            with explained():
+            with exit_on_startup_error():
                 self._run_workers(address, tls, workers)
 
     def _run_workers(self, address: str, tls: "SSLContext | None", count: int) -> None:
         """Without a store of their own, workers share one that ends with them."""
-        from trunkline.server.run.workers import Work, check, private_store, run_workers
-        from trunkline.transports.addresses import parse
+        from trunkline.server.run.workers import WorkerJob, check_workers_supported, run_workers, temporary_store_folder
+        from trunkline.transports.addresses import parse_address
 
-        check()
-        work = Work(self, self._listen, self._standing, tls)
+        check_workers_supported()
+        work = WorkerJob(self, self._listen, self._standing, tls)
         if (store := self._store.given) is not None:
             if not store.lasting:
                 raise MisuseError("workers need a store that they can share, and what this one keeps is in one process")
-            run_workers(work, parse(address), count)
+            run_workers(work, parse_address(address), count)
             return
         from trunkline.stores.sqlite.store import SqliteStore
 
-        with private_store() as folder:
+        with temporary_store_folder() as folder:
             self._store.give(SqliteStore(folder / "store", synchronous="NORMAL"))
             self._offer.experimental.setdefault(IDEMPOTENCY, {})
-            run_workers(replace(work, folder=folder), parse(address), count)
+            run_workers(replace(work, folder=folder), parse_address(address), count)
 
 
-def _check_place(uri: Any, path: Any) -> None:
+def _check_file_arguments(uri: Any, path: Any) -> None:
     """Raise `RegistrationError` for what cannot be the URI and the path of a file or folder."""
     check_uri_text(uri)
     if not isinstance(path, str | PathLike):
-        raise RegistrationError(f"resource {uri!r}: a path is a text or a Path, not {shown(path)}")
+        raise RegistrationError(f"resource {uri!r}: a path is a text or a Path, not {describe_value(path)}")
 
 
-def _lifespan(make: Callable[[Any], Any]) -> "Lifespan":
+def _make_lifespan(factory: Callable[[Any], Any]) -> "Lifespan":
     from trunkline.server.lifespan import Lifespan
 
-    return Lifespan(make)
+    return Lifespan(factory)
 
 
-def _in_memory(clock: Clock) -> "Store":
+def _make_memory_store(clock: Clock) -> "Store":
     from trunkline.stores.memory import MemoryStore
 
     return MemoryStore.ready(clock)

@@ -5,40 +5,42 @@ from typing import Any, Final
 
 from trunkline.config import Settings
 from trunkline.errors import RegistrationError
-from trunkline.errors.options import MAPPING, TEXT, Kind, each, instance, shown
+from trunkline.errors.options import MAPPING, TEXT, OptionKind, describe_value, each_value, instance_of
 from trunkline.rpc.dispatch import Feature
 
-__all__ = ["KINDS", "check_callback"]
+__all__ = ["OPTION_KINDS", "check_callback"]
 
 
-def _has(member: str, words: str, *, secret: bool = False) -> Kind:
+def _has_member(member: str, words: str, *, secret: bool = False) -> OptionKind:
     """An object with this member, which its class is not."""
 
     def fit(value: Any) -> bool:
         return hasattr(value, member) and not isinstance(value, type)
 
-    return Kind(words, fit, secret)
+    return OptionKind(words, fit, secret)
 
 
-_SWITCH: Final = instance(
+_CAPABILITY_FLAG: Final = instance_of(
     "True or False: whether the capability is declared; functions are added by decorators, such as @server.tool", bool
 )
 
-KINDS: Final[Mapping[str, Kind]] = {
+OPTION_KINDS: Final[Mapping[str, OptionKind]] = {
     **dict.fromkeys(("version", "title", "description", "website_url", "instructions"), TEXT),
-    **dict.fromkeys(("tools", "resources", "prompts", "completions", "logging", "subscribe", "list_changed"), _SWITCH),
+    **dict.fromkeys(
+        ("tools", "resources", "prompts", "completions", "logging", "subscribe", "list_changed"), _CAPABILITY_FLAG
+    ),
     **dict.fromkeys(("experimental", "extensions", "cache"), MAPPING),
-    "expose_errors": instance("True or False", bool),
-    "settings": instance("a Settings, such as Settings(page_size=50)", Settings),
-    "auth": _has("within", "a ResourceServer(…), which says whose tokens are taken", secret=True),
-    "store": _has("lasting", 'a store, such as SqliteStore("notes.db")'),
-    "observers": each(lambda one: hasattr(one, "on") and not isinstance(one, type), "a list of observers"),
-    "features": each(lambda one: isinstance(one, Feature), "a list of features"),
-    "clock": _has("call_at", "a clock, such as ManualClock()"),
+    "expose_errors": instance_of("True or False", bool),
+    "settings": instance_of("a Settings, such as Settings(page_size=50)", Settings),
+    "auth": _has_member("within", "a ResourceServer(…), which says whose tokens are taken", secret=True),
+    "store": _has_member("lasting", 'a store, such as SqliteStore("notes.db")'),
+    "observers": each_value(lambda one: hasattr(one, "on") and not isinstance(one, type), "a list of observers"),
+    "features": each_value(lambda one: isinstance(one, Feature), "a list of features"),
+    "clock": _has_member("call_at", "a clock, such as ManualClock()"),
 }
 
 
 def check_callback(what: str, function: Any) -> None:
     """Raise `RegistrationError` for what cannot be called back."""
     if not callable(function):
-        raise RegistrationError(f"{what} takes a function, not {shown(function)}")
+        raise RegistrationError(f"{what} takes a function, not {describe_value(function)}")

@@ -16,87 +16,95 @@ from typing import TYPE_CHECKING, Final
 
 from trunkline.errors import InternalError, ProtocolError
 from trunkline.facts import RestoreStep
-from trunkline.protocol.inflight import Running
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.session import Session
-from trunkline.supervision.restart_policy import GiveUp, Policy, lost
+from trunkline.supervision.restart_policy import GiveUp, RestartPolicy, after_loss
 from trunkline.wire.messages import Batch, ErrorResponse, Incoming, Message, Request, RequestId
 
 if TYPE_CHECKING:
     from trunkline.server.connection import Connection
 
-__all__ = ["fail_over"]
+__all__ = ["recover_session"]
 
-_OVER: Final = frozenset({Phase.FAILED, Phase.CLOSED})
-_AGAIN: Final = {Phase.PAUSED: Signal.PAUSE, Phase.DRAINING: Signal.DRAIN}
+_TERMINAL_PHASES: Final = frozenset({Phase.FAILED, Phase.CLOSED})
+_PHASE_SIGNALS: Final = {Phase.PAUSED: Signal.PAUSE, Phase.DRAINING: Signal.DRAIN}
 
 
-def fail_over(connection: "Connection", error: Exception, over: Incoming | Running | None) -> None:
+def recover_session(connection: "Connection", error: Exception, during: Incoming | IncomingRequest | None) -> None:
     """Goes on after an error of our own, over a message or a call if it is known which."""
     reference = os.urandom(6).hex()
     connection.report_crash(reference, error)
     told = InternalError(
         f"something failed in the server; the log has the details under {reference}", data={"reference": reference}
     )
-    if connection.session.phase in _OVER:
+    if connection.session.phase in _TERMINAL_PHASES:
         return
     if connection.channel.info.shared:
-        _answer_alone(connection, over, told)
+        _fail_one_request(connection, during, told)
         return
-    unread = _unread(connection, over)
+    unread = _unstarted_requests(connection, during)
     connection.tell(RestoreStep, step="RestoreSubscriptions")
-    connection.begin_anew(_restored(connection), told)
+    connection.replace_session(_restore_session(connection), told)
     _refuse(connection, unread, told)
     connection.tell(RestoreStep, step="ReplayPending")
     connection.tell(RestoreStep, step="RestoreCapabilities")
     connection.tell(RestoreStep, step="StartMonitoring")
-    _note_loss(connection, error)
+    _record_failure(connection, error)
 
 
-def _answer_alone(connection: "Connection", over: Incoming | Running | None, told: ProtocolError) -> None:
+def _fail_one_request(
+    connection: "Connection", during: Incoming | IncomingRequest | None, failure: ProtocolError
+) -> None:
     """Ends the one request that it is about: the others are other peers'."""
-    call = over if isinstance(over, Running) else connection.session.in_flight.get(getattr(over, "id", None) or 0)
+    call = (
+        during
+        if isinstance(during, IncomingRequest)
+        else connection.session.incoming_requests.get(getattr(during, "id", None) or 0)
+    )
     if call is not None:
-        connection.abandon(call, told)
+        connection.abandon(call, failure)
     else:
-        _refuse(connection, _unread(connection, over), told)
+        _refuse(connection, _unstarted_requests(connection, during), failure)
 
 
-def _unread(connection: "Connection", over: Incoming | Running | None) -> RequestId | list[RequestId] | None:
+def _unstarted_requests(
+    connection: "Connection", during: Incoming | IncomingRequest | None
+) -> RequestId | list[RequestId] | None:
     """The request, or those of a batch, that came with a message of which nobody knows."""
-    if isinstance(over, Batch):
-        return [one.id for one in over.messages if isinstance(one, Request)]
-    return over.id if isinstance(over, Request) and over.id not in connection.session.in_flight else None
+    if isinstance(during, Batch):
+        return [one.id for one in during.messages if isinstance(one, Request)]
+    return during.id if isinstance(during, Request) and during.id not in connection.session.incoming_requests else None
 
 
-def _refuse(connection: "Connection", unread: RequestId | list[RequestId] | None, told: ProtocolError) -> None:
-    error = connection.session.error_object(told)
-    if isinstance(unread, list):
-        answers: list[Message] = [ErrorResponse(ident, error) for ident in unread]
+def _refuse(connection: "Connection", unstarted: RequestId | list[RequestId] | None, failure: ProtocolError) -> None:
+    error = connection.session.error_object(failure)
+    if isinstance(unstarted, list):
+        answers: list[Message] = [ErrorResponse(ident, error) for ident in unstarted]
         if answers:
             connection.channel.send(answers)
-    elif unread is not None:
-        connection.channel.send(ErrorResponse(unread, error), about=unread)
+    elif unstarted is not None:
+        connection.channel.send(ErrorResponse(unstarted, error), about=unstarted)
 
 
-def _restored(connection: "Connection") -> Session:
+def _restore_session(connection: "Connection") -> Session:
     """A session that stands where the one that has failed did."""
     old, session = connection.session, connection.new_session()
     session.last_id = old.last_id  # a late answer is not taken for another one
     session.step(Signal.CONNECT)
     if old.negotiated is not None and old.revision is not None:
         session.restore(old.revision, old.negotiated, old.peer, complete=old.phase is not Phase.INITIALIZING)
-    if (again := _AGAIN.get(old.phase)) is not None and session.allows(again):
+    if (again := _PHASE_SIGNALS.get(old.phase)) is not None and session.allows(again):
         session.step(again)
     return session
 
 
-def _note_loss(connection: "Connection", error: Exception) -> None:
+def _record_failure(connection: "Connection", error: Exception) -> None:
     """Gives up a line on which nothing goes well."""
     settings = connection.settings
-    policy = Policy(intensity=settings.restart_intensity, period=settings.restart_period)
-    connection.losses, decision = lost(connection.losses, policy, connection.now())
+    policy = RestartPolicy(intensity=settings.restart_intensity, period=settings.restart_period)
+    connection.losses, decision = after_loss(connection.losses, policy, connection.now())
     if isinstance(decision, GiveUp):
-        connection.bury(f"its conversation has failed too often: {decision.why}")
-        if connection.channel.info.sole:
+        connection.close_now(f"its conversation has failed too often: {decision.why}")
+        if connection.channel.info.sole_peer:
             raise error

@@ -6,11 +6,11 @@ from typing import Final
 from trunkline.stores.shared_values import get_or_create
 from trunkline.stores.store import Store, key_of
 
-__all__ = ["common_secret"]
+__all__ = ["get_shared_secret"]
 
-_SIZE: Final = 32  # bytes
+_SECRET_BYTES: Final = 32  # bytes
 
 
-async def common_secret(store: Store, server: str, purpose: str) -> bytes:
+async def get_shared_secret(store: Store, server: str, purpose: str) -> bytes:
     """The secret of a server for a purpose. Raises `StoreError`."""
-    return await get_or_create(store, key_of("server", server, f"{purpose}-secret"), os.urandom(_SIZE))
+    return await get_or_create(store, key_of("server", server, f"{purpose}-secret"), os.urandom(_SECRET_BYTES))

@@ -23,10 +23,10 @@ from typing import Any, Final, TypeVar
 from trunkline.facts import CrashStep, Fact, HandlerFailed, Observers, ShutdownOverran, ShutdownStep
 from trunkline.registry.signatures import name_of
 from trunkline.server.registration import Registrar
-from trunkline.server.runtime import Parts, Serving
+from trunkline.server.runtime import ServerComponents, ServerRuntime
 from trunkline.server.server_options import check_callback
 
-__all__ = ["EXIT_CODES", "Ending"]
+__all__ = ["EXIT_CODES", "Shutdown"]
 
 F = TypeVar("F", bound=Callable[[], Any])
 
@@ -39,19 +39,19 @@ EXIT_CODES: Final[Mapping[str, int]] = {
 }
 """What a process ends with if a stage of its end took too long, by the stage."""
 
-_DRAIN: Final = "DrainPendingRequests"
-_LAST_MOMENT: Final = 0.5  # seconds, for what is cut off to let go
+_DRAIN_STAGE: Final = "DrainPendingRequests"
+_CANCEL_GRACE: Final = 0.5  # seconds, for what is cut off to let go
 
 
-class Ending(Registrar):
+class Shutdown(Registrar):
     """A server, as far as its end is concerned."""
 
-    def __init__(self, parts: Parts) -> None:
-        super().__init__(parts.offer, parts.health)
-        self._observers = parts.observers
-        self._serving = Serving(parts, self._begin_end)
+    def __init__(self, components: ServerComponents) -> None:
+        super().__init__(components.offer, components.health)
+        self._observers = components.observers
+        self._serving = ServerRuntime(components, self._begin_shutdown)
         self._cleanups: list[Callable[[], Any]] = []
-        self._ending: asyncio.Task[tuple[str, ...]] | None = None
+        self._shutdown_task: asyncio.Task[tuple[str, ...]] | None = None
         self._begun = asyncio.Event()  # an end
         self.crash: BaseException | None = None
 
@@ -71,7 +71,7 @@ class Ending(Registrar):
         """Ends in good order: takes nothing new, lets what is under way finish, closes every line, writes down what is
         to outlive the process, and lets go of everything. Gives the stages that took too long. Whoever asks while it
         ends waits for the same end. `run()` returns then; a server that has ended can serve again."""
-        return await asyncio.shield(self._begin_end())  # it goes on, whoever stops waiting for it
+        return await asyncio.shield(self._begin_shutdown())  # it goes on, whoever stops waiting for it
 
     async def aclose(self) -> None:
         """Ends in good order, as `shutdown()` does."""
@@ -87,16 +87,16 @@ class Ending(Registrar):
             return  # one is enough
         self.crash = error
         self._tell(CrashStep, step="LogError", error=error)
-        self._report(error, "the server")
-        dump = self._dump(error)
+        self._report_failure(error, "the server")
+        dump = self._write_crash_dump(error)
         self._tell(CrashStep, step="PersistCrashDump", error=error, file=dump)
-        if self._ending is not None:
-            self._ending.cancel()
-        self._begin(self._terminate(error))
+        if self._shutdown_task is not None:
+            self._shutdown_task.cancel()
+        self._begin(self._run_crash_shutdown(error))
 
     def _standing(self) -> str:
         """How the server stands, in a word, for whoever sends requests to it."""
-        if self._ending is not None or self.crash is not None:
+        if self._shutdown_task is not None or self.crash is not None:
             return "draining"
         return "paused" if self._serving.peers.paused else "ready"
 
@@ -104,40 +104,44 @@ class Ending(Registrar):
         """Waits until an end has begun."""
         await self._begun.wait()
 
-    def _begin_end(self) -> "asyncio.Task[tuple[str, ...]]":
+    def _begin_shutdown(self) -> "asyncio.Task[tuple[str, ...]]":
         """The end that is under way on the running loop, or else one that begins now."""
-        ending = self._ending
+        ending = self._shutdown_task
         if ending is None or ending.get_loop() is not asyncio.get_running_loop():
-            ending = self._begin(self._end())
+            ending = self._begin(self._run_shutdown())
         return ending
 
-    def _begin(self, end: Coroutine[Any, Any, tuple[str, ...]]) -> "asyncio.Task[tuple[str, ...]]":
+    def _begin(self, shutdown: Coroutine[Any, Any, tuple[str, ...]]) -> "asyncio.Task[tuple[str, ...]]":
         loop = asyncio.get_running_loop()
-        ending = self._ending = loop.create_task(end)
+        ending = self._shutdown_task = loop.create_task(shutdown)
         loop.call_soon_threadsafe(self._begun.set)  # and wakes the loop, if this is inside a signal
         return ending
 
-    async def _end(self) -> tuple[str, ...]:
+    async def _run_shutdown(self) -> tuple[str, ...]:
         serving = self._serving
-        return await self._through(
+        return await self._run_stages(
             {
                 "UnsubscribeResources": serving.unsubscribe,
-                _DRAIN: serving.drain,
+                _DRAIN_STAGE: serving.drain,
                 "CloseTransport": serving.hang_up,
                 "PersistSession": serving.persist,
-                "Terminate": self._terminated,
+                "Terminate": self._run_terminate_stage,
             },
             lambda stage: self._tell(ShutdownStep, step=stage),
         )
 
-    async def _terminate(self, error: BaseException) -> tuple[str, ...]:
+    async def _run_crash_shutdown(self, error: BaseException) -> tuple[str, ...]:
         serving = self._serving
         self._tell(CrashStep, step="Terminate", error=error)
-        stages = {"CloseTransport": serving.hang_up, "PersistSession": serving.persist, "Terminate": self._terminated}
-        return await self._through(stages, lambda _: None)
+        stages = {
+            "CloseTransport": serving.hang_up,
+            "PersistSession": serving.persist,
+            "Terminate": self._run_terminate_stage,
+        }
+        return await self._run_stages(stages, lambda _: None)
 
-    async def _through(
-        self, stages: Mapping[str, Callable[[], Coroutine[Any, Any, None]]], tell: Callable[[str], None]
+    async def _run_stages(
+        self, stages: Mapping[str, Callable[[], Coroutine[Any, Any, None]]], on_stage: Callable[[str], None]
     ) -> tuple[str, ...]:
         """Goes through stages, each in its time. Raises what was raised first, once all are done."""
         overran: list[str] = []
@@ -145,53 +149,55 @@ class Ending(Registrar):
         settings = self.settings
         try:
             for name, stage in stages.items():
-                tell(name)
-                seconds = settings.drain_timeout if name == _DRAIN else settings.stage_timeout
-                if not await _within(seconds, stage(), failed):
+                on_stage(name)
+                seconds = settings.drain_timeout if name == _DRAIN_STAGE else settings.stage_timeout
+                if not await _run_within(seconds, stage(), failed):
                     overran.append(name)
                     self._tell(ShutdownOverran, step=name)
             await self._observers.drain(settings.stage_timeout)
         finally:
-            if self._ending is asyncio.current_task():  # and not one that ends faster
-                self._ending = None
+            if self._shutdown_task is asyncio.current_task():  # and not one that ends faster
+                self._shutdown_task = None
                 self._begun = asyncio.Event()
         if failed:
             raise failed[0]
         return tuple(overran)
 
-    async def _terminated(self) -> None:
+    async def _run_terminate_stage(self) -> None:
         try:
             for function in reversed(self._cleanups):
-                await self._cleaned_up(function)
-            await self._serving.let_go()
+                await self._run_shutdown_callback(function)
+            await self._serving.release_resources()
         finally:
             await self._serving.close_store()
 
-    async def _cleaned_up(self, function: Callable[[], Any]) -> None:
+    async def _run_shutdown_callback(self, function: Callable[[], Any]) -> None:
         try:
             waiting = function()
             if isawaitable(waiting):
                 await waiting
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the others have to clean up all the same
-            self._report(error, f"on_shutdown {name_of(function)}")
+            self._report_failure(error, f"on_shutdown {name_of(function)}")
 
     # --- telling -----------------------------------------------------------------------------------
 
     def _tell(self, fact: Callable[..., Fact], **members: Any) -> None:
         if self._observers:
-            self._observers.on(fact(connection=0, at=_now(), **members))
+            self._observers.on(fact(connection=0, at=_loop_time(), **members))
 
     def loop_failed(self, error: BaseException, incident: str) -> None:
         """Report an exception that was caught by the event loop alone."""
-        self._report(error, "a callback of the event loop", incident)
+        self._report_failure(error, "a callback of the event loop", incident)
 
-    def _report(self, error: BaseException, what: str, reference: str = "-") -> None:
+    def _report_failure(self, error: BaseException, what: str, reference: str = "-") -> None:
         if self._observers.hear_failures:
             self._observers.on(
-                HandlerFailed(connection=0, at=_now(), request=None, method=what, reference=reference, error=error)
+                HandlerFailed(
+                    connection=0, at=_loop_time(), request=None, method=what, reference=reference, error=error
+                )
             )
 
-    def _dump(self, error: BaseException) -> str | None:
+    def _write_crash_dump(self, error: BaseException) -> str | None:
         """Writes a crash dump, if there is a folder for it; gives its path."""
         if self.settings.crash_folder is None:
             return None
@@ -204,15 +210,15 @@ class Ending(Registrar):
             except TypeError:  # something that is declared has no JSON
                 return write_dump(folder, most, error, {})
         except Exception as failed:  # noqa: BLE001 - what is wrong with the dump must not hide what is wrong
-            self._report(failed, "the crash dump")
+            self._report_failure(failed, "the crash dump")
             return None
 
 
-def _now() -> float:
+def _loop_time() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def _within(seconds: float | None, work: Coroutine[Any, Any, None], failed: list[BaseException]) -> bool:
+async def _run_within(seconds: float | None, work: Coroutine[Any, Any, None], errors: list[BaseException]) -> bool:
     """Does something in so many seconds; False if it took longer, and was cut off. What it raises is noted."""
     task = asyncio.create_task(work)
     try:
@@ -220,10 +226,10 @@ async def _within(seconds: float | None, work: Coroutine[Any, Any, None], failed
         in_time = task.done()
         if not in_time:
             task.cancel()
-            await asyncio.wait([task], timeout=_LAST_MOMENT)
+            await asyncio.wait([task], timeout=_CANCEL_GRACE)
     except asyncio.CancelledError:
         task.cancel()
         raise
     if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-        failed.append(error)
+        errors.append(error)
     return in_time

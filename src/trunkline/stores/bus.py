@@ -14,13 +14,13 @@ from typing import Final, Protocol
 
 from trunkline.stores.identity import StoreIdentity
 
-__all__ = ["MOST_MESSAGE_BYTES", "MOST_NAME_CHARACTERS", "Bus", "Ears"]
+__all__ = ["MAX_MESSAGE_BYTES", "MAX_NAME_CHARACTERS", "Bus", "BusListener"]
 
-MOST_NAME_CHARACTERS: Final = 16  # a name is part of the path of a socket, which is short
-MOST_MESSAGE_BYTES: Final = 24 << 20
+MAX_NAME_CHARACTERS: Final = 16  # a name is part of the path of a socket, which is short
+MAX_MESSAGE_BYTES: Final = 24 << 20
 
 
-class Ears(Protocol):
+class BusListener(Protocol):
     """Who is told what comes over a bus. Called on the loop, never from within `send` or `publish`."""
 
     def heard(self, sender: str, message: bytes) -> None:
@@ -52,7 +52,7 @@ class Bus(Protocol):
     while, and told so.
     """
 
-    async def open(self, name: str, ears: Ears, identity: StoreIdentity) -> None:
+    async def open(self, name: str, ears: BusListener, identity: StoreIdentity) -> None:
         """From when this returns on, others can reach this process under a name, and it has met those that are there:
         all that have opened a bus with the same identity. Raises `StoreUnavailable` if that cannot be, for now, or
         `StoreUnusable`."""

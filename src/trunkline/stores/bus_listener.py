@@ -6,62 +6,62 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from trunkline.stores.bus import Ears
+from trunkline.stores.bus import BusListener
 from trunkline.stores.signed_frames import Rejection
 
-__all__ = ["Hearing"]
+__all__ = ["GuardedListener"]
 
-_LOG_EVERY: Final = 60.0  # seconds
+_LOG_INTERVAL: Final = 60.0  # seconds
 
 _log: Final = logging.getLogger("trunkline")
 
 
-class Hearing:
+class GuardedListener:
     """Ears, from when they are open until they are closed."""
 
     def __init__(self) -> None:
-        self._ears: Ears | None = None
+        self._listener: BusListener | None = None
         self._rejected = 0  # frames, since that was logged
-        self._logged = float("-inf")
+        self._logged_at = float("-inf")
 
-    def open(self, ears: Ears) -> None:
+    def open(self, listener: BusListener) -> None:
         """Hears from now on."""
-        self._ears = ears
+        self._listener = listener
 
     def close(self) -> None:
         """Hears nothing any more."""
-        self._ears = None
+        self._listener = None
 
     def heard(self, sender: str, message: bytes) -> None:
         """A message from another process."""
-        if self._ears is not None:
-            _tell(self._ears.heard, sender, message)
+        if self._listener is not None:
+            _call_listener(self._listener.heard, sender, message)
 
     def met(self, name: str) -> None:
         """Another process is there."""
-        if self._ears is not None:
-            _tell(self._ears.met, name)
+        if self._listener is not None:
+            _call_listener(self._listener.met, name)
 
     def lost(self, name: str | None) -> None:
         """Something may not have arrived."""
-        if self._ears is not None:
-            _tell(self._ears.lost, name)
+        if self._listener is not None:
+            _call_listener(self._listener.lost, name)
 
     def rejected(self, why: Rejection, where: str) -> None:
         """Report a frame that failed verification. Whoever writes such frames can write many, so the log has one line
         in a minute."""
-        if self._ears is None:
+        if self._listener is None:
             return
         self._rejected += 1
         now = asyncio.get_running_loop().time()
-        if now - self._logged >= _LOG_EVERY:
+        if now - self._logged_at >= _LOG_INTERVAL:
             told = "dropped %d frames on the bus at %s that failed verification, the last because %s"
             _log.warning(told, self._rejected, where, why.value)
-            self._rejected, self._logged = 0, now
-        _tell(self._ears.rejected, why.value)
+            self._rejected, self._logged_at = 0, now
+        _call_listener(self._listener.rejected, why.value)
 
 
-def _tell(listener: Callable[..., None], *what: str | bytes | None) -> None:
+def _call_listener(listener: Callable[..., None], *what: str | bytes | None) -> None:
     try:
         listener(*what)
     except Exception as error:  # noqa: BLE001 - the others are not to blame

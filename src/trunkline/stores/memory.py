@@ -16,10 +16,10 @@ from trunkline.stores import validation
 from trunkline.stores.store import ABSENT, Changed, Held, Item, Lease, Put, Watch, Write, home
 from trunkline.stores.watches import Watchers
 
-__all__ = ["SWEEP_EVERY", "MemoryStore"]
+__all__ = ["SWEEP_INTERVAL", "MemoryStore"]
 
-SWEEP_EVERY: Final = 60.0  # seconds
-_SPARE: Final = 64  # entries of the queue that may be of no use any more, besides as many as are of use
+SWEEP_INTERVAL: Final = 60.0  # seconds
+_QUEUE_SLACK: Final = 64  # entries of the queue that may be of no use any more, besides as many as are of use
 
 
 class MemoryStore:
@@ -32,9 +32,11 @@ class MemoryStore:
         self._leases: dict[str, Lease] = {}
         self._last = 0  # version or token that was given
         self._watchers = Watchers()
-        self._due: dict[str, float] = {}  # of each key that will expire, the one entry of the queue that counts
+        self._queued_expiry: dict[
+            str, float
+        ] = {}  # of each key that will expire, the one entry of the queue that counts
         self._queue: list[tuple[float, str]] = []
-        self._sweep: Timer | None = None
+        self._sweep_timer: Timer | None = None
 
     @classmethod
     def ready(cls, clock: Clock | None = None) -> "MemoryStore":
@@ -61,10 +63,10 @@ class MemoryStore:
         """Forgets everything."""
         self._open = False
         self._watchers.close()
-        if self._sweep is not None:
-            self._sweep.cancel()
-            self._sweep = None
-        for kept in (self._homes, self._leases, self._due, self._queue):
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+            self._sweep_timer = None
+        for kept in (self._homes, self._leases, self._queued_expiry, self._queue):
             kept.clear()
 
     def _now(self) -> float:
@@ -84,7 +86,7 @@ class MemoryStore:
         return self._find(key, now)
 
     def _find(self, key: str, now: float) -> Item | None:
-        item = self._homes.get(home(key), _NOTHING).get(key)
+        item = self._homes.get(home(key), _EMPTY_HOME).get(key)
         return None if item is None or (item.expires is not None and item.expires <= now) else item
 
     async def scan(self, prefix: str, *, after: str = "", limit: int = 100) -> Sequence[Item]:
@@ -98,25 +100,25 @@ class MemoryStore:
     def _keys(self, prefix: str) -> Iterator[str]:
         """All keys that may start with a text; those of one home, if it names one."""
         at = home(prefix)
-        return chain.from_iterable(self._homes.values()) if at == prefix else iter(self._homes.get(at, _NOTHING))
+        return chain.from_iterable(self._homes.values()) if at == prefix else iter(self._homes.get(at, _EMPTY_HOME))
 
     async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
         """All writes or nothing, at once: nothing is waited for."""
         now = self._now()
         validation.check_writes(writes, None if fence is None else fence.name)
         if fence is not None:
-            validation.hold(self._leases.get(fence.name), fence, now)
-        self._expect(writes, now)
+            validation.check_lease_held(self._leases.get(fence.name), fence, now)
+        self._check_versions(writes, now)
         self._last += 1
         self._write_all(writes)
         return self._last
 
-    def _expect(self, writes: Sequence[Write], now: float) -> None:
+    def _check_versions(self, writes: Sequence[Write], now: float) -> None:
         """Raise `Conflict` if a write was made for another version."""
         for write in writes:
             if write.version is not None:
                 found = self._find(write.key, now)
-                validation.expect(write, ABSENT if found is None else found.version)
+                validation.check_version(write, ABSENT if found is None else found.version)
 
     def _write_all(self, writes: Sequence[Write]) -> None:
         """Apply the writes of one home, with the last version that was given."""
@@ -132,10 +134,10 @@ class MemoryStore:
         if isinstance(write, Put):
             kept[write.key] = Item(write.key, write.value, self._last, write.expires)
             if write.expires is not None:
-                self._expect_end(write.key, write.expires)
+                self._queue_expiry(write.key, write.expires)
         else:
             kept.pop(write.key, None)
-            self._due.pop(write.key, None)
+            self._queued_expiry.pop(write.key, None)
 
     # --- leases ----------------------------------------------------------------------------------
 
@@ -145,12 +147,14 @@ class MemoryStore:
         """The lease, if nobody else has it, or only who had that token; with writes, if there are any."""
         now = self._now()
         validation.check_lease(name, holder, ttl, writes)
-        given = validation.grant(self._leases.get(name), Lease(name, holder, self._last + 1, now + ttl), now, over)
+        given = validation.decide_lease(
+            self._leases.get(name), Lease(name, holder, self._last + 1, now + ttl), now, over
+        )
         if isinstance(given, Lease):
-            self._expect(writes, now)
+            self._check_versions(writes, now)
             self._last += 1
             self._leases[name] = given
-            self._plan_sweep()
+            self._schedule_sweep()
             if writes:
                 self._write_all(writes)
         return given
@@ -159,8 +163,8 @@ class MemoryStore:
         """The same lease, with that much time from now."""
         now = self._now()
         validation.check_lease(lease.name, lease.holder, ttl)
-        validation.hold(self._leases.get(lease.name), lease, now)
-        renewed = self._leases[lease.name] = validation.prolong(lease, now + ttl)
+        validation.check_lease_held(self._leases.get(lease.name), lease, now)
+        renewed = self._leases[lease.name] = validation.extend_lease(lease, now + ttl)
         return renewed
 
     async def release(self, lease: Lease) -> None:
@@ -177,47 +181,47 @@ class MemoryStore:
         self._now()
         return self._watchers.add(prefix, callback)
 
-    def _expect_end(self, key: str, expires: float) -> None:
-        queued = self._due.get(key)
+    def _queue_expiry(self, key: str, expires: float) -> None:
+        queued = self._queued_expiry.get(key)
         if queued is None or expires < queued:  # one that was put off is seen to when its entry comes up
-            self._due[key] = expires
+            self._queued_expiry[key] = expires
             heapq.heappush(self._queue, (expires, key))
-            if len(self._queue) > _SPARE + 2 * len(self._due):
-                self._queue = [(due, of) for of, due in self._due.items()]
+            if len(self._queue) > _QUEUE_SLACK + 2 * len(self._queued_expiry):
+                self._queue = [(due, of) for of, due in self._queued_expiry.items()]
                 heapq.heapify(self._queue)
-        self._plan_sweep()
+        self._schedule_sweep()
 
-    def _plan_sweep(self) -> None:
-        if self._sweep is None:
-            self._sweep = self._clock.call_at(self._clock.now() + SWEEP_EVERY, self._swept)
+    def _schedule_sweep(self) -> None:
+        if self._sweep_timer is None:
+            self._sweep_timer = self._clock.call_at(self._clock.now() + SWEEP_INTERVAL, self._run_sweep)
 
-    def _swept(self) -> None:
+    def _run_sweep(self) -> None:
         """Gives back the memory of all that has expired."""
-        self._sweep = None
+        self._sweep_timer = None
         now, before = self._clock.now(), len(self._homes)
         while self._queue and self._queue[0][0] <= now:
             due, key = heapq.heappop(self._queue)
-            if self._due.get(key) == due:
-                del self._due[key]
-                self._end(key, now)
+            if self._queued_expiry.get(key) == due:
+                del self._queued_expiry[key]
+                self._expire(key, now)
         self._leases = {name: lease for name, lease in self._leases.items() if lease.expires > now}
         if len(self._homes) < before / 2:  # a dictionary keeps the room that it once needed
-            self._homes, self._due = dict(self._homes), dict(self._due)
+            self._homes, self._queued_expiry = dict(self._homes), dict(self._queued_expiry)
         if self._queue or self._leases:
-            self._plan_sweep()
+            self._schedule_sweep()
 
-    def _end(self, key: str, now: float) -> None:
+    def _expire(self, key: str, now: float) -> None:
         """Forgets an item whose time has come, or queues it for the time that was put off to."""
-        kept = self._homes.get(home(key), _NOTHING)
+        kept = self._homes.get(home(key), _EMPTY_HOME)
         item = kept.get(key)
         if item is None or item.expires is None:
             return
         if item.expires > now:
-            self._expect_end(key, item.expires)
+            self._queue_expiry(key, item.expires)
             return
         del kept[key]
         if not kept:
             del self._homes[home(key)]
 
 
-_NOTHING: Final[dict[str, Item]] = {}
+_EMPTY_HOME: Final[dict[str, Item]] = {}

@@ -18,7 +18,7 @@ __all__ = ["IDENTITY", "get_or_create", "load_identity", "read_identity"]
 IDENTITY: Final = "store/identity"
 _SECRET_BYTES: Final = 32
 
-_read: Final = codec.json_decoder(StoreIdentity)
+_decode_record: Final = codec.json_decoder(StoreIdentity)
 
 
 async def get_or_create(store: Store, key: str, value: bytes) -> bytes:
@@ -35,19 +35,19 @@ async def get_or_create(store: Store, key: str, value: bytes) -> bytes:
 async def read_identity(store: Store) -> StoreIdentity | None:
     """Return the identity of a store, or None if it has none. Raises `StoreError`."""
     item = await store.get(IDENTITY)
-    return None if item is None else _decoded(item.value)
+    return None if item is None else _decode_identity(item.value)
 
 
 async def load_identity(store: Store, now: float) -> StoreIdentity:
     """Return the identity of a store; create it if there is none. `now` is the time on the store's clock. Raises
     `StoreError`."""
     made = StoreIdentity(token_hex(8), token_bytes(_SECRET_BYTES), now)
-    return _decoded(await get_or_create(store, IDENTITY, codec.to_json(made)))
+    return _decode_identity(await get_or_create(store, IDENTITY, codec.to_json(made)))
 
 
-def _decoded(value: bytes) -> StoreIdentity:
+def _decode_identity(value: bytes) -> StoreIdentity:
     try:
-        return _read(value)
+        return _decode_record(value)
     except codec.DecodeError as error:
         raise StoreUnusable(
             f"the record {IDENTITY!r} of the store cannot be read: {error}; stop all processes on it and "

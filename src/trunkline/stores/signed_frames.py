@@ -27,25 +27,25 @@ from typing import Final
 
 from msgspec import Struct
 
-from trunkline.stores.bus import MOST_NAME_CHARACTERS
+from trunkline.stores.bus import MAX_NAME_CHARACTERS
 from trunkline.stores.identity import StoreIdentity
 
-__all__ = ["ALL", "MOST_SENDERS", "OVERHEAD", "VERSION", "Frame", "FrameSigner", "Rejection"]
+__all__ = ["ALL", "MAX_SENDERS", "OVERHEAD", "VERSION", "Frame", "FrameSigner", "Rejection"]
 
 VERSION: Final = 1
 ALL: Final = ""
-MOST_SENDERS: Final = 4096
-_HEAD: Final = struct.Struct(f">B{MOST_NAME_CHARACTERS}s{MOST_NAME_CHARACTERS}sQ")
+MAX_SENDERS: Final = 4096
+_HEAD: Final = struct.Struct(f">B{MAX_NAME_CHARACTERS}s{MAX_NAME_CHARACTERS}sQ")
 _SIGNATURE: Final = 32  # bytes
 OVERHEAD: Final = _HEAD.size + _SIGNATURE
 
 
-def _padded(name: str) -> bytes:
-    return name.encode().ljust(MOST_NAME_CHARACTERS, b"\0")
+def _pad(name: str) -> bytes:
+    return name.encode().ljust(MAX_NAME_CHARACTERS, b"\0")
 
 
 _VERSION_BYTE: Final = bytes([VERSION])
-_TO_ALL: Final = _padded(ALL)
+_ALL_PADDED: Final = _pad(ALL)
 
 
 class Rejection(Enum):
@@ -71,8 +71,8 @@ class FrameSigner:
     """Sign the frames of one process, and verify those that it receives. One signer serves one opening of a bus."""
 
     def __init__(self, identity: StoreIdentity, name: str) -> None:
-        self._keyed = hmac.new(identity.key("bus frames"), digestmod="sha256")  # to copy it is cheaper than to make one
-        self._padded = _padded(name)
+        self._hmac = hmac.new(identity.key("bus frames"), digestmod="sha256")  # to copy it is cheaper than to make one
+        self._padded_name = _pad(name)
         self._number = 0
         self._last: dict[str, int] = {}  # numbers of the senders that this process has had frames from
         self._floor = 0  # unknown senders need a greater number
@@ -80,7 +80,7 @@ class FrameSigner:
     def sign(self, to: str, *parts: bytes) -> bytes:
         """Return the frame with this payload, for one process or for `ALL`."""
         self._number = max(self._number + 1, time.time_ns())
-        head = _HEAD.pack(VERSION, to.encode(), self._padded, self._number)
+        head = _HEAD.pack(VERSION, to.encode(), self._padded_name, self._number)
         signed = b"".join((head, *parts))
         return signed + self._signature(signed)
 
@@ -94,8 +94,8 @@ class FrameSigner:
         if not hmac.compare_digest(self._signature(whole[:-_SIGNATURE]), whole[-_SIGNATURE:]):
             return Rejection.FORGED
         _, receiver, padded, number = _HEAD.unpack_from(data)
-        for_all = receiver == _TO_ALL
-        if not for_all and receiver != self._padded:
+        for_all = receiver == _ALL_PADDED
+        if not for_all and receiver != self._padded_name:
             return Rejection.MISDIRECTED
         sender = padded.rstrip(b"\0").decode("ascii")
         last = self._last.get(sender)
@@ -107,12 +107,12 @@ class FrameSigner:
         return Frame(sender, data[_HEAD.size : -_SIGNATURE], for_all, fresh)
 
     def _signature(self, signed: bytes | memoryview) -> bytes:
-        mac = self._keyed.copy()
+        mac = self._hmac.copy()
         mac.update(signed)
         return mac.digest()
 
     def _remember(self, sender: str, number: int) -> None:
         self._last[sender] = number
-        if len(self._last) > MOST_SENDERS:
+        if len(self._last) > MAX_SENDERS:
             silent = min(self._last, key=self._last.__getitem__)
             self._floor = max(self._floor, self._last.pop(silent))

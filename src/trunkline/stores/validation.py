@@ -9,38 +9,40 @@ from typing import Any, Final, cast
 
 from trunkline.config import KIB, MIB
 from trunkline.errors import Conflict, Fenced, MisuseError
-from trunkline.stores.bus import MOST_MESSAGE_BYTES, MOST_NAME_CHARACTERS
+from trunkline.stores.bus import MAX_MESSAGE_BYTES, MAX_NAME_CHARACTERS
 from trunkline.stores.store import Delete, Held, Lease, Put, Write, home
 
 __all__ = [
-    "MOST_IN_A_PAGE",
-    "MOST_KEY_CHARACTERS",
-    "MOST_VALUE_BYTES",
-    "MOST_WRITES",
+    "MAX_KEY_CHARACTERS",
+    "MAX_PAGE_ITEMS",
+    "MAX_VALUE_BYTES",
+    "MAX_WRITES",
     "check_key",
     "check_lease",
+    "check_lease_held",
     "check_message",
     "check_page",
-    "check_process",
+    "check_process_name",
+    "check_version",
     "check_writes",
-    "expect",
-    "grant",
-    "hold",
-    "is_process",
-    "prolong",
+    "decide_lease",
+    "extend_lease",
+    "is_process_name",
 ]
 
-MOST_KEY_CHARACTERS: Final = KIB // 2
-MOST_VALUE_BYTES: Final = 64 * MIB  # larger than any message; whoever wants to keep more wants files
-MOST_WRITES: Final = 1000  # of one commit: for so long may everybody else have to wait
-MOST_IN_A_PAGE: Final = 1000
-_FAR: Final = 2**53  # versions and times below it are the same number everywhere
+MAX_KEY_CHARACTERS: Final = KIB // 2
+MAX_VALUE_BYTES: Final = 64 * MIB  # larger than any message; whoever wants to keep more wants files
+MAX_WRITES: Final = 1000  # of one commit: for so long may everybody else have to wait
+MAX_PAGE_ITEMS: Final = 1000
+_MAX_EXACT_NUMBER: Final = 2**53  # versions and times below it are the same number everywhere
 
-_CANNOT: Final = r"{}\x00-\x1f\x7f\ud800-\udfff\U0010ffff"  # the last comes after whatever starts with a text
-_PART: Final = rf"[^/{_CANNOT}]+"
+_FORBIDDEN_CHARACTERS: Final = (
+    r"{}\x00-\x1f\x7f\ud800-\udfff\U0010ffff"  # the last comes after whatever starts with a text
+)
+_PART: Final = rf"[^/{_FORBIDDEN_CHARACTERS}]+"
 _KEY: Final = re.compile(rf"{_PART}(?:/{_PART})+")
-_TEXT: Final = re.compile(rf"[^{_CANNOT}]*")
-_PROCESS: Final = re.compile(rf"[A-Za-z0-9-]{{1,{MOST_NAME_CHARACTERS}}}")
+_TEXT: Final = re.compile(rf"[^{_FORBIDDEN_CHARACTERS}]*")
+_PROCESS: Final = re.compile(rf"[A-Za-z0-9-]{{1,{MAX_NAME_CHARACTERS}}}")
 
 
 # --- what may be asked for ----------------------------------------------------------------------------
@@ -48,28 +50,28 @@ _PROCESS: Final = re.compile(rf"[A-Za-z0-9-]{{1,{MOST_NAME_CHARACTERS}}}")
 
 def check_key(key: str) -> None:
     """Raises `MisuseError` for a text that no key can be."""
-    if len(key) > MOST_KEY_CHARACTERS or not _KEY.fullmatch(key):
+    if len(key) > MAX_KEY_CHARACTERS or not _KEY.fullmatch(key):
         raise MisuseError(
             f"{key[:80]!r} is no key: a key has two or more parts with '/' between them, none of them empty, no braces "
-            f"and no control characters, and at most {MOST_KEY_CHARACTERS} characters; key_of() makes one of any texts"
+            f"and no control characters, and at most {MAX_KEY_CHARACTERS} characters; key_of() makes one of any texts"
         )
 
 
 def check_writes(writes: Sequence[Write], lease: str | None) -> None:
     """Raise `MisuseError` for writes that cannot be one commit, or not one with a lease of that name."""
-    if not 1 <= len(writes) <= MOST_WRITES:
-        raise MisuseError(f"a commit has 1 to {MOST_WRITES} writes, not {len(writes)}")
+    if not 1 <= len(writes) <= MAX_WRITES:
+        raise MisuseError(f"a commit has 1 to {MAX_WRITES} writes, not {len(writes)}")
     if len(writes) > 1 or lease is not None:
-        _check_together(writes, lease)
+        _check_one_home(writes, lease)
     for write in writes:
         check_key(write.key)
-        if write.version is not None and not 0 <= write.version < _FAR:
+        if write.version is not None and not 0 <= write.version < _MAX_EXACT_NUMBER:
             raise MisuseError(f"{write.version!r} is no version")
         if isinstance(write, Put):
             _check_value(write)
 
 
-def _check_together(writes: Sequence[Write], lease: str | None) -> None:
+def _check_one_home(writes: Sequence[Write], lease: str | None) -> None:
     homes = {home(write.key) for write in writes}
     if lease is not None:
         homes.add(home(lease))
@@ -82,9 +84,9 @@ def _check_together(writes: Sequence[Write], lease: str | None) -> None:
 def _check_value(write: Put) -> None:
     if not isinstance(cast("Any", write.value), bytes):
         raise MisuseError(f"the value of {write.key!r} must be bytes, not {type(write.value).__name__}")
-    if len(write.value) > MOST_VALUE_BYTES:
-        raise MisuseError(f"the value of {write.key!r} is larger than {MOST_VALUE_BYTES} bytes")
-    if write.expires is not None and not -_FAR < write.expires < _FAR:
+    if len(write.value) > MAX_VALUE_BYTES:
+        raise MisuseError(f"the value of {write.key!r} is larger than {MAX_VALUE_BYTES} bytes")
+    if write.expires is not None and not -_MAX_EXACT_NUMBER < write.expires < _MAX_EXACT_NUMBER:
         raise MisuseError(f"{write.expires!r} is no time; what never expires has None")
 
 
@@ -92,8 +94,8 @@ def check_page(prefix: str, after: str, limit: int) -> None:
     """Raises `MisuseError` for a page that there cannot be."""
     if not (_TEXT.fullmatch(prefix) and _TEXT.fullmatch(after)):
         raise MisuseError(f"no key starts with {prefix[:80]!r} or is {after[:80]!r}")
-    if not 1 <= limit <= MOST_IN_A_PAGE:
-        raise MisuseError(f"a page has 1 to {MOST_IN_A_PAGE} items, not {limit}")
+    if not 1 <= limit <= MAX_PAGE_ITEMS:
+        raise MisuseError(f"a page has 1 to {MAX_PAGE_ITEMS} items, not {limit}")
 
 
 def check_lease(name: str, holder: str, ttl: float, writes: Sequence[Write] = ()) -> None:
@@ -103,52 +105,52 @@ def check_lease(name: str, holder: str, ttl: float, writes: Sequence[Write] = ()
         raise MisuseError(
             f"{holder[:80]!r} cannot hold a lease: its name has braces or control characters, or is empty"
         )
-    if not 0 < ttl < _FAR:
+    if not 0 < ttl < _MAX_EXACT_NUMBER:
         raise MisuseError(f"a lease needs some time and has an end, unlike {ttl!r} s")
     if writes:
         check_writes(writes, name)
 
 
-def is_process(name: str) -> bool:
+def is_process_name(name: str) -> bool:
     """Whether a text can be a name on a bus."""
     return _PROCESS.fullmatch(name) is not None
 
 
-def check_process(name: str) -> None:
+def check_process_name(name: str) -> None:
     """Raises `MisuseError` for a text that is no name on a bus."""
-    if not is_process(name):
-        raise MisuseError(f"{name[:80]!r} is no name: it has 1 to {MOST_NAME_CHARACTERS} letters, digits and dashes")
+    if not is_process_name(name):
+        raise MisuseError(f"{name[:80]!r} is no name: it has 1 to {MAX_NAME_CHARACTERS} letters, digits and dashes")
 
 
 def check_message(message: bytes) -> None:
     """Raises `MisuseError` for a message that no bus could carry."""
-    if len(message) > MOST_MESSAGE_BYTES:
-        raise MisuseError(f"a message on a bus has at most {MOST_MESSAGE_BYTES} bytes; send it in pieces")
+    if len(message) > MAX_MESSAGE_BYTES:
+        raise MisuseError(f"a message on a bus has at most {MAX_MESSAGE_BYTES} bytes; send it in pieces")
 
 
 # --- what is decided ----------------------------------------------------------------------------------
 
 
-def expect(write: Put | Delete, found: int) -> None:
+def check_version(write: Put | Delete, found: int) -> None:
     """Raises `Conflict` if a write was made for another version than the one that is there."""
     if write.version is not None and write.version != found:
         raise Conflict(write.key, write.version, found)
 
 
-def grant(current: Lease | None, wanted: Lease, now: float, over: int | None = None) -> Lease | Held:
+def decide_lease(current: Lease | None, requested: Lease, now: float, over: int | None = None) -> Lease | Held:
     """Who has a lease when somebody asks for it: whoever has it and has time left, unless that is the one who is asked
     for it over; or else whoever asks."""
-    if current is None or current.expires <= now or current.holder == wanted.holder or current.token == over:
-        return wanted
+    if current is None or current.expires <= now or current.holder == requested.holder or current.token == over:
+        return requested
     return Held(current.holder, current.expires, current.token)
 
 
-def hold(current: Lease | None, lease: Lease, now: float) -> None:
+def check_lease_held(current: Lease | None, lease: Lease, now: float) -> None:
     """Raises `Fenced` if a lease is lost."""
     if current is None or current.token != lease.token or current.expires <= now:
         raise Fenced(lease.name, lease.token)
 
 
-def prolong(lease: Lease, expires: float) -> Lease:
+def extend_lease(lease: Lease, expires: float) -> Lease:
     """The same lease until later."""
     return Lease(lease.name, lease.holder, lease.token, expires)

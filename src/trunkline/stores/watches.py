@@ -12,20 +12,20 @@ class Watchers:
     """The watches of one store."""
 
     def __init__(self) -> None:
-        self._watches: dict[int, _Watch] = {}
-        self._changed: set[str] | None = set()  # None: anything may have
+        self._watches: dict[int, _RegisteredWatch] = {}
+        self._changed_keys: set[str] | None = set()  # None: anything may have
         self._scheduled = False
 
     def __bool__(self) -> bool:
         return bool(self._watches)
 
-    def add(self, prefix: str, callback: Changed) -> "_Watch":
+    def add(self, prefix: str, callback: Changed) -> "_RegisteredWatch":
         """One more watch."""
-        watch = _Watch(self, prefix, callback)
+        watch = _RegisteredWatch(self, prefix, callback)
         self._watches[id(watch)] = watch
         return watch
 
-    def remove(self, watch: "_Watch") -> None:
+    def remove(self, watch: "_RegisteredWatch") -> None:
         """One watch less."""
         self._watches.pop(id(watch), None)
 
@@ -38,22 +38,22 @@ class Watchers:
         if not self._watches:
             return
         if keys is None:
-            self._changed = None
-        elif self._changed is not None:
-            self._changed.update(keys)
+            self._changed_keys = None
+        elif self._changed_keys is not None:
+            self._changed_keys.update(keys)
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._tell)
 
     def _tell(self) -> None:
         self._scheduled = False
-        changed, self._changed = self._changed, set()
+        changed, self._changed_keys = self._changed_keys, set()
         for watch in list(self._watches.values()):
             if id(watch) in self._watches:  # one that was called may have closed another
-                self._tell_one(watch, changed)
+                self._call_watch(watch, changed)
 
     @staticmethod
-    def _tell_one(watch: "_Watch", changed: set[str] | None) -> None:
+    def _call_watch(watch: "_RegisteredWatch", changed: set[str] | None) -> None:
         concerned = None if changed is None else frozenset(key for key in changed if key.startswith(watch.prefix))
         if concerned is not None and not concerned:
             return
@@ -64,7 +64,7 @@ class Watchers:
             asyncio.get_running_loop().call_exception_handler(context)
 
 
-class _Watch:
+class _RegisteredWatch:
     """A watch that is kept until it is closed."""
 
     __slots__ = ("_watchers", "callback", "prefix")

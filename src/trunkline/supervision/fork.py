@@ -10,13 +10,13 @@ import traceback
 from collections.abc import Callable, Generator
 from typing import Any, Final
 
-__all__ = ["Signals", "fork", "left"]
+__all__ = ["SignalQueue", "fork", "poll_exit_code"]
 
-_HEARD: Final = ("SIGINT", "SIGTERM", "SIGCHLD")
-_FAILED: Final = 1
+_HANDLED_SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGCHLD")
+_EXIT_FAILURE: Final = 1
 
 
-class Signals:
+class SignalQueue:
     """Signals that were sent to this process, to be looked at when there is time."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Signals:
     @contextlib.contextmanager
     def heard(self) -> Generator[None]:
         """Signals are noted instead of ending the process."""
-        before = {number: signal.signal(number, self._note) for number in map(_number, _HEARD)}
+        before = {number: signal.signal(number, self._record) for number in map(_signal_number, _HANDLED_SIGNALS)}
         waker = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         try:
             yield
@@ -38,8 +38,8 @@ class Signals:
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
             self.close()
 
-    def _note(self, number: int, _: Any) -> None:
-        if number != _number("SIGCHLD"):
+    def _record(self, number: int, _: Any) -> None:
+        if number != _signal_number("SIGCHLD"):
             self._caught.append(number)
 
     def fileno(self) -> int:
@@ -67,28 +67,28 @@ def fork(child: Callable[[], int]) -> int:
     There Ctrl+C means nothing, since a terminal says it to all processes, and who has forked it sees to its end."""
     for stream in (sys.stdout, sys.stderr):
         _flush(stream)  # or it would be written twice
-    held = {_number(name) for name in _HEARD}
+    held = {_signal_number(name) for name in _HANDLED_SIGNALS}
     signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:
         pid = os.fork()
         if pid == 0:
-            _live(child, held)
+            _run_child(child, held)
         return pid
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
 
 
-def _live(child: Callable[[], int], held: set[int]) -> None:
-    code = _FAILED
+def _run_child(child: Callable[[], int], held: set[int]) -> None:
+    code = _EXIT_FAILURE
     try:
         signal.set_wakeup_fd(-1)
         for number in held:
             signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, _nothing)
+        signal.signal(signal.SIGINT, _ignore_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
         code = child()
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else _FAILED if end.code else 0
+        code = end.code if isinstance(end.code, int) else _EXIT_FAILURE if end.code else 0
     except BaseException:  # noqa: BLE001 - nobody else is there to tell
         traceback.print_exc()
     finally:
@@ -102,15 +102,15 @@ def _flush(stream: Any) -> None:
         stream.flush()
 
 
-def _nothing(_: int, __: Any) -> None:
+def _ignore_signal(_: int, __: Any) -> None:
     """Unlike a signal that is ignored, this is not passed on to what a handler starts."""
 
 
-def _number(name: str) -> int:
+def _signal_number(name: str) -> int:
     return signal.Signals[name]
 
 
-def left(pid: int) -> int | None:
+def poll_exit_code(pid: int) -> int | None:
     """What a process of ours has ended with, below zero if by a signal; None if it has not."""
     try:
         found, status = os.waitpid(pid, os.WNOHANG)

@@ -12,34 +12,46 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-__all__ = ["CONNECTION", "END", "KEPT", "NOT_KEPT", "STATE", "TABLE", "Line", "ticket_of", "with_ticket"]
+__all__ = [
+    "ACCEPTED",
+    "CONNECTION",
+    "DECLINED",
+    "SHUTDOWN",
+    "STATE",
+    "TABLE",
+    "IpcChannel",
+    "decode_ticket",
+    "encode_ticket",
+]
 
 CONNECTION: Final = b"C"
 TABLE: Final = b"T"
-END: Final = b"E"
+SHUTDOWN: Final = b"E"
 STATE: Final = b"B"
-KEPT: Final = b"K"
-NOT_KEPT: Final = b"N"
+ACCEPTED: Final = b"K"
+DECLINED: Final = b"N"
 
 _LENGTH: Final = struct.Struct("!I")
 _TICKET: Final = struct.Struct("!Qd")
-_READ: Final = 64 * 1024
-_DESCRIPTORS: Final = 16  # that one read may bring
-_CLOSED_ON_EXEC: Final[int] = getattr(socket, "MSG_CMSG_CLOEXEC", 0)  # from the very beginning, where that is known
-_ROOM: Final = socket.CMSG_SPACE(_DESCRIPTORS * array.array("i").itemsize) if hasattr(socket, "CMSG_SPACE") else 0
+_READ_SIZE: Final = 64 * 1024
+_MAX_DESCRIPTORS: Final = 16  # that one read may bring
+_CLOEXEC_FLAG: Final[int] = getattr(socket, "MSG_CMSG_CLOEXEC", 0)  # from the very beginning, where that is known
+_ANCILLARY_SIZE: Final = (
+    socket.CMSG_SPACE(_MAX_DESCRIPTORS * array.array("i").itemsize) if hasattr(socket, "CMSG_SPACE") else 0
+)
 
 
-def with_ticket(ticket: int, at: float = 0.0) -> bytes:
+def encode_ticket(ticket: int, at: float = 0.0) -> bytes:
     """A ticket, and when it was given out."""
     return _TICKET.pack(ticket, at)
 
 
-def ticket_of(body: bytes) -> tuple[int, float]:
+def decode_ticket(body: bytes) -> tuple[int, float]:
     """The same, read."""
     return _TICKET.unpack(body)
 
 
-class Line:
+class IpcChannel:
     """One end of the pair. It never waits."""
 
     def __init__(self, end: socket.socket) -> None:
@@ -55,17 +67,17 @@ class Line:
         """Whether all that was said has left."""
         return not self._unsent
 
-    def say(self, kind: bytes, body: bytes = b"") -> None:
+    def send(self, kind: bytes, body: bytes = b"") -> None:
         """Says something, as soon as the other end reads."""
-        self._unsent += _framed(kind, body)
+        self._unsent += _encode_frame(kind, body)
         self.flush()
 
-    def hand(self, kind: bytes, body: bytes, descriptors: Sequence[int]) -> bool:
+    def send_descriptors(self, kind: bytes, body: bytes, descriptors: Sequence[int]) -> bool:
         """Says something and passes descriptors on; False if that cannot be done now, and then nothing has left."""
         self.flush()
         if self._unsent or self.ended:
             return False
-        frame = _framed(kind, body)
+        frame = _encode_frame(kind, body)
         try:
             sent = socket.send_fds(self.socket, [frame], descriptors)
         except OSError:  # nobody reads, or nobody is there: that is told elsewhere
@@ -85,7 +97,7 @@ class Line:
 
     def heard(self) -> Iterator[tuple[bytes, bytes]]:
         """What has been said since: kinds, and what goes with each."""
-        while self._receive():
+        while self._read_socket():
             yield from self._frames()
 
     def descriptor(self) -> int | None:
@@ -93,9 +105,9 @@ class Line:
         on, since this process has no descriptor left."""
         return self._descriptors.popleft() if self._descriptors else None
 
-    def _receive(self) -> bool:
+    def _read_socket(self) -> bool:
         try:
-            data, beside, flags, _ = self.socket.recvmsg(_READ, _ROOM, _CLOSED_ON_EXEC)
+            data, beside, flags, _ = self.socket.recvmsg(_READ_SIZE, _ANCILLARY_SIZE, _CLOEXEC_FLAG)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
@@ -131,5 +143,5 @@ class Line:
         self._descriptors.clear()
 
 
-def _framed(kind: bytes, body: bytes) -> bytes:
+def _encode_frame(kind: bytes, body: bytes) -> bytes:
     return b"".join((_LENGTH.pack(len(body) + 1), kind, body))

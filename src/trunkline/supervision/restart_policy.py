@@ -8,26 +8,35 @@ from msgspec import Struct
 
 from trunkline.config import Settings
 
-__all__ = ["Again", "Decision", "GiveUp", "History", "Policy", "ended", "failed", "lost"]
+__all__ = [
+    "Decision",
+    "GiveUp",
+    "History",
+    "RestartPolicy",
+    "RetryAfter",
+    "after_failure",
+    "after_loss",
+    "after_worker_exit",
+]
 
 
-class Policy(Struct, frozen=True):
+class RestartPolicy(Struct, frozen=True):
     """How often, and how patiently."""
 
     max_retries: int | None = None  # attempts in a row; None: as many as it takes
     first: float = 1.0  # seconds before the second attempt
-    longest: float = 30.0
+    max_delay: float = 30.0
     jitter: float = 0.0  # the share of a wait that chance may add
     intensity: int = 5  # losses that are made good in a period
     period: float = 60.0
 
     @classmethod
-    def of(cls, settings: Settings) -> "Policy":
+    def of(cls, settings: Settings) -> "RestartPolicy":
         """The policy that settings ask for."""
         return cls(
             max_retries=settings.max_retries if settings.auto_reconnect else 0,
             first=settings.backoff_first,
-            longest=settings.backoff_longest,
+            max_delay=settings.backoff_longest,
             jitter=settings.backoff_jitter,
             intensity=settings.restart_intensity,
             period=settings.restart_period,
@@ -45,7 +54,7 @@ class History(Struct, frozen=True):
         return History(self.losses)
 
 
-class Again(Struct, frozen=True):
+class RetryAfter(Struct, frozen=True):
     """Try again, after so many seconds."""
 
     after: float
@@ -58,10 +67,10 @@ class GiveUp(Struct, frozen=True):
     degraded: bool  # lost too often, rather than not found again
 
 
-Decision = Again | GiveUp
+Decision = RetryAfter | GiveUp
 
 
-def lost(history: History, policy: Policy, now: float) -> tuple[History, Decision]:
+def after_loss(history: History, policy: RestartPolicy, now: float) -> tuple[History, Decision]:
     """Something that ran has ended."""
     losses = (*(when for when in history.losses if now - when < policy.period), now)
     history = History(losses)
@@ -70,25 +79,27 @@ def lost(history: History, policy: Policy, now: float) -> tuple[History, Decisio
     if len(losses) > policy.intensity:
         why = f"it was lost {len(losses)} times within {policy.period:g} s, and {policy.intensity} is the most"
         return history, GiveUp(why, degraded=True)
-    return history, Again(0.0)
+    return history, RetryAfter(0.0)
 
 
-def failed(history: History, policy: Policy, chance: float = 0.0) -> tuple[History, Decision]:
+def after_failure(history: History, policy: RestartPolicy, chance: float = 0.0) -> tuple[History, Decision]:
     """An attempt has failed. `chance` is a number from 0 to 1."""
     attempts = history.attempts + 1
     history = History(history.losses, attempts)
     if policy.max_retries is not None and attempts >= policy.max_retries:
         return history, GiveUp(f"{attempts} attempts in a row have failed", degraded=False)
-    wait = min(policy.first * 2.0 ** min(attempts - 1, 64), policy.longest)
-    return history, Again(wait * (1 + policy.jitter * chance))
+    wait = min(policy.first * 2.0 ** min(attempts - 1, 64), policy.max_delay)
+    return history, RetryAfter(wait * (1 + policy.jitter * chance))
 
 
-def ended(history: History, policy: Policy, now: float, *, served: bool, well: bool) -> tuple[History, Decision]:
+def after_worker_exit(
+    history: History, policy: RestartPolicy, now: float, *, served: bool, clean: bool
+) -> tuple[History, Decision]:
     """A worker has ended. If it has served, another one is started at once, and one that has ended well is no loss; if
     it never has, that is an attempt that failed, and a loss."""
-    if served and well:
-        return history, Again(0.0)
-    after, decision = lost(history, policy, now)
+    if served and clean:
+        return history, RetryAfter(0.0)
+    after, decision = after_loss(history, policy, now)
     if served or isinstance(decision, GiveUp):
         return after, decision
-    return failed(History(after.losses, history.attempts), policy)
+    return after_failure(History(after.losses, history.attempts), policy)

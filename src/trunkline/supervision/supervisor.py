@@ -16,32 +16,32 @@ from typing import Final
 
 from msgspec import Struct
 
-from trunkline.fdlimit import Reserve
-from trunkline.supervision.fd_dispatch import Handing
-from trunkline.supervision.fork import Signals, fork, left
-from trunkline.supervision.ipc import END, KEPT, NOT_KEPT, STATE, TABLE, Line, ticket_of
-from trunkline.supervision.restart_policy import GiveUp, History, Policy, ended, failed
-from trunkline.supervision.worker_table import BEAT, Rota
+from trunkline.fdlimit import DescriptorReserve
+from trunkline.supervision.fd_dispatch import ConnectionDispatcher
+from trunkline.supervision.fork import SignalQueue, fork, poll_exit_code
+from trunkline.supervision.ipc import ACCEPTED, DECLINED, SHUTDOWN, STATE, TABLE, IpcChannel, decode_ticket
+from trunkline.supervision.restart_policy import GiveUp, History, RestartPolicy, after_failure, after_worker_exit
+from trunkline.supervision.worker_table import HEARTBEAT_INTERVAL, WorkerTable
 
-__all__ = ["GIVEN_UP", "Plan", "Supervisor"]
+__all__ = ["GIVE_UP_EXIT_CODE", "Supervisor", "SupervisorOptions"]
 
-GIVEN_UP: Final = 86
+GIVE_UP_EXIT_CODE: Final = 86
 """What the supervisor ends with if workers end too often."""
 
-_KILLED: Final = 128  # and the number of the signal, as shells have it
+_SIGNAL_EXIT_BASE: Final = 128  # and the number of the signal, as shells have it
 
-Work = Callable[[int, socket.socket], int]
+WorkerMain = Callable[[int, socket.socket], int]
 """What a worker does: it is given its number and its end of the line, and gives what it ends with."""
 
 
-class Plan(Struct, frozen=True):
+class SupervisorOptions(Struct, frozen=True):
     """How many workers, and what is done about those that end, or do not."""
 
     workers: int
-    policy: Policy
+    policy: RestartPolicy
     silence: float | None  # seconds, after which a worker is killed
     end: float | None  # seconds that workers have to end in good order
-    overran: int  # what the process ends with if one of them had to be killed then
+    overrun_exit_code: int  # what the process ends with if one of them had to be killed then
 
 
 class Supervisor:
@@ -49,104 +49,106 @@ class Supervisor:
 
     def __init__(
         self,
-        places: Sequence[socket.socket],
-        work: Work,
-        plan: Plan,
-        reserve: Reserve,
-        say: Callable[[str], None],
+        listeners: Sequence[socket.socket],
+        worker_main: WorkerMain,
+        options: SupervisorOptions,
+        reserve: DescriptorReserve,
+        report: Callable[[str], None],
     ) -> None:
         """`places` are listened at already; they are the supervisor's to close. Connections that no worker has taken
         yet leave `reserve` free. `say` tells a person."""
-        self._work = work
-        self._plan = plan
-        self._say = say
-        self._rota = Rota(plan.workers)
+        self._worker_main = worker_main
+        self._options = options
+        self._report = report
+        self._table = WorkerTable(options.workers)
         self._history = History()
-        self._signals = Signals()
+        self._signals = SignalQueue()
         self._selector = selectors.DefaultSelector()
         self._pids: dict[int, int] = {}  # of the workers that are there
-        self._lines: dict[int, Line] = {}  # to them
-        self._handing = Handing(places, self._rota, self._lines, self._selector, reserve=reserve, say=say)
-        self._due: dict[int, float] = {}  # workers that are started then
-        self._told: tuple[str, ...] = ()
+        self._lines: dict[int, IpcChannel] = {}  # to them
+        self._dispatcher = ConnectionDispatcher(
+            listeners, self._table, self._lines, self._selector, reserve=reserve, report=report
+        )
+        self._restarts: dict[int, float] = {}  # workers that are started then
+        self._sent_states: tuple[str, ...] = ()
         self._opened: Callable[[], None] | None = None
-        self._ends_by: float | None = None
-        self._ending = False
-        self._codes: list[int] = []
+        self._shutdown_deadline: float | None = None
+        self._shutting_down = False
+        self._exit_codes: list[int] = []
 
-    def run(self, opened: Callable[[], None]) -> int:
+    def run(self, on_ready: Callable[[], None]) -> int:
         """Runs; gives what the process should end with. `opened` is called when the first worker is ready."""
-        self._opened = opened
+        self._opened = on_ready
         with self._signals.heard():
-            self._selector.register(self._signals, selectors.EVENT_READ, self._signalled)
+            self._selector.register(self._signals, selectors.EVENT_READ, self._on_signal)
             try:
-                for number in range(self._plan.workers):
-                    self._start(number)
-                while self._pids or self._due:
-                    self._turn()
+                for number in range(self._options.workers):
+                    self._start_worker(number)
+                while self._pids or self._restarts:
+                    self._run_once()
             finally:
-                self._kill()
-                self._let_go()
-        return max(self._codes, default=0)
+                self._kill_all()
+                self._release()
+        return max(self._exit_codes, default=0)
 
     # --- one turn ----------------------------------------------------------------------------------
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         """Sleeps, looks at the clock, hears, and judges: in this order, since whoever was silent until then has to have
         been heard, even if this process itself has stood still for a while."""
-        wait = min([BEAT, *(at - time.monotonic() for at in self._due.values())])
+        wait = min([HEARTBEAT_INTERVAL, *(at - time.monotonic() for at in self._restarts.values())])
         self._selector.select(max(wait, 0.0))
         now = time.monotonic()
         for key, _ in self._selector.select(0):
             key.data()
         for number in list(self._pids):
             self._reap(number)
-        self._rid_of_silent(now)
-        self._start_due(now)
+        self._kill_silent_workers(now)
+        self._start_due_workers(now)
         self._tell(now)
-        self._handing.look(now)
-        if self._ends_by is not None and now >= self._ends_by:
-            self._cut_off()
+        self._dispatcher.look(now)
+        if self._shutdown_deadline is not None and now >= self._shutdown_deadline:
+            self._kill_overdue_workers()
 
-    def _signalled(self) -> None:
+    def _on_signal(self) -> None:
         for number in self._signals.taken():
-            if self._ending:
-                self._kill()
-                self._codes = [_KILLED + number]
+            if self._shutting_down:
+                self._kill_all()
+                self._exit_codes = [_SIGNAL_EXIT_BASE + number]
             else:
-                self._end()
+                self._shut_down()
 
-    def _rid_of_silent(self, now: float) -> None:
-        for number in self._rota.hopeless(now, self._plan.silence):
+    def _kill_silent_workers(self, now: float) -> None:
+        for number in self._table.hopeless(now, self._options.silence):
             if number in self._pids:
-                self._say(f"worker {number} has said nothing for {self._plan.silence:g} s, and is killed")
-                _kill(self._pids[number])
-                self._rota.ended(number)
+                self._report(f"worker {number} has said nothing for {self._options.silence:g} s, and is killed")
+                _kill_process(self._pids[number])
+                self._table.ended(number)
 
-    def _start_due(self, now: float) -> None:
-        for number, at in list(self._due.items()):
+    def _start_due_workers(self, now: float) -> None:
+        for number, at in list(self._restarts.items()):
             if now >= at:
-                del self._due[number]
-                self._start(number)
+                del self._restarts[number]
+                self._start_worker(number)
 
     def _tell(self, now: float) -> None:
         """Tells all workers how they stand, if that has changed."""
-        table = self._rota.table(now)
-        if table != self._told:
-            self._told = table
+        table = self._table.states(now)
+        if table != self._sent_states:
+            self._sent_states = table
             for line in self._lines.values():
-                line.say(TABLE, _written(table))
+                line.send(TABLE, _encode_states(table))
 
     # --- workers -----------------------------------------------------------------------------------
 
-    def _start(self, number: int) -> None:
+    def _start_worker(self, number: int) -> None:
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
             self._postpone(number, error)
             return
         try:
-            pid = fork(partial(self._become, number, theirs, ours))
+            pid = fork(partial(self._run_worker, number, theirs, ours))
         except OSError as error:
             ours.close()
             self._postpone(number, error)
@@ -154,54 +156,54 @@ class Supervisor:
         finally:
             theirs.close()
         self._pids[number] = pid
-        line = self._lines[number] = Line(ours)
-        self._selector.register(ours, selectors.EVENT_READ, partial(self._heard, number))
+        line = self._lines[number] = IpcChannel(ours)
+        self._selector.register(ours, selectors.EVENT_READ, partial(self._on_worker_message, number))
         now = time.monotonic()
-        self._rota.started(number, now)
-        line.say(TABLE, _written(self._rota.table(now)))  # before it can be asked
+        self._table.started(number, now)
+        line.send(TABLE, _encode_states(self._table.states(now)))  # before it can be asked
 
     def _postpone(self, number: int, error: OSError) -> None:
         """Try again later to start a worker for which the system has no descriptor or no process left. Raises the error
         if no worker has ever been ready."""
         if self._opened is not None:
             raise error
-        self._history, decision = failed(self._history, self._plan.policy)
+        self._history, decision = after_failure(self._history, self._options.policy)
         if isinstance(decision, GiveUp):
-            self._say(f"worker {number} cannot be started: {error.strerror}; all end: {decision.why}")
-            self._end(GIVEN_UP)
+            self._report(f"worker {number} cannot be started: {error.strerror}; all end: {decision.why}")
+            self._shut_down(GIVE_UP_EXIT_CODE)
             return
-        self._say(f"worker {number} cannot be started: {error.strerror}; tried again in {decision.after:g} s")
-        self._due[number] = time.monotonic() + decision.after
+        self._report(f"worker {number} cannot be started: {error.strerror}; tried again in {decision.after:g} s")
+        self._restarts[number] = time.monotonic() + decision.after
 
-    def _become(self, number: int, theirs: socket.socket, ours: socket.socket) -> int:
+    def _run_worker(self, number: int, theirs: socket.socket, ours: socket.socket) -> int:
         """A new process: it keeps nothing of its supervisor's but its end of the line."""
         ours.close()
         self._selector.close()
         self._signals.close()
         for line in self._lines.values():
             line.close()
-        self._handing.forget()
-        return self._work(number, theirs)
+        self._dispatcher.forget()
+        return self._worker_main(number, theirs)
 
-    def _heard(self, number: int) -> None:
+    def _on_worker_message(self, number: int) -> None:
         line, now = self._lines.get(number), time.monotonic()
         if line is None:
             return
         for kind, body in line.heard():
             if kind == STATE:
-                served = self._rota.served(number)
-                self._rota.heard(number, now, body.decode())
-                if not served and self._rota.served(number):
-                    self._ready()
-            elif kind in {KEPT, NOT_KEPT}:
-                self._handing.answered(number, ticket_of(body)[0], kept=kind == KEPT)
+                served = self._table.served(number)
+                self._table.heard(number, now, body.decode())
+                if not served and self._table.served(number):
+                    self._on_worker_ready()
+            elif kind in {ACCEPTED, DECLINED}:
+                self._dispatcher.answered(number, decode_ticket(body)[0], accepted=kind == ACCEPTED)
         line.flush()
         if line.ended and line.socket in self._selector.get_map():
             self._selector.unregister(line.socket)
-            self._rota.ended(number)
-            _kill(self._pids[number])  # it is at its end, or of no use any more
+            self._table.ended(number)
+            _kill_process(self._pids[number])  # it is at its end, or of no use any more
 
-    def _ready(self) -> None:
+    def _on_worker_ready(self) -> None:
         """A worker is ready that was not before."""
         self._history = self._history.succeeded()
         if self._opened is not None:
@@ -209,90 +211,90 @@ class Supervisor:
             self._opened = None
 
     def _reap(self, number: int) -> None:
-        code = left(self._pids[number])
+        code = poll_exit_code(self._pids[number])
         if code is None:
             return
-        self._heard(number)  # its last words
+        self._on_worker_message(number)  # its last words
         line = self._lines.pop(number)
         with contextlib.suppress(KeyError):
             self._selector.unregister(line.socket)
         line.close()
-        for ticket in self._rota.ended(number):
-            self._rota.settled(ticket)
+        for ticket in self._table.ended(number):
+            self._table.settled(ticket)
         self._ended(number, self._pids.pop(number), code)
 
     def _ended(self, number: int, pid: int, code: int) -> None:
         """Has a worker started again, or ends all of it."""
-        if self._ending:
-            self._codes.append(0 if code == -signal.SIGTERM else _code(code))
+        if self._shutting_down:
+            self._exit_codes.append(0 if code == -signal.SIGTERM else _exit_code(code))
             return
-        served = self._rota.served(number)
-        how = f"worker {number} (process {pid}) {_ended_with(code)}"
+        served = self._table.served(number)
+        how = f"worker {number} (process {pid}) {_describe_exit(code)}"
         if not served and self._opened is not None and code >= 0:
-            self._say(f"{how} before anybody was ready")
-            self._end(_code(code) or 1)
+            self._report(f"{how} before anybody was ready")
+            self._shut_down(_exit_code(code) or 1)
             return
-        self._history, decision = ended(
-            self._history, self._plan.policy, time.monotonic(), served=served, well=code == 0
+        self._history, decision = after_worker_exit(
+            self._history, self._options.policy, time.monotonic(), served=served, clean=code == 0
         )
         if isinstance(decision, GiveUp):
-            self._say(f"{how}; workers are not started again, and all end: {decision.why}")
-            self._end(GIVEN_UP)
+            self._report(f"{how}; workers are not started again, and all end: {decision.why}")
+            self._shut_down(GIVE_UP_EXIT_CODE)
             return
         again = f"in {decision.after:g} s" if decision.after else "at once"
-        self._say(f"{how}, and is started again {again}")
-        self._due[number] = time.monotonic() + decision.after
+        self._report(f"{how}, and is started again {again}")
+        self._restarts[number] = time.monotonic() + decision.after
 
     # --- the end -----------------------------------------------------------------------------------
 
-    def _end(self, code: int = 0) -> None:
+    def _shut_down(self, code: int = 0) -> None:
         """Takes nothing in any more, and has every worker end in good order."""
-        self._ending = True
-        self._codes.append(code)
-        self._due.clear()
-        self._handing.close()
+        self._shutting_down = True
+        self._exit_codes.append(code)
+        self._restarts.clear()
+        self._dispatcher.close()
         for line in self._lines.values():
-            line.say(END)
-        if self._plan.end is not None:
-            self._ends_by = time.monotonic() + self._plan.end
+            line.send(SHUTDOWN)
+        if self._options.end is not None:
+            self._shutdown_deadline = time.monotonic() + self._options.end
 
-    def _cut_off(self) -> None:
+    def _kill_overdue_workers(self) -> None:
         for number in self._pids:
-            self._say(f"worker {number} did not end in time, and is killed")
-            self._codes.append(self._plan.overran)
-        self._kill()
+            self._report(f"worker {number} did not end in time, and is killed")
+            self._exit_codes.append(self._options.overrun_exit_code)
+        self._kill_all()
 
-    def _kill(self) -> None:
+    def _kill_all(self) -> None:
         """Ends the workers that are left, at once."""
         for pid in self._pids.values():
-            _kill(pid)
+            _kill_process(pid)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
         for line in self._lines.values():
             line.close()
         self._pids.clear()
         self._lines.clear()
-        self._due.clear()
+        self._restarts.clear()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._selector.close()
-        self._handing.forget()
+        self._dispatcher.forget()
 
 
-def _written(table: Sequence[str]) -> bytes:
+def _encode_states(table: Sequence[str]) -> bytes:
     return " ".join(table).encode()
 
 
-def _kill(pid: int) -> None:
+def _kill_process(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
 
-def _code(code: int) -> int:
-    return code if code >= 0 else _KILLED - code
+def _exit_code(code: int) -> int:
+    return code if code >= 0 else _SIGNAL_EXIT_BASE - code
 
 
-def _ended_with(code: int) -> str:
+def _describe_exit(code: int) -> str:
     if code >= 0:
         return f"ended with {code}"
     try:

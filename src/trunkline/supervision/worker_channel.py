@@ -13,60 +13,72 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from trunkline.fdlimit import Notice, Reserve
-from trunkline.supervision.ipc import CONNECTION, END, KEPT, NOT_KEPT, STATE, TABLE, Line, ticket_of, with_ticket
-from trunkline.supervision.worker_table import BEAT, FULL, LATE, STARTING, TAKING
+from trunkline.fdlimit import DescriptorReserve, LogThrottle
+from trunkline.supervision.ipc import (
+    ACCEPTED,
+    CONNECTION,
+    DECLINED,
+    SHUTDOWN,
+    STATE,
+    TABLE,
+    IpcChannel,
+    decode_ticket,
+    encode_ticket,
+)
+from trunkline.supervision.worker_table import ACCEPTING_STATES, FULL, HEARTBEAT_INTERVAL, STALE_AFTER, STARTING
 
-__all__ = ["Post"]
+__all__ = ["WorkerChannel"]
 
 _log: Final = logging.getLogger("trunkline")
 
 
-class Post:
+class WorkerChannel:
     """Where a worker stands."""
 
-    def __init__(self, number: int, end: socket.socket, state: Callable[[], str], reserve: Reserve) -> None:
+    def __init__(
+        self, number: int, ipc_socket: socket.socket, state: Callable[[], str], reserve: DescriptorReserve
+    ) -> None:
         """`state` says how the worker stands, once it takes connections, for which `reserve` must be left free."""
         self.number = number
         self._reserve = reserve
         self._full = False
-        self._notice = Notice()
-        self._line = Line(end)
+        self._log_throttle = LogThrottle()
+        self._line = IpcChannel(ipc_socket)
         self._table: list[str] = []
-        self._state_then = state
+        self._worker_state = state
         self._begun = False
         self._take: Callable[[socket.socket], None] | None = None
-        self._end: Callable[[], Any] = lambda: None
+        self._on_shutdown: Callable[[], Any] = lambda: None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._next: asyncio.TimerHandle | None = None
+        self._heartbeat_timer: asyncio.TimerHandle | None = None
 
     @property
     def orphaned(self) -> bool:
         """Whether the supervisor is gone."""
         return self._line.ended
 
-    def open(self, end: Callable[[], Any]) -> None:
+    def open(self, on_shutdown: Callable[[], Any]) -> None:
         """Listens to the supervisor from now on, on the running loop. `end` is called when the worker is to end."""
         self._loop = asyncio.get_running_loop()
-        self._end = end
-        self._loop.add_reader(self._line.socket, self._heard)
-        self._beat()
+        self._on_shutdown = on_shutdown
+        self._loop.add_reader(self._line.socket, self._on_message)
+        self._send_heartbeat()
 
     def close(self) -> None:
         """Hears nothing any more. The line itself stays open for as long as the process lives."""
         if self._loop is not None:
             self._loop.remove_reader(self._line.socket)
-        if self._next is not None:
-            self._next.cancel()
+        if self._heartbeat_timer is not None:
+            self._heartbeat_timer.cancel()
 
     def states(self) -> tuple[str, ...]:
         """How all workers stand, by their numbers: what is newest is known of this one."""
         table = self._table
         return (*table[: self.number], self._state(), *table[self.number + 1 :])
 
-    def begin(self, take: Callable[[socket.socket], None]) -> None:
+    def begin(self, on_connection: Callable[[socket.socket], None]) -> None:
         """Connections are taken from now on."""
-        self._take, self._begun = take, True
+        self._take, self._begun = on_connection, True
         self._tell()
 
     def stop(self) -> None:
@@ -77,59 +89,59 @@ class Post:
     def _state(self) -> str:
         if not self._begun:
             return STARTING
-        state = self._state_then()
-        return FULL if self._full and state in TAKING else state
+        state = self._worker_state()
+        return FULL if self._full and state in ACCEPTING_STATES else state
 
     # --- the line ----------------------------------------------------------------------------------
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         if self._loop is not None:
-            self._next = self._loop.call_later(BEAT, self._beat)
+            self._heartbeat_timer = self._loop.call_later(HEARTBEAT_INTERVAL, self._send_heartbeat)
             self._tell()
 
     def _tell(self) -> None:
-        self._full = self._full and not self._reserve.untouched()
+        self._full = self._full and not self._reserve.has_room()
         self._line.flush()
         if self._line.free:  # or it says enough already
-            self._line.say(STATE, self._state().encode())
+            self._line.send(STATE, self._state().encode())
 
-    def _heard(self) -> None:
+    def _on_message(self) -> None:
         for kind, body in self._line.heard():
             if kind == CONNECTION:
-                self._arrived(*ticket_of(body), self._line.descriptor())
+                self._arrived(*decode_ticket(body), self._line.descriptor())
             elif kind == TABLE:
                 self._table = body.decode().split()
-            elif kind == END:
-                self._end()
+            elif kind == SHUTDOWN:
+                self._on_shutdown()
         if self._line.ended:
             self.close()
-            self._end()
+            self._on_shutdown()
 
     def _arrived(self, ticket: int, at: float, descriptor: int | None) -> None:
         """Takes a connection, unless it has been on its way for so long that somebody else is given it, or there is no
         descriptor for it: it was lost on the way, or belongs to the reserve."""
         if descriptor is None:
-            self._fill()
+            self._mark_full()
             self._decline(ticket)
             return
         connection = socket.socket(fileno=descriptor)
         if self._reserve.holds(descriptor):
-            self._fill()
+            self._mark_full()
         take = self._take
-        if take is None or self._full or time.monotonic() - at >= LATE:
+        if take is None or self._full or time.monotonic() - at >= STALE_AFTER:
             connection.close()
             self._decline(ticket)
         else:
-            self._line.say(KEPT, with_ticket(ticket))
+            self._line.send(ACCEPTED, encode_ticket(ticket))
             take(connection)
 
-    def _fill(self) -> None:
+    def _mark_full(self) -> None:
         """Take no more connections until descriptors are free."""
         self._full = True
-        if self._notice.due(time.monotonic()):
-            _log.warning("worker %d: %s", self.number, self._reserve.shortage())
+        if self._log_throttle.due(time.monotonic()):
+            _log.warning("worker %d: %s", self.number, self._reserve.shortage_message())
 
     def _decline(self, ticket: int) -> None:
         """Says how the worker stands, and that the supervisor should give a connection to another one."""
         self._tell()
-        self._line.say(NOT_KEPT, with_ticket(ticket))
+        self._line.send(DECLINED, encode_ticket(ticket))

@@ -10,18 +10,27 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-__all__ = ["BEAT", "FULL", "GONE", "LATE", "STARTING", "TAKING", "Rota", "State"]
+__all__ = [
+    "ACCEPTING_STATES",
+    "FULL",
+    "GONE",
+    "HEARTBEAT_INTERVAL",
+    "STALE_AFTER",
+    "STARTING",
+    "WorkerState",
+    "WorkerTable",
+]
 
-State = Literal["starting", "ready", "paused", "full", "draining", "silent", "gone"]
+WorkerState = Literal["starting", "ready", "paused", "full", "draining", "silent", "gone"]
 
 STARTING: Final = "starting"
 FULL: Final = "full"  # its descriptors are used up but for the reserve: it takes no connection until some are free
 GONE: Final = "gone"
-BEAT: Final = 0.25  # seconds between two words of a worker
-LATE: Final = 1.0  # seconds without a word, or with something that was not taken
-_SLACK: Final = 0.1  # seconds that are waited longer than a worker does, which looks first and then says so
-_MOST: Final = 256  # connections on their way to one worker
-TAKING: Final = ("ready", "paused")  # in this order
+HEARTBEAT_INTERVAL: Final = 0.25  # seconds between two words of a worker
+STALE_AFTER: Final = 1.0  # seconds without a word, or with something that was not taken
+_REDISPATCH_SLACK: Final = 0.1  # seconds that are waited longer than a worker does, which looks first and then says so
+_MAX_IN_FLIGHT: Final = 256  # connections on their way to one worker
+ACCEPTING_STATES: Final = ("ready", "paused")  # in this order
 
 
 class _Worker(Struct):
@@ -30,12 +39,12 @@ class _Worker(Struct):
     served: bool = False  # it has been ready
 
 
-class Rota:
+class WorkerTable:
     """The workers, by their numbers."""
 
     def __init__(self, count: int) -> None:
         self._workers = [_Worker() for _ in range(count)]
-        self._handed: dict[int, tuple[int, float]] = {}  # ticket: to whom, and when
+        self._dispatched: dict[int, tuple[int, float]] = {}  # ticket: to whom, and when
         self._last = count - 1  # whose turn it was
 
     # --- how they stand ----------------------------------------------------------------------------
@@ -50,66 +59,69 @@ class Rota:
         worker.heard = now
         if state is not None:
             worker.state = state
-            worker.served = worker.served or state in TAKING
+            worker.served = worker.served or state in ACCEPTING_STATES
 
     def ended(self, number: int) -> list[int]:
         """It is gone; gives the tickets of what it has not taken."""
         self._workers[number].state = GONE
-        return [ticket for ticket, (to, _) in self._handed.items() if to == number]
+        return [ticket for ticket, (to, _) in self._dispatched.items() if to == number]
 
     def served(self, number: int) -> bool:
         """Whether it has ever been ready."""
         return self._workers[number].served
 
-    def table(self, now: float) -> tuple[str, ...]:
+    def states(self, now: float) -> tuple[str, ...]:
         """How each stands."""
         return tuple(
-            "silent" if worker.state != GONE and self._silent(worker, now) else worker.state for worker in self._workers
+            "silent" if worker.state != GONE and self._is_silent(worker, now) else worker.state
+            for worker in self._workers
         )
 
-    def _silent(self, worker: _Worker, now: float) -> bool:
-        return now - worker.heard >= LATE
+    def _is_silent(self, worker: _Worker, now: float) -> bool:
+        return now - worker.heard >= STALE_AFTER
 
-    def hopeless(self, now: float, patience: float | None) -> list[int]:
+    def hopeless(self, now: float, timeout: float | None) -> list[int]:
         """Those who have served, and have said nothing for so long that they have to be ended."""
-        if patience is None:
+        if timeout is None:
             return []
         return [
             number
             for number, worker in enumerate(self._workers)
-            if worker.served and worker.state != GONE and now - worker.heard >= patience
+            if worker.served and worker.state != GONE and now - worker.heard >= timeout
         ]
 
     # --- who takes what ----------------------------------------------------------------------------
 
-    def turn(self, now: float, passed: Sequence[int] = ()) -> int | None:
+    def turn(self, now: float, skipped: Sequence[int] = ()) -> int | None:
         """Whose turn it is, after the last to have had one; None if nobody can take anything. Those that have been
         `passed` over are not asked again."""
-        on_the_way = [to for to, _ in self._handed.values()]
-        for state in TAKING:
+        on_the_way = [to for to, _ in self._dispatched.values()]
+        for state in ACCEPTING_STATES:
             for step in range(1, len(self._workers) + 1):
                 number = (self._last + step) % len(self._workers)
                 worker = self._workers[number]
-                if worker.state != state or number in passed or self._silent(worker, now):
+                if worker.state != state or number in skipped or self._is_silent(worker, now):
                     continue
-                if on_the_way.count(number) < _MOST:
+                if on_the_way.count(number) < _MAX_IN_FLIGHT:
                     return number
         return None
 
-    def handed(self, ticket: int, number: int, now: float) -> None:
+    def mark_dispatched(self, ticket: int, number: int, now: float) -> None:
         """Something is on its way to a worker."""
-        self._handed[ticket] = (number, now)
+        self._dispatched[ticket] = (number, now)
         self._last = number
 
     def holder(self, ticket: int) -> int | None:
         """Who was handed something that it has not taken yet."""
-        found = self._handed.get(ticket)
+        found = self._dispatched.get(ticket)
         return None if found is None else found[0]
 
     def settled(self, ticket: int) -> None:
         """It was taken, or is back."""
-        self._handed.pop(ticket, None)
+        self._dispatched.pop(ticket, None)
 
-    def overdue(self, now: float) -> list[int]:
+    def overdue_tickets(self, now: float) -> list[int]:
         """Tickets of what has not been taken in time, and will not be."""
-        return [ticket for ticket, (_, since) in self._handed.items() if now - since >= LATE + _SLACK]
+        return [
+            ticket for ticket, (_, since) in self._dispatched.items() if now - since >= STALE_AFTER + _REDISPATCH_SLACK
+        ]

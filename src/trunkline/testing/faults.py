@@ -23,8 +23,17 @@ from msgspec import Struct
 from trunkline.clock import Clock, LoopClock
 from trunkline.config import Settings
 from trunkline.errors import MisuseError, TransportError
-from trunkline.protocol.client_envelope import PROBE
-from trunkline.transports.channel import Accept, Channel, ChannelInfo, Closed, Connector, Holding, Origin, Receiver
+from trunkline.protocol.client_envelope import PROBE_ID
+from trunkline.transports.channel import (
+    Accept,
+    Channel,
+    ChannelClosed,
+    ChannelInfo,
+    Connector,
+    MessageOrigin,
+    Receiver,
+    ReleasableConnector,
+)
 from trunkline.wire import codec
 from trunkline.wire.messages import Batch, Encoded, Incoming, Malformed, Message, RequestId
 
@@ -34,8 +43,8 @@ Direction = Literal["sent", "received"]
 Which = int | str  # the number of a message, or its method: the next of that name
 
 
-_KILLED: Final = Closed("killed by a fault")
-_BY_CHANCE: Final = frozenset({"cut", "drop", "duplicate", "garble", "kill", "swap", "truncate"})
+_KILLED: Final = ChannelClosed("killed by a fault")
+_RANDOM_FAULTS: Final = frozenset({"cut", "drop", "duplicate", "garble", "kill", "swap", "truncate"})
 
 
 class _Rule(Struct):
@@ -43,7 +52,7 @@ class _Rule(Struct):
     which: Which
     fault: str
     seconds: float = 0.0
-    closed: Closed = _KILLED
+    closed: ChannelClosed = _KILLED
 
 
 class _Entry(Struct):
@@ -51,7 +60,7 @@ class _Entry(Struct):
 
     item: Any
     about: RequestId | None = None
-    origin: Origin | None = None
+    origin: MessageOrigin | None = None
 
 
 class Faults:
@@ -60,13 +69,13 @@ class Faults:
 
     def __init__(self, *, clock: Clock | None = None, seed: int = 0, **chances: float) -> None:
         """`chances` are probabilities by fault, for every message: `drop=0.1`; all but delays can happen so."""
-        if unknown := sorted(chances.keys() - _BY_CHANCE):
-            raise MisuseError(f"no fault {unknown[0]!r} happens by chance; {', '.join(sorted(_BY_CHANCE))} do")
+        if unknown := sorted(chances.keys() - _RANDOM_FAULTS):
+            raise MisuseError(f"no fault {unknown[0]!r} happens by chance; {', '.join(sorted(_RANDOM_FAULTS))} do")
         self.lines: list[FaultyChannel] = []
         self.counts: dict[Direction, int] = {"sent": 0, "received": 0}
         self._chances = chances
         self._random = Random(seed)  # noqa: S311 - the same each time is what is wanted
-        self._given_clock = clock
+        self._clock = clock
         self._rules: list[_Rule] = []
         self._refusals = 0
         self.stalled: set[Direction] = set()
@@ -75,9 +84,9 @@ class Faults:
 
     def on(self, target: Any) -> Connector:
         """A connector to whatever a client can connect to, on whose lines these faults happen."""
-        from trunkline.client.targets import connector_of
+        from trunkline.client.targets import make_connector
 
-        return _Faulty(connector_of(target, Settings()), self)
+        return _FaultyConnector(make_connector(target, Settings()), self)
 
     def around(self, accept: Accept) -> Accept:
         """The same for whoever takes channels, as `server.connect`."""
@@ -134,7 +143,7 @@ class Faults:
         *,
         sent: Which | None = None,
         received: Which | None = None,
-        closed: Closed = _KILLED,
+        closed: ChannelClosed = _KILLED,
     ) -> Self:
         """Ends every line now; or, if a message is named, its line right after that message."""
         if sent is None and received is None:
@@ -169,7 +178,7 @@ class Faults:
 
     def judge(self, direction: Direction, item: Any) -> _Rule | None:
         """What happens to a message."""
-        probe = getattr(item, "id", None) == PROBE
+        probe = getattr(item, "id", None) == PROBE_ID
         self.counts[direction] += not probe
         names = (None if probe else self.counts[direction], getattr(item, "method", None))
         for rule in self._rules:
@@ -193,7 +202,7 @@ class Faults:
     @property
     def clock(self) -> Clock:
         """What delays are measured by."""
-        return self._given_clock or LoopClock(asyncio.get_running_loop())
+        return self._clock or LoopClock(asyncio.get_running_loop())
 
 
 class _Lane:
@@ -226,7 +235,7 @@ class _Lane:
                 self._delay(rule.seconds)
                 self._pass(entry)
             case "cut":
-                self._line.broken(Closed("cut within a message, by a fault"))
+                self._line.broken(ChannelClosed("cut within a message, by a fault"))
             case "kill" if rule is not None:
                 self._pass(entry)
                 self._line.broken(rule.closed)
@@ -273,9 +282,9 @@ class FaultyChannel:
         self.faults = faults
         self._inner = inner
         self._receiver: Receiver | None = None
-        self._over = False
+        self._ended = False
         self._closing: asyncio.Task[None] | None = None
-        self.lanes = {"sent": _Lane(self, "sent", self._send), "received": _Lane(self, "received", self._hand_up)}
+        self.lanes = {"sent": _Lane(self, "sent", self._send), "received": _Lane(self, "received", self._deliver)}
 
     def open(self, receiver: Receiver) -> None:
         """Names who is told of messages."""
@@ -292,7 +301,7 @@ class FaultyChannel:
         """Takes a message; one without JSON is refused, whatever would have become of it."""
         if not isinstance(message, Encoded):
             codec.to_json(message)
-        if not self._over:
+        if not self._ended:
             self.lanes["sent"].put(_Entry(message, about))
 
     def _send(self, entries: list[_Entry]) -> None:
@@ -317,43 +326,43 @@ class FaultyChannel:
 
     # --- from the channel to the receiver ---------------------------------------------------------
 
-    def received(self, messages: Sequence[Incoming], origin: Origin) -> None:
+    def received(self, messages: Sequence[Incoming], origin: MessageOrigin) -> None:
         """Takes what one read brought."""
         for message in messages:
-            if not self._over:
+            if not self._ended:
                 self.lanes["received"].put(_Entry(message, origin=origin))
 
-    def _hand_up(self, entries: list[_Entry]) -> None:
+    def _deliver(self, entries: list[_Entry]) -> None:
         for entry in entries:
-            if self._receiver is not None and entry.origin is not None and not self._over:
+            if self._receiver is not None and entry.origin is not None and not self._ended:
                 self._receiver.received([entry.item], entry.origin)
 
-    def unanswered(self, request: RequestId, closed: Closed) -> None:
+    def unanswered(self, request: RequestId, closed: ChannelClosed) -> None:
         """The other channel lives on without an answer."""
-        if self._receiver is not None and not self._over:
+        if self._receiver is not None and not self._ended:
             self._receiver.unanswered(request, closed)
 
     def asking(self, request: RequestId, *, begun: bool) -> None:
         """The other channel waits for a person."""
-        if self._receiver is not None and not self._over:
+        if self._receiver is not None and not self._ended:
             self._receiver.asking(request, begun=begun)
 
-    def closed(self, closed: Closed) -> None:
+    def closed(self, closed: ChannelClosed) -> None:
         """The other channel has ended."""
-        if not self._over:
-            self._over = True
+        if not self._ended:
+            self._ended = True
             self.faults.lines.remove(self)
             if self._receiver is not None:
                 self._receiver.closed(closed)
 
-    def broken(self, closed: Closed) -> None:
+    def broken(self, closed: ChannelClosed) -> None:
         """Ends the line at once; what there is of it ends by itself."""
-        if not self._over:
+        if not self._ended:
             self._closing = asyncio.get_running_loop().create_task(self._inner.close())
             self.closed(closed)
 
 
-class _Faulty:
+class _FaultyConnector:
     """Opens lines on which things go wrong."""
 
     def __init__(self, connector: Connector, faults: Faults) -> None:
@@ -380,5 +389,5 @@ class _Faulty:
 
     async def release(self) -> None:
         """Let go of what is held between lines."""
-        if isinstance(self._connector, Holding):
+        if isinstance(self._connector, ReleasableConnector):
             await self._connector.release()

@@ -25,13 +25,13 @@ from trunkline.stores.store import Changed, Held, Item, Lease, Store, Watch, Wri
 
 __all__ = ["FaultyStore", "StoreFault"]
 
-Call = Literal["get", "scan", "commit", "acquire", "renew", "release"]
-Kind = Literal["hold", "fail", "fail after"]
+StoreMethod = Literal["get", "scan", "commit", "acquire", "renew", "release"]
+FaultKind = Literal["hold", "fail", "fail after"]
 
-Act = Callable[[], Awaitable[Any]]
+StoreCall = Callable[[], Awaitable[Any]]
 """Make a call of the store."""
 
-_WRITING: Final[tuple[Call, ...]] = ("commit", "acquire", "renew", "release")
+_WRITING: Final[tuple[StoreMethod, ...]] = ("commit", "acquire", "renew", "release")
 _CALLS: Final = frozenset({"get", "scan", *_WRITING})
 
 
@@ -39,7 +39,7 @@ class StoreFault:
     """A fault that is in force until it is lifted, or so many calls have met it. `reached` is set by the first."""
 
     def __init__(
-        self, kind: Kind, calls: Sequence[Call], key: str, times: int | None, faults: "list[StoreFault]"
+        self, kind: FaultKind, calls: Sequence[StoreMethod], key: str, times: int | None, faults: "list[StoreFault]"
     ) -> None:
         self.reached = asyncio.Event()
         self.calls = 0  # that have met it
@@ -47,7 +47,7 @@ class StoreFault:
         self._names = frozenset(calls)
         self._key = key
         self._times = times
-        self._held: list[tuple[Act, asyncio.Future[Awaitable[Any]]]] = []
+        self._held: list[tuple[StoreCall, asyncio.Future[Awaitable[Any]]]] = []
         self._faults = faults
 
     def lift(self) -> None:
@@ -59,11 +59,11 @@ class StoreFault:
             if not making.done():
                 making.set_result(asyncio.ensure_future(act()))
 
-    def concerns(self, call: Call, keys: Sequence[str]) -> bool:
+    def applies_to(self, call: StoreMethod, keys: Sequence[str]) -> bool:
         """Whether a call that touches these keys meets the fault."""
         return call in self._names and any(self._key in key for key in keys)
 
-    def around(self, act: Act) -> Awaitable[Any]:
+    def around(self, act: StoreCall) -> Awaitable[Any]:
         """Make a call that meets the fault."""
         self.calls += 1
         self.reached.set()
@@ -73,15 +73,15 @@ class StoreFault:
             return self._fail(act)
         making: asyncio.Future[Awaitable[Any]] = asyncio.get_running_loop().create_future()
         self._held.append((act, making))
-        return _made(making)
+        return _await_held_call(making)
 
-    async def _fail(self, act: Act) -> Any:
+    async def _fail(self, act: StoreCall) -> Any:
         if self._kind == "fail after":
             await act()
         raise StoreUnavailable("the store is unavailable because of a fault")
 
 
-async def _made(making: "asyncio.Future[Awaitable[Any]]") -> Any:
+async def _await_held_call(making: "asyncio.Future[Awaitable[Any]]") -> Any:
     return await (await making)
 
 
@@ -94,26 +94,26 @@ class FaultyStore:
 
     # --- faults ----------------------------------------------------------------------------------
 
-    def fail(self, *calls: Call, key: str = "", done: bool = False, times: int | None = None) -> StoreFault:
+    def fail(self, *calls: StoreMethod, key: str = "", done: bool = False, times: int | None = None) -> StoreFault:
         """Let calls raise `StoreUnavailable`, of the given names or all that write, if they touch a key that contains
         `key`. Nothing of them takes effect; with `done` all does, and is not confirmed."""
         return self._add("fail after" if done else "fail", calls, key, times)
 
-    def hold(self, *calls: Call, key: str = "", times: int | None = None) -> StoreFault:
+    def hold(self, *calls: StoreMethod, key: str = "", times: int | None = None) -> StoreFault:
         """Let calls wait until the fault is lifted, and take effect then, in order. What the fault does not concern may
         overtake them."""
         return self._add("hold", calls, key, times)
 
-    def _add(self, kind: Kind, calls: Sequence[Call], key: str, times: int | None) -> StoreFault:
+    def _add(self, kind: FaultKind, calls: Sequence[StoreMethod], key: str, times: int | None) -> StoreFault:
         if unknown := sorted(set(calls) - _CALLS):
             raise MisuseError(f"a store has no call {unknown[0]!r}; {', '.join(sorted(_CALLS))} can fail")
         fault = StoreFault(kind, calls or _WRITING, key, times, self._faults)
         self._faults.append(fault)
         return fault
 
-    def _do(self, call: Call, keys: Sequence[str], act: Act) -> Awaitable[Any]:
+    def _call(self, call: StoreMethod, keys: Sequence[str], act: StoreCall) -> Awaitable[Any]:
         for fault in self._faults:
-            if fault.concerns(call, keys):
+            if fault.applies_to(call, keys):
                 return fault.around(act)
         return act()
 
@@ -142,28 +142,28 @@ class FaultyStore:
 
     async def get(self, key: str) -> Item | None:
         """Read an item."""
-        return await self._do("get", (key,), lambda: self._store.get(key))
+        return await self._call("get", (key,), lambda: self._store.get(key))
 
     async def scan(self, prefix: str, *, after: str = "", limit: int = 100) -> Sequence[Item]:
         """Read a page of items."""
-        return await self._do("scan", (prefix,), lambda: self._store.scan(prefix, after=after, limit=limit))
+        return await self._call("scan", (prefix,), lambda: self._store.scan(prefix, after=after, limit=limit))
 
     def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> Awaitable[int]:
         """Commit some writes."""
         keys = [write.key for write in writes]
-        return self._do("commit", keys, lambda: self._store.commit(writes, fence=fence))
+        return self._call("commit", keys, lambda: self._store.commit(writes, fence=fence))
 
     def acquire(
         self, name: str, holder: str, ttl: float, *, over: int | None = None, writes: Sequence[Write] = ()
     ) -> Awaitable[Lease | Held]:
         """Acquire a lease, with some writes."""
         keys = [name, *(write.key for write in writes)]
-        return self._do("acquire", keys, lambda: self._store.acquire(name, holder, ttl, over=over, writes=writes))
+        return self._call("acquire", keys, lambda: self._store.acquire(name, holder, ttl, over=over, writes=writes))
 
     def renew(self, lease: Lease, ttl: float) -> Awaitable[Lease]:
         """Renew a lease."""
-        return self._do("renew", (lease.name,), lambda: self._store.renew(lease, ttl))
+        return self._call("renew", (lease.name,), lambda: self._store.renew(lease, ttl))
 
     def release(self, lease: Lease) -> Awaitable[None]:
         """Release a lease."""
-        return self._do("release", (lease.name,), lambda: self._store.release(lease))
+        return self._call("release", (lease.name,), lambda: self._store.release(lease))

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self, cast
 
 from trunkline.server.connection import Connection
 from trunkline.server.server import Server
-from trunkline.transports.channel import Closed, Origin
+from trunkline.transports.channel import ChannelClosed, MessageOrigin
 from trunkline.transports.memory import MemoryChannel
 from trunkline.wire import codec
 
@@ -44,7 +44,7 @@ class RawPeer:
     def __init__(self, server: Server, *, principal: object = None, patience: float = 10.0) -> None:
         self.server = server
         self.transcript = Transcript()
-        self.closed: Closed | None = None
+        self.closed: ChannelClosed | None = None
         self._principal = principal
         self._patience = patience  # seconds before waiting for a message is a failure
         self._ids = count(1)
@@ -62,7 +62,7 @@ class RawPeer:
 
     def open(self) -> Connection:
         """Gets on the line."""
-        self._channel = MemoryChannel("raw peer", Origin(principal=self._principal))
+        self._channel = MemoryChannel("raw peer", MessageOrigin(principal=self._principal))
         self._channel.join(self)
         self._connection = self.server.connect(self._channel)
         self._channel.open(self._connection)
@@ -90,7 +90,7 @@ class RawPeer:
     async def eased(self) -> None:
         """Return at once, since nothing is left."""
 
-    def end(self, closed: Closed) -> None:
+    def end(self, closed: ChannelClosed) -> None:
         """Learns that the server has closed the line."""
         self.closed = closed
 
@@ -108,7 +108,7 @@ class RawPeer:
         ident = f"quiet {next(self._ids)}"
         self.send({"jsonrpc": "2.0", "id": ident, "method": "ping"})
         said: list[Any] = []
-        while not _answers(message := await self.receive(), ident):
+        while not _is_response_to(message := await self.receive(), ident):
             said.append(message)
         return said
 
@@ -141,7 +141,7 @@ class RawPeer:
     async def answer_to(self, ident: int | str) -> Any:
         """The answer to a request. Messages that came before it stay to be looked at, in order."""
         passed: list[Any] = []
-        while not _answers(message := await self.receive(), ident):
+        while not _is_response_to(message := await self.receive(), ident):
             passed.append(message)
         rest = self.waiting()
         for other in (*passed, *rest):
@@ -196,7 +196,7 @@ class RawPeer:
             tap(self.transcript)
 
 
-def _answers(message: Any, ident: int | str) -> bool:
+def _is_response_to(message: Any, ident: int | str) -> bool:
     if not isinstance(message, dict):
         return False
     answer = cast("dict[str, Any]", message)

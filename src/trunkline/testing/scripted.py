@@ -19,18 +19,18 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, cast
 
 from trunkline.errors import MethodNotFound, TransportError
-from trunkline.protocol.client_envelope import PROBE
+from trunkline.protocol.client_envelope import PROBE_ID
 from trunkline.protocol.meta import SERVER_INFO, SUBSCRIPTION_ID
-from trunkline.protocol.revisions import SPOKEN
+from trunkline.protocol.revisions import SUPPORTED_VERSIONS
 from trunkline.testing.peer import Transcript
-from trunkline.transports.channel import Accept, Channel, Closed
+from trunkline.transports.channel import Accept, Channel, ChannelClosed
 from trunkline.transports.memory import MemoryChannel
 from trunkline.wire import codec
 
 __all__ = ["ScriptedLine", "ScriptedServer"]
 
 _read: Callable[[bytes], Any] = codec.decoder(cast("type[Any]", object))
-_EVERYTHING: Mapping[str, Any] = {
+_ALL_CAPABILITIES: Mapping[str, Any] = {
     "tools": {"listChanged": True},
     "resources": {"subscribe": True, "listChanged": True},
     "prompts": {"listChanged": True},
@@ -38,8 +38,8 @@ _EVERYTHING: Mapping[str, Any] = {
     "completions": {},
 }
 _INFO: Mapping[str, Any] = {"name": "scripted", "version": "1"}
-_ANSWERED = ("initialize", "ping", "tools/list")
-_ANSWERED_MODERN = ("server/discover", "tools/list", "subscriptions/listen")
+_AUTO_ANSWERED = ("initialize", "ping", "tools/list")
+_AUTO_ANSWERED_MODERN = ("server/discover", "tools/list", "subscriptions/listen")
 
 
 class ScriptedServer:
@@ -52,7 +52,7 @@ class ScriptedServer:
     def __init__(
         self,
         *,
-        capabilities: Mapping[str, Any] = _EVERYTHING,
+        capabilities: Mapping[str, Any] = _ALL_CAPABILITIES,
         tools: Iterable[Mapping[str, Any]] = (),
         revision: str | None = None,
         modern: bool = False,
@@ -65,7 +65,7 @@ class ScriptedServer:
         self.tools = list(tools)
         self.revision = revision
         self.modern = modern
-        self.answered = set((_ANSWERED_MODERN if modern else _ANSWERED) if answered is None else answered)
+        self.answered = set((_AUTO_ANSWERED_MODERN if modern else _AUTO_ANSWERED) if answered is None else answered)
         self.lines: list[ScriptedLine] = []
         self.refusals: list[TransportError] = []  # for the next attempts to connect
         self.patience = patience
@@ -101,7 +101,7 @@ class ScriptedLine:
     def __init__(self, server: ScriptedServer) -> None:
         self._server = server
         self.transcript = Transcript()
-        self.closed: Closed | None = None
+        self.closed: ChannelClosed | None = None
         self.channel = MemoryChannel("scripted server")
         self.channel.join(self)
         self._inbox: asyncio.Queue[Any] = asyncio.Queue()
@@ -113,8 +113,8 @@ class ScriptedLine:
         said: Any = _read(frame)
         message = cast("dict[str, Any]", said if isinstance(said, dict) else {})
         method = message.get("method")
-        if message.get("id") == PROBE and not self._server.modern:
-            self._deny(message)
+        if message.get("id") == PROBE_ID and not self._server.modern:
+            self._reject_probe(message)
             return
         self.transcript.frames.append(("client", frame))
         if method not in self._server.answered or "id" not in message:
@@ -122,13 +122,13 @@ class ScriptedLine:
         elif method == "subscriptions/listen":
             self.acknowledge(message)
         else:
-            self.reply(message, self._usual(method, message.get("params") or {}))
+            self.reply(message, self._default_result(method, message.get("params") or {}))
 
-    def _deny(self, probe: Mapping[str, Any]) -> None:
+    def _reject_probe(self, probe: Mapping[str, Any]) -> None:
         told = {"code": MethodNotFound.code, "message": "method not found: server/discover"}
         self.channel.put(codec.to_json({"jsonrpc": "2.0", "id": probe["id"], "error": told}))
 
-    def _usual(self, method: str, params: Mapping[str, Any]) -> Any:
+    def _default_result(self, method: str, params: Mapping[str, Any]) -> Any:
         server = self._server
         match method:
             case "initialize":
@@ -139,7 +139,10 @@ class ScriptedLine:
                 }
             case "server/discover":
                 return self.complete(
-                    supportedVersions=list(SPOKEN), capabilities=server.capabilities, ttlMs=0, cacheScope="private"
+                    supportedVersions=list(SUPPORTED_VERSIONS),
+                    capabilities=server.capabilities,
+                    ttlMs=0,
+                    cacheScope="private",
                 )
             case "tools/list" if server.modern:
                 return self.complete(tools=server.tools, ttlMs=0, cacheScope="private")
@@ -166,11 +169,11 @@ class ScriptedLine:
     async def eased(self) -> None:
         """Return at once, since nothing is left."""
 
-    def end(self, closed: Closed) -> None:
+    def end(self, closed: ChannelClosed) -> None:
         """Learns that the client has closed the line."""
-        self._over(closed)
+        self._record_close(closed)
 
-    def _over(self, closed: Closed) -> None:
+    def _record_close(self, closed: ChannelClosed) -> None:
         if self.closed is None:
             self.closed = closed
             for tap in self._server.taps:
@@ -224,6 +227,6 @@ class ScriptedLine:
 
     def die(self, reason: str = "the server died", *, status: int | None = None, last_words: str = "") -> None:
         """Ends the line as a server does that falls over."""
-        closed = Closed(reason, status=status, last_words=last_words)
-        self._over(closed)
+        closed = ChannelClosed(reason, status=status, last_words=last_words)
+        self._record_close(closed)
         self.channel.end(closed)

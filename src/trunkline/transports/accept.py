@@ -15,17 +15,19 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from trunkline.backlog import DescriptorsShort, ListenerEnded, accept_waiting
+from trunkline.backlog import DescriptorsExhausted, ListenerClosed, accept_pending
 from trunkline.errors import TransportError
-from trunkline.fdlimit import Notice, Reserve
-from trunkline.transports.addresses import spelt
+from trunkline.fdlimit import DescriptorReserve, LogThrottle
+from trunkline.transports.addresses import format_host_port
 
-__all__ = ["BACKLOG", "Acceptor", "Opener", "Source", "bind", "resolve", "tls_arguments"]
+__all__ = ["BACKLOG", "Acceptor", "ConnectionSource", "TransportOpener", "bind", "resolve", "tls_arguments"]
 
 BACKLOG: Final = 1024  # connections that wait to be accepted
-_PAUSE: Final = 0.1  # seconds until the descriptors are looked at again
-_INTERNET: Final = frozenset({socket.AF_INET, socket.AF_INET6})
-_NOT_HERE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})  # a name may have more than the machine
+_DESCRIPTOR_CHECK_INTERVAL: Final = 0.1  # seconds until the descriptors are looked at again
+_INET_FAMILIES: Final = frozenset({socket.AF_INET, socket.AF_INET6})
+_ADDRESS_UNAVAILABLE: Final = frozenset(
+    {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
+)  # a name may have more than the machine
 _ADVICE: Final = {
     errno.EADDRINUSE: "; stop the other program or choose another port",
     errno.EACCES: "; choose a port above 1023, or run with the right to use this one",
@@ -38,10 +40,10 @@ AddressInfo = tuple[Any, ...]
 """An entry of what `getaddrinfo` returns."""
 
 
-class Source(Protocol):
+class ConnectionSource(Protocol):
     """Where accepted connections come from: an `Acceptor`, or the supervisor of this process."""
 
-    def begin(self, take: Callable[[socket.socket], None]) -> None:
+    def begin(self, on_connection: Callable[[socket.socket], None]) -> None:
         """Pass each connection to `take`, from now on."""
         ...
 
@@ -74,9 +76,9 @@ def bind(host: str, port: int, addresses: Sequence[AddressInfo] | None = None) -
             addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, _, _, _, address in dict.fromkeys(addresses):
             try:
-                made.append(_bound(family, (address[0], chosen, *address[2:])))
+                made.append(_open_listener(family, (address[0], chosen, *address[2:])))
             except OSError as error:
-                if error.errno not in _NOT_HERE:
+                if error.errno not in _ADDRESS_UNAVAILABLE:
                     raise
                 missing = error
             else:
@@ -90,7 +92,7 @@ def bind(host: str, port: int, addresses: Sequence[AddressInfo] | None = None) -
     return made
 
 
-def _bound(family: int, address: tuple[Any, ...]) -> socket.socket:
+def _open_listener(family: int, address: tuple[Any, ...]) -> socket.socket:
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -111,28 +113,28 @@ def _cannot_listen(host: str, port: int, error: OSError) -> TransportError:
         advice = "; choose a name or an address of this machine"
     else:
         advice = _ADVICE.get(error.errno or 0, "")
-    return TransportError(f"cannot listen at {spelt(host, port)}: {why}{advice}")
+    return TransportError(f"cannot listen at {format_host_port(host, port)}: {why}{advice}")
 
 
 class Acceptor:
     """Accept connections from listening sockets, which belong to it, for as long as descriptors last."""
 
-    def __init__(self, listening: Sequence[socket.socket], reserve: Reserve) -> None:
-        self._listening = list(listening)
+    def __init__(self, listening: Sequence[socket.socket], reserve: DescriptorReserve) -> None:
+        self._listeners = list(listening)
         self._reserve = reserve
-        self._notice = Notice()
+        self._log_throttle = LogThrottle()
         self._loop = asyncio.get_running_loop()
         self._take: Callable[[socket.socket], None]
         self._timer: asyncio.TimerHandle | None = None  # while accepting pauses
         self._tasks: list[asyncio.Task[None]] = []  # where the loop cannot watch sockets
 
-    def begin(self, take: Callable[[socket.socket], None]) -> None:
+    def begin(self, on_connection: Callable[[socket.socket], None]) -> None:
         """Pass each connection to `take`, from now on."""
-        self._take = take
+        self._take = on_connection
         try:
             self._watch()
         except NotImplementedError:  # Windows, where there is no limit on descriptors
-            self._tasks = [self._loop.create_task(self._accept_each(listening)) for listening in self._listening]
+            self._tasks = [self._loop.create_task(self._accept_forever(listening)) for listening in self._listeners]
 
     def stop(self) -> None:
         """Accept no more, and close the sockets."""
@@ -143,86 +145,86 @@ class Acceptor:
             self._timer.cancel()
         else:
             self._unwatch()
-        for listening in self._listening:
+        for listening in self._listeners:
             listening.close()
-        self._listening, self._tasks = [], []
+        self._listeners, self._tasks = [], []
 
     def _watch(self) -> None:
-        for listening in self._listening:
+        for listening in self._listeners:
             self._loop.add_reader(listening, self._accept, listening)
 
     def _unwatch(self) -> None:
-        for listening in self._listening:
+        for listening in self._listeners:
             self._loop.remove_reader(listening)
 
     def _accept(self, listening: socket.socket) -> None:
         try:
-            for connection in accept_waiting(listening, self._reserve):
+            for connection in accept_pending(listening, self._reserve):
                 self._take(connection)
-        except DescriptorsShort:
+        except DescriptorsExhausted:
             self._pause()
-        except ListenerEnded as ended:
+        except ListenerClosed as ended:
             self._loop.remove_reader(listening)
-            self._end(listening, ended)
+            self._drop_listener(listening, ended)
 
-    def _end(self, listening: socket.socket, ended: ListenerEnded) -> None:
+    def _drop_listener(self, listening: socket.socket, ended: ListenerClosed) -> None:
         """Close a socket that does not listen any more; the others go on."""
         _log.error("%s", ended)
-        self._listening.remove(listening)
+        self._listeners.remove(listening)
         listening.close()
 
-    async def _accept_each(self, listening: socket.socket) -> None:
+    async def _accept_forever(self, listening: socket.socket) -> None:
         while True:
             try:
                 connection, _ = await self._loop.sock_accept(listening)
             except ConnectionError:  # the peer has gone
                 continue
             except OSError:
-                self._end(listening, ListenerEnded(listening))
+                self._drop_listener(listening, ListenerClosed(listening))
                 return
             self._take(connection)
 
     def _pause(self) -> None:
         """Leave connections in the backlog until descriptors are free."""
         self._unwatch()
-        self._look_later()
+        self._schedule_check()
 
-    def _look_later(self) -> None:
-        self._timer = self._loop.call_later(_PAUSE, self._look)
-        if self._notice.due(self._loop.time()):
-            _log.warning(self._reserve.shortage())
+    def _schedule_check(self) -> None:
+        self._timer = self._loop.call_later(_DESCRIPTOR_CHECK_INTERVAL, self._look)
+        if self._log_throttle.due(self._loop.time()):
+            _log.warning(self._reserve.shortage_message())
 
     def _look(self) -> None:
-        if self._reserve.untouched():
+        if self._reserve.has_room():
             self._timer = None
             self._watch()
         else:
-            self._look_later()
+            self._schedule_check()
 
 
-class Opener:
+class TransportOpener:
     """Make transports of the loop from the connections of a source, each with a protocol of its own."""
 
-    def __init__(self, source: Source, factory: Callable[[], Any], secured: dict[str, Any]) -> None:
+    def __init__(self, source: ConnectionSource, factory: Callable[[], Any], tls_options: dict[str, Any]) -> None:
         """`secured` holds the TLS arguments of `connect_accepted_socket`; none of them means no TLS."""
         self._source = source
         self._factory = factory
-        self._secured = secured
+        self._tls_options = tls_options
         self._loop = asyncio.get_running_loop()
-        self._opening: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         source.begin(self._take)
 
     def _take(self, connection: socket.socket) -> None:
         task = self._loop.create_task(self._open(connection))
-        self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _open(self, connection: socket.socket) -> None:
         try:
             connection.setblocking(False)
-            if connection.family in _INTERNET:
+            if connection.family in _INET_FAMILIES:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as where a loop accepts
-            await self._loop.connect_accepted_socket(self._factory, connection, **self._secured)
+            await self._loop.connect_accepted_socket(self._factory, connection, **self._tls_options)
         except OSError:  # the peer has gone, or speaks no TLS
             connection.close()
 
@@ -231,9 +233,13 @@ class Opener:
         self._source.stop()
 
 
-def tls_arguments(context: ssl.SSLContext | None, handshake: float | None, **others: Any) -> dict[str, Any]:
+def tls_arguments(context: ssl.SSLContext | None, handshake_timeout: float | None, **others: Any) -> dict[str, Any]:
     """The TLS arguments of an `Opener`. A peer has `handshake` seconds to complete the handshake; None leaves that to
     the loop, which waits for a minute."""
     if context is None:
         return {}
-    return {"ssl": context, **others, **({} if handshake is None else {"ssl_handshake_timeout": handshake})}
+    return {
+        "ssl": context,
+        **others,
+        **({} if handshake_timeout is None else {"ssl_handshake_timeout": handshake_timeout}),
+    }

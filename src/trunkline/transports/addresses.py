@@ -8,19 +8,19 @@ from urllib.parse import SplitResult, urlsplit
 from msgspec import Struct
 
 from trunkline.errors import ConfigError
-from trunkline.errors.suggestions import near
+from trunkline.errors.suggestions import did_you_mean
 
-__all__ = ["WEB", "WEBSOCKET", "Address", "parse", "spelt"]
+__all__ = ["HTTP_PORTS", "WEBSOCKET_PORTS", "Address", "format_host_port", "parse_address"]
 
-WEB: Final = {"http": 80, "https": 443}
+HTTP_PORTS: Final = {"http": 80, "https": 443}
 """The schemes of the web, and their ports."""
 
-WEBSOCKET: Final = {"ws": 80, "wss": 443}
+WEBSOCKET_PORTS: Final = {"ws": 80, "wss": 443}
 """The same for WebSocket."""
 
-_PORTS: Final = WEB | WEBSOCKET
-_SCHEMES: Final = (*_PORTS, "tcp", "tls", "unix")
-_LAST_PORT: Final = (1 << 16) - 1
+_DEFAULT_PORTS: Final = HTTP_PORTS | WEBSOCKET_PORTS
+_SCHEMES: Final = (*_DEFAULT_PORTS, "tcp", "tls", "unix")
+_MAX_PORT: Final = (1 << 16) - 1
 _EXAMPLES: Final = "like tcp://127.0.0.1:4000, tls://example.org:4000, unix:///run/s.sock or https://example.org/mcp"
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x20\x7f\\]")
 
@@ -35,34 +35,34 @@ class Address(Struct, frozen=True):
     path: str = ""
 
 
-def parse(text: str) -> Address:
+def parse_address(text: str) -> Address:
     """What an address says. Raises ConfigError for one that says nothing to us."""
     given: Any = text
     if not isinstance(given, str):
         raise ConfigError(f"an address is a text {_EXAMPLES}, not {given!r}")
     scheme, found, rest = text.partition("://")
-    if found and scheme.lower() in _PORTS:
-        return _web(text)
+    if found and scheme.lower() in _DEFAULT_PORTS:
+        return _parse_http_url(text)
     if found and scheme == "unix" and rest.startswith("/"):
         return Address(scheme, path=rest)
     host, colon, port = rest.rpartition(":")
-    if found and scheme in {"tcp", "tls"} and colon and host and port.isdecimal() and int(port) <= _LAST_PORT:
+    if found and scheme in {"tcp", "tls"} and colon and host and port.isdecimal() and int(port) <= _MAX_PORT:
         return Address(scheme, host.removeprefix("[").removesuffix("]"), int(port))
-    raise ConfigError(f"{text!r} is no address {_EXAMPLES}: {_why(scheme if found else None, port)}")
+    raise ConfigError(f"{text!r} is no address {_EXAMPLES}: {_explain_invalid(scheme if found else None, port)}")
 
 
-def _why(scheme: str | None, port: str) -> str:
+def _explain_invalid(scheme: str | None, port: str) -> str:
     if scheme is None:
         return "it has no scheme, such as http://"
     if scheme not in _SCHEMES:
-        return f"there is no scheme {scheme!r}.{near(scheme, _SCHEMES)}"
+        return f"there is no scheme {scheme!r}.{did_you_mean(scheme, _SCHEMES)}"
     if scheme == "unix":
         return "the path of a socket begins with a slash"
-    return "it has no host or no port" if not port.isdecimal() else f"a port is at most {_LAST_PORT}"
+    return "it has no host or no port" if not port.isdecimal() else f"a port is at most {_MAX_PORT}"
 
 
-def _web(text: str) -> Address:
-    parts = _split(text)
+def _parse_http_url(text: str) -> Address:
+    parts = _split_url(text)
     if "@" in parts.netloc:  # which is not repeated here, since errors are written to logs
         raise ConfigError("an address is no place for a name and a password; pass them as headers")
     try:
@@ -70,21 +70,21 @@ def _web(text: str) -> Address:
     except ValueError:
         raise ConfigError(
             f"{text.partition('?')[0]!r} is no address like https://example.org/mcp: "
-            f"a port is a number from 0 to {_LAST_PORT}"
+            f"a port is a number from 0 to {_MAX_PORT}"
         ) from None
     if not host or _UNPRINTABLE.search(text):
         raise ConfigError(f"{text.partition('?')[0]!r} is no address like https://example.org/mcp")
     path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
-    return Address(parts.scheme, host, _PORTS[parts.scheme] if port is None else port, path)
+    return Address(parts.scheme, host, _DEFAULT_PORTS[parts.scheme] if port is None else port, path)
 
 
-def _split(text: str) -> SplitResult:
+def _split_url(text: str) -> SplitResult:
     try:
         return urlsplit(text)
     except ValueError as error:  # brackets that do not match, for one
         raise ConfigError(f"this is no address like https://example.org/mcp: {error}") from None
 
 
-def spelt(host: str, port: int) -> str:
+def format_host_port(host: str, port: int) -> str:
     """A host and a port, with the brackets that tell the colons of one from that of the other."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -12,25 +12,25 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from trunkline.protocol.headers import Mirror
+from trunkline.protocol.headers import MirroredArgument
 from trunkline.wire.messages import Encoded, Incoming, Message, RequestId
 
 __all__ = [
     "Accept",
+    "AuthorizingConnector",
     "Channel",
+    "ChannelClosed",
     "ChannelInfo",
-    "Closed",
     "Connector",
-    "Holding",
-    "Launching",
+    "LaunchingConnector",
     "Listener",
-    "Mirrors",
-    "Origin",
+    "MessageOrigin",
+    "MirrorLookup",
+    "MirroringChannel",
     "Oversized",
-    "Questioning",
     "Receiver",
-    "Repeating",
-    "Reusable",
+    "ReleasableConnector",
+    "ReusableChannel",
     "limit_setting",
 ]
 
@@ -40,16 +40,16 @@ class ChannelInfo(Struct, frozen=True):
 
     transport: str
     peer: str = ""
-    may_vanish: bool = False  # the peer, without a word, as over a network: silence is worth a ping then
+    needs_keepalive: bool = False  # the peer, without a word, as over a network: silence is worth a ping then
     revision: str | None = None  # that is spoken, where there is no handshake to agree on one
     same_process: bool = False  # the peer is a client or server of this very program
     local: bool = False  # the peer is whoever started us, or ourselves: nobody who has to say who it is
     session: str | None = None  # the id that a peer comes back under, perhaps to another process
-    sole: bool = False  # it is what the process is there for: nobody else comes, and it ends with the line
+    sole_peer: bool = False  # it is what the process is there for: nobody else comes, and it ends with the line
     shared: bool = False  # between peers who do not know of each other: every request stands for itself
 
 
-class Origin(Struct, frozen=True):
+class MessageOrigin(Struct, frozen=True):
     """What came with these very bytes: who is known to have sent them, and where the answer goes.
 
     A pipe has one origin for good. A transport with a request around every message makes a new one for each.
@@ -61,7 +61,7 @@ class Origin(Struct, frozen=True):
     named: RequestId | None = None  # the id that the peer gave, where a transport had to give the request another one
 
 
-class Closed(Struct, frozen=True):
+class ChannelClosed(Struct, frozen=True):
     """Why a channel ended; and of a peer that was a process of ours, how that did."""
 
     reason: str
@@ -72,7 +72,7 @@ class Closed(Struct, frozen=True):
     too_large: bool = False  # a message of the peer ended it, which would come again
 
 
-_LIMITS: Final = {
+_SIZE_LIMIT_SETTINGS: Final = {
     "stdio": "stdio_message_size_limit",
     "tcp": "tcp_message_size_limit",
     "unix": "tcp_message_size_limit",
@@ -84,7 +84,7 @@ _LIMITS: Final = {
 
 def limit_setting(info: ChannelInfo) -> str | None:
     """The setting that limits the messages of a transport; None where there is none, or more than one."""
-    return _LIMITS.get(info.transport)
+    return _SIZE_LIMIT_SETTINGS.get(info.transport)
 
 
 class Oversized(TypeError):
@@ -129,21 +129,21 @@ class Channel(Protocol):
         ...
 
 
-Mirrors = Callable[[str], Sequence[Mirror]]
+MirrorLookup = Callable[[str], Sequence[MirroredArgument]]
 """Which arguments of a tool, by its name, are said a second time outside of the message."""
 
 
 @runtime_checkable
-class Repeating(Protocol):
+class MirroringChannel(Protocol):
     """A client's channel whose messages have an outside: some arguments of tools are repeated there."""
 
-    def repeat(self, mirrors: Mirrors) -> None:
+    def repeat(self, mirrors: MirrorLookup) -> None:
         """Names them. `send` raises TypeError from then on for a call whose arguments cannot be repeated."""
         ...
 
 
 @runtime_checkable
-class Reusable(Protocol):
+class ReusableChannel(Protocol):
     """A channel that may carry one session after another."""
 
     def hand_over(self, receiver: "Receiver") -> None:
@@ -154,11 +154,11 @@ class Reusable(Protocol):
 class Receiver(Protocol):
     """Who a channel reports to: the serving loop, or a client's connection."""
 
-    def received(self, messages: Sequence[Incoming], origin: Origin) -> None:
+    def received(self, messages: Sequence[Incoming], origin: MessageOrigin) -> None:
         """Takes what one read brought. Must not raise."""
         ...
 
-    def unanswered(self, request: RequestId, closed: Closed) -> None:
+    def unanswered(self, request: RequestId, closed: ChannelClosed) -> None:
         """The answer to a request of ours cannot come any more, though the channel lives on."""
         ...
 
@@ -167,7 +167,7 @@ class Receiver(Protocol):
         takes a person; and when that has ended."""
         ...
 
-    def closed(self, closed: Closed) -> None:
+    def closed(self, closed: ChannelClosed) -> None:
         """The last thing a channel ever says."""
         ...
 
@@ -191,7 +191,7 @@ class Connector(Protocol):
 
 
 @runtime_checkable
-class Holding(Protocol):
+class ReleasableConnector(Protocol):
     """A connector that holds something as long as its peer may be needed, between two lines, too."""
 
     async def release(self) -> None:
@@ -200,7 +200,7 @@ class Holding(Protocol):
 
 
 @runtime_checkable
-class Questioning(Protocol):
+class AuthorizingConnector(Protocol):
     """A connector that may have to ask somebody who we are before there is a line."""
 
     @property
@@ -210,7 +210,7 @@ class Questioning(Protocol):
 
 
 @runtime_checkable
-class Launching(Protocol):
+class LaunchingConnector(Protocol):
     """A connector that starts its peer as a process, for every connection anew."""
 
     @property

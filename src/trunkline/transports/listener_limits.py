@@ -13,17 +13,17 @@ from msgspec import Struct
 from trunkline.clock import Clock, Timer
 from trunkline.config import Settings
 from trunkline.facts import ConnectionFailed, Observers
-from trunkline.fdlimit import Reserve
-from trunkline.transports.channel import Accept, Channel, Closed, Origin, Receiver
-from trunkline.transports.origin_policy import LOOPBACK, Door
+from trunkline.fdlimit import DescriptorReserve
+from trunkline.transports.channel import Accept, Channel, ChannelClosed, MessageOrigin, Receiver
+from trunkline.transports.origin_policy import LOOPBACK_HOSTS, HostOriginPolicy
 from trunkline.wire.messages import Incoming, Malformed, RequestId
 
-__all__ = ["STOPPING", "Busy", "Guard"]
+__all__ = ["SHUTTING_DOWN", "ListenerGuard", "RetryLater"]
 
-Cut = Callable[[Closed], None]
+Disconnect = Callable[[ChannelClosed], None]
 
 
-class Busy(Struct, frozen=True):
+class RetryLater(Struct, frozen=True):
     """Why somebody is not let in now: what it is told, and for how many seconds it should stay away."""
 
     why: str
@@ -31,10 +31,10 @@ class Busy(Struct, frozen=True):
     wait: bytes = b"30"
 
 
-STOPPING: Final = Busy("the server is about to stop", "temporarily_unavailable", b"1")
+SHUTTING_DOWN: Final = RetryLater("the server is about to stop", "temporarily_unavailable", b"1")
 
 
-class Guard:
+class ListenerGuard:
     """Stands before a listener's peers."""
 
     def __init__(
@@ -43,43 +43,45 @@ class Guard:
         settings: Settings,
         clock: Clock,
         *,
-        names: Iterable[str] = (),
+        hosts: Iterable[str] = (),
         observers: Observers | None = None,
     ) -> None:
         """`names` are those that this place is known by, beside what the settings name. `observers` are told of
         connections that fail."""
         self.settings = settings
         self.clock = clock
-        self.refusal = Door((*LOOPBACK, *names, *settings.allowed_hosts), settings.allowed_origins).refusal
+        self.refusal = HostOriginPolicy(
+            (*LOOPBACK_HOSTS, *hosts, *settings.allowed_hosts), settings.allowed_origins
+        ).refusal
         """Why a caller with these headers, Host and Origin, is turned away; None if it is let in."""
         self._accept = accept
-        self.reserve = Reserve(settings.descriptor_reserve)
+        self.reserve = DescriptorReserve(settings.descriptor_reserve)
         self.most = self.reserve.connections(settings.max_connections)
         """Connections that may be open at once: `max_connections`, or what the limit on descriptors leaves room for."""
-        self._patience = settings.initialize_timeout
-        self._shut = False
+        self._first_message_timeout = settings.initialize_timeout
+        self._closing = False
         self._observers = Observers() if observers is None else observers
         self.peers = 0  # on the line
 
     @property
     def full(self) -> bool:
         """Whether one more peer would be too many."""
-        return self._shut or self.peers >= self.most
+        return self._closing or self.peers >= self.most
 
-    def refuse_more(self, what: str) -> "Busy | None":
+    def check_capacity(self, what: str) -> "RetryLater | None":
         """Why nobody more is let in; None if somebody is. `what` they would be."""
-        if self._shut:
-            return STOPPING
-        return Busy(f"there are too many {what}; try again later") if self.full else None
+        if self._closing:
+            return SHUTTING_DOWN
+        return RetryLater(f"there are too many {what}; try again later") if self.full else None
 
     def shut(self) -> None:
         """Lets nobody in any more, not even who is on the way."""
-        self._shut = True
+        self._closing = True
 
     @property
     def closing(self) -> bool:
         """Whether nobody is let in any more."""
-        return self._shut
+        return self._closing
 
     def connection_failed(self, transport: str, peer: str, error: BaseException) -> str:
         """Report an error of our own on one connection; return the incident under which the log has it. Closing the
@@ -93,14 +95,15 @@ class Guard:
             )
         return incident
 
-    def admit(self, channel: Channel, cut: Cut) -> Receiver:
+    def admit(self, channel: Channel, disconnect: Disconnect) -> Receiver:
         """Takes a peer that keeps a line open. `cut` ends its channel at once."""
-        watched = _Watched(self._accept(channel), self._left)
+        watched = _FirstMessageReceiver(self._accept(channel), self._on_peer_closed)
         self.peers += 1
-        if self._patience is not None:
-            seconds = self._patience
+        if self._first_message_timeout is not None:
+            seconds = self._first_message_timeout
             watched.timer = self.clock.call_at(
-                self.clock.now() + seconds, lambda: cut(Closed(f"the peer said nothing valid within {seconds:g} s"))
+                self.clock.now() + seconds,
+                lambda: disconnect(ChannelClosed(f"the peer said nothing valid within {seconds:g} s")),
             )
         return watched
 
@@ -108,32 +111,32 @@ class Guard:
         """Takes a peer whose first message is at hand, and who comes anew with each: sessions are counted elsewhere."""
         return self._accept(channel)
 
-    def _left(self) -> None:
+    def _on_peer_closed(self) -> None:
         self.peers -= 1
 
 
-class _Watched:
+class _FirstMessageReceiver:
     """Passes on what a channel reports, and stops the clock at the first valid message."""
 
     def __init__(self, receiver: Receiver, left: Callable[[], None]) -> None:
         self._receiver = receiver
-        self._left = left
+        self._on_closed = left
         self.timer: Timer | None = None
 
-    def received(self, messages: Sequence[Incoming], origin: Origin) -> None:
+    def received(self, messages: Sequence[Incoming], origin: MessageOrigin) -> None:
         if self.timer is not None and any(not isinstance(message, Malformed) for message in messages):
             self._stop()
         self._receiver.received(messages, origin)
 
-    def unanswered(self, request: RequestId, closed: Closed) -> None:
+    def unanswered(self, request: RequestId, closed: ChannelClosed) -> None:
         self._receiver.unanswered(request, closed)
 
     def asking(self, request: RequestId, *, begun: bool) -> None:
         self._receiver.asking(request, begun=begun)
 
-    def closed(self, closed: Closed) -> None:
+    def closed(self, closed: ChannelClosed) -> None:
         self._stop()
-        self._left()
+        self._on_closed()
         self._receiver.closed(closed)
 
     def _stop(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from trunkline.config import Settings
-from trunkline.transports.channel import ChannelInfo, Closed, Origin, Receiver
+from trunkline.transports.channel import ChannelClosed, ChannelInfo, MessageOrigin, Receiver
 from trunkline.wire import codec
 from trunkline.wire.messages import Encoded, Incoming, Message, RequestId
 
@@ -33,7 +33,7 @@ class FrameEnd(Protocol):
         """Wait until some of them are taken, or this end has closed."""
         ...
 
-    def end(self, closed: Closed) -> None:
+    def end(self, closed: ChannelClosed) -> None:
         """Learns that no more will come."""
         ...
 
@@ -44,7 +44,7 @@ class MemoryChannel:
     def __init__(
         self,
         peer: str,
-        origin: Origin | None = None,
+        origin: MessageOrigin | None = None,
         settings: Settings | None = None,
         *,
         same_process: bool = False,
@@ -53,13 +53,13 @@ class MemoryChannel:
         settings = settings or Settings()
         self._info = ChannelInfo("memory", peer, local=True, same_process=same_process)
         self._unsent_high, self._unsent_limit = settings.unsent_high, settings.unsent_limit
-        self._origin = origin or Origin()
+        self._origin = origin or MessageOrigin()
         self._loop = asyncio.get_running_loop()
         self._receiver: Receiver | None = None
-        self._other: FrameEnd | None = None
+        self._remote: FrameEnd | None = None
         self._inbox: list[bytes] = []
         self.untaken = 0  # bytes in it
-        self._eased: asyncio.Future[None] | None = None
+        self._inbox_emptied: asyncio.Future[None] | None = None
         self._scheduled = False
         self._paused = False
         self._closed = False
@@ -71,7 +71,7 @@ class MemoryChannel:
 
     def join(self, other: FrameEnd) -> None:
         """Ties this end to the other one."""
-        self._other = other
+        self._remote = other
 
     def open(self, receiver: Receiver) -> None:
         """Names who is told of messages; what came before is handed up now."""
@@ -81,10 +81,10 @@ class MemoryChannel:
     def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:  # noqa: ARG002
         """Takes a message for the other end."""
         frame = message.frame if isinstance(message, Encoded) else codec.to_json(message)
-        if not self._closed and self._other is not None:
-            self._other.put(frame)
-            if self._other.untaken > self._unsent_limit:
-                self._cut(Closed(f"the peer left {self._other.untaken} bytes unread"))
+        if not self._closed and self._remote is not None:
+            self._remote.put(frame)
+            if self._remote.untaken > self._unsent_limit:
+                self._abort(ChannelClosed(f"the peer left {self._remote.untaken} bytes unread"))
 
     def put(self, frame: bytes) -> None:
         """Takes a frame from the other end."""
@@ -96,14 +96,14 @@ class MemoryChannel:
     def _schedule(self) -> None:
         if self._inbox and self._receiver is not None and not (self._scheduled or self._paused or self._closed):
             self._scheduled = True
-            self._loop.call_soon(self._hand_up)
+            self._loop.call_soon(self._deliver)
 
-    def _hand_up(self) -> None:
+    def _deliver(self) -> None:
         self._scheduled = False
         if self._paused or self._receiver is None or self._closed:
             return
         frames, self._inbox, self.untaken = self._inbox, [], 0
-        self._ease()
+        self._notify_emptied()
         messages: list[Incoming] = [codec.decode(frame) for frame in frames]
         self._receiver.received(messages, self._origin)
 
@@ -118,42 +118,42 @@ class MemoryChannel:
 
     async def drain(self) -> None:
         """Wait while the other end has more than `unsent_high` bytes to take."""
-        while self._other is not None and self._other.untaken > self._unsent_high and not self._closed:
-            await self._other.eased()
+        while self._remote is not None and self._remote.untaken > self._unsent_high and not self._closed:
+            await self._remote.eased()
 
     async def eased(self) -> None:
         """Wait until what lies here is handed up, or this end has closed."""
-        if self._eased is None:
-            self._eased = self._loop.create_future()
-        await asyncio.shield(self._eased)
+        if self._inbox_emptied is None:
+            self._inbox_emptied = self._loop.create_future()
+        await asyncio.shield(self._inbox_emptied)
 
-    def _ease(self) -> None:
-        eased, self._eased = self._eased, None
+    def _notify_emptied(self) -> None:
+        eased, self._inbox_emptied = self._inbox_emptied, None
         if eased is not None:
             eased.set_result(None)
 
     async def close(self) -> None:
         """Ends both ends."""
-        self.end(Closed("closed"))
-        if self._other is not None:
-            self._other.end(Closed("the other end closed"))
+        self.end(ChannelClosed("closed"))
+        if self._remote is not None:
+            self._remote.end(ChannelClosed("the other end closed"))
 
-    def _cut(self, closed: Closed) -> None:
+    def _abort(self, closed: ChannelClosed) -> None:
         """Ends both ends at once, since the other one takes nothing."""
         self.end(closed)
-        if self._other is not None:
-            self._loop.call_soon(self._other.end, Closed("the other end closed: too much was left unread"))
+        if self._remote is not None:
+            self._loop.call_soon(self._remote.end, ChannelClosed("the other end closed: too much was left unread"))
 
-    def end(self, closed: Closed) -> None:
+    def end(self, closed: ChannelClosed) -> None:
         """Ends this end; what was not handed up yet is first."""
         if self._closed:
             return
         if self._inbox and self._receiver is not None:
             self._paused = False
-            self._hand_up()
+            self._deliver()
         self._closed = True
         self.untaken = 0
-        self._ease()
+        self._notify_emptied()
         if self._receiver is not None:
             self._receiver.closed(closed)
 
@@ -161,7 +161,7 @@ class MemoryChannel:
 def memory_pair(principal: object = None, settings: Settings | None = None) -> tuple[MemoryChannel, MemoryChannel]:
     """The client's end and the server's end of a new line."""
     client = MemoryChannel("server", settings=settings, same_process=True)
-    server = MemoryChannel("client", Origin(principal=principal), settings, same_process=True)
+    server = MemoryChannel("client", MessageOrigin(principal=principal), settings, same_process=True)
     client.join(server)
     server.join(client)
     return client, server

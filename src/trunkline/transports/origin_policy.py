@@ -11,21 +11,21 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
-__all__ = ["IP", "LOOPBACK", "Door"]
+__all__ = ["ANY_IP_ADDRESS", "LOOPBACK_HOSTS", "HostOriginPolicy"]
 
-LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
 """The names of this machine to itself."""
 
 _log: Final = logging.getLogger("trunkline")
-IP: Final = "<address>"
-_MOST_KEPT: Final = 1024  # decisions; a caller who invents names must not fill the memory
+ANY_IP_ADDRESS: Final = "<address>"
+_MAX_CACHED_DECISIONS: Final = 1024  # decisions; a caller who invents names must not fill the memory
 
 
-class Door:
+class HostOriginPolicy:
     """Decides by the headers Host and Origin. Names may have a port, begin with `*.`, or be `*`; `IP` stands for every
     address that is written in numbers, which no name server can lead somewhere else."""
 
-    def __init__(self, hosts: Iterable[str] = LOOPBACK, origins: Iterable[str] = ()) -> None:
+    def __init__(self, hosts: Iterable[str] = LOOPBACK_HOSTS, origins: Iterable[str] = ()) -> None:
         self._hosts = tuple(host.lower() for host in hosts)
         self._origins = tuple(origin.lower().rstrip("/") for origin in origins)
         self._kept: dict[tuple[bytes | None, bytes | None], str | None] = {}
@@ -35,44 +35,44 @@ class Door:
         try:
             return self._kept[host, origin]
         except KeyError:
-            why = self._why(host, origin)
-            if len(self._kept) < _MOST_KEPT:
+            why = self._decide(host, origin)
+            if len(self._kept) < _MAX_CACHED_DECISIONS:
                 self._kept[host, origin] = why
                 if why is not None:
                     _log.warning("turned away: %s", why)
             return why
 
-    def _why(self, host: bytes | None, origin: bytes | None) -> str | None:
+    def _decide(self, host: bytes | None, origin: bytes | None) -> str | None:
         name = "" if host is None else host.decode("latin-1").strip().lower()
-        if not self._knows(name):
+        if not self._allows_host(name):
             return f"host {name!r} is not allowed here; the setting allowed_hosts names those that are"
-        if origin is None or self.admits(origin):
+        if origin is None or self.allows_origin(origin):
             return None
         text = origin.decode("latin-1")
         return f"origin {text!r} is not allowed here; the setting allowed_origins names those that are"
 
-    def admits(self, origin: bytes) -> bool:
+    def allows_origin(self, origin: bytes) -> bool:
         """Whether pages of an origin may talk to us: those that were named, and our own."""
         text = origin.decode("latin-1").strip().lower()
         if text in self._origins or "*" in self._origins:
             return True
         parts = urlsplit(text)
-        return parts.scheme in {"http", "https"} and "*" not in self._hosts and self._knows(parts.netloc)
+        return parts.scheme in {"http", "https"} and "*" not in self._hosts and self._allows_host(parts.netloc)
 
-    def _knows(self, name: str) -> bool:
-        bare = _without_port(name)
-        return any(_fits(known, name, bare) for known in self._hosts)
+    def _allows_host(self, name: str) -> bool:
+        bare = _strip_port(name)
+        return any(_matches_host(known, name, bare) for known in self._hosts)
 
 
-def _fits(known: str, name: str, bare: str) -> bool:
-    if known == IP:
+def _matches_host(known: str, name: str, bare: str) -> bool:
+    if known == ANY_IP_ADDRESS:
         return _is_address(bare)
     if known.startswith("*"):
         return known == "*" or (bare.endswith(known[1:]) and len(bare) > len(known) - 1)
     return known in {name, bare}
 
 
-def _without_port(name: str) -> str:
+def _strip_port(name: str) -> str:
     """The same without a port; what is not written like that stays as it is."""
     host, colon, port = name.rpartition(":")
     if not colon or name.endswith("]") or (port and not port.isdecimal()):

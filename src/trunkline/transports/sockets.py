@@ -14,19 +14,27 @@ from typing import Any, Final, cast
 
 from trunkline.config import Settings
 from trunkline.errors import TransportError
-from trunkline.transports.addresses import spelt
-from trunkline.transports.channel import Accept, Channel, ChannelInfo, Closed, Receiver
-from trunkline.transports.listener_limits import Guard
-from trunkline.transports.stream import Spoken, StreamChannel
+from trunkline.transports.addresses import format_host_port
+from trunkline.transports.channel import Accept, Channel, ChannelClosed, ChannelInfo, Receiver
+from trunkline.transports.listener_limits import ListenerGuard
+from trunkline.transports.stream import FramingName, StreamChannel
 
-__all__ = ["LINGER", "Admit", "Lines", "SocketLine", "dial", "guarded", "why_not"]
+__all__ = [
+    "LINGER",
+    "AdmitConnection",
+    "SocketConnection",
+    "SocketConnectionFactory",
+    "describe_connect_error",
+    "dial",
+    "guarded_factory",
+]
 
 LINGER: Final = 1.0  # seconds that a peer has to take what was sent, and to close its side too
 READ_SIZE: Final = 256 * 1024
-THE_PEER_CLOSED: Final = "the peer closed the connection"
+PEER_CLOSED: Final = "the peer closed the connection"
 
 
-class Lines:
+class SocketConnectionFactory:
     """What the lines of one listener, or to one peer, have in common."""
 
     def __init__(
@@ -35,16 +43,16 @@ class Lines:
         settings: Settings,
         *,
         peer: str = "",
-        framing: Spoken | None = None,
-        report: "Report | None" = None,
+        framing: FramingName | None = None,
+        report: "ReportFailure | None" = None,
     ) -> None:
         """A client names its framing; a server speaks as it is spoken to. `report` is told of errors of our own, each
         of which closes its line; without it they are the loop's to report."""
         self.settings = settings
-        self.room = memoryview(bytearray(READ_SIZE))
+        self.read_buffer = memoryview(bytearray(READ_SIZE))
         self._transport = transport
         self._peer = peer
-        self._framing: Spoken | None = framing
+        self._framing: FramingName | None = framing
         self._report = report
 
     def failed(self, peer: str, error: Exception) -> None:
@@ -53,40 +61,42 @@ class Lines:
             raise error
         self._report(self._transport, peer, error)
 
-    def line(self, admit: "Admit") -> "SocketLine":
+    def line(self, admit: "AdmitConnection") -> "SocketConnection":
         """A new line. `admit` is given it once it stands, and says who is told of what comes; None if it is not
         wanted."""
-        return SocketLine(self, admit)
+        return SocketConnection(self, admit)
 
     def channel(self, transport: asyncio.Transport) -> StreamChannel:
         """A channel for a new line."""
         return StreamChannel(
-            ChannelInfo(self._transport, self._peer or _address_of(transport), may_vanish=self._transport == "tcp"),
+            ChannelInfo(
+                self._transport, self._peer or _peer_address(transport), needs_keepalive=self._transport == "tcp"
+            ),
             max_frame=self.settings.tcp_message_size_limit,
             settings=self.settings,
             framing=self._framing,
             strict=True,
-            reads_on=self._framing is not None,
+            read_while_blocked=self._framing is not None,
         )
 
 
-def _address_of(transport: asyncio.Transport) -> str:
+def _peer_address(transport: asyncio.Transport) -> str:
     address: Any = transport.get_extra_info("peername")
-    return spelt(address[0], address[1]) if address else ""
+    return format_host_port(address[0], address[1]) if address else ""
 
 
-class SocketLine(asyncio.BufferedProtocol):
+class SocketConnection(asyncio.BufferedProtocol):
     """A line over a socket: the source of its channel, and its sink."""
 
-    def __init__(self, lines: Lines, admit: "Admit") -> None:
+    def __init__(self, lines: SocketConnectionFactory, admit: "AdmitConnection") -> None:
         self._lines = lines
         self._admit = admit
-        self._room = lines.room
+        self._room = lines.read_buffer
         self._loop = asyncio.get_running_loop()
         self._closing = False
-        self._hung_up = False  # the peer
+        self._peer_closed = False  # the peer
         self._timer: asyncio.TimerHandle | None = None
-        self._emptied: asyncio.Future[None] | None = None
+        self._write_drained: asyncio.Future[None] | None = None
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self.channel: StreamChannel
         self._transport: asyncio.Transport
@@ -100,12 +110,12 @@ class SocketLine(asyncio.BufferedProtocol):
         high = self._lines.settings.unsent_high
         self._transport.set_write_buffer_limits(high=high, low=high // 2)
         self.channel = self._new_channel()
-        self.channel.failed = self._failed
+        self.channel.failed = self._abort_with_error
         self._feed = self.channel.feed
         try:
             receiver = self._admit(self)
         except Exception as error:  # noqa: BLE001 - it is this line's alone
-            self._failed(error)
+            self._abort_with_error(error)
             return
         if receiver is None:
             self._closing = True
@@ -116,11 +126,11 @@ class SocketLine(asyncio.BufferedProtocol):
     def _new_channel(self) -> StreamChannel:
         return self._lines.channel(self._transport)
 
-    def _failed(self, error: Exception) -> None:
+    def _abort_with_error(self, error: Exception) -> None:
         """Break the line off for an error of our own, and report it."""
         self._closing = True
         self._transport.abort()
-        self._lines.failed(_address_of(self._transport), error)
+        self._lines.failed(_peer_address(self._transport), error)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - there is one room
         """Where the loop puts what it reads."""
@@ -132,22 +142,22 @@ class SocketLine(asyncio.BufferedProtocol):
             try:
                 self._feed(self._room[:nbytes].tobytes())
             except Exception as error:  # noqa: BLE001 - it is this line's alone
-                self._failed(error)
+                self._abort_with_error(error)
 
     def eof_received(self) -> None:
         """The peer says no more."""
-        self._hung_up = True
+        self._peer_closed = True
         try:
-            self.channel.ended(Closed(THE_PEER_CLOSED))
+            self.channel.ended(ChannelClosed(PEER_CLOSED))
         except Exception as error:  # noqa: BLE001 - it is this line's alone
-            self._failed(error)
+            self._abort_with_error(error)
 
     def resume_writing(self) -> None:
         """Less is unsent than before."""
         try:
             self.channel.sent()
         except Exception as error:  # noqa: BLE001 - it is this line's alone
-            self._failed(error)
+            self._abort_with_error(error)
         self._look()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -156,9 +166,9 @@ class SocketLine(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         try:
-            self.channel.ended(Closed(THE_PEER_CLOSED if exc is None else f"the connection broke: {exc}", exc))
+            self.channel.ended(ChannelClosed(PEER_CLOSED if exc is None else f"the connection broke: {exc}", exc))
         except Exception as error:  # noqa: BLE001 - it is this line's alone
-            self._failed(error)
+            self._abort_with_error(error)
         finally:
             self._gone.set_result(None)
             self._look()
@@ -174,13 +184,17 @@ class SocketLine(asyncio.BufferedProtocol):
         """Waits until all is sent, or until that makes no sense any more."""
         if self.unsent and not self._gone.done():
             self._transport.set_write_buffer_limits(high=0)
-            if self._emptied is None or self._emptied.done():
-                self._emptied = self._loop.create_future()
-            await asyncio.shield(self._emptied)
+            if self._write_drained is None or self._write_drained.done():
+                self._write_drained = self._loop.create_future()
+            await asyncio.shield(self._write_drained)
 
     def _look(self) -> None:
-        if self._emptied is not None and not self._emptied.done() and (self._gone.done() or not self.unsent):
-            self._emptied.set_result(None)
+        if (
+            self._write_drained is not None
+            and not self._write_drained.done()
+            and (self._gone.done() or not self.unsent)
+        ):
+            self._write_drained.set_result(None)
 
     def pause(self) -> None:
         """Leaves bytes where they are."""
@@ -198,7 +212,7 @@ class SocketLine(asyncio.BufferedProtocol):
             return
         self._closing = True
         self._timer = self._loop.call_later(LINGER, self._transport.abort)
-        if self._hung_up:
+        if self._peer_closed:
             self._transport.close()
         elif self.unsent:
             self._transport.abort()  # it was waited for long enough, or never will be taken
@@ -213,18 +227,18 @@ class SocketLine(asyncio.BufferedProtocol):
         await asyncio.shield(self._gone)
 
 
-Admit = Callable[[SocketLine], Receiver | None]
-Report = Callable[[str, str, BaseException], object]
+AdmitConnection = Callable[[SocketConnection], Receiver | None]
+ReportFailure = Callable[[str, str, BaseException], object]
 
 
-Open = Callable[[Callable[[], SocketLine]], Awaitable[tuple[Any, SocketLine]]]
+OpenConnection = Callable[[Callable[[], SocketConnection]], Awaitable[tuple[Any, SocketConnection]]]
 
 
-async def dial(name: str, lines: Lines, accept: Accept, open_: Open) -> Channel:
+async def dial(name: str, lines: SocketConnectionFactory, accept: Accept, open_: OpenConnection) -> Channel:
     """Opens a line. Raises `TransportError` with a sentence if nobody answers."""
     failures: list[Exception] = []
 
-    def admit(line: SocketLine) -> Any:
+    def admit(line: SocketConnection) -> Any:
         try:
             return accept(line.channel)
         except Exception as error:  # noqa: BLE001 - raised below, where somebody waits for it
@@ -240,14 +254,14 @@ async def dial(name: str, lines: Lines, accept: Accept, open_: Open) -> Channel:
     except TimeoutError as error:
         raise TransportError(f"cannot reach {name}: no answer within {limit:g} s") from error
     except OSError as error:
-        raise TransportError(f"cannot reach {name}: {why_not(error)}") from error
+        raise TransportError(f"cannot reach {name}: {describe_connect_error(error)}") from error
     if failures:
         await line.gone()
         raise failures[0]
     return line.channel
 
 
-def why_not(error: OSError) -> str:
+def describe_connect_error(error: OSError) -> str:
     """Why nobody was reached, in words that somebody can act on."""
     match error:
         case ssl.SSLCertVerificationError():
@@ -260,10 +274,10 @@ def why_not(error: OSError) -> str:
             return str(error.strerror or error)
 
 
-def guarded(lines: Lines, guard: Guard) -> Callable[[], SocketLine]:
+def guarded_factory(lines: SocketConnectionFactory, guard: ListenerGuard) -> Callable[[], SocketConnection]:
     """Makes the lines of a listener: each is asked for its channel's receiver, or turned away."""
 
-    def admit(line: SocketLine) -> Any:
+    def admit(line: SocketConnection) -> Any:
         return None if guard.full else guard.admit(line.channel, line.channel.lost)
 
     return lambda: lines.line(admit)

@@ -10,16 +10,16 @@ from collections.abc import Callable, Sequence
 from typing import Final, Literal, Protocol
 
 from trunkline.config import Settings
-from trunkline.transports.channel import ChannelInfo, Closed, Origin, Oversized, Receiver, limit_setting
+from trunkline.transports.channel import ChannelClosed, ChannelInfo, MessageOrigin, Oversized, Receiver, limit_setting
 from trunkline.wire.codec import decode, decode_strict, encode, to_lines
-from trunkline.wire.framing import Foreign, Framing, LengthFramer, LineFramer, detect
+from trunkline.wire.framing import ForeignProtocol, Framing, LengthFramer, LineFramer, detect
 from trunkline.wire.messages import Encoded, ErrorResponse, Incoming, Message, RequestId
 
-__all__ = ["Sink", "Source", "Spoken", "StreamChannel"]
+__all__ = ["FramingName", "Sink", "Source", "StreamChannel"]
 
-AT_ONCE: Final = 64  # messages; their answers are written before more are handed up
+MAX_BATCH: Final = 64  # messages; their answers are written before more are handed up
 
-Spoken = Literal["lines", "headers"]
+FramingName = Literal["lines", "headers"]
 """How messages are framed: each on a line of its own, or each after a header with its length."""
 
 
@@ -57,10 +57,10 @@ class StreamChannel:
         *,
         max_frame: int,
         settings: Settings,
-        origin: Origin | None = None,
-        framing: Spoken | Framing | None = None,
+        origin: MessageOrigin | None = None,
+        framing: FramingName | Framing | None = None,
         strict: bool = False,
-        reads_on: bool = False,
+        read_while_blocked: bool = False,
         unique_members: bool = True,
     ) -> None:
         """`framing` is how messages go out; by default as the peer's do, on lines until that is known. A `Framing` is
@@ -71,29 +71,29 @@ class StreamChannel:
         self._info = info
         self._settings = settings
         self._unsent_high = settings.unsent_high
-        self._origin = origin or Origin()
+        self._origin = origin or MessageOrigin()
         self._decode = decode_strict if unique_members else decode
         self._max_frame = max_frame
-        self._longest_line = max_frame + 1  # with its end
+        self._max_line = max_frame + 1  # with its end
         ready = None if isinstance(framing, str) else framing
         self._framing = ready  # of what comes in, once the first bytes have shown it
-        self._start = b""  # bytes that did not show it yet
+        self._undetected = b""  # bytes that did not show it yet
         self._strict = strict
         out = LengthFramer(max_frame) if framing == "headers" else ready
         self._wrap = None if out is None else out.wrap  # what goes out; None for lines
-        self._in_kind = framing is None
+        self._adopt_peer_framing = framing is None
         self._loop = asyncio.get_running_loop()
         self._arrived: list[Incoming] = []  # and not handed up yet
-        self._out: list[bytes] = []  # framed, and not written yet
+        self._outgoing: list[bytes] = []  # framed, and not written yet
         self._gathered = 0  # bytes in it
-        self._handing_up = False  # what is sent meanwhile goes out at the end of it
+        self._delivering = False  # what is sent meanwhile goes out at the end of it
         self._flush_scheduled = False
-        self._held = False  # by the receiver
-        self._reads_on = reads_on
-        self._clogged = False  # by a peer that does not read
+        self._paused = False  # by the receiver
+        self._read_while_blocked = read_while_blocked
+        self._write_blocked = False  # by a peer that does not read
         self._stopped = False  # reading, for that reason
         self._drained: asyncio.Future[None] | None = None
-        self._closed: Closed | None = None
+        self._closed: ChannelClosed | None = None
         self._receiver: Receiver | None = None
         self._source: Source | None = None
         self._sink: Sink | None = None
@@ -124,50 +124,50 @@ class StreamChannel:
                 return
             data = known
         self._arrived += [self._decode(frame) for frame in self._framing.feed(data)]
-        while self._arrived and not (self._held or self._stopped or self._handing_up or self._closed is not None):
+        while self._arrived and not (self._paused or self._stopped or self._delivering or self._closed is not None):
             messages, self._arrived = self._arrived, []
-            if len(messages) > AT_ONCE:
-                messages, self._arrived = messages[:AT_ONCE], messages[AT_ONCE:]
-            self._handing_up = True
+            if len(messages) > MAX_BATCH:
+                messages, self._arrived = messages[:MAX_BATCH], messages[MAX_BATCH:]
+            self._delivering = True
             try:
                 if self._receiver is not None:
                     self._receiver.received(messages, self._origin)
             finally:
-                self._handing_up = False
-            if self._out:
+                self._delivering = False
+            if self._outgoing:
                 self._flush()
 
     def _detect(self, data: bytes) -> bytes | None:
         """Looks at the first bytes; gives them all once they have shown how they are framed."""
-        start = self._start + data
+        start = self._undetected + data
         found = detect(start, self._max_frame)
-        if isinstance(found, Foreign) and self._strict:
-            self.lost(Closed(found.why))
+        if isinstance(found, ForeignProtocol) and self._strict:
+            self.lost(ChannelClosed(found.why))
             return None
         if found is None:
-            self._start = start.lstrip()  # some bytes of a name at most
+            self._undetected = start.lstrip()  # some bytes of a name at most
             return None
-        self._framing = LineFramer(self._max_frame) if isinstance(found, Foreign) else found
-        self._start = b""
-        if self._in_kind and isinstance(found, LengthFramer):
+        self._framing = LineFramer(self._max_frame) if isinstance(found, ForeignProtocol) else found
+        self._undetected = b""
+        if self._adopt_peer_framing and isinstance(found, LengthFramer):
             self._wrap = found.wrap
         return start
 
     def pause(self) -> None:
         """Reads no more for now."""
-        self._held = True
-        self._regulate()
+        self._paused = True
+        self._apply_flow_control()
 
     def resume(self) -> None:
         """Reads again."""
-        self._held = False
-        self._regulate()
+        self._paused = False
+        self._apply_flow_control()
 
-    def _regulate(self) -> None:
+    def _apply_flow_control(self) -> None:
         if self._source is None:
             return
         self.feed(b"")  # what was held back comes first
-        if self._held or self._stopped:
+        if self._paused or self._stopped:
             self._source.pause()
         else:
             self._source.resume()
@@ -180,20 +180,20 @@ class StreamChannel:
             return
         if self._wrap is None:
             frame = message.frame + b"\n" if type(message) is Encoded else to_lines((message,))
-            if len(frame) > self._longest_line:
+            if len(frame) > self._max_line:
                 self._check_size(message, len(frame) - 1)
         else:
             frame = encode(message)
             if len(frame) > self._max_frame:
                 self._check_size(message, len(frame))
             frame = self._wrap(frame)
-        self._out.append(frame)
+        self._outgoing.append(frame)
         self._gathered += len(frame)
         if self._gathered > self._unsent_high:
             self._flush()  # too much to gather: what the peer does not read counts from now on
-        elif not self._handing_up and not self._flush_scheduled:
+        elif not self._delivering and not self._flush_scheduled:
             self._flush_scheduled = True
-            self._loop.call_soon(self._flush_gathered)
+            self._loop.call_soon(self._flush_scheduled_batch)
 
     def _check_size(self, message: Message | Encoded | Sequence[Message], size: int) -> None:
         """Raise `Oversized` for a message that the peer would not take, if its settings are like ours. Errors are never
@@ -202,7 +202,7 @@ class StreamChannel:
         if not all(isinstance(part, ErrorResponse) for part in parts):
             raise Oversized(size, self._max_frame, limit_setting(self._info) or "max_frame")
 
-    def _flush_gathered(self) -> None:
+    def _flush_scheduled_batch(self) -> None:
         try:
             self._flush()
         except Exception as error:
@@ -212,8 +212,8 @@ class StreamChannel:
 
     def _flush(self) -> None:
         self._flush_scheduled = False
-        if self._out and self._sink is not None:
-            out, self._out = self._out, []
+        if self._outgoing and self._sink is not None:
+            out, self._outgoing = self._outgoing, []
             self._gathered = 0
             self._sink.write(out[0] if len(out) == 1 else b"".join(out))
             if self._sink.unsent:
@@ -225,13 +225,13 @@ class StreamChannel:
             return
         unsent = self._sink.unsent
         if unsent > self._settings.unsent_limit:
-            self.lost(Closed(f"the peer left {unsent} bytes unread"))
-        elif unsent > self._settings.unsent_high and not self._clogged:
-            self._clogged, self._stopped = True, not self._reads_on
-            self._regulate()
-        elif self._clogged and unsent <= self._settings.unsent_high // 2:
-            self._clogged = self._stopped = False
-            self._regulate()
+            self.lost(ChannelClosed(f"the peer left {unsent} bytes unread"))
+        elif unsent > self._settings.unsent_high and not self._write_blocked:
+            self._write_blocked, self._stopped = True, not self._read_while_blocked
+            self._apply_flow_control()
+        elif self._write_blocked and unsent <= self._settings.unsent_high // 2:
+            self._write_blocked = self._stopped = False
+            self._apply_flow_control()
             self._release()
 
     def _release(self) -> None:
@@ -241,25 +241,25 @@ class StreamChannel:
 
     async def drain(self) -> None:
         """Waits while too much is unsent."""
-        if self._clogged and self._closed is None:
+        if self._write_blocked and self._closed is None:
             self._drained = self._drained or self._loop.create_future()
             await asyncio.shield(self._drained)
 
     # --- the end -------------------------------------------------------------------------------
 
-    def ended(self, closed: Closed) -> None:
+    def ended(self, closed: ChannelClosed) -> None:
         """The peer has ended the stream: what it said before is handed up, even to a receiver that has paused."""
-        while self._arrived and not self._handing_up and self._closed is None:
-            self._held = self._stopped = False
+        while self._arrived and not self._delivering and self._closed is None:
+            self._paused = self._stopped = False
             self.feed(b"")
         self.lost(closed)
 
-    def lost(self, closed: Closed) -> None:
+    def lost(self, closed: ChannelClosed) -> None:
         """The stream broke, or is given up: nothing more comes or goes."""
         if self._closed is not None:
             return
         self._closed = closed
-        self._out.clear()
+        self._outgoing.clear()
         self._release()
         if self._source is not None:
             self._source.close()
@@ -276,6 +276,6 @@ class StreamChannel:
                     async with asyncio.timeout(self._settings.drain_timeout):
                         await self._sink.finish()
         finally:
-            self.lost(Closed("closed"))
+            self.lost(ChannelClosed("closed"))
         if self._source is not None:
             await self._source.gone()

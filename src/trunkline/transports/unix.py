@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from trunkline.config import Settings
 from trunkline.errors import TransportError
-from trunkline.transports.accept import BACKLOG, Acceptor, Opener
+from trunkline.transports.accept import BACKLOG, Acceptor, TransportOpener
 from trunkline.transports.channel import Accept, Channel, Listener
-from trunkline.transports.listener_limits import Guard
-from trunkline.transports.sockets import Lines, SocketLine, dial, guarded
-from trunkline.transports.stream import Spoken
+from trunkline.transports.listener_limits import ListenerGuard
+from trunkline.transports.sockets import SocketConnection, SocketConnectionFactory, dial, guarded_factory
+from trunkline.transports.stream import FramingName
 
 __all__ = ["UnixConnector", "listen_unix"]
 
@@ -29,10 +29,10 @@ class UnixConnector:
     """Opens lines to a server at a socket's path."""
 
     def __init__(
-        self, path: str | os.PathLike[str], *, framing: Spoken = "lines", settings: Settings | None = None
+        self, path: str | os.PathLike[str], *, framing: FramingName = "lines", settings: Settings | None = None
     ) -> None:
         self._path = os.fspath(path)
-        self._lines = Lines("unix", settings or Settings(), peer=self._path, framing=framing)
+        self._lines = SocketConnectionFactory("unix", settings or Settings(), peer=self._path, framing=framing)
 
     @property
     def name(self) -> str:
@@ -43,13 +43,13 @@ class UnixConnector:
         """Opens a line."""
         loop = asyncio.get_running_loop()
 
-        async def open_(factory: Any) -> tuple[Any, SocketLine]:
+        async def open_(factory: Any) -> tuple[Any, SocketConnection]:
             return await loop.create_unix_connection(factory, self._path)
 
         return await dial(self.name, self._lines, accept, open_)
 
 
-async def listen_unix(guard: Guard, path: str | os.PathLike[str]) -> Listener:
+async def listen_unix(guard: ListenerGuard, path: str | os.PathLike[str]) -> Listener:
     """Waits for clients at a path."""
     place = Path(path)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -62,9 +62,9 @@ async def listen_unix(guard: Guard, path: str | os.PathLike[str]) -> Listener:
         if isinstance(error, OSError) and not isinstance(error, TransportError):
             raise TransportError(f"cannot listen at unix://{place}: {error.strerror or error}") from error
         raise
-    lines = Lines("unix", guard.settings, peer=str(place), report=guard.connection_failed)
-    factory = guarded(lines, guard)
-    return _UnixListener(Opener(Acceptor([bound], guard.reserve), factory, {}), guard, place, number)
+    lines = SocketConnectionFactory("unix", guard.settings, peer=str(place), report=guard.connection_failed)
+    factory = guarded_factory(lines, guard)
+    return _UnixListener(TransportOpener(Acceptor([bound], guard.reserve), factory, {}), guard, place, number)
 
 
 def _bind(unbound: socket.socket, place: Path) -> int:
@@ -93,11 +93,11 @@ def _remove_stale(place: Path) -> None:
 class _UnixListener:
     """A path at which clients are waited for."""
 
-    def __init__(self, opener: Opener, guard: Guard, place: Path, number: int) -> None:
+    def __init__(self, opener: TransportOpener, guard: ListenerGuard, place: Path, number: int) -> None:
         self._opener = opener
         self._guard = guard
         self._place = place
-        self._number = number  # of the file: another one at this path is not ours
+        self._inode = number  # of the file: another one at this path is not ours
 
     @property
     def address(self) -> str:
@@ -109,7 +109,7 @@ class _UnixListener:
         self._guard.shut()
         self._opener.close()
         with contextlib.suppress(FileNotFoundError):
-            if self._place.stat().st_ino == self._number:
+            if self._place.stat().st_ino == self._inode:
                 self._place.unlink()
 
     async def gone(self) -> None:

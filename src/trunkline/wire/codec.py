@@ -41,10 +41,9 @@ from trunkline.wire.messages import (
 from trunkline.wire.undecoded import EDGE, outline
 
 __all__ = [
-    "LONG",
+    "LONG_THRESHOLD",
     "DecodeError",
-    "Plain",
-    "as_written",
+    "DecodedJson",
     "decode",
     "decode_response",
     "decode_strict",
@@ -53,8 +52,9 @@ __all__ = [
     "encode_request",
     "encode_response",
     "encoder",
+    "explain_decode_error",
     "json_decoder",
-    "reason",
+    "original_json",
     "text_to_raw",
     "to_canonical",
     "to_json",
@@ -69,15 +69,15 @@ INVALID_PARAMS: Final = -32602
 DecodeError = msgspec.DecodeError
 """What a decoder raises for JSON that does not fit its type. JSON nested too deep is a RecursionError."""
 
-SHOWN: Final = 80  # bytes of a message that could not be read, for a log
+EXCERPT_SIZE: Final = 80  # bytes of a message that could not be read, for a log
 
 MAX_BATCH: Final = 1000  # messages; each is answered, so a line of small change would be answered with a flood
 T = TypeVar("T")
 
-LONG: Final = 32 * 1024  # bytes or characters; from there on a second look costs more than a second way
+LONG_THRESHOLD: Final = 32 * 1024  # bytes or characters; from there on a second look costs more than a second way
 
 
-class Plain:
+class DecodedJson:
     """JSON that was read already, to plain values, and a function that gives it as it was written."""
 
     __slots__ = ("raw", "values")
@@ -110,7 +110,7 @@ class _Envelope(Struct):
     error: ErrorObject | UnsetType = UNSET
 
 
-class _Older(Struct, tag_field="jsonrpc", tag="1.0"):
+class _OtherVersion(Struct, tag_field="jsonrpc", tag="1.0"):
     """Stands beside `Request`, so that `jsonrpc` has to be there: a type that is read alone may go untagged."""
 
 
@@ -120,10 +120,10 @@ class _LongRequest(Request):
     params: Any = UNSET
 
 
-_read_request: Final = msgspec.json.Decoder(Request | _Older).decode  # most of what a server reads
+_read_request: Final = msgspec.json.Decoder(Request | _OtherVersion).decode  # most of what a server reads
 _read_envelope: Final = msgspec.json.Decoder(_Envelope).decode
 _read_any: Final = msgspec.json.Decoder().decode
-_read_long: Final = msgspec.json.Decoder(_LongRequest | _Older).decode
+_read_long: Final = msgspec.json.Decoder(_LongRequest | _OtherVersion).decode
 _read_members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _read_array: Final = msgspec.json.Decoder(list[Raw]).decode
 _OPENING_BRACE: Final = ord("{")
@@ -133,7 +133,7 @@ def decode(frame: bytes | TooLarge | BadFrame) -> Incoming:
     """The message in a frame, a batch of them, or a `Malformed` that says what it is instead."""
     if not isinstance(frame, bytes):
         return _too_large(frame) if isinstance(frame, TooLarge) else Malformed(INVALID_REQUEST, frame.why)
-    if len(frame) >= LONG and (long := _decode_long(frame)) is not None:
+    if len(frame) >= LONG_THRESHOLD and (long := _decode_long(frame)) is not None:
         return long
     try:
         if not frame.isascii():
@@ -147,9 +147,9 @@ def decode(frame: bytes | TooLarge | BadFrame) -> Incoming:
         # The last member of what ends like that is an object, and `params` is the only one that can be.
         if frame.endswith(b"}}") or request.params is UNSET or memoryview(request.params)[0] == _OPENING_BRACE:
             return request
-        return _params_of_no_use(request.params, request.id)
+        return _malformed_params(request.params, request.id)
     except UnicodeDecodeError as error:
-        return _unparsed(frame, f"not UTF-8: {error.reason} at byte {error.start}", whole=True)
+        return _malformed_frame(frame, f"not UTF-8: {error.reason} at byte {error.start}", whole=True)
     except (DecodeError, RecursionError):
         return _diagnose(frame)
 
@@ -172,7 +172,7 @@ def _has_unique_members(frame: bytes, message: Incoming) -> bool:
         return False
     params: Any = message.params if isinstance(message, Request) else None
     try:
-        values = replace(message, params=params.values) if type(params) is Plain else _read_any(frame)
+        values = replace(message, params=params.values) if type(params) is DecodedJson else _read_any(frame)
         return frame.count(b":") == _encoder.encode(values).count(b":")
     except (ValueError, RecursionError):  # a number out of bounds, a lone surrogate, or deep nesting
         return False
@@ -185,23 +185,25 @@ class _DuplicateMember(Exception):
 def _reject_duplicates(frame: bytes, message: Message | Batch) -> Incoming:
     """Look for duplicate members one object at a time; return the message if there are none."""
     try:
-        json.loads(frame.decode(), object_pairs_hook=_checked, parse_int=_passed_over, parse_float=_passed_over)
+        json.loads(
+            frame.decode(), object_pairs_hook=_raise_on_duplicates, parse_int=_skip_number, parse_float=_skip_number
+        )
     except (_DuplicateMember, RecursionError) as error:
         why, *name = error.args
         ident: RequestId | None = None
         if isinstance(message, Response | ErrorResponse) or (isinstance(message, Request) and name != ["id"]):
             ident = _readable_id(message.id)
         is_reply = isinstance(message, Response | ErrorResponse | Notification)
-        shown, is_notification = frame[:SHOWN].rstrip(), isinstance(message, Notification)
+        shown, is_notification = frame[:EXCERPT_SIZE].rstrip(), isinstance(message, Notification)
         return Malformed(INVALID_REQUEST, why, ident, is_reply, is_notification=is_notification, excerpt=shown)
     return message
 
 
-def _passed_over(_: str) -> None:
+def _skip_number(_: str) -> None:
     """Read no number: one of many digits takes long."""
 
 
-def _checked(members: list[tuple[str, Any]]) -> None:
+def _raise_on_duplicates(members: list[tuple[str, Any]]) -> None:
     names: set[str] = set()
     for name, _ in members:
         if name in names:
@@ -218,7 +220,7 @@ def _decode_long(frame: bytes) -> Request | None:
     params: Any = request.params if type(request) is _LongRequest else None
     if not isinstance(params, dict):
         return None
-    plain: Any = Plain(cast("Any", params), lambda: _params_in(frame))
+    plain: Any = DecodedJson(cast("Any", params), lambda: _params_in(frame))
     return Request(request.id, request.method, plain)
 
 
@@ -237,7 +239,7 @@ def _classify(envelope: _Envelope) -> Message | Malformed:
         why, bare = "a message has either a method or an outcome, not both", ident is UNSET
         return Malformed(INVALID_REQUEST, why, _readable_id(ident), is_reply=bare, is_notification=bare)
     if params is not UNSET and memoryview(params)[0] != _OPENING_BRACE:
-        return _params_of_no_use(params, ident)
+        return _malformed_params(params, ident)
     if ident is UNSET:
         return Notification(method, params)
     if ident is None:
@@ -258,7 +260,7 @@ def _classify_reply(envelope: _Envelope) -> Message | Malformed:
     return Response(ident, result)
 
 
-def _params_of_no_use(params: Raw, ident: RequestId | None | UnsetType) -> Malformed:
+def _malformed_params(params: Raw, ident: RequestId | None | UnsetType) -> Malformed:
     is_notification = ident is UNSET  # never answered, whatever is wrong with it
     is_array = bytes(params).startswith(b"[")
     return Malformed(
@@ -290,29 +292,29 @@ def _diagnose(frame: bytes) -> Malformed | Batch:
         value = _read_any(frame)
     except (DecodeError, RecursionError) as error:
         fault = _unreadable(error)
-        return _unparsed(frame, fault.why, fault.code)
+        return _malformed_frame(frame, fault.why, fault.code)
     if not isinstance(value, dict):
         return Malformed(INVALID_REQUEST, "a message must be a JSON object")
-    return _fault_of(cast("dict[str, Any]", value))
+    return _diagnose_object(cast("dict[str, Any]", value))
 
 
 def _too_large(frame: TooLarge) -> Malformed:
     found = outline(frame.head, frame.tail, whole=True)
     is_reply = found.has_outcome and not found.has_method
     unknown = not (found.has_outcome or found.has_method)
-    shown = frame.head[:SHOWN].rstrip()
+    shown = frame.head[:EXCERPT_SIZE].rstrip()
     return Malformed(
         INVALID_REQUEST, frame.why, found.id, is_reply, lacks_method=unknown, limit=frame.limit, excerpt=shown
     )
 
 
-def _unparsed(frame: bytes, why: str, code: int = PARSE_ERROR, *, whole: bool = False) -> Malformed:
+def _malformed_frame(frame: bytes, why: str, code: int = PARSE_ERROR, *, whole: bool = False) -> Malformed:
     """What is told of a frame that is not JSON. The id is looked for in an answer only: a request that cannot be parsed
     is refused without one (JSON-RPC 2.0, section 5)."""
     found = outline(frame[:EDGE], frame[-EDGE:], whole=whole)
     if found.has_outcome and not found.has_method:
-        return Malformed(code, why, found.id, is_reply=True, excerpt=frame[:SHOWN].rstrip())
-    return Malformed(code, why, lacks_method=not found.has_method, excerpt=frame[:SHOWN].rstrip())
+        return Malformed(code, why, found.id, is_reply=True, excerpt=frame[:EXCERPT_SIZE].rstrip())
+    return Malformed(code, why, lacks_method=not found.has_method, excerpt=frame[:EXCERPT_SIZE].rstrip())
 
 
 def _unreadable(error: Exception) -> Malformed:
@@ -321,7 +323,7 @@ def _unreadable(error: Exception) -> Malformed:
     return Malformed(PARSE_ERROR, f"not JSON: {error}")
 
 
-def _fault_of(value: dict[str, Any]) -> Malformed:
+def _diagnose_object(value: dict[str, Any]) -> Malformed:
     """Which member of a JSON object keeps it from being a message."""
     ident = value.get("id")
     has_good_id = isinstance(ident, int | str) and not isinstance(ident, bool)
@@ -386,12 +388,12 @@ def json_decoder(kind: type[T], hook: Callable[[type, Any], Any] | None = None) 
     return msgspec.json.Decoder(kind, dec_hook=hook).decode
 
 
-def decoder(kind: type[T], hook: Callable[[type, Any], Any] | None = None) -> Callable[[bytes | Raw | Plain], T]:
+def decoder(kind: type[T], hook: Callable[[type, Any], Any] | None = None) -> Callable[[bytes | Raw | DecodedJson], T]:
     """The same for JSON that may have been read already."""
     decode, converter = json_decoder(kind, hook), _Converter(kind, hook)
 
-    def read(source: bytes | Raw | Plain) -> T:
-        if not isinstance(source, Plain):
+    def read(source: bytes | Raw | DecodedJson) -> T:
+        if not isinstance(source, DecodedJson):
             return decode(source)
         try:
             return converter.convert(source)
@@ -411,7 +413,7 @@ class _Converter:
         self._hook = hook
         self._found: tuple[bool, dict[str, str]] | None = None
 
-    def convert(self, source: Plain) -> Any:
+    def convert(self, source: DecodedJson) -> Any:
         self._found = self._found or _inspected(self._kind)
         exact, raws = self._found
         values = source.values
@@ -422,7 +424,7 @@ class _Converter:
         others = {name: value for name, value in values.items() if name not in raws}
         typed = msgspec.convert(others, self._kind, dec_hook=self._hook, str_keys=True)
         for name in raws.keys() & values.keys():
-            setattr(typed, raws[name], Plain(values[name], partial(_member, source, name)))
+            setattr(typed, raws[name], DecodedJson(values[name], partial(_member, source, name)))
         return typed
 
 
@@ -434,55 +436,55 @@ def _inspected(kind: Any) -> tuple[bool, dict[str, str]]:
     return "DecimalType(" not in repr(found), raws
 
 
-def _member(source: Plain, name: str) -> Raw:
+def _member(source: DecodedJson, name: str) -> Raw:
     return _read_members(source.raw())[name]
 
 
-def as_written(source: Raw | Plain) -> Raw:
+def original_json(source: Raw | DecodedJson) -> Raw:
     """JSON as it was written, whether or not it has been read."""
-    return source.raw() if type(source) is Plain else cast("Raw", source)
+    return source.raw() if type(source) is DecodedJson else cast("Raw", source)
 
 
-def reason(error: Exception, source: bytes | Raw | Plain) -> str:
+def explain_decode_error(error: Exception, source: bytes | Raw | DecodedJson) -> str:
     """What a decoder has against some JSON: its own words, and of a number that it cannot hold, which one and where."""
     if _OUT_OF_RANGE not in str(error):
         return str(error)
-    written = source if isinstance(source, bytes) else bytes(as_written(source))
+    written = source if isinstance(source, bytes) else bytes(original_json(source))
     try:
         read = json.loads(written, parse_int=partial(_number, int), parse_float=partial(_number, float))
     except (ValueError, RecursionError):  # nested too deep for this parser
         return str(error)
-    found = _first_beyond(read)
+    found = _find_out_of_range(read)
     return str(error) if found is None else f"{found[1]} is out of range - at `{found[0]}`"
 
 
 _OUT_OF_RANGE: Final = "out of range"  # msgspec's words for a number
 
 
-class _Beyond(str):
+class _OutOfRange(str):
     """A number that Python cannot read, or holds as infinity: in words."""
 
     __slots__ = ()
 
 
-def _number(kind: Callable[[str], float], text: str) -> float | _Beyond:
+def _number(kind: Callable[[str], float], text: str) -> float | _OutOfRange:
     try:
         value = kind(text)
     except ValueError:
-        return _Beyond(f"an integer of {len(text.lstrip('-'))} digits")
-    return _Beyond(f"the number {text[:_SHOWN]}{'…' * (len(text) > _SHOWN)}") if value in _INFINITE else value
+        return _OutOfRange(f"an integer of {len(text.lstrip('-'))} digits")
+    return _OutOfRange(f"the number {text[:_SHOWN]}{'…' * (len(text) > _SHOWN)}") if value in _INFINITE else value
 
 
 _SHOWN: Final = 30  # characters of a number
 _INFINITE: Final = (float("inf"), float("-inf"))
 
 
-def _first_beyond(value: Any) -> tuple[str, str] | None:
+def _find_out_of_range(value: Any) -> tuple[str, str] | None:
     """Where the first number is that is out of range, and which it is."""
     waiting: list[tuple[str, Any]] = [("$", value)]
     while waiting:
         path, one = waiting.pop()
-        if isinstance(one, _Beyond):
+        if isinstance(one, _OutOfRange):
             return path, one
         if isinstance(one, dict):
             waiting += [(f"{path}.{name}", inner) for name, inner in reversed(cast("dict[str, Any]", one).items())]

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from trunkline.wire.undecoded import EDGE, Edges
 
-__all__ = ["BadFrame", "Foreign", "Frame", "Framing", "LengthFramer", "LineFramer", "TooLarge", "detect"]
+__all__ = ["BadFrame", "ForeignProtocol", "Frame", "Framing", "LengthFramer", "LineFramer", "TooLarge", "detect"]
 
 MAX_HEADER: Final = 8 * 1024  # a header block is one or two short lines; more is no header block
 _SMALL: Final = 4096  # pieces below this are joined early: a trickle must not take up many times its own size
@@ -49,7 +49,7 @@ class BadFrame(Struct, frozen=True):
 Frame = bytes | TooLarge | BadFrame
 
 
-class Foreign(Struct, frozen=True):
+class ForeignProtocol(Struct, frozen=True):
     """Stands for a peer that speaks something else, with the beginning of what it said."""
 
     start: bytes
@@ -86,7 +86,7 @@ class LineFramer:
         size = len(data)
         if data.find(b"\n") == size - 1 and not self._kept and 0 < size <= self._max_frame:  # one whole line
             return [] if data.isspace() else [data[:-1]]
-        lines: list[bytes] = data.split(b"\n") if size < _LONG else _cut(data)
+        lines: list[bytes] = data.split(b"\n") if size < _LONG else _split_lines(data)
         rest = lines.pop()
         if self._kept or size > self._max_frame:
             frames = self._measured(lines)
@@ -137,7 +137,7 @@ class LineFramer:
         return frame + b"\n"
 
 
-def _cut(data: bytes) -> list[bytes]:
+def _split_lines(data: bytes) -> list[bytes]:
     """The same as splitting it at its line ends."""
     lines: list[bytes] = []
     start = 0
@@ -161,10 +161,10 @@ class LengthFramer:
     def __init__(self, max_frame: int) -> None:
         self._max_frame = max_frame
         self._buffer = bytearray()
-        self._wanted: int | None = None  # length of the body that comes next
-        self._dropping = 0  # bytes left of a body that is too long
+        self._body_length: int | None = None  # length of the body that comes next
+        self._drop_remaining = 0  # bytes left of a body that is too long
         self._dropped = Edges()  # of that body
-        self._lost = False  # after a bad header block: look for the next good one
+        self._resyncing = False  # after a bad header block: look for the next good one
 
     def feed(self, data: bytes) -> list[Frame]:
         """Takes what has arrived and gives the frames that are whole now. A huge one is dropped as it arrives."""
@@ -172,23 +172,23 @@ class LengthFramer:
         return list(iter(self._next, None))
 
     def _next(self) -> Frame | None:
-        if self._dropping:
+        if self._drop_remaining:
             return self._drop()
-        if self._wanted is None and (fault := self._read_header()):
+        if self._body_length is None and (fault := self._read_header()):
             return fault
-        if self._wanted is None or len(self._buffer) < self._wanted:
+        if self._body_length is None or len(self._buffer) < self._body_length:
             return None
-        frame = bytes(self._buffer[: self._wanted])
-        del self._buffer[: self._wanted]
-        self._wanted = None
+        frame = bytes(self._buffer[: self._body_length])
+        del self._buffer[: self._body_length]
+        self._body_length = None
         return frame
 
     def _drop(self) -> TooLarge | None:
-        gone = min(self._dropping, len(self._buffer))
+        gone = min(self._drop_remaining, len(self._buffer))
         self._dropped.add(bytes(self._buffer[:gone]))
         del self._buffer[:gone]
-        self._dropping -= gone
-        if self._dropping:
+        self._drop_remaining -= gone
+        if self._drop_remaining:
             return None
         dropped, self._dropped = self._dropped, Edges()
         return TooLarge(self._max_frame, dropped.head, dropped.tail)
@@ -196,7 +196,7 @@ class LengthFramer:
     def _read_header(self) -> TooLarge | BadFrame | None:
         while self._buffer[:1] and self._buffer[0] in _BLANK:  # between frames, some peers send a line end
             del self._buffer[:1]
-        if self._lost and not self._find_header():
+        if self._resyncing and not self._find_header():
             return None
         end, width = self._header_end()
         if end < 0:
@@ -207,9 +207,9 @@ class LengthFramer:
             return self._fault(length)
         del self._buffer[: end + width]
         if length > self._max_frame:
-            self._dropping = length
+            self._drop_remaining = length
             return self._drop()
-        self._wanted = length
+        self._body_length = length
         return None
 
     def _header_end(self) -> tuple[int, int]:
@@ -219,12 +219,12 @@ class LengthFramer:
 
     def _fault(self, why: str) -> BadFrame:
         del self._buffer[:1]  # so that the same header is not found again
-        self._lost = True
+        self._resyncing = True
         return BadFrame(why)
 
     def _find_header(self) -> bool:
         at = self._buffer.lower().find(_LENGTH_NAME + b":")
-        self._lost = at < 0
+        self._resyncing = at < 0
         keep = at if at >= 0 else max(0, len(self._buffer) - len(_LENGTH_NAME))
         del self._buffer[:keep]
         return at >= 0
@@ -246,7 +246,7 @@ def _length_in(block: bytes) -> int | str:
     return "the header block has no Content-Length"
 
 
-def detect(start: bytes, max_frame: int) -> Framing | Foreign | None:
+def detect(start: bytes, max_frame: int) -> Framing | ForeignProtocol | None:
     """The framing that a peer's first bytes show; None while they show nothing yet, then ask again with more of them.
 
     A message begins with a bracket, and a header block with one of two names. Whoever begins with anything else, such
@@ -260,4 +260,4 @@ def detect(start: bytes, max_frame: int) -> Framing | Foreign | None:
     first = shown[:_LONGEST_NAME].lower()
     if first.startswith(_HEADER_NAMES):
         return LengthFramer(max_frame)
-    return None if any(name.startswith(first) for name in _HEADER_NAMES) else Foreign(shown[:_SHOWN])
+    return None if any(name.startswith(first) for name in _HEADER_NAMES) else ForeignProtocol(shown[:_SHOWN])

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-__all__ = ["EVENTS", "JSON", "accepts", "essence", "is_utf8_json"]
+__all__ = ["EVENT_STREAM", "JSON", "accepts", "essence", "is_utf8_json"]
 
 JSON: Final = "application/json"
-EVENTS: Final = "text/event-stream"
+EVENT_STREAM: Final = "text/event-stream"
 
 _COMMON: Final = frozenset(  # values of Accept that allow both
     {

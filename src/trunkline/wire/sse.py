@@ -12,7 +12,7 @@ from msgspec import Struct
 from trunkline.wire.framing import TooLarge
 from trunkline.wire.undecoded import Edges
 
-__all__ = ["COMMENT", "Event", "EventDecoder", "encode"]
+__all__ = ["COMMENT", "SseDecoder", "SseEvent", "encode_event"]
 
 COMMENT: Final = b":\n\n"
 """Says nothing, and keeps a line from falling asleep."""
@@ -21,7 +21,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 _MOST_DIGITS: Final = 9  # of a wait in milliseconds: more than eleven days
 
 
-class Event(Struct, frozen=True):
+class SseEvent(Struct, frozen=True):
     """One event. Its data is as it was sent, lines joined; a stream that only tells its position has none."""
 
     data: bytes
@@ -29,7 +29,7 @@ class Event(Struct, frozen=True):
     id: str | None = None  # the position of the stream after it
 
 
-def encode(data: bytes, *, kind: str | None = None, id: str | None = None, retry: int | None = None) -> bytes:  # noqa: A002
+def encode_event(data: bytes, *, kind: str | None = None, id: str | None = None, retry: int | None = None) -> bytes:  # noqa: A002
     """The bytes of an event. `data` must not have line ends in it, as JSON of ours never has; nor the rest."""
     head = b"" if kind is None else b"event: %b\n" % kind.encode()
     if id is not None:
@@ -39,7 +39,7 @@ def encode(data: bytes, *, kind: str | None = None, id: str | None = None, retry
     return b"%bdata: %b\n\n" % (head, data)
 
 
-class EventDecoder:
+class SseDecoder:
     """Cuts a byte stream into events."""
 
     def __init__(self, max_event: int) -> None:
@@ -49,17 +49,17 @@ class EventDecoder:
         self._buffer = bytearray()
         self._scanned = 0  # no line end before this offset, so no byte is searched twice
         self._begun = False
-        self._returned = False  # the last byte was a carriage return
+        self._ended_with_cr = False  # the last byte was a carriage return
         self._data: list[bytes] = []
         self._size = 0  # of the event so far
         self._kind = ""
         self._id: str | None = None  # the position after the event that is being read
         self._too_large: Edges | None = None  # of an event that is not kept
 
-    def feed(self, data: bytes) -> list[Event | TooLarge]:
+    def feed(self, data: bytes) -> list[SseEvent | TooLarge]:
         """Takes what has arrived and gives the events that are whole now, in order."""
-        if self._returned and data:
-            self._returned = False
+        if self._ended_with_cr and data:
+            self._ended_with_cr = False
             data = data.removeprefix(b"\n")
         self._buffer += data
         if not self._begun:
@@ -68,7 +68,7 @@ class EventDecoder:
             self._begun = True
             if self._buffer.startswith(_BOM):
                 del self._buffer[: len(_BOM)]
-        events: list[Event | TooLarge] = []
+        events: list[SseEvent | TooLarge] = []
         while (line := self._line()) is not None:
             if line:
                 self._field(line)
@@ -87,7 +87,7 @@ class EventDecoder:
         if end < 0:
             end = newline
         elif end + 1 == len(buffer):
-            self._returned = True
+            self._ended_with_cr = True
         if end < 0:
             self._scanned = len(buffer)
             return None
@@ -129,7 +129,7 @@ class EventDecoder:
         self._buffer += b"data:"  # the rest of the line goes the same way
         self._scanned = len(self._buffer)
 
-    def _dispatch(self) -> Event | TooLarge | None:
+    def _dispatch(self) -> SseEvent | TooLarge | None:
         lines, kind, too_large = self._data, self._kind, self._too_large
         self._data, self._size, self._kind, self._too_large = [], 0, "", None
         self.last_id = self._id
@@ -137,7 +137,7 @@ class EventDecoder:
             return TooLarge(self._max_event, too_large.head, too_large.tail)
         if not lines:
             return None
-        return Event(b"\n".join(lines), kind or "message", self.last_id)
+        return SseEvent(b"\n".join(lines), kind or "message", self.last_id)
 
 
 def _edges_of(*parts: bytes) -> Edges:

@@ -15,11 +15,11 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from tests.unit.auth.faulty import AUTHORIZE, ENDPOINT, TOKEN, Asked, Page, World, world
 
 from trunkline.auth import MemoryTokens, OAuth, Redirected
-from trunkline.auth.client.token_provider import Engine
+from trunkline.auth.client.token_provider import TokenProvider
 from trunkline.config import Settings
-from trunkline.transports.http.client.aiohttp_backend import Aiohttp
-from trunkline.transports.http.client.http_peer import Peer
-from trunkline.transports.http.client.url import place
+from trunkline.transports.http.client.aiohttp_backend import AiohttpBackend
+from trunkline.transports.http.client.http_peer import HttpPeer
+from trunkline.transports.http.client.url import parse_url
 
 REGISTER = "POST /login/register"
 CALLBACK = "http://127.0.0.1:33418/callback"
@@ -159,16 +159,16 @@ async def office() -> AsyncIterator[Office]:
 class Caller:
     """Sends requests to the MCP server with an engine, as the transport does."""
 
-    def __init__(self, engine: Engine, url: str) -> None:
+    def __init__(self, engine: TokenProvider, url: str) -> None:
         self.engine = engine
-        self._library = Aiohttp(Settings())
-        self._peer = Peer(self._library, place(url), {}, engine)
+        self._library = AiohttpBackend(Settings())
+        self._peer = HttpPeer(self._library, parse_url(url), {}, engine)
         self.asked: list[bool] = []  # what was said about asking somebody
 
     async def call(self, tool: str = "read", *, verb: str = "POST") -> int:
         """The status that a call comes to."""
         message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool}}
-        reply = await self._peer.send(verb, body=json.dumps(message).encode(), asking=self.asked.append)
+        reply = await self._peer.send(verb, body=json.dumps(message).encode(), on_authorizing=self.asked.append)
         reply.close()
         return reply.status
 

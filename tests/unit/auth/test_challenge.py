@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import dictionaries, from_regex, text
 
-from trunkline.auth.challenge import Challenge, find, parse, write
+from trunkline.auth.challenge import Challenge, find_challenge, format_challenge, parse_challenges
 
 
 @pytest.mark.row("AUT-07")
@@ -28,7 +28,7 @@ from trunkline.auth.challenge import Challenge, find, parse, write
     ],
 )  # fmt: skip
 def test_every_challenge_is_read_as_it_is_written(header: str, found: list[tuple[str, dict[str, str], str]]) -> None:
-    assert [(one.scheme, dict(one.params), one.token) for one in parse(header)] == found
+    assert [(one.scheme, dict(one.params), one.token) for one in parse_challenges(header)] == found
 
 
 def test_scopes_are_none_where_nothing_is_said_of_them() -> None:
@@ -38,27 +38,32 @@ def test_scopes_are_none_where_nothing_is_said_of_them() -> None:
 
 
 def test_the_first_scheme_that_is_there_is_found() -> None:
-    challenges = parse('Bearer a="1", DPoP b="2", Bearer c="3"')
-    assert find(challenges, "dpop", "bearer") == challenges[1]
-    assert find(challenges, "bearer") == challenges[0]
-    assert find(challenges, "basic") is None
+    challenges = parse_challenges('Bearer a="1", DPoP b="2", Bearer c="3"')
+    assert find_challenge(challenges, "dpop", "bearer") == challenges[1]
+    assert find_challenge(challenges, "bearer") == challenges[0]
+    assert find_challenge(challenges, "basic") is None
 
 
 @given(dictionaries(from_regex(r"[a-z_]{1,12}", fullmatch=True), text(alphabet=[chr(n) for n in range(0x20, 0x7F)])))
 def test_what_is_written_is_read_the_same(params: dict[str, str]) -> None:
-    assert [(one.scheme, dict(one.params)) for one in parse(write("Bearer", params))] == [("bearer", params)]
+    assert [(one.scheme, dict(one.params)) for one in parse_challenges(format_challenge("Bearer", params))] == [
+        ("bearer", params)
+    ]
 
 
 def test_what_no_header_may_hold_is_not_written() -> None:
-    assert write("Bearer", {"error": "a\r\nSet-Cookie: b\x00ü", "scope": None}) == 'Bearer error="a??Set-Cookie: b??"'
-    assert write("Bearer", {"scope": None}) == "Bearer"
+    assert (
+        format_challenge("Bearer", {"error": "a\r\nSet-Cookie: b\x00ü", "scope": None})
+        == 'Bearer error="a??Set-Cookie: b??"'
+    )
+    assert format_challenge("Bearer", {"scope": None}) == "Bearer"
 
 
 @given(text())
 def test_whatever_a_server_says_is_read(header: str) -> None:
-    assert isinstance(parse(header), list)
+    assert isinstance(parse_challenges(header), list)
 
 
 @pytest.mark.parametrize("piece", ["a ", "a=", '"', "\\", "a,", 'a="', "a b=c,", " ", ","])
 def test_a_header_that_goes_on_for_ever_is_read_in_no_time(piece: str) -> None:
-    assert isinstance(parse("Bearer " + piece * 200_000), list)
+    assert isinstance(parse_challenges("Bearer " + piece * 200_000), list)

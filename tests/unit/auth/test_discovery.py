@@ -4,10 +4,10 @@ import pytest
 from tests.unit.auth.fakes import Office, office
 from tests.unit.auth.faulty import OPENID, RESOURCE, RESOURCE_AT_THE_ROOT, SERVER, Page
 
-from trunkline.auth.discovery import Found, discover
+from trunkline.auth.discovery import DiscoveryResult, discover
 from trunkline.auth.fetch import Egress
 from trunkline.auth.metadata import AssumedMetadata
-from trunkline.auth.ssrf import Reach
+from trunkline.auth.ssrf import EgressPolicy
 from trunkline.config import Settings
 from trunkline.errors import AuthorizationFailed
 
@@ -15,8 +15,8 @@ ROOT = "GET /.well-known/oauth-authorization-server"
 OPENID_INSERTED = "GET /.well-known/openid-configuration/login"
 
 
-async def found(there: Office, hint: str | None = None) -> Found:
-    egress = Egress(Reach.around(there.url, Settings()))
+async def found(there: Office, hint: str | None = None) -> DiscoveryResult:
+    egress = Egress(EgressPolicy.around(there.url, Settings()))
     return await discover(egress, there.url, hint)
 
 

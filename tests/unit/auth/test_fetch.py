@@ -12,10 +12,10 @@ from tests.ports import held_port
 
 from trunkline import Settings
 from trunkline.auth.fetch import Egress
-from trunkline.auth.ssrf import Reach
+from trunkline.auth.ssrf import EgressPolicy
 from trunkline.errors import AuthorizationFailed
 
-HERE = Reach(loopback=True)
+HERE = EgressPolicy(loopback=True)
 
 
 class Site:
@@ -215,7 +215,7 @@ async def test_sec05_a_public_address_is_gone_to(sockets: list[object]) -> None:
 async def test_sec05_the_socket_asks_once_more_whatever_the_look_up_said(sockets: list[object]) -> None:
     answers = iter([None, "changed its mind"])  # as if the name had been looked up again
 
-    class Wavering(Reach, frozen=True):
+    class Wavering(EgressPolicy, frozen=True):
         def vet(self, there: object, address: str) -> str | None:
             return next(answers)
 
@@ -238,7 +238,7 @@ async def test_a_name_without_an_address_is_said_to_have_none() -> None:
 async def test_a_name_that_is_allowed_may_be_on_this_machine() -> None:
     async with site(server_tls()) as here:
         here.says("/", b"hi")
-        egress = Egress(Reach(allowed=("localhost",)), tls=client_tls())
+        egress = Egress(EgressPolicy(allowed=("localhost",)), tls=client_tls())
         assert (await egress.get(f"{here.url}/", hop="keys")).body == b"hi"
 
 

@@ -10,18 +10,18 @@ from trunkline.auth.metadata import (
     AssumedMetadata,
     ResourceMetadata,
     ServerMetadata,
-    canonical,
+    canonical_resource,
     covers,
     fallback_metadata,
-    read_own_metadata,
     read_resource_metadata,
+    read_self_issued_metadata,
     read_server_metadata,
     require_pkce,
     resource_metadata_urls,
     root_metadata_url,
     server_metadata_urls,
 )
-from trunkline.auth.server.resource_url import published_at
+from trunkline.auth.server.resource_url import metadata_paths
 from trunkline.errors import AuthorizationFailed
 from trunkline.wire import codec
 
@@ -59,7 +59,7 @@ def test_a_resource_is_looked_for_with_its_path_and_then_without(url: str, place
 @pytest.mark.parametrize("path", ["/mcp", "/", "/x/mcp"])
 def test_a_server_publishes_wherever_clients_look(path: str) -> None:
     looked_at = {urlsplit(url).path for url in resource_metadata_urls(f"https://a.example{path}")}
-    assert looked_at <= published_at(path, None)
+    assert looked_at <= metadata_paths(path, None)
 
 
 @pytest.mark.row("AUT-09")
@@ -159,13 +159,13 @@ def test_an_issuer_is_the_same_only_if_it_is_written_the_same(issuer: str) -> No
 @pytest.mark.row("AUT-02")
 @pytest.mark.parametrize("issuer", ["https://notes.example", "https://notes.example/", "https://notes.example/oauth"])
 def test_a_server_that_is_its_own_authorization_server_may_write_its_name_as_it_likes(issuer: str) -> None:
-    assert read_own_metadata(server(issuer=issuer), URL).issuer == issuer
+    assert read_self_issued_metadata(server(issuer=issuer), URL).issuer == issuer
 
 
 @pytest.mark.row("AUT-02")
 def test_a_server_that_claims_to_be_another_is_refused() -> None:
     with pytest.raises(AuthorizationFailed, match="and not of"):
-        read_own_metadata(server(), URL)
+        read_self_issued_metadata(server(), URL)
 
 
 @pytest.mark.row("AUT-24")
@@ -211,7 +211,7 @@ def test_what_a_server_publishes_has_only_what_it_says() -> None:
     ],
 )
 def test_a_server_has_one_name_as_a_resource(url: str, name: str) -> None:
-    assert canonical(url) == name
+    assert canonical_resource(url) == name
 
 
 def test_a_path_that_only_begins_the_same_is_another() -> None:

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 import pytest
 
 from trunkline.auth.fetch import Egress
-from trunkline.auth.page_policy import judge, judge_now, page
-from trunkline.auth.ssrf import Reach, Refused
+from trunkline.auth.page_policy import check_page_addresses, check_page_addresses_blocking, parse_page_url
+from trunkline.auth.ssrf import EgressDenied, EgressPolicy
 from trunkline.config import Settings
 from trunkline.errors import AuthorizationFailed
 
-LOCAL = Reach(loopback=True)
+LOCAL = EgressPolicy(loopback=True)
 PRIVATE = [
     *("https://10.0.0.1/", "https://167772161/", "https://0xa.0.0.1/", "https://10.1/", "https://012.0.0.1/"),
     *("https://10.0.0.1./", "https://0x0a000001/", "https://[::ffff:10.0.0.1]/", "https://[::ffff:a00:1]/"),
@@ -38,17 +38,17 @@ MISSPELT = [
 
 @pytest.mark.parametrize("url", [*PRIVATE, *MISSPELT], ids=ascii)
 def test_an_address_that_is_private_or_misspelt_is_refused(url: str) -> None:
-    with pytest.raises(Refused):
-        page(url, LOCAL)
+    with pytest.raises(EgressDenied):
+        parse_page_url(url, LOCAL)
 
 
 @pytest.mark.parametrize(
     "url", ["https://127.0.0.1/", "https://2130706433/", "http://localhost:8000/x", "https://[::1]/"]
 )
 def test_this_machine_is_for_servers_on_this_machine(url: str) -> None:
-    assert page(url, LOCAL).local
-    with pytest.raises(Refused):
-        page(url, Reach())
+    assert parse_page_url(url, LOCAL).local
+    with pytest.raises(EgressDenied):
+        parse_page_url(url, EgressPolicy())
 
 
 def names(monkeypatch: pytest.MonkeyPatch, **known: Iterable[str]) -> None:
@@ -82,10 +82,13 @@ async def test_all_addresses_of_a_name_are_judged(host: str, refused: bool, monk
         "wrapped": ["64:ff9b::a00:1"],
     }
     names(monkeypatch, **known)
-    reach, there = Reach(), page(f"https://{host}/", Reach())
-    for judged in (lambda: judge(there, reach), lambda: asyncio.to_thread(judge_now, there, reach)):
+    reach, there = EgressPolicy(), parse_page_url(f"https://{host}/", EgressPolicy())
+    for judged in (
+        lambda: check_page_addresses(there, reach),
+        lambda: asyncio.to_thread(check_page_addresses_blocking, there, reach),
+    ):
         if refused:
-            with pytest.raises(Refused, match=host):
+            with pytest.raises(EgressDenied, match=host):
                 await judged()
         else:
             await judged()
@@ -94,9 +97,9 @@ async def test_all_addresses_of_a_name_are_judged(host: str, refused: bool, monk
 async def test_where_a_proxy_looks_names_up_none_is_looked_up_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
     names(monkeypatch, private=["10.0.0.1"])
-    there = page("https://private.example/", Reach())
-    await judge(there, Reach())
-    judge_now(there, Reach())
+    there = parse_page_url("https://private.example/", EgressPolicy())
+    await check_page_addresses(there, EgressPolicy())
+    check_page_addresses_blocking(there, EgressPolicy())
 
 
 async def test_an_address_in_numbers_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,9 +107,9 @@ async def test_an_address_in_numbers_is_not_looked_up(monkeypatch: pytest.Monkey
         raise AssertionError
 
     monkeypatch.setattr(socket, "getaddrinfo", never)
-    there = page("https://93.184.216.34/", Reach())
-    await judge(there, Reach())
-    judge_now(there, Reach())
+    there = parse_page_url("https://93.184.216.34/", EgressPolicy())
+    await check_page_addresses(there, EgressPolicy())
+    check_page_addresses_blocking(there, EgressPolicy())
 
 
 async def test_a_login_page_in_a_private_network_is_not_opened_unless_the_settings_allow_it() -> None:
@@ -115,8 +118,8 @@ async def test_a_login_page_in_a_private_network_is_not_opened_unless_the_settin
 
     for url in ("https://10.1/login", "https://login.example/page"):
         with pytest.raises(AuthorizationFailed, match="no page to send anybody to") as refused:
-            await Egress(Reach(), resolve=resolve).permit(url, hop="authorization")
+            await Egress(EgressPolicy(), resolve=resolve).check_page(url, hop="authorization")
         assert refused.value.hop == "authorization"
     allowed = Settings(egress_allowed=("login.example",))
-    reach = Reach.around("https://mcp.example/mcp", allowed)
-    await Egress(reach, settings=allowed, resolve=resolve).permit("https://login.example/page", hop="authorization")
+    reach = EgressPolicy.around("https://mcp.example/mcp", allowed)
+    await Egress(reach, settings=allowed, resolve=resolve).check_page("https://login.example/page", hop="authorization")

@@ -3,10 +3,10 @@
 import pytest
 
 from trunkline import Settings
-from trunkline.auth.ssrf import Reach, Refused, target
+from trunkline.auth.ssrf import EgressDenied, EgressPolicy, parse_target
 from trunkline.errors import ConfigError
 
-FAR = target("https://login.example/")
+FAR = parse_target("https://login.example/")
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ FAR = target("https://login.example/")
     ],
 )  # fmt: skip
 def test_addresses_that_only_we_can_reach_are_refused(address: str) -> None:
-    assert Reach().vet(FAR, address) is not None
+    assert EgressPolicy().vet(FAR, address) is not None
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,11 @@ def test_addresses_that_only_we_can_reach_are_refused(address: str) -> None:
     ],
 )  # fmt: skip
 def test_addresses_that_everybody_can_reach_may_be_gone_to(address: str) -> None:
-    assert Reach().vet(FAR, address) is None
+    assert EgressPolicy().vet(FAR, address) is None
 
 
 def test_the_reason_names_host_address_and_what_is_special_about_it() -> None:
-    said = Reach().vet(FAR, "169.254.169.254")
+    said = EgressPolicy().vet(FAR, "169.254.169.254")
     assert said is not None
     assert said.startswith("login.example is at 169.254.169.254, which is link-local")
     assert "egress_allowed" in said
@@ -58,8 +58,8 @@ def test_the_reason_names_host_address_and_what_is_special_about_it() -> None:
     ],
 )  # fmt: skip
 def test_odd_spellings_are_judged_by_what_they_mean(url: str) -> None:
-    with pytest.raises(Refused):
-        Reach().check(target(url))
+    with pytest.raises(EgressDenied):
+        EgressPolicy().check(parse_target(url))
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_odd_spellings_are_judged_by_what_they_mean(url: str) -> None:
     ],
 )  # fmt: skip
 def test_what_others_could_read_something_else_in_is_no_address(url: str) -> None:
-    with pytest.raises(Refused):
-        Reach().check(target(url))
+    with pytest.raises(EgressDenied):
+        EgressPolicy().check(parse_target(url))
 
 
 @pytest.mark.parametrize(
@@ -91,20 +91,20 @@ def test_what_others_could_read_something_else_in_is_no_address(url: str) -> Non
     ],
 )  # fmt: skip
 def test_addresses_of_the_web_pass(url: str) -> None:
-    Reach().check(target(url))
+    EgressPolicy().check(parse_target(url))
 
 
 def test_an_address_is_shown_without_its_query() -> None:
-    assert target("HTTPS://Login.Example:8443/a/b?code=secret#c").name == "https://Login.Example:8443/a/b"
-    assert target("https://login.example?code=secret").name == "https://login.example"
+    assert parse_target("HTTPS://Login.Example:8443/a/b?code=secret#c").name == "https://Login.Example:8443/a/b"
+    assert parse_target("https://login.example?code=secret").name == "https://login.example"
 
 
 def test_a_refusal_says_what_is_wrong_and_repeats_no_password() -> None:
-    with pytest.raises(Refused, match="name and a password") as raised:
-        target("https://user:hunter2@login.example/")
+    with pytest.raises(EgressDenied, match="name and a password") as raised:
+        parse_target("https://user:hunter2@login.example/")
     assert "hunter2" not in str(raised.value)
-    with pytest.raises(Refused, match="'javascript' is no scheme"):
-        target("javascript:alert(1)")
+    with pytest.raises(EgressDenied, match="'javascript' is no scheme"):
+        parse_target("javascript:alert(1)")
 
 
 # --- how far ------------------------------------------------------------------------------------
@@ -112,24 +112,24 @@ def test_a_refusal_says_what_is_wrong_and_repeats_no_password() -> None:
 
 def test_http_is_for_this_machine_and_only_where_that_is_allowed() -> None:
     for url in ("http://127.0.0.1:80/", "http://localhost/", "http://[::1]/", "http://2130706433/"):
-        Reach(loopback=True).check(target(url))
-        with pytest.raises(Refused, match="https"):
-            Reach().check(target(url))
+        EgressPolicy(loopback=True).check(parse_target(url))
+        with pytest.raises(EgressDenied, match="https"):
+            EgressPolicy().check(parse_target(url))
     for url in ("http://login.example/", "http://8.8.8.8/", "http://10.0.0.1/", "http://[64:ff9b::7f00:1]/"):
-        with pytest.raises(Refused, match="https"):
-            Reach(loopback=True, allowed=("login.example", "10.0.0.0/8")).check(target(url))
+        with pytest.raises(EgressDenied, match="https"):
+            EgressPolicy(loopback=True, allowed=("login.example", "10.0.0.0/8")).check(parse_target(url))
 
 
 def test_a_name_of_this_machine_that_leads_elsewhere_is_not_spoken_to_by_http() -> None:
-    reach = Reach(loopback=True, allowed=("10.0.0.0/8",))
-    assert reach.vet(target("http://localhost/"), "127.0.0.1") is None
-    assert reach.vet(target("http://localhost/"), "::1") is None
+    reach = EgressPolicy(loopback=True, allowed=("10.0.0.0/8",))
+    assert reach.vet(parse_target("http://localhost/"), "127.0.0.1") is None
+    assert reach.vet(parse_target("http://localhost/"), "::1") is None
     for address in ("8.8.8.8", "10.0.0.1", "192.168.0.1"):
-        assert "http is for this machine only" in str(reach.vet(target("http://localhost/"), address))
+        assert "http is for this machine only" in str(reach.vet(parse_target("http://localhost/"), address))
 
 
 def test_a_network_may_be_allowed_whatever_it_is() -> None:
-    reach = Reach(allowed=("10.1.0.0/16", "169.254.7.7", "fd00::/8"))
+    reach = EgressPolicy(allowed=("10.1.0.0/16", "169.254.7.7", "fd00::/8"))
     for address in ("10.1.2.3", "::ffff:10.1.2.3", "169.254.7.7", "fd00::5"):
         assert reach.vet(FAR, address) is None
     for address in ("10.2.0.1", "169.254.7.8", "127.0.0.1", "64:ff9b::10.1.2.3"):
@@ -137,24 +137,24 @@ def test_a_network_may_be_allowed_whatever_it_is() -> None:
 
 
 def test_a_name_may_be_allowed_to_be_private_but_not_where_clouds_keep_secrets() -> None:
-    reach = Reach(allowed=("Login.Example.", "*.corp.example"))
+    reach = EgressPolicy(allowed=("Login.Example.", "*.corp.example"))
     for url in ("https://login.example/", "https://LOGIN.example./", "https://a.b.corp.example/"):
-        assert reach.vet(target(url), "10.0.0.1") is None
-        assert reach.vet(target(url), "169.254.169.254") is not None
-        assert reach.vet(target(url), "0.0.0.0") is not None
+        assert reach.vet(parse_target(url), "10.0.0.1") is None
+        assert reach.vet(parse_target(url), "169.254.169.254") is not None
+        assert reach.vet(parse_target(url), "0.0.0.0") is not None
     for url in ("https://x.login.example/", "https://corp.example/", "https://evilcorp.example/"):
-        assert reach.vet(target(url), "10.0.0.1") is not None
+        assert reach.vet(parse_target(url), "10.0.0.1") is not None
 
 
 def test_what_is_no_network_is_no_setting() -> None:
     with pytest.raises(ConfigError, match="egress_allowed"):
-        Reach(allowed=("10.0.0.0/99",))
+        EgressPolicy(allowed=("10.0.0.0/99",))
 
 
 def test_the_reach_around_a_server_is_its_own_host_and_what_the_settings_say() -> None:
-    reach = Reach.around("https://mcp.corp.example/mcp", Settings(egress_allowed=("10.0.0.0/8",)))
-    assert reach == Reach(loopback=False, allowed=("mcp.corp.example", "10.0.0.0/8"))
-    assert reach.vet(target("https://mcp.corp.example/"), "192.168.0.1") is None
+    reach = EgressPolicy.around("https://mcp.corp.example/mcp", Settings(egress_allowed=("10.0.0.0/8",)))
+    assert reach == EgressPolicy(loopback=False, allowed=("mcp.corp.example", "10.0.0.0/8"))
+    assert reach.vet(parse_target("https://mcp.corp.example/"), "192.168.0.1") is None
     assert reach.vet(FAR, "192.168.0.1") is not None
     assert reach.vet(FAR, "127.0.0.1") is not None
 
@@ -163,19 +163,19 @@ def test_the_reach_around_a_server_is_its_own_host_and_what_the_settings_say() -
     "url", ["http://127.0.0.1:8000/mcp", "http://localhost/mcp", "https://[::1]/", "http://127.1/"]
 )
 def test_a_server_on_this_machine_may_use_others_on_this_machine(url: str) -> None:
-    reach = Reach.around(url, Settings())
+    reach = EgressPolicy.around(url, Settings())
     assert reach.loopback
-    reach.check(target("http://localhost:9000/"))
+    reach.check(parse_target("http://localhost:9000/"))
     assert reach.vet(FAR, "10.0.0.1") is not None
 
 
 @pytest.mark.parametrize("url", ["https://10.0.0.5/", "https://167772165/", "https://[::ffff:10.0.0.5]/"])
 def test_a_server_that_is_named_by_a_private_address_may_be_asked_itself(url: str) -> None:
-    reach = Reach.around(url, Settings())
-    reach.check(target("https://10.0.0.5/.well-known/oauth-protected-resource"))
-    with pytest.raises(Refused):
-        reach.check(target("https://10.0.0.6/"))
+    reach = EgressPolicy.around(url, Settings())
+    reach.check(parse_target("https://10.0.0.5/.well-known/oauth-protected-resource"))
+    with pytest.raises(EgressDenied):
+        reach.check(parse_target("https://10.0.0.6/"))
 
 
 def test_around_what_is_no_address_there_is_only_what_the_settings_say() -> None:
-    assert Reach.around("unix:///run/mcp.sock", Settings(egress_allowed=("a",))) == Reach(allowed=("a",))
+    assert EgressPolicy.around("unix:///run/mcp.sock", Settings(egress_allowed=("a",))) == EgressPolicy(allowed=("a",))

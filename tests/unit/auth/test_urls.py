@@ -2,7 +2,7 @@
 
 import pytest
 
-from trunkline.auth.urls import is_loopback, origin_of, safe_text, secured
+from trunkline.auth.urls import is_loopback, origin_of, require_secure_url, safe_text
 from trunkline.errors import AuthorizationFailed
 
 
@@ -42,7 +42,7 @@ def test_another_scheme_host_or_port_is_another_origin(url: str) -> None:
 def test_what_is_no_address_has_no_origin_and_is_not_used(text: str) -> None:
     assert origin_of(text) is None
     with pytest.raises(AuthorizationFailed):
-        secured(text, "it", hop="token", clause="a rule")
+        require_secure_url(text, "it", hop="token", clause="a rule")
 
 
 @pytest.mark.parametrize("host", ["localhost", "a.localhost", "127.0.0.1", "127.9.9.9", "::1"])
@@ -58,7 +58,7 @@ def test_others_may_be_anybody(host: str) -> None:
 @pytest.mark.row("AUT-24")
 @pytest.mark.parametrize("url", ["https://a.example/x?y=z", "http://127.0.0.1:8000/x", "http://localhost/x"])
 def test_https_is_used_and_http_to_this_machine(url: str) -> None:
-    assert secured(url, "it", hop="token", clause="a rule") == url
+    assert require_secure_url(url, "it", hop="token", clause="a rule") == url
 
 
 @pytest.mark.row("AUT-24")
@@ -68,7 +68,7 @@ def test_https_is_used_and_http_to_this_machine(url: str) -> None:
 )
 def test_what_is_not_safe_is_refused_by_name(url: str) -> None:
     with pytest.raises(AuthorizationFailed, match="the token endpoint") as failed:
-        secured(url, "the token endpoint", hop="token", clause="a rule")
+        require_secure_url(url, "the token endpoint", hop="token", clause="a rule")
     assert (failed.value.hop, failed.value.clause) == ("token", "a rule")
 
 

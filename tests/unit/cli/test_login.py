@@ -8,7 +8,7 @@ import pytest
 
 from trunkline.auth.client.authorization_code import CodeGrant
 from trunkline.auth.client.token_store import FileTokens
-from trunkline.auth.client.tokens import Kept, key_for, write_kept
+from trunkline.auth.client.tokens import StoredToken, encode_stored_token, token_store_key
 from trunkline.cli.main import main
 
 URL = "https://notes.example/mcp"
@@ -24,8 +24,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def log_in(**members: object) -> None:
-    kept = Kept(issuer="https://login.example", client_id="desk", access="s3cret", **members)
-    asyncio.run(FileTokens().put(key_for(URL, CodeGrant.name), write_kept(kept)))
+    kept = StoredToken(issuer="https://login.example", client_id="desk", access="s3cret", **members)
+    asyncio.run(FileTokens().put(token_store_key(URL, CodeGrant.name), encode_stored_token(kept)))
 
 
 @pytest.mark.parametrize(

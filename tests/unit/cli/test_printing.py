@@ -7,7 +7,7 @@ from trunkline.cli import printing
 
 
 def test_what_strangers_say_stays_on_its_line(capsys: pytest.CaptureFixture[str]) -> None:
-    printing.show([Finding("keys", "failed", "a\nb\x1b[2J", "\x9bc", "\u202ed é")])
+    printing.print_findings([Finding("keys", "failed", "a\nb\x1b[2J", "\x9bc", "\u202ed é")])
 
     assert capsys.readouterr().out.splitlines() == [
         "failed   keys: a\\nb\\x1b[2J",

@@ -6,7 +6,7 @@ import pytest
 from tests.limits import PATIENCE
 
 from trunkline import Client, Settings
-from trunkline.client.notifications import Reader
+from trunkline.client.notifications import NotificationReader
 from trunkline.testing import ScriptedServer
 
 QUICK = Settings(backoff_first=0.01, backoff_longest=0.02)
@@ -15,7 +15,7 @@ LISTEN = "subscriptions/listen"
 RESOURCES = {"resources": {"subscribe": True}}
 
 
-async def uri(told: Reader) -> str:
+async def uri(told: NotificationReader) -> str:
     return (await asyncio.wait_for(anext(told), PATIENCE)).params.uri
 
 

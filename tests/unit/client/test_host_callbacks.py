@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from trunkline import Client, Context, Server
-from trunkline.client.elicitation import Choice, Question, UrlQuestion, checked
-from trunkline.client.host_callbacks import Answering
+from trunkline.client.elicitation import Choice, Question, UrlQuestion, validate_answer
+from trunkline.client.host_callbacks import CallbackContext
 from trunkline.errors import InvalidParams, MisuseError
 from trunkline.facts import HandlerFailed
 from trunkline.protocol.types import (
@@ -230,7 +230,7 @@ def test_every_field_of_a_form_has_one_shape() -> None:
 
 
 def test_what_is_left_out_is_filled_in_by_the_defaults() -> None:
-    assert checked(question(), {"name": "Ada"}) == ElicitResult(
+    assert validate_answer(question(), {"name": "Ada"}) == ElicitResult(
         "accept",
         {"mail": "a@b.org", "age": 7, "weight": 1.5, "yes": True, "plain": "g", "many": ["a"], "name": "Ada"},
     )
@@ -251,18 +251,18 @@ def test_what_is_left_out_is_filled_in_by_the_defaults() -> None:
 )
 def test_what_does_not_fit_the_form_is_never_sent(content: dict[str, Any]) -> None:
     with pytest.raises(MisuseError, match="does not fit the form"):
-        checked(question(), content)
+        validate_answer(question(), content)
 
 
 def test_a_user_may_decline_or_cancel() -> None:
-    assert checked(question(), None) == ElicitResult("decline")
-    assert checked(question(), ElicitResult("cancel")) == ElicitResult("cancel")
-    assert checked(question(), ElicitResult("accept", {"name": "Ada"})).action == "accept"
+    assert validate_answer(question(), None) == ElicitResult("decline")
+    assert validate_answer(question(), ElicitResult("cancel")) == ElicitResult("cancel")
+    assert validate_answer(question(), ElicitResult("accept", {"name": "Ada"})).action == "accept"
 
 
 def test_an_answer_that_is_none_is_refused() -> None:
     with pytest.raises(MisuseError, match="not int"):
-        checked(question(), 5)
+        validate_answer(question(), 5)
 
 
 def test_a_form_without_a_form_is_refused() -> None:
@@ -382,14 +382,14 @@ async def test_what_a_server_no_longer_wants_to_know_is_not_answered() -> None:
 
 @pytest.mark.parametrize("on_thread", [True, False])
 async def test_a_function_with_a_second_parameter_can_report_progress(on_thread: bool) -> None:
-    def plain(_: CreateMessageParams, answering: Answering) -> str:
+    def plain(_: CreateMessageParams, answering: CallbackContext) -> str:
         assert not answering.cancelled
         answering.progress(1, 2, "half")
         answering.progress(1)
         answering.progress(2, 2)
         return "done"
 
-    async def sample(params: CreateMessageParams, answering: Answering) -> str:
+    async def sample(params: CreateMessageParams, answering: CallbackContext) -> str:
         return plain(params, answering)
 
     server = ScriptedServer()

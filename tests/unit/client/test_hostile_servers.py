@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from trunkline import Client, Settings
-from trunkline.client.targets import connector_of, reach_of
+from trunkline.client.targets import allowed_reach, make_connector
 from trunkline.errors import BadAnswer, TrunklineError
 from trunkline.testing import ScriptedLine, ScriptedServer
 
@@ -247,7 +247,7 @@ async def test_no_user_is_asked_to_open_an_address_of_a_private_network(
 )
 def test_only_a_server_on_this_machine_sends_its_user_to_this_machine(server: Any, local: bool) -> None:
     settings = Settings(egress_allowed=("10.0.0.0/8",))
-    reach = reach_of(connector_of(server, settings), settings)
+    reach = allowed_reach(make_connector(server, settings), settings)
     assert (reach.loopback, "10.0.0.0/8" in reach.allowed) == (local, True)
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from trunkline import Client, Server
-from trunkline.client.cache import Cache
+from trunkline.client.cache import ResponseCache
 from trunkline.errors import PeerError
-from trunkline.protocol.client_envelope import head_of
+from trunkline.protocol.client_envelope import read_result_header
 from trunkline.protocol.types import PaginatedParams, ReadResourceParams
 from trunkline.testing import ManualClock, ScriptedServer
 from trunkline.wire import codec
@@ -18,10 +18,10 @@ NEXT = PaginatedParams(cursor="2")
 READ = ReadResourceParams(uri="x://y")
 
 
-def kept(*entries: tuple[str, Any]) -> Cache:
-    cache = Cache()
+def kept(*entries: tuple[str, Any]) -> ResponseCache:
+    cache = ResponseCache()
     for method, params in entries:
-        cache.keep(method, params, method.encode(), 10.0, drops=0)
+        cache.keep(method, params, method.encode(), 10.0, drop_count=0)
     return cache
 
 
@@ -90,9 +90,9 @@ def test_an_update_ends_what_is_known_of_a_resource_and_of_what_it_is_a_part_of(
 
 
 def test_an_answer_that_was_asked_for_before_a_change_is_not_kept_after_it() -> None:
-    cache, before = Cache(), Cache().drops
+    cache, before = ResponseCache(), ResponseCache().drop_count
     cache.handlers()["notifications/tools/list_changed"](None)
-    cache.keep("tools/list", PAGE, b"old", 10.0, drops=before)
+    cache.keep("tools/list", PAGE, b"old", 10.0, drop_count=before)
     assert cache.get("tools/list", PAGE, 0.0) is None
 
 
@@ -113,23 +113,23 @@ def number(which: int) -> ReadResourceParams:
 def test_only_so_many_answers_are_kept_and_what_was_not_used_for_longest_goes_first() -> None:
     cache = kept(*(("resources/read", number(which)) for which in range(1000)))
     assert cache.get("resources/read", number(0), 0.0) is not None
-    cache.keep("resources/read", number(1000), b"one more", 10.0, drops=0)
+    cache.keep("resources/read", number(1000), b"one more", 10.0, drop_count=0)
     assert len(cache) == 1000
     assert cache.get("resources/read", number(0), 0.0) is not None  # it was used
     assert cache.get("resources/read", number(1), 0.0) is None
-    cache.keep("resources/read", number(2), b"again", 10.0, drops=0)
+    cache.keep("resources/read", number(2), b"again", 10.0, drop_count=0)
     assert cache.get("resources/read", number(3), 0.0) is not None  # nobody had to go for that
 
 
 @pytest.mark.row("A19")
 def test_only_so_many_bytes_are_kept() -> None:
-    cache, large = Cache(), bytes(12 * 1024 * 1024)
+    cache, large = ResponseCache(), bytes(12 * 1024 * 1024)
     for which in range(3):
-        cache.keep("resources/read", number(which), large, 10.0, drops=0)
+        cache.keep("resources/read", number(which), large, 10.0, drop_count=0)
     assert [cache.get("resources/read", number(which), 0.0) is None for which in range(3)] == [True, False, False]
     cache.drop("resources/read")
     for which in range(2):
-        cache.keep("resources/read", number(which), large, 10.0, drops=1)
+        cache.keep("resources/read", number(which), large, 10.0, drop_count=1)
     assert len(cache) == 2  # what was dropped takes no room
 
 
@@ -138,12 +138,15 @@ def test_only_so_many_bytes_are_kept() -> None:
     ("said", "seconds"), [(1500, 1.5), (0, 0), (-5, 0), ("x", 0), (True, 0), (1.5, 0), (None, 0), (2**80, 2**53 / 1000)]
 )
 def test_only_a_whole_number_above_zero_is_a_time(said: Any, seconds: float) -> None:
-    head = head_of(codec.to_raw({"ttlMs": said, "resultType": "input_required"}))
+    head = read_result_header(codec.to_raw({"ttlMs": said, "resultType": "input_required"}))
     assert (head.fresh_for, head.result_type) == (seconds, "input_required")
 
 
 def test_a_result_that_is_no_object_says_nothing_about_itself() -> None:
-    assert (head_of(codec.to_raw([1])).result_type, head_of(codec.to_raw({})).fresh_for) == ("complete", 0)
+    assert (read_result_header(codec.to_raw([1])).result_type, read_result_header(codec.to_raw({})).fresh_for) == (
+        "complete",
+        0,
+    )
 
 
 # --- through a client ------------------------------------------------------------------------------------
@@ -232,7 +235,7 @@ async def test_what_is_known_of_tools_ends_when_they_change() -> None:
             reply = {"content": [], "structuredContent": {}}  # which is held against what is known of the tool
             server.line.reply(await server.line.request("tools/call"), reply)
             await calling
-            known = client._catalogue.get("t")
+            known = client._known_tools.get("t")
             assert known is not None
             assert known.tool.description == shown
 

@@ -7,10 +7,10 @@ import pytest
 from tests.limits import PATIENCE
 
 from trunkline import Client, Server, Settings
-from trunkline.client.era_probe import Verdict, named_by, of_error, of_result
+from trunkline.client.era_probe import EraVerdict, classify_error, classify_result, supported_revisions
 from trunkline.errors import HandshakeFailed, PeerError
 from trunkline.facts import CallStarted
-from trunkline.protocol.client_envelope import PROBE
+from trunkline.protocol.client_envelope import PROBE_ID
 from trunkline.protocol.revisions import HANDSHAKE, Revision
 from trunkline.protocol.types import DiscoverResult
 from trunkline.testing import ScriptedServer
@@ -22,41 +22,41 @@ MODERN = "2026-07-28"
 @pytest.mark.parametrize(
     ("told", "verdict"),
     [
-        ([MODERN], Verdict.MODERN),
-        (["2031-01-01", MODERN, "2025-11-25"], Verdict.MODERN),
-        (["2025-11-25"], Verdict.HANDSHAKE),
-        ([], Verdict.HANDSHAKE),
+        ([MODERN], EraVerdict.MODERN),
+        (["2031-01-01", MODERN, "2025-11-25"], EraVerdict.MODERN),
+        (["2025-11-25"], EraVerdict.HANDSHAKE),
+        ([], EraVerdict.HANDSHAKE),
     ],
 )
-def test_a_server_that_tells_what_it_speaks_is_taken_at_its_word(told: list[str], verdict: Verdict) -> None:
-    assert of_result(DiscoverResult(supported_versions=told, capabilities={}), ALL) is verdict
+def test_a_server_that_tells_what_it_speaks_is_taken_at_its_word(told: list[str], verdict: EraVerdict) -> None:
+    assert classify_result(DiscoverResult(supported_versions=told, capabilities={}), ALL) is verdict
 
 
 def test_a_server_whose_revisions_are_none_of_ours_is_told_of() -> None:
     with pytest.raises(HandshakeFailed, match="the server speaks 2031-01-01, and we speak"):
-        of_result(DiscoverResult(supported_versions=["2031-01-01"], capabilities={}), ALL)
+        classify_result(DiscoverResult(supported_versions=["2031-01-01"], capabilities={}), ALL)
     with pytest.raises(HandshakeFailed):
-        of_result(DiscoverResult(supported_versions=[MODERN], capabilities={}), HANDSHAKE)
+        classify_result(DiscoverResult(supported_versions=[MODERN], capabilities={}), HANDSHAKE)
 
 
 @pytest.mark.parametrize(
     ("code", "data", "verdict"),
     [
-        (-32601, None, Verdict.HANDSHAKE),
-        (-32600, {"supported": [MODERN]}, Verdict.HANDSHAKE),
-        (-32022, {"supported": [MODERN]}, Verdict.AGAIN),
-        (-32022, {"supported": ["2025-06-18"]}, Verdict.HANDSHAKE),
-        (-32022, {"supported": "all"}, Verdict.HANDSHAKE),
-        (-32022, {"supported": [5]}, Verdict.HANDSHAKE),
-        (-32022, None, Verdict.HANDSHAKE),
-        (-32000, {"kind": "http_error", "status": 404}, Verdict.HANDSHAKE),
-        (-32000, {"kind": "http_error", "status": 500}, Verdict.HANDSHAKE),
-        (-32000, {"kind": "http_error", "status": "x"}, Verdict.HANDSHAKE),
-        (-32000, {"kind": "other", "status": 500}, Verdict.HANDSHAKE),
+        (-32601, None, EraVerdict.HANDSHAKE),
+        (-32600, {"supported": [MODERN]}, EraVerdict.HANDSHAKE),
+        (-32022, {"supported": [MODERN]}, EraVerdict.AGAIN),
+        (-32022, {"supported": ["2025-06-18"]}, EraVerdict.HANDSHAKE),
+        (-32022, {"supported": "all"}, EraVerdict.HANDSHAKE),
+        (-32022, {"supported": [5]}, EraVerdict.HANDSHAKE),
+        (-32022, None, EraVerdict.HANDSHAKE),
+        (-32000, {"kind": "http_error", "status": 404}, EraVerdict.HANDSHAKE),
+        (-32000, {"kind": "http_error", "status": 500}, EraVerdict.HANDSHAKE),
+        (-32000, {"kind": "http_error", "status": "x"}, EraVerdict.HANDSHAKE),
+        (-32000, {"kind": "other", "status": 500}, EraVerdict.HANDSHAKE),
     ],
 )
-def test_an_error_is_judged_by_its_code_and_what_it_names(code: int, data: Any, verdict: Verdict) -> None:
-    assert of_error(PeerError(code, "no", data), ALL) is verdict
+def test_an_error_is_judged_by_its_code_and_what_it_names(code: int, data: Any, verdict: EraVerdict) -> None:
+    assert classify_error(PeerError(code, "no", data), ALL) is verdict
 
 
 @pytest.mark.parametrize(
@@ -71,12 +71,12 @@ def test_an_error_is_judged_by_its_code_and_what_it_names(code: int, data: Any, 
 )
 def test_some_errors_end_the_matter(code: int, data: Any) -> None:
     with pytest.raises(HandshakeFailed):
-        of_error(PeerError(code, "no", data), ALL)
+        classify_error(PeerError(code, "no", data), ALL)
 
 
 def test_what_an_error_names_is_read_from_its_data() -> None:
-    assert named_by(PeerError(1, "no", {"supported": ["a", 5]})) == {"a"}
-    assert named_by(PeerError(1, "no", ["supported"])) == set()
+    assert supported_revisions(PeerError(1, "no", {"supported": ["a", 5]})) == {"a"}
+    assert supported_revisions(PeerError(1, "no", ["supported"])) == set()
 
 
 # --- on a line -------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ async def test_a_silent_server_of_the_modern_era_is_asked_for_a_sign_of_life_tha
         immediate = True
 
         def on(self, fact: Any) -> None:
-            if isinstance(fact, CallStarted) and fact.method == "server/discover" and fact.request != PROBE:
+            if isinstance(fact, CallStarted) and fact.method == "server/discover" and fact.request != PROBE_ID:
                 asked.set()
 
     server = Server("quiet", observers=[Watching()])

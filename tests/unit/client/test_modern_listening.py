@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from trunkline import Client, Settings
-from trunkline.client.listen import wanted_of
+from trunkline.client.listen import build_filter
 from trunkline.errors import CapabilityNotSupported, RequestTimeout
 from trunkline.protocol.types import SubscriptionFilter
 from trunkline.testing import ScriptedServer
@@ -42,9 +42,9 @@ async def subscribed(server: ScriptedServer, client: Client, uri: str) -> Any:
 
 def test_only_what_a_server_declares_is_wanted() -> None:
     declared = {"tools": {"listChanged": True}, "prompts": {"listChanged": False}, "resources": {}, "logging": {}}
-    assert wanted_of(declared, []) == SubscriptionFilter(tools_list_changed=True)
-    assert wanted_of({}, ["x://y"]) == SubscriptionFilter(resource_subscriptions=["x://y"])
-    assert wanted_of({"tools": {}}, []) is None
+    assert build_filter(declared, []) == SubscriptionFilter(tools_list_changed=True)
+    assert build_filter({}, ["x://y"]) == SubscriptionFilter(resource_subscriptions=["x://y"])
+    assert build_filter({"tools": {}}, []) is None
 
 
 @pytest.mark.row("SUB-01")

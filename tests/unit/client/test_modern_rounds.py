@@ -178,7 +178,7 @@ async def test_a_server_that_asks_without_end_is_given_up() -> None:
     server = modern()
     async with Client(server, elicitation=sure) as client:
         calling = asyncio.create_task(client.call_tool("act"))
-        for _ in range(multi_round.MOST_ROUNDS + 1):
+        for _ in range(multi_round.MAX_ROUNDS + 1):
             server.line.reply(await server.line.request("tools/call"), needs("one"))
         with pytest.raises(BadAnswer, match="still asks"):
             await calling

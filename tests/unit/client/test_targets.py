@@ -8,7 +8,7 @@ import pytest
 import tests.by_hand
 
 from trunkline import Client, Server, Settings
-from trunkline.client.targets import InProcess, connector_of
+from trunkline.client.targets import InProcessConnector, make_connector
 from trunkline.errors import ConnectionClosed, MisuseError
 from trunkline.transports.http.client.connector import HttpConnector
 from trunkline.transports.stdio.client import Command
@@ -34,7 +34,7 @@ def test_a_command_is_started(target: object, argv: list[str], tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     for name in ("server", "server.py", "server.js"):
         Path(name).touch(mode=0o700)
-    connector = connector_of(target, Settings())
+    connector = make_connector(target, Settings())
     assert isinstance(connector, Command)
     assert connector.argv == argv
 
@@ -42,7 +42,7 @@ def test_a_command_is_started(target: object, argv: list[str], tmp_path: Path, m
 def test_a_script_that_is_there_is_run_by_its_interpreter(tmp_path: Path) -> None:
     script = tmp_path / "server.py"
     script.touch()
-    connector = connector_of(str(script), Settings())
+    connector = make_connector(str(script), Settings())
     assert isinstance(connector, Command)
     assert connector.argv == [sys.executable, str(script)]
 
@@ -58,7 +58,7 @@ def test_a_script_that_is_there_is_run_by_its_interpreter(tmp_path: Path) -> Non
     ],
 )
 def test_an_address_is_connected_to(address: str, kind: type, name: str) -> None:
-    connector = connector_of(address, Settings())
+    connector = make_connector(address, Settings())
     assert type(connector) is kind
     assert connector.name == name
 
@@ -150,6 +150,6 @@ async def test_a_script_that_fails_at_its_start_is_told_with_its_error(tmp_path:
 
 
 def test_a_server_is_connected_to_within_the_process() -> None:
-    connector = connector_of(Server("here"), Settings())
-    assert isinstance(connector, InProcess)
+    connector = make_connector(Server("here"), Settings())
+    assert isinstance(connector, InProcessConnector)
     assert connector.name == "here"

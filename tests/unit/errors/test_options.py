@@ -7,7 +7,7 @@ import pytest
 
 from trunkline import Annotations, BlockingClient, Client, MemoryStore, Server, TaskPolicy, ToolAnnotations
 from trunkline.errors import MisuseError, RegistrationError
-from trunkline.errors.options import shown
+from trunkline.errors.options import describe_value
 from trunkline.facts import Observer
 from trunkline.testing import RecordingObserver
 
@@ -164,9 +164,9 @@ def test_what_can_be_walked_through_once_is_not_walked_through_by_a_check() -> N
 
 
 def test_long_values_are_cut_off_and_others_told_by_their_type() -> None:
-    assert shown("x" * 100) == "'" + "x" * 59 + "…"
-    assert shown({"key": "SECRET"}) == "dict"
-    assert shown(int) == "the class int"
+    assert describe_value("x" * 100) == "'" + "x" * 59 + "…"
+    assert describe_value({"key": "SECRET"}) == "dict"
+    assert describe_value(int) == "the class int"
 
 
 def test_annotations_may_be_a_dict_with_the_names_of_the_specification() -> None:

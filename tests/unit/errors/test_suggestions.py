@@ -2,7 +2,7 @@
 
 import pytest
 
-from trunkline.errors.suggestions import near, suggesting
+from trunkline.errors.suggestions import did_you_mean, with_suggestion
 
 
 @pytest.mark.parametrize(
@@ -18,13 +18,13 @@ from trunkline.errors.suggestions import near, suggesting
     ],
 )
 def test_the_most_similar_name_is_suggested(name: str, expected: str) -> None:
-    assert near(name, ["weather", "seaLevel", "news"]) == expected
+    assert did_you_mean(name, ["weather", "seaLevel", "news"]) == expected
 
 
 def test_nothing_is_suggested_if_nothing_is_known() -> None:
-    assert near("weather", ()) == ""
+    assert did_you_mean("weather", ()) == ""
 
 
 def test_a_message_is_followed_by_the_suggestion() -> None:
-    assert suggesting("no such thing", "wether", ["weather"]) == 'no such thing. Did you mean "weather"?'
-    assert suggesting("no such thing", "x", ["weather"]) == "no such thing"
+    assert with_suggestion("no such thing", "wether", ["weather"]) == 'no such thing. Did you mean "weather"?'
+    assert with_suggestion("no such thing", "x", ["weather"]) == "no such thing"

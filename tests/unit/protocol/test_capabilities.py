@@ -5,7 +5,12 @@ from typing import Any
 import pytest
 
 from trunkline.errors import InvalidParams
-from trunkline.protocol.capabilities import Negotiated, agree, declared, without_newer
+from trunkline.protocol.capabilities import (
+    NegotiatedCapabilities,
+    is_declared,
+    negotiate_capabilities,
+    restrict_to_revision,
+)
 from trunkline.protocol.revisions import Revision
 
 OFFERED = {"tools": {"listChanged": True}, "resources": {"subscribe": True, "listChanged": True}, "logging": {}}
@@ -25,46 +30,46 @@ OFFERED = {"tools": {"listChanged": True}, "resources": {"subscribe": True, "lis
     ],
 )
 def test_a_capability_is_on_when_it_is_there(path: str, on: bool) -> None:
-    assert declared(OFFERED, path) is on
+    assert is_declared(OFFERED, path) is on
 
 
 @pytest.mark.row("L14")
 @pytest.mark.parametrize("value", [None, False])
 def test_a_capability_that_is_null_or_false_is_off(value: object) -> None:
-    assert not declared({"tools": value}, "tools")
-    assert not declared({"tools": {"listChanged": value}}, "tools.listChanged")
+    assert not is_declared({"tools": value}, "tools")
+    assert not is_declared({"tools": {"listChanged": value}}, "tools.listChanged")
 
 
 @pytest.mark.row("L14")
 def test_a_capability_that_is_no_object_has_no_members() -> None:
-    assert declared({"tools": True}, "tools")
-    assert not declared({"tools": True}, "tools.listChanged")
+    assert is_declared({"tools": True}, "tools")
+    assert not is_declared({"tools": True}, "tools.listChanged")
 
 
 @pytest.mark.row("L08", "AD004")
 def test_the_example_of_the_founding_documents() -> None:
-    assert agree({"resources": {}}, {"resources": {}, "tools": {}}).server == {"resources": {}}
+    assert negotiate_capabilities({"resources": {}}, {"resources": {}, "tools": {}}).server == {"resources": {}}
 
 
 @pytest.mark.row("L09", "X04")
 def test_a_client_that_declares_nothing_is_offered_everything() -> None:
-    assert agree(OFFERED, {}).server == OFFERED
+    assert negotiate_capabilities(OFFERED, {}).server == OFFERED
 
 
 @pytest.mark.row("X04")
 def test_what_a_client_turns_off_is_left_out() -> None:
     theirs = {"tools": False, "resources": {"subscribe": False, "other": 1}, "logging": True}
-    assert agree(OFFERED, theirs).server == {"resources": {"listChanged": True}, "logging": {}}
+    assert negotiate_capabilities(OFFERED, theirs).server == {"resources": {"listChanged": True}, "logging": {}}
 
 
 @pytest.mark.row("X04")
 def test_what_is_offered_as_a_plain_value_is_kept() -> None:
-    assert agree({"x": True}, {"x": {"a": False}}).server == {"x": True}
+    assert negotiate_capabilities({"x": True}, {"x": {"a": False}}).server == {"x": True}
 
 
 @pytest.mark.row("L07")
 def test_what_was_agreed_upon_cannot_be_changed() -> None:
-    negotiated = agree(OFFERED, {})
+    negotiated = negotiate_capabilities(OFFERED, {})
     with pytest.raises(AttributeError):
         negotiated.server = {}  # type: ignore[misc]
 
@@ -77,17 +82,17 @@ def test_what_a_client_declares_is_typed_and_kept_whole() -> None:
         "tools": {"listChanged": True},
         "extra": {"a": 1},
     }
-    negotiated = agree(OFFERED, theirs)
+    negotiated = negotiate_capabilities(OFFERED, theirs)
     assert negotiated.client == theirs
-    assert negotiated.of_client.roots is not None
-    assert negotiated.of_client.roots.list_changed is True
-    assert negotiated.of_client.sampling is not None
-    assert negotiated.of_client.elicitation is None
+    assert negotiated.client_typed.roots is not None
+    assert negotiated.client_typed.roots.list_changed is True
+    assert negotiated.client_typed.sampling is not None
+    assert negotiated.client_typed.elicitation is None
 
 
 @pytest.mark.row("L21")
 def test_what_a_server_offers_is_typed() -> None:
-    typed = agree(OFFERED, {}).of_server
+    typed = negotiate_capabilities(OFFERED, {}).server_typed
     assert typed.resources is not None
     assert (typed.resources.subscribe, typed.resources.list_changed, typed.logging) == (True, True, {})
     assert typed.prompts is None
@@ -106,13 +111,13 @@ def test_what_a_server_offers_is_typed() -> None:
 def test_experimental_capabilities_are_those_of_both_sides(
     ours: dict[str, Any], theirs: dict[str, Any], common: set[str]
 ) -> None:
-    assert agree({"experimental": ours}, {"experimental": theirs}).experimental == common
+    assert negotiate_capabilities({"experimental": ours}, {"experimental": theirs}).experimental == common
 
 
 @pytest.mark.row("L20")
 def test_without_a_declaration_there_is_nothing_experimental() -> None:
-    assert agree({}, {"experimental": {"a": {}}}).experimental == set()
-    assert Negotiated({"experimental": {"a": {}}}, {}).experimental == set()
+    assert negotiate_capabilities({}, {"experimental": {"a": {}}}).experimental == set()
+    assert NegotiatedCapabilities({"experimental": {"a": {}}}, {}).experimental == set()
 
 
 @pytest.mark.row("L24")
@@ -128,14 +133,14 @@ def test_without_a_declaration_there_is_nothing_experimental() -> None:
 )
 def test_a_declaration_that_is_malformed_is_refused(theirs: dict[str, Any]) -> None:
     with pytest.raises(InvalidParams, match="client capabilities are malformed"):
-        agree(OFFERED, theirs)
+        negotiate_capabilities(OFFERED, theirs)
 
 
 @pytest.mark.row("L24")
 def test_a_client_feature_may_be_turned_off_by_false_or_null() -> None:
-    negotiated = agree(OFFERED, {"sampling": False, "roots": None})
-    assert not declared(negotiated.client, "sampling")
-    assert not declared(negotiated.client, "roots")
+    negotiated = negotiate_capabilities(OFFERED, {"sampling": False, "roots": None})
+    assert not is_declared(negotiated.client, "sampling")
+    assert not is_declared(negotiated.client, "roots")
 
 
 @pytest.mark.row("X04")
@@ -151,7 +156,7 @@ def test_a_client_feature_may_be_turned_off_by_false_or_null() -> None:
 )
 def test_a_capability_is_not_named_to_a_revision_that_does_not_know_it(revision: Revision, names: list[str]) -> None:
     everything = {name: {} for name in ("tools", "completions", "elicitation", "tasks", "extensions", "own")}
-    assert list(without_newer(everything, revision)) == names
+    assert list(restrict_to_revision(everything, revision)) == names
 
 
 @pytest.mark.row("X04")
@@ -167,12 +172,12 @@ def test_a_capability_is_not_named_to_a_revision_that_does_not_know_it(revision:
 def test_a_member_is_not_named_to_a_revision_that_does_not_know_it(
     given: dict[str, Any], in_2025_06_18: dict[str, Any]
 ) -> None:
-    assert without_newer(given, Revision.V2025_06_18) == in_2025_06_18
-    assert without_newer(given, Revision.V2025_11_25) == given
+    assert restrict_to_revision(given, Revision.V2025_06_18) == in_2025_06_18
+    assert restrict_to_revision(given, Revision.V2025_11_25) == given
 
 
 @pytest.mark.row("X04")
 def test_a_member_is_no_longer_named_to_a_revision_that_has_dropped_it() -> None:
     given = {"roots": {"listChanged": True, "own": {}}}
-    assert without_newer(given, Revision.V2025_11_25) == given
-    assert without_newer(given, Revision.V2026_07_28) == {"roots": {"own": {}}}
+    assert restrict_to_revision(given, Revision.V2025_11_25) == given
+    assert restrict_to_revision(given, Revision.V2026_07_28) == {"roots": {"own": {}}}

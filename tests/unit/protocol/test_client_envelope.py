@@ -6,22 +6,22 @@ import pytest
 from msgspec import UNSET, Raw, to_builtins
 from tests.modern import PREFIX, REVISION
 
-from trunkline.protocol.client_envelope import Stamp, head_of, introduced
+from trunkline.protocol.client_envelope import ClientEnvelope, read_result_header, read_server_info
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import CallToolParams, Implementation
 from trunkline.wire import codec
 
 
 @pytest.fixture
-def stamp() -> Stamp:
-    return Stamp(Implementation("c", "1"), {"sampling": {}, "tasks": {}}, Revision.V2026_07_28)
+def stamp() -> ClientEnvelope:
+    return ClientEnvelope(Implementation("c", "1"), {"sampling": {}, "tasks": {}}, Revision.V2026_07_28)
 
 
 def on(params: Any) -> dict[str, Any]:
     return codec.decoder(object)(codec.to_json(params))["_meta"]
 
 
-def test_every_request_says_its_revision_and_who_sends_it(stamp: Stamp) -> None:
+def test_every_request_says_its_revision_and_who_sends_it(stamp: ClientEnvelope) -> None:
     assert on(stamp.put_on(UNSET)) == {
         f"{PREFIX}protocolVersion": REVISION,
         f"{PREFIX}clientInfo": {"name": "c", "version": "1"},
@@ -29,17 +29,17 @@ def test_every_request_says_its_revision_and_who_sends_it(stamp: Stamp) -> None:
     }
 
 
-def test_what_a_request_says_besides_stays_there(stamp: Stamp) -> None:
+def test_what_a_request_says_besides_stays_there(stamp: ClientEnvelope) -> None:
     params = CallToolParams("add", meta={"progressToken": 3})
     assert on(stamp.put_on(params))["progressToken"] == 3
     assert to_builtins(params.meta) == {"progressToken": 3}
     assert f"{PREFIX}protocolVersion" in on(stamp.put_on(CallToolParams("add")))
 
 
-def test_log_messages_are_wanted_from_a_level_on_or_not_at_all(stamp: Stamp) -> None:
-    stamp.log_from("warning")
+def test_log_messages_are_wanted_from_a_level_on_or_not_at_all(stamp: ClientEnvelope) -> None:
+    stamp.set_log_level("warning")
     assert on(stamp.put_on(UNSET))[f"{PREFIX}logLevel"] == "warning"
-    stamp.log_from(None)
+    stamp.set_log_level(None)
     assert f"{PREFIX}logLevel" not in on(stamp.put_on(UNSET))
 
 
@@ -55,15 +55,15 @@ def test_log_messages_are_wanted_from_a_level_on_or_not_at_all(stamp: Stamp) -> 
     ],
 )
 def test_a_result_says_what_it_is_and_how_long_it_holds(said: Any, kind: str, seconds: float) -> None:
-    head = head_of(codec.to_raw(said))
+    head = read_result_header(codec.to_raw(said))
     assert (head.result_type, head.fresh_for) == (kind, seconds)
 
 
 def test_a_result_that_nobody_can_read_is_left_to_others() -> None:
-    assert head_of(Raw(b"[" * 5000)).result_type == "complete"
+    assert read_result_header(Raw(b"[" * 5000)).result_type == "complete"
 
 
 def test_a_server_introduces_itself_or_does_not() -> None:
-    assert introduced({f"{PREFIX}serverInfo": {"name": "s", "version": "1"}}) == Implementation("s", "1")
-    assert introduced({f"{PREFIX}serverInfo": 5}) is None
-    assert introduced(None) is None
+    assert read_server_info({f"{PREFIX}serverInfo": {"name": "s", "version": "1"}}) == Implementation("s", "1")
+    assert read_server_info({f"{PREFIX}serverInfo": 5}) is None
+    assert read_server_info(None) is None

@@ -6,9 +6,9 @@ import pytest
 from msgspec import UNSET, Raw
 from tests.modern import PREFIX, meta
 
-from trunkline.protocol.envelope import InvalidEnvelope, carried_by, held_by, read_envelope
+from trunkline.protocol.envelope import InvalidEnvelope, has_envelope, may_have_envelope, read_envelope
 from trunkline.wire import codec
-from trunkline.wire.codec import Plain
+from trunkline.wire.codec import DecodedJson
 
 TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "baggage": "a=b"}
 
@@ -17,9 +17,9 @@ def raw(value: Any) -> Raw:
     return codec.to_raw(value)
 
 
-def read_before(value: Any) -> Plain:
+def read_before(value: Any) -> DecodedJson:
     """Params as they are where the whole message has been read already."""
-    return Plain(value, lambda: raw(value))
+    return DecodedJson(value, lambda: raw(value))
 
 
 def test_an_envelope_says_who_asks_and_what_it_can_do() -> None:
@@ -84,9 +84,9 @@ def test_a_client_that_does_not_say_who_it_is_is_served_all_the_same(info: Any) 
     ],
 )
 def test_an_envelope_is_told_from_a_text_that_speaks_of_one(params: Any, carried: bool, held: bool) -> None:
-    assert (carried_by(params), held_by(params)) == (carried, held)
+    assert (may_have_envelope(params), has_envelope(params)) == (carried, held)
 
 
 def test_an_envelope_is_found_in_params_that_were_read_already() -> None:
     modern, older = (read_before({"name": "x", "_meta": said}) for said in (meta(), {}))
-    assert [carried_by(modern), held_by(modern), carried_by(older)] == [True, True, False]
+    assert [may_have_envelope(modern), has_envelope(modern), may_have_envelope(older)] == [True, True, False]

@@ -6,25 +6,25 @@ import pytest
 
 from trunkline import Client, Context, Server
 from trunkline.errors import RegistrationError
-from trunkline.protocol.extensions import agreed, checked
+from trunkline.protocol.extensions import agreed, validate_extensions
 
 
 @pytest.mark.parametrize("name", ["org.example/search", "a/b", "io.x-y.z/v1.2_a-b"])
 def test_a_name_has_a_prefix(name: str) -> None:
-    assert checked({name: {"deep": True}}) == {name: {"deep": True}}
+    assert validate_extensions({name: {"deep": True}}) == {name: {"deep": True}}
 
 
 @pytest.mark.parametrize("name", ["search", "/search", "org.example/", "1org/x", "org-/x", "org..x/y", "a/b/c", "a/-b"])
 def test_a_name_without_a_good_prefix_is_refused(name: str) -> None:
     with pytest.raises(RegistrationError, match="needs a prefix and a name"):
-        checked({name: {}})
+        validate_extensions({name: {}})
 
 
 def test_settings_are_an_object() -> None:
     settings: Any = True
     with pytest.raises(RegistrationError, match="must be an object"):
-        checked({"a/b": settings})
-    assert checked(None) == {}
+        validate_extensions({"a/b": settings})
+    assert validate_extensions(None) == {}
 
 
 @pytest.mark.parametrize(

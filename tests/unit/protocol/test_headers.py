@@ -10,21 +10,21 @@ from trunkline.protocol.headers import (
     LARGEST_INTEGER,
     InvalidAnnotation,
     InvalidValue,
-    Mirror,
+    MirroredArgument,
     annotations,
-    decode,
-    encode,
-    headers_for,
-    mirrored,
-    mismatch,
-    param_mismatch,
-    plainly_repeated,
-    routing,
+    decode_value,
+    encode_value,
+    find_mismatch,
+    find_param_mismatch,
+    match_exactly,
+    mirrored_name,
+    param_headers,
+    routing_headers,
 )
 
-REGION = Mirror(("region",), "Mcp-Param-Region", "string")
-COUNT = Mirror(("count",), "Mcp-Param-Count", "integer")
-DRY = Mirror(("options", "dry"), "Mcp-Param-Dry", "boolean")
+REGION = MirroredArgument(("region",), "Mcp-Param-Region", "string")
+COUNT = MirroredArgument(("count",), "Mcp-Param-Count", "integer")
+DRY = MirroredArgument(("options", "dry"), "Mcp-Param-Dry", "boolean")
 
 
 def schema(**properties: Any) -> dict[str, Any]:
@@ -68,12 +68,12 @@ def marked(name: Any = "Region", **more: Any) -> dict[str, Any]:
     ],
 )
 def test_a_value_is_written_plainly_if_it_can_be_and_in_base64_if_not(value: object, header: str) -> None:
-    assert encode(value) == header
+    assert encode_value(value) == header
 
 
 @pytest.mark.parametrize("value", [None, 1.5, float("inf"), float("nan"), [], {}, ["a"]], ids=repr)
 def test_what_is_no_string_integer_or_boolean_has_no_header(value: object) -> None:
-    assert encode(value) is None
+    assert encode_value(value) is None
 
 
 @pytest.mark.parametrize(
@@ -83,21 +83,21 @@ def test_what_is_no_string_integer_or_boolean_has_no_header(value: object) -> No
 )
 def test_an_integer_that_some_would_read_as_another_is_refused(value: float) -> None:
     with pytest.raises(InvalidValue, match=r"within ±\(2\*\*53 - 1\)"):
-        encode(value)
+        encode_value(value)
 
 
 def test_text_that_is_no_unicode_is_refused() -> None:
     with pytest.raises(InvalidValue, match="surrogate"):
-        encode("\ud800")
+        encode_value("\ud800")
 
 
 @given(one_of(text(characters(exclude_categories=["Cs"])), integers(-LARGEST_INTEGER, LARGEST_INTEGER), booleans()))
 def test_every_value_comes_back_from_a_header_of_plain_characters(value: str | int | bool) -> None:
-    header = encode(value)
+    header = encode_value(value)
     assert header is not None
     assert all(" " <= c <= "~" for c in header)
     assert header == header.strip()
-    assert decode(f" \t{header}\t ") == (value if isinstance(value, str) else str(value).lower())
+    assert decode_value(f" \t{header}\t ") == (value if isinstance(value, str) else str(value).lower())
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_every_value_comes_back_from_a_header_of_plain_characters(value: str | i
     ],
 )
 def test_only_what_has_both_markers_is_decoded(header: str, value: str) -> None:
-    assert decode(header) == value
+    assert decode_value(header) == value
 
 
 @pytest.mark.parametrize(
@@ -123,13 +123,13 @@ def test_only_what_has_both_markers_is_decoded(header: str, value: str) -> None:
 )
 def test_broken_base64_is_refused(inner: str) -> None:
     with pytest.raises(InvalidValue, match="broken base64"):
-        decode(f"=?base64?{inner}?=")
+        decode_value(f"=?base64?{inner}?=")
 
 
 @pytest.mark.parametrize("header", ["é", "a\nb", "a\0", "a\x7fb", "=?base64?\xe9?="])
 def test_characters_that_no_header_may_have_are_refused(header: str) -> None:
     with pytest.raises(InvalidValue, match="characters"):
-        decode(header)
+        decode_value(header)
 
 
 # --- method and name ----------------------------------------------------------------------------
@@ -146,8 +146,8 @@ NAMED = [
 
 @pytest.mark.parametrize(("method", "params", "name"), NAMED)
 def test_what_a_request_is_about_is_repeated(method: str, params: dict[str, Any], name: str) -> None:
-    assert mirrored(method, params) == name
-    assert routing(method, params) == {"Mcp-Method": method, "Mcp-Name": name}
+    assert mirrored_name(method, params) == name
+    assert routing_headers(method, params) == {"Mcp-Method": method, "Mcp-Name": name}
 
 
 @pytest.mark.parametrize(
@@ -155,20 +155,20 @@ def test_what_a_request_is_about_is_repeated(method: str, params: dict[str, Any]
     [("tools/list", {"name": "x"}), ("tools/call", {}), ("tools/call", {"name": 5}), ("tools/call", None), ("a", None)],
 )
 def test_a_request_about_nothing_in_particular_has_no_name(method: str, params: dict[str, Any] | None) -> None:
-    assert mirrored(method, params) is None
-    assert routing(method, params) == {"Mcp-Method": method}
+    assert mirrored_name(method, params) is None
+    assert routing_headers(method, params) == {"Mcp-Method": method}
 
 
 def test_a_name_that_is_no_header_is_encoded() -> None:
-    assert routing("tools/call", {"name": "zählen"})["Mcp-Name"] == "=?base64?esOkaGxlbg==?="
+    assert routing_headers("tools/call", {"name": "zählen"})["Mcp-Name"] == "=?base64?esOkaGxlbg==?="
 
 
 @pytest.mark.parametrize(
     ("method", "params", "name"), [*NAMED, ("tools/list", {}, None), ("tools/call", {"name": " ü"}, " ü")]
 )
 def test_what_a_client_writes_a_server_agrees_with(method: str, params: dict[str, Any], name: str | None) -> None:
-    headers = {header.lower(): f" {value}\t" for header, value in routing(method, params).items()}
-    assert mismatch(method, name, headers) is None
+    headers = {header.lower(): f" {value}\t" for header, value in routing_headers(method, params).items()}
+    assert find_mismatch(method, name, headers) is None
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_what_a_client_writes_a_server_agrees_with(method: str, params: dict[str
 def test_a_request_that_contradicts_its_headers_is_told_how(
     method: str, name: str | None, headers: dict[str, str], said: str
 ) -> None:
-    assert mismatch(method, name, headers) == said
+    assert find_mismatch(method, name, headers) == said
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_request_that_contradicts_its_headers_is_told_how(
     ],
 )
 def test_a_name_is_not_asked_for_where_the_body_has_none(method: str, headers: dict[str, str]) -> None:
-    assert mismatch(method, None, headers) is None
+    assert find_mismatch(method, None, headers) is None
 
 
 # --- arguments of tools -------------------------------------------------------------------------
@@ -304,7 +304,7 @@ def test_a_schema_may_be_as_deep_as_it_likes() -> None:
 
 def test_arguments_are_mirrored_where_the_schema_says() -> None:
     arguments = {"region": "Zürich", "count": 42, "options": {"dry": False}, "dry": True, "other": "x"}
-    assert headers_for((REGION, COUNT, DRY), arguments) == {
+    assert param_headers((REGION, COUNT, DRY), arguments) == {
         "Mcp-Param-Region": "=?base64?WsO8cmljaA==?=",
         "Mcp-Param-Count": "42",
         "Mcp-Param-Dry": "false",
@@ -323,25 +323,25 @@ def test_arguments_are_mirrored_where_the_schema_says() -> None:
     ids=str,
 )
 def test_what_is_null_absent_or_no_primitive_has_no_header_and_none_is_expected(arguments: dict[str, Any]) -> None:
-    assert headers_for((REGION, COUNT, DRY), arguments) == {}
-    assert param_mismatch((REGION, COUNT, DRY), arguments, {"mcp-param-other": "x"}) is None
+    assert param_headers((REGION, COUNT, DRY), arguments) == {}
+    assert find_param_mismatch((REGION, COUNT, DRY), arguments, {"mcp-param-other": "x"}) is None
 
 
 def test_an_argument_that_no_header_can_carry_is_named() -> None:
     with pytest.raises(InvalidValue, match=r"argument 'count' cannot go into Mcp-Param-Count: .* within"):
-        headers_for((COUNT,), {"count": 2**53})
+        param_headers((COUNT,), {"count": 2**53})
 
 
 @given(text(characters(exclude_categories=["Cs"])), integers(-LARGEST_INTEGER, LARGEST_INTEGER), booleans())
 def test_what_a_client_mirrors_a_server_agrees_with(region: str, count: int, dry: bool) -> None:
     mirrors, arguments = (REGION, COUNT, DRY), {"region": region, "count": count, "options": {"dry": dry}}
-    headers = {name.lower(): value for name, value in headers_for(mirrors, arguments).items()}
+    headers = {name.lower(): value for name, value in param_headers(mirrors, arguments).items()}
     assert len(headers) == 3
-    assert param_mismatch(mirrors, arguments, headers) is None
+    assert find_param_mismatch(mirrors, arguments, headers) is None
     for name, header in headers.items():
-        assert param_mismatch(mirrors, arguments, {**headers, name: f"{header}x"}) is not None
+        assert find_param_mismatch(mirrors, arguments, {**headers, name: f"{header}x"}) is not None
         missing = {other: value for other, value in headers.items() if other != name}
-        assert str(param_mismatch(mirrors, arguments, missing)).endswith("is there")
+        assert str(find_param_mismatch(mirrors, arguments, missing)).endswith("is there")
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_what_a_client_mirrors_a_server_agrees_with(region: str, count: int, dry
     [(42, "42.0"), (42, "42."), (42, "042"), (42.0, "42"), (0, "-0"), (-7, "=?base64?LTc=?="), (-0.0, "0")],
 )
 def test_integers_are_compared_as_numbers(value: float, header: str) -> None:
-    assert param_mismatch((COUNT,), {"count": value}, {"mcp-param-count": header}) is None
+    assert find_param_mismatch((COUNT,), {"count": value}, {"mcp-param-count": header}) is None
 
 
 @pytest.mark.parametrize(
@@ -371,16 +371,16 @@ def test_integers_are_compared_as_numbers(value: float, header: str) -> None:
     ],
 )  # fmt: skip
 def test_a_call_that_contradicts_its_headers_is_told_how(
-    mirror: Mirror, value: object, header: str | None, said: str
+    mirror: MirroredArgument, value: object, header: str | None, said: str
 ) -> None:
     headers = {} if header is None else {mirror.header.lower(): header}
-    assert param_mismatch((mirror,), {mirror.path[0]: value}, headers) == f"{mirror.header} {said}"
+    assert find_param_mismatch((mirror,), {mirror.path[0]: value}, headers) == f"{mirror.header} {said}"
 
 
 @pytest.mark.parametrize("header", ["True", "1", "false", ""])
 def test_booleans_are_written_in_one_way_only(header: str) -> None:
-    assert param_mismatch((DRY,), {"options": {"dry": True}}, {"mcp-param-dry": header}) is not None
-    assert param_mismatch((DRY,), {"options": {"dry": True}}, {"mcp-param-dry": "true"}) is None
+    assert find_param_mismatch((DRY,), {"options": {"dry": True}}, {"mcp-param-dry": header}) is not None
+    assert find_param_mismatch((DRY,), {"options": {"dry": True}}, {"mcp-param-dry": "true"}) is None
 
 
 @pytest.mark.row("HTT-47")
@@ -403,6 +403,6 @@ def test_booleans_are_written_in_one_way_only(header: str) -> None:
 def test_what_is_repeated_to_the_letter_is_told_at_a_glance(
     method: str, name: str | None, repeated: dict[str, str], plainly: bool
 ) -> None:
-    assert plainly_repeated(method, name, repeated) is plainly
+    assert match_exactly(method, name, repeated) is plainly
     if plainly:
-        assert mismatch(method, name, repeated) is None
+        assert find_mismatch(method, name, repeated) is None

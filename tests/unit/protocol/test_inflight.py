@@ -2,20 +2,20 @@
 
 import pytest
 
-from trunkline.protocol.inflight import Awaited, Running, Timetable, Tracked
-from trunkline.protocol.methods import Method, find
+from trunkline.protocol.inflight import DeadlineQueue, IncomingRequest, OutgoingRequest, TrackedRequest
+from trunkline.protocol.methods import Method, find_method
 
 
 def method(name: str = "tools/call") -> Method:
-    row = find(name)
+    row = find_method(name)
     assert row is not None
     return row
 
 
 def request(
     ident: int = 1, *, started: float = 100.0, allowed: float | None = None, longest: float | None = None
-) -> Tracked:
-    tracked = Tracked(ident, method(), started)
+) -> TrackedRequest:
+    tracked = TrackedRequest(ident, method(), started)
     tracked.limit(started, allowed, longest)
     return tracked
 
@@ -56,19 +56,19 @@ def test_time_stands_still_while_it_is_held() -> None:
 
 @pytest.mark.row("N12")
 def test_the_progress_that_we_report_must_grow() -> None:
-    call = Running(1, method(), 0.0)
+    call = IncomingRequest(1, method(), 0.0)
     assert [call.advance(value, 0.0) for value in (1, 3, 2, 3, 3.5)] == [True, True, False, False, True]
 
 
 @pytest.mark.row("N13")
 def test_no_progress_is_reported_once_a_call_is_done() -> None:
-    call = Running(1, method(), 0.0, done=True)
+    call = IncomingRequest(1, method(), 0.0, done=True)
     assert not call.advance(1, 0.0)
 
 
 @pytest.mark.row("N12")
 def test_the_progress_that_we_hear_must_grow_and_renews_the_time() -> None:
-    awaited = Awaited(1, method(), 0.0)
+    awaited = OutgoingRequest(1, method(), 0.0)
     awaited.limit(0.0, 5, None)
     assert [awaited.heard(value, at) for value, at in ((1, 1.0), (3, 2.0), (2, 3.0), (3, 4.0))] == [
         True,
@@ -84,7 +84,7 @@ def test_the_progress_that_we_hear_must_grow_and_renews_the_time() -> None:
 
 @pytest.mark.row("K14")
 def test_requests_fall_due_in_the_order_of_their_deadlines() -> None:
-    timetable = Timetable()
+    timetable = DeadlineQueue()
     late, soon, never = request(1, allowed=9), request(2, allowed=5), request(3)
     for tracked in (late, soon, never):
         timetable.watch(tracked)
@@ -98,7 +98,7 @@ def test_requests_fall_due_in_the_order_of_their_deadlines() -> None:
 
 @pytest.mark.row("F08", "K17")
 def test_a_request_that_is_done_never_falls_due() -> None:
-    timetable = Timetable()
+    timetable = DeadlineQueue()
     done, other = request(1, allowed=5), request(2, allowed=5)
     timetable.watch(done)
     timetable.watch(other)
@@ -107,7 +107,7 @@ def test_a_request_that_is_done_never_falls_due() -> None:
 
 
 def test_a_request_that_is_done_is_not_waited_for() -> None:
-    timetable = Timetable()
+    timetable = DeadlineQueue()
     done = request(allowed=5)
     timetable.watch(done)
     done.done = True
@@ -115,7 +115,7 @@ def test_a_request_that_is_done_is_not_waited_for() -> None:
 
 
 def test_a_deadline_that_moved_back_is_looked_at_again_at_its_new_time() -> None:
-    timetable = Timetable()
+    timetable = DeadlineQueue()
     tracked = request(allowed=5)
     timetable.watch(tracked)
     tracked.renew(104)
@@ -125,7 +125,7 @@ def test_a_deadline_that_moved_back_is_looked_at_again_at_its_new_time() -> None
 
 
 def test_a_deadline_that_moved_forward_is_met_once() -> None:
-    timetable = Timetable()
+    timetable = DeadlineQueue()
     tracked = request(allowed=50)
     timetable.watch(tracked)
     tracked.limit(100, 5, None)
@@ -136,7 +136,7 @@ def test_a_deadline_that_moved_forward_is_met_once() -> None:
 
 
 def test_a_deadline_that_was_lifted_is_not_waited_for() -> None:
-    timetable = Timetable()
+    timetable = DeadlineQueue()
     tracked = request(allowed=5)
     timetable.watch(tracked)
     tracked.hold(101)
@@ -148,7 +148,7 @@ def test_a_deadline_that_was_lifted_is_not_waited_for() -> None:
 
 
 def test_a_request_watched_twice_falls_due_once() -> None:
-    timetable = Timetable()
+    timetable = DeadlineQueue()
     tracked = request(allowed=5)
     for now in (101, 102, 103):
         timetable.watch(tracked)
@@ -159,7 +159,7 @@ def test_a_request_watched_twice_falls_due_once() -> None:
 
 
 def test_requests_with_the_same_deadline_fall_due_in_the_order_they_came() -> None:
-    timetable = Timetable()
+    timetable = DeadlineQueue()
     requests = [request(number, allowed=5) for number in range(20)]
     for tracked in requests:
         timetable.watch(tracked)
@@ -167,7 +167,7 @@ def test_requests_with_the_same_deadline_fall_due_in_the_order_they_came() -> No
 
 
 def test_what_is_done_is_not_kept_until_its_time_is_up() -> None:
-    timetable = Timetable()
+    timetable = DeadlineQueue()
     waiting = [request(number, allowed=60) for number in range(10)]
     for tracked in waiting:
         timetable.watch(tracked)

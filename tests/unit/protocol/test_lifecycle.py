@@ -3,7 +3,7 @@
 import pytest
 
 from trunkline.errors import WrongPhase
-from trunkline.protocol.lifecycle import FOUNDING, LIFECYCLE, Phase, Signal, allows, step
+from trunkline.protocol.lifecycle import FOUNDING, LIFECYCLE, Phase, Signal, allows, next_phase
 
 PICTURE = """
                   NEW         CONNECTING    INITIALIZING  READY         PAUSED        RECONNECTING  DRAINING  FAILED      CLOSED
@@ -60,14 +60,14 @@ def test_the_table_equals_the_picture(phase: Phase, signal: Signal) -> None:
 @pytest.mark.row("F29")
 @pytest.mark.parametrize(("phase", "signal"), [pair for pair, cell in CELLS.items() if cell is not None])
 def test_a_pair_with_a_row_leads_where_it_says(phase: Phase, signal: Signal) -> None:
-    assert step(phase, signal) is CELLS[phase, signal]
+    assert next_phase(phase, signal) is CELLS[phase, signal]
 
 
 @pytest.mark.row("F16", "F29")
 @pytest.mark.parametrize(("phase", "signal"), [pair for pair, cell in CELLS.items() if cell is None])
 def test_a_pair_without_a_row_is_illegal_and_says_so(phase: Phase, signal: Signal) -> None:
     with pytest.raises(WrongPhase, match=f"{signal.name.lower()} .* {phase.name.lower()}") as caught:
-        step(phase, signal)
+        next_phase(phase, signal)
     assert caught.value.data == {"kind": "illegal_transition", "phase": phase.name.lower()}
 
 

@@ -36,6 +36,10 @@ def test_our_own_keys_stand_under_no_prefix_that_the_specification_reserves() ->
     assert prefixes.pop("PROGRESS_TOKEN") == ""
     assert {prefixes.pop(name) for name in OURS} == {"trunkline"}  # one label; 2025-06-18 reserves any that is `mcp`
     assert set(prefixes.values()) == {"io.modelcontextprotocol"}
-    assert meta.TRACE == ("traceparent", "tracestate", "baggage")  # the only ones that the specification has without
+    assert meta.TRACE_KEYS == (
+        "traceparent",
+        "tracestate",
+        "baggage",
+    )  # the only ones that the specification has without
     label, name = r"[a-zA-Z]([a-zA-Z0-9-]*[a-zA-Z0-9])?", r"[a-zA-Z0-9]([a-zA-Z0-9._-]*[a-zA-Z0-9])?"
     assert all(re.fullmatch(rf"({label}(\.{label})*/)?{name}", key) for key in keys.values())

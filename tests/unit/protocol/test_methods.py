@@ -7,7 +7,16 @@ from tests.official import schema
 
 from trunkline.config import Settings
 from trunkline.protocol.lifecycle import Signal
-from trunkline.protocol.methods import ALIASES, METHODS, Method, Side, Wait, find, known, widened_capabilities
+from trunkline.protocol.methods import (
+    ALIASES,
+    METHODS,
+    Method,
+    Side,
+    TimeLimit,
+    find_method,
+    methods_for,
+    widened_capabilities,
+)
 from trunkline.protocol.revisions import Revision
 
 PUBLISHED = [Revision.V2025_03_26, Revision.V2025_06_18, Revision.V2025_11_25, Revision.V2026_07_28]
@@ -33,7 +42,7 @@ def official(revision: Revision, sender: str, kind: str) -> set[str]:
 @pytest.mark.parametrize("revision", PUBLISHED)
 @pytest.mark.parametrize(("receiver", "sender"), [(Side.SERVER, "Client"), (Side.CLIENT, "Server")])
 def test_a_revision_has_the_methods_of_its_official_schema(revision: Revision, receiver: Side, sender: str) -> None:
-    rows = list(known(revision, receiver))
+    rows = list(methods_for(revision, receiver))
     if revision is Revision.V2026_07_28:
         rows = [row for row in rows if row.name not in BY_EXTENSION[receiver]]
     assert {row.name for row in rows if row.request} == official(revision, sender, "Request")
@@ -43,8 +52,8 @@ def test_a_revision_has_the_methods_of_its_official_schema(revision: Revision, r
 
 def test_every_method_has_one_row() -> None:
     assert len({row.name for row in METHODS}) == len(METHODS)
-    assert all(find(row.name) is row for row in METHODS)
-    assert find("foo/bar") is None
+    assert all(find_method(row.name) is row for row in METHODS)
+    assert find_method("foo/bar") is None
 
 
 def test_notifications_are_those_without_a_result() -> None:
@@ -73,7 +82,7 @@ def test_every_notification_has_a_bare_name_that_is_no_method_of_a_revision() ->
     ],
 )
 def test_every_method_is_a_signal_to_the_lifecycle(name: str, received: Signal, sent: Signal) -> None:
-    row = find(name)
+    row = find_method(name)
     assert row is not None
     assert (row.received, row.sent) == (received, sent)
 
@@ -117,7 +126,7 @@ def test_every_method_has_its_time(names: list[str], seconds: float | None) -> N
 @pytest.mark.row("K16")
 def test_the_times_are_those_of_the_settings() -> None:
     settings = Settings(initialize_timeout=1, quick_timeout=2, work_timeout=3, person_timeout=None)
-    assert [wait.seconds(settings) for wait in Wait] == [1, 2, 3, None, None]
+    assert [wait.seconds(settings) for wait in TimeLimit] == [1, 2, 3, None, None]
 
 
 def test_only_the_failure_of_a_tool_is_a_result() -> None:
@@ -125,7 +134,7 @@ def test_only_the_failure_of_a_tool_is_a_result() -> None:
 
 
 def test_a_profile_has_its_methods_in_every_revision_of_the_handshake_and_in_no_later_one() -> None:
-    listed = find("tasks/list")
+    listed = find_method("tasks/list")
     assert listed is not None
     assert [listed.exists(revision, "erlmcp") for revision in Revision] == [True, True, True, True, False]
     assert [listed.exists(revision) for revision in Revision] == [False, False, False, True, False]

@@ -9,7 +9,7 @@ from tests import official
 from tests.modern import PREFIX, REVISION, meta
 
 from trunkline.errors import ProtocolError
-from trunkline.protocol.modern import CacheHint, Stateless, natural_result, wrapped_result
+from trunkline.protocol.modern import CacheHint, ModernProtocol, unwrap_result, wrap_result
 from trunkline.protocol.types import (
     CallToolResult,
     Empty,
@@ -27,8 +27,8 @@ INFO = f"{PREFIX}serverInfo"
 
 
 @pytest.fixture
-def stateless() -> Stateless:
-    return Stateless(Implementation("s", "1"), lambda: {"tools": {}, "logging": {}})
+def stateless() -> ModernProtocol:
+    return ModernProtocol(Implementation("s", "1"), lambda: {"tools": {}, "logging": {}})
 
 
 def call(method: str = "tools/call", said: Any = None, **members: Any) -> Request:
@@ -36,7 +36,7 @@ def call(method: str = "tools/call", said: Any = None, **members: Any) -> Reques
     return Request(1, method, codec.to_raw({name: value for name, value in params.items() if value is not UNSET}))
 
 
-def why(stateless: Stateless, request: Request, headers: dict[str, str] | None = None) -> int:
+def why(stateless: ModernProtocol, request: Request, headers: dict[str, str] | None = None) -> int:
     with pytest.raises(ProtocolError) as refused:
         stateless.admit(request, headers)
     return refused.value.code
@@ -45,19 +45,19 @@ def why(stateless: Stateless, request: Request, headers: dict[str, str] | None =
 # --- requests ------------------------------------------------------------------------------------
 
 
-def test_a_request_with_an_envelope_is_admitted_with_headers_and_without(stateless: Stateless) -> None:
+def test_a_request_with_an_envelope_is_admitted_with_headers_and_without(stateless: ModernProtocol) -> None:
     for headers in (None, HEADERS):
         admitted = stateless.admit(call(), headers)
         assert admitted is not None
         assert (admitted[0].name, admitted[1].version) == ("tools/call", REVISION)
 
 
-def test_a_request_without_an_envelope_is_none_of_the_modern_era(stateless: Stateless) -> None:
+def test_a_request_without_an_envelope_is_none_of_the_modern_era(stateless: ModernProtocol) -> None:
     older = call(said={})
     assert stateless.admit(older, None) is None
 
 
-def test_who_got_several_things_wrong_is_told_the_first(stateless: Stateless) -> None:
+def test_who_got_several_things_wrong_is_told_the_first(stateless: ModernProtocol) -> None:
     unknown = {**meta(), f"{PREFIX}protocolVersion": "2030-01-01"}
     wrong = {**HEADERS, "mcp-method": "tools/list"}
     later = {**HEADERS, "mcp-protocol-version": "2030-01-01", "mcp-method": "no/such"}
@@ -71,7 +71,7 @@ def test_who_got_several_things_wrong_is_told_the_first(stateless: Stateless) ->
 @pytest.mark.parametrize("name", ["mcp-protocol-version", "mcp-method", "mcp-name"])
 @pytest.mark.parametrize("value", [None, "other", ""])
 def test_47_48_a_header_that_is_missing_or_says_something_else_is_refused(
-    stateless: Stateless, name: str, value: str | None
+    stateless: ModernProtocol, name: str, value: str | None
 ) -> None:
     headers = {other: text for other, text in {**HEADERS, name: value}.items() if text is not None}
     assert why(stateless, call(), headers) == -32020
@@ -79,11 +79,11 @@ def test_47_48_a_header_that_is_missing_or_says_something_else_is_refused(
 
 @pytest.mark.row("VER-05")
 @pytest.mark.parametrize("version", ["2025-11-25", "1.0", "2030-01-01"])
-def test_a_revision_of_the_handshake_era_is_not_reached_by_an_envelope(stateless: Stateless, version: str) -> None:
+def test_a_revision_of_the_handshake_era_is_not_reached_by_an_envelope(stateless: ModernProtocol, version: str) -> None:
     with pytest.raises(ProtocolError) as refused:
         stateless.admit(call(said={**meta(), f"{PREFIX}protocolVersion": version}), None)
     assert (refused.value.code, refused.value.data["requested"]) == (-32022, version)
-    assert refused.value.data["supported"] == stateless.discovery()["supported_versions"]
+    assert refused.value.data["supported"] == stateless.discover_result()["supported_versions"]
     assert REVISION in refused.value.data["supported"]
 
 
@@ -101,15 +101,15 @@ def test_a_revision_of_the_handshake_era_is_not_reached_by_an_envelope(stateless
         "prompts/list",  # which this server has none for
     ],
 )
-def test_what_the_modern_era_or_the_server_does_not_have_does_not_exist(stateless: Stateless, method: str) -> None:
+def test_what_the_modern_era_or_the_server_does_not_have_does_not_exist(stateless: ModernProtocol, method: str) -> None:
     assert why(stateless, call(method)) == -32601
 
 
 # --- results -------------------------------------------------------------------------------------
 
 
-def dressed(stateless: Stateless, result: Any, **options: Any) -> Any:
-    return json.loads(bytes(stateless.dressed(result, **options)))
+def dressed(stateless: ModernProtocol, result: Any, **options: Any) -> Any:
+    return json.loads(bytes(stateless.encode_result(result, **options)))
 
 
 def valid(result: Any, method: str) -> Any:
@@ -117,48 +117,50 @@ def valid(result: Any, method: str) -> Any:
     return result
 
 
-def test_every_result_says_its_kind_and_who_gives_it(stateless: Stateless) -> None:
+def test_every_result_says_its_kind_and_who_gives_it(stateless: ModernProtocol) -> None:
     assert dressed(stateless, Empty()) == {"resultType": "complete", "_meta": {INFO: {"name": "s", "version": "1"}}}
     told = valid(dressed(stateless, CallToolResult([TextContent("x")])), "tools/call")
     assert told["content"] == [{"type": "text", "text": "x"}]
 
 
-def test_metadata_of_a_handler_stays_also_when_it_returns_the_same_result_again(stateless: Stateless) -> None:
+def test_metadata_of_a_handler_stays_also_when_it_returns_the_same_result_again(stateless: ModernProtocol) -> None:
     result = CallToolResult([TextContent("x")], meta={"own/key": 1})
     for _ in range(2):
         assert dressed(stateless, result)["_meta"] == {INFO: {"name": "s", "version": "1"}, "own/key": 1}
 
 
 @pytest.mark.row("CCH-01")
-def test_what_may_be_kept_says_how_long_and_for_whom(stateless: Stateless) -> None:
+def test_what_may_be_kept_says_how_long_and_for_whom(stateless: ModernProtocol) -> None:
     told = valid(dressed(stateless, ListToolsResult([]), hint=CacheHint(1.5, "public")), "tools/list")
     assert (told["ttlMs"], told["cacheScope"]) == (1500, "public")
     told = dressed(stateless, ListToolsResult([]), hint=CacheHint())
     assert (told["ttlMs"], told["cacheScope"]) == (0, "private")
 
 
-def test_questions_are_not_to_be_kept(stateless: Stateless) -> None:
+def test_questions_are_not_to_be_kept(stateless: ModernProtocol) -> None:
     asking = InputRequiredResult({"a": InputRequest("roots/list")}, "opaque")
     told = valid(dressed(stateless, asking, hint=CacheHint(5, "public")), "resources/read")
     assert (told["resultType"], told.keys() & {"ttlMs", "cacheScope"}) == ("input_required", set())
 
 
 @pytest.mark.parametrize("value", [3, [1, 2], "text", None, True])
-def test_a_value_goes_as_it_is_where_older_revisions_need_an_object_around_it(stateless: Stateless, value: Any) -> None:
+def test_a_value_goes_as_it_is_where_older_revisions_need_an_object_around_it(
+    stateless: ModernProtocol, value: Any
+) -> None:
     result = CallToolResult([TextContent("x")], {"result": value})
-    assert dressed(stateless, result, natural=True).get("structuredContent") == value
+    assert dressed(stateless, result, unwrap=True).get("structuredContent") == value
     assert dressed(stateless, result)["structuredContent"] == {"result": value}
 
 
 @pytest.mark.parametrize("content", [None, {"other": 1}, 5])
-def test_what_is_not_wrapped_is_not_unwrapped(stateless: Stateless, content: Any) -> None:
-    told = dressed(stateless, CallToolResult([TextContent("x")], content), natural=True)
+def test_what_is_not_wrapped_is_not_unwrapped(stateless: ModernProtocol, content: Any) -> None:
+    told = dressed(stateless, CallToolResult([TextContent("x")], content), unwrap=True)
     assert told.get("structuredContent") == content
 
 
 def test_a_value_is_put_into_an_object_and_comes_out_of_it_as_it_was() -> None:
     bare, valued = CallToolResult([]), CallToolResult([], 7, meta={"a": 1})
-    wrapped = wrapped_result(valued)
+    wrapped = wrap_result(valued)
     assert wrapped.structured_content == {"result": 7}
-    assert natural_result(wrapped) == valued
-    assert wrapped_result(bare) is natural_result(bare) is bare
+    assert unwrap_result(wrapped) == valued
+    assert wrap_result(bare) is unwrap_result(bare) is bare

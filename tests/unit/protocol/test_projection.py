@@ -13,7 +13,7 @@ from tests.unit.protocol.samples import samples
 
 from trunkline.protocol import types as t
 from trunkline.protocol.methods import METHODS, Method, Side
-from trunkline.protocol.projection import REPHRASED, WINDOWS, Window, project
+from trunkline.protocol.projection import OLDER_FORMS, WINDOWS, Window, project
 from trunkline.protocol.revisions import Revision
 
 OLDEST, WITH_AUDIO, WITH_TITLES, WITH_ICONS, MODERN = Revision
@@ -186,7 +186,7 @@ def builtins(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("revision", Revision, ids=case_name)
-@pytest.mark.parametrize("cls", list(dict.fromkeys([*WINDOWS, *REPHRASED])))
+@pytest.mark.parametrize("cls", list(dict.fromkeys([*WINDOWS, *OLDER_FORMS])))
 def test_what_a_revision_can_say_comes_back_as_the_same_object(cls: type[Struct], revision: Revision) -> None:
     for sample in samples(cls):
         sent = project(sample, revision)

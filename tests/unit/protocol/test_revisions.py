@@ -2,7 +2,7 @@
 
 import pytest
 
-from trunkline.protocol.revisions import HANDSHAKE, NEWEST, Era, Revision, negotiate
+from trunkline.protocol.revisions import HANDSHAKE, NEWEST_HANDSHAKE, Era, Revision, negotiate
 
 
 @pytest.mark.row("X01")
@@ -19,7 +19,7 @@ def test_the_revisions_are_in_order_of_their_dates() -> None:
 @pytest.mark.row("X01")
 def test_all_but_the_last_begin_with_a_handshake() -> None:
     assert [revision.era for revision in Revision] == [*[Era.HANDSHAKE] * 4, Era.MODERN]
-    assert NEWEST is HANDSHAKE[-1] is Revision.V2025_11_25
+    assert NEWEST_HANDSHAKE is HANDSHAKE[-1] is Revision.V2025_11_25
 
 
 @pytest.mark.row("X01")

@@ -16,18 +16,18 @@ from trunkline.errors import (
     WrongPhase,
 )
 from trunkline.protocol.events import (
-    Answered,
-    AnswerUnusable,
+    CallCancelled,
     CallReceived,
-    Cancelled,
-    Event,
-    Ignored,
-    NoticeReceived,
-    Opened,
-    ProgressHeard,
-    Refused,
+    HandshakeCompleted,
+    MessageIgnored,
+    MessageRefused,
+    NotificationReceived,
+    ProgressReceived,
+    ResponseReceived,
+    ResponseUnusable,
+    SessionEvent,
 )
-from trunkline.protocol.inflight import Running
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.lifecycle import LIFECYCLE, Phase, Signal
 from trunkline.protocol.methods import Side
 from trunkline.protocol.revisions import HANDSHAKE, Revision
@@ -93,19 +93,19 @@ def client(*, until: Phase = Phase.READY, offered: dict[str, Any] = OFFERED, **o
     return session
 
 
-def started(session: Session, method: str = "tools/call", ident: int | str = 1) -> Running:
+def started(session: Session, method: str = "tools/call", ident: int | str = 1) -> IncomingRequest:
     event = session.receive(Request(ident, method), NOW)
     assert isinstance(event, CallReceived)
     return event.call
 
 
-def refused(event: Event) -> ErrorObject:
-    assert isinstance(event, Refused)
+def refused(event: SessionEvent) -> ErrorObject:
+    assert isinstance(event, MessageRefused)
     return event.reply.error
 
 
-def ignored(event: Event) -> str:
-    assert isinstance(event, Ignored)
+def ignored(event: SessionEvent) -> str:
+    assert isinstance(event, MessageIgnored)
     return event.kind
 
 
@@ -120,7 +120,7 @@ def test_a_server_walks_through_the_phases_of_the_handshake() -> None:
     phases.append(session.phase)
     session.initialize(InitializeParams("2025-11-25", {}, ME))
     phases.append(session.phase)
-    assert session.receive(Notification("notifications/initialized"), NOW) == Opened()
+    assert session.receive(Notification("notifications/initialized"), NOW) == HandshakeCompleted()
     phases.append(session.phase)
     session.close()
     phases.append(session.phase)
@@ -159,7 +159,7 @@ def test_an_older_revision_is_not_told_of_newer_capabilities_but_may_use_them() 
 @pytest.mark.parametrize("method", ["notifications/initialized", "initialized"])
 def test_initialized_opens_the_conversation_once(method: str) -> None:
     session = server(until=Phase.INITIALIZING)
-    assert session.receive(Notification(method), NOW) == Opened()
+    assert session.receive(Notification(method), NOW) == HandshakeCompleted()
     assert ignored(session.receive(Notification(method), NOW)) == "duplicate_notification"
     assert session.phase is Phase.READY
 
@@ -211,8 +211,8 @@ def test_initialize_is_refused_while_a_conversation_ends_that_never_began() -> N
 
 
 def test_until_a_revision_is_agreed_upon_the_newest_is_spoken() -> None:
-    assert server(until=Phase.CONNECTING).spoken is Revision.V2025_11_25
-    assert server(Revision.V2024_11_05).spoken is Revision.V2024_11_05
+    assert server(until=Phase.CONNECTING).effective_revision is Revision.V2025_11_25
+    assert server(Revision.V2024_11_05).effective_revision is Revision.V2024_11_05
 
 
 # --- the handshake, from the client --------------------------------------------------------------
@@ -224,10 +224,10 @@ def test_a_client_walks_through_the_phases_of_the_handshake() -> None:
     awaited, request = session.call("initialize", InitializeParams("2025-11-25", DECLARED, ME), NOW)
     assert session.phase is Phase.INITIALIZING
     assert (request.id, request.method) == (1, "initialize")
-    assert session.timetable.next_due() == awaited.deadline == NOW + 30
+    assert session.deadlines.next_due() == awaited.deadline == NOW + 30
     result = InitializeResult("2025-06-18", OFFERED, Implementation("server", "3"))
     answer = session.receive(wired(Response(1, result)), NOW + 9)
-    assert isinstance(answer, Answered)
+    assert isinstance(answer, ResponseReceived)
     said = session.initialized(codec.decoder(InitializeResult)(answer.result))
     assert codec.encode(said) == b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
     assert (session.phase, session.revision, session.peer) == (Phase.READY, Revision.V2025_06_18, result.server_info)
@@ -300,9 +300,9 @@ def test_a_request_is_under_way_until_it_is_answered() -> None:
     assert isinstance(event, CallReceived)
     assert bytes(event.params) == b'{"name":"x"}'
     assert (event.call.id, event.call.method.name, event.call.started) == ("a", "tools/call", NOW)
-    assert dict(session.in_flight) == {"a": event.call}
+    assert dict(session.incoming_requests) == {"a": event.call}
     assert session.reply(event.call, Empty()) == Response("a", Empty())
-    assert not session.in_flight
+    assert not session.incoming_requests
 
 
 @pytest.mark.row("P17")
@@ -320,7 +320,7 @@ def test_a_failed_request_is_answered_with_its_error() -> None:
     answer = session.fail(started(session), ResourceNotFound("a://b"))
     assert answer is not None
     assert (answer.id, answer.error.code) == (1, -32002)
-    assert not session.in_flight
+    assert not session.incoming_requests
 
 
 def test_an_id_can_be_used_again_once_its_request_is_answered() -> None:
@@ -335,7 +335,7 @@ def test_an_id_whose_request_is_under_way_is_refused() -> None:
     error = refused(session.receive(Request(1, "tools/call"), NOW))
     assert error.code == -32600
     assert error.data == {"kind": "request_id_conflict", "id": 1}
-    assert dict(session.in_flight) == {1: call}
+    assert dict(session.incoming_requests) == {1: call}
 
 
 @pytest.mark.row("P01")
@@ -343,7 +343,7 @@ def test_the_ids_1_and_1_in_quotes_are_two() -> None:
     session = server()
     started(session, ident=1)
     started(session, ident="1")
-    assert list(session.in_flight) == [1, "1"]
+    assert list(session.incoming_requests) == [1, "1"]
 
 
 def test_a_result_is_cut_down_to_the_revision_unless_it_is_raw() -> None:
@@ -423,7 +423,7 @@ def test_a_client_answers_what_a_server_may_ask() -> None:
 def test_a_notification_is_taken_by_its_name_or_its_bare_name() -> None:
     for name in ("notifications/roots/list_changed", "roots/list_changed"):
         event = server().receive(Notification(name, Raw(b"{}")), NOW)
-        assert isinstance(event, NoticeReceived)
+        assert isinstance(event, NotificationReceived)
         assert (event.method.name, bytes(event.params)) == ("notifications/roots/list_changed", b"{}")
 
 
@@ -435,8 +435,8 @@ def test_a_notification_that_nobody_expects_is_ignored(method: str) -> None:
 
 def test_a_client_hears_of_changes_whether_the_server_has_declared_them_or_not() -> None:
     session = client(offered={"tools": {"listChanged": True}, "prompts": {}})
-    assert isinstance(session.receive(Notification("notifications/tools/list_changed"), NOW), NoticeReceived)
-    assert isinstance(session.receive(Notification("notifications/prompts/list_changed"), NOW), NoticeReceived)
+    assert isinstance(session.receive(Notification("notifications/tools/list_changed"), NOW), NotificationReceived)
+    assert isinstance(session.receive(Notification("notifications/prompts/list_changed"), NOW), NotificationReceived)
 
 
 @pytest.mark.row("N15")
@@ -447,8 +447,8 @@ def test_a_cancelled_call_is_given_up_in_every_phase_in_which_calls_run(phase: P
     if phase in {Phase.PAUSED, Phase.DRAINING}:
         session.step(Signal.PAUSE if phase is Phase.PAUSED else Signal.DRAIN)
     event = session.receive(Notification("notifications/cancelled", Raw(b'{"requestId":"a","reason":"bored"}')), NOW)
-    assert event == Cancelled(call, "bored")
-    assert (call.cancelled, call.done, dict(session.in_flight)) == (True, True, {})
+    assert event == CallCancelled(call, "bored")
+    assert (call.cancelled, call.done, dict(session.incoming_requests)) == (True, True, {})
     assert session.reply(call, Empty()) is None
 
 
@@ -458,7 +458,7 @@ def test_a_cancellation_of_nothing_is_ignored(params: bytes) -> None:
     session = server()
     started(session)
     assert ignored(session.receive(Notification("notifications/cancelled", Raw(params)), NOW)) == "unknown_request"
-    assert list(session.in_flight) == [1]
+    assert list(session.incoming_requests) == [1]
 
 
 @pytest.mark.row("N16")
@@ -512,7 +512,7 @@ def test_answers_in_any_order_go_to_the_requests_they_name() -> None:
     session = client()
     first, second = (session.call("ping", Empty(), NOW)[0] for _ in range(2))
     events = [session.receive(Response(awaited.id, Raw(b"{}")), NOW) for awaited in (second, first)]
-    assert [event.request for event in events if isinstance(event, Answered)] == [second, first]
+    assert [event.request for event in events if isinstance(event, ResponseReceived)] == [second, first]
     assert (first.done, second.done, dict(session.pending)) == (True, True, {})
 
 
@@ -522,7 +522,7 @@ def test_an_error_of_the_peer_comes_whole(data: object) -> None:
     session = client()
     awaited, request = session.call("ping", Empty(), NOW)
     error = ErrorObject(-5, "no", data)
-    assert session.receive(wired(ErrorResponse(request.id, error)), NOW) == Answered(awaited, None, error)
+    assert session.receive(wired(ErrorResponse(request.id, error)), NOW) == ResponseReceived(awaited, None, error)
 
 
 @pytest.mark.row("P12")
@@ -544,7 +544,7 @@ def test_an_unreadable_answer_fails_its_request() -> None:
     ):
         awaited, _ = session.call("ping", Empty(), NOW)
         event = session.receive(Malformed(-32600, "both", awaited.id, **named), NOW)
-        assert event == AnswerUnusable(awaited, "both", "limit" in named)
+        assert event == ResponseUnusable(awaited, "both", "limit" in named)
     assert session.expired(NOW + 5) == []
     assert not session.pending
 
@@ -553,7 +553,7 @@ def test_an_unreadable_answer_fails_its_request() -> None:
 @pytest.mark.parametrize("ident", [None, 99])
 def test_an_unreadable_answer_to_nothing_is_told_of(ident: int | None) -> None:
     event = client().receive(Malformed(-32600, "both", ident, is_reply=True, excerpt=b"{"), NOW)
-    assert event == Ignored("unreadable answer: both", "invalid_request", unassigned=True, excerpt=b"{")
+    assert event == MessageIgnored("unreadable answer: both", "invalid_request", unassigned=True, excerpt=b"{")
 
 
 @pytest.mark.row("P12")
@@ -561,7 +561,7 @@ def test_an_answer_whose_id_is_a_string_of_digits_fails_its_request() -> None:
     session = client()
     awaited, _ = session.call("ping", Empty(), NOW)
     event = session.receive(Response(str(awaited.id), Raw(b"{}")), NOW)
-    assert isinstance(event, AnswerUnusable)
+    assert isinstance(event, ResponseUnusable)
     assert event.request is awaited
     for other in ("99", "x", "9" * 5000):
         assert ignored(session.receive(Response(other, Raw(b"{}")), NOW)) == "unexpected_reply"
@@ -571,7 +571,7 @@ def test_an_answer_whose_id_is_a_string_of_digits_fails_its_request() -> None:
 def test_an_error_without_an_id_is_told_of() -> None:
     event = client().receive(ErrorResponse(None, ErrorObject(-32700, "what?")), NOW)
     why = "the peer could not read a message: what? (-32700)"
-    assert event == Ignored(why, "unexpected_reply", unassigned=True)
+    assert event == MessageIgnored(why, "unexpected_reply", unassigned=True)
 
 
 @pytest.mark.row("K18", "N16")
@@ -635,12 +635,12 @@ def test_progress_that_grows_is_heard_and_renews_the_time() -> None:
     session = client()
     awaited, _ = session.call("tools/call", CallToolParams("x"), NOW, on_progress=print)
 
-    def report(progress: float, at: float) -> Event:
+    def report(progress: float, at: float) -> SessionEvent:
         params = ProgressParams(progress_token=awaited.id, progress=progress)
         return session.receive(wired(Notification("notifications/progress", params)), at)
 
     event = report(1, NOW + 50)
-    assert isinstance(event, ProgressHeard)
+    assert isinstance(event, ProgressReceived)
     assert (event.request, event.progress.progress) == (awaited, 1)
     assert ignored(report(1, NOW + 55)) == "progress_value_invalid"
     assert session.expired(NOW + 60) == []
@@ -653,7 +653,7 @@ def test_progress_under_an_unknown_token_is_ignored() -> None:
     assert ignored(event) == "invalid_progress_token"
 
 
-def progress_of(session: Session, token: Any, progress: float) -> Event:
+def progress_of(session: Session, token: Any, progress: float) -> SessionEvent:
     params = ProgressParams(progress_token=token, progress=progress)
     return session.receive(wired(Notification("notifications/progress", params)), NOW)
 
@@ -665,7 +665,7 @@ def test_the_token_of_a_request_that_became_a_task_holds_as_long_as_somebody_hol
     awaited.as_task = True
     session.receive(Response(awaited.id, Raw(b"{}")), NOW)
     event = progress_of(session, awaited.id, 1)
-    assert isinstance(event, ProgressHeard)
+    assert isinstance(event, ProgressReceived)
     assert event.request is awaited
     assert ignored(progress_of(session, awaited.id, 1)) == "progress_value_invalid"
     token = awaited.id
@@ -693,7 +693,7 @@ def test_a_request_for_a_task_is_given_up_without_a_word_and_its_answer_is_heard
     assert not session.pending
     answer = Response(awaited.id, Raw(b"{}"))
     assert ignored(session.receive(Response("other", Raw(b"{}")), NOW)) == "unexpected_reply"
-    assert session.receive(answer, NOW) == Answered(awaited, Raw(b"{}"), None)
+    assert session.receive(answer, NOW) == ResponseReceived(awaited, Raw(b"{}"), None)
     assert ignored(session.receive(answer, NOW)) == "unexpected_reply"
     assert ignored(session.receive(ErrorResponse(None, ErrorObject(-5, "no")), NOW)) == "unexpected_reply"
 
@@ -705,7 +705,7 @@ def test_of_requests_that_were_given_up_only_so_many_are_remembered() -> None:
         awaited.late = object()
         assert session.cancel(awaited) is not None
     assert ignored(session.receive(Response(given_up[0].id, Raw(b"{}")), NOW)) == "unexpected_reply"
-    assert isinstance(session.receive(Response(given_up[1].id, Raw(b"{}")), NOW), Answered)
+    assert isinstance(session.receive(Response(given_up[1].id, Raw(b"{}")), NOW), ResponseReceived)
 
 
 @pytest.mark.row("L23", "F29")
@@ -722,7 +722,7 @@ def test_a_server_asks_for_nothing_that_the_client_did_not_declare() -> None:
     session = server()
     session.call("sampling/createMessage", Empty(), NOW)
     with pytest.raises(CapabilityNotSupported, match=r"sampling\.tools"):
-        session.call("sampling/createMessage", Empty(), NOW, needs="sampling.tools")
+        session.call("sampling/createMessage", Empty(), NOW, capability="sampling.tools")
     with pytest.raises(CapabilityNotSupported, match="elicitation"):
         session.call("elicitation/create", Empty(), NOW)
 
@@ -817,12 +817,12 @@ def test_a_message_that_is_too_large_is_told_the_limit() -> None:
 @pytest.mark.row("P07")
 @pytest.mark.parametrize(("revision", "ident"), [*[(older, None) for older in HANDSHAKE[:-1]], (HANDSHAKE[-1], UNSET)])
 def test_an_unreadable_id_is_null_up_to_2025_06_18_and_left_out_since(revision: Revision, ident: object) -> None:
-    assert server(revision).complaint(Malformed(-32700, "not JSON")).id is ident
+    assert server(revision).malformed_response(Malformed(-32700, "not JSON")).id is ident
 
 
 @pytest.mark.row("P09")
 def test_a_readable_id_is_given_back() -> None:
-    assert server().complaint(Malformed(-32600, "no method", "a")).id == "a"
+    assert server().malformed_response(Malformed(-32600, "no method", "a")).id == "a"
 
 
 # --- the end -------------------------------------------------------------------------------------
@@ -835,7 +835,7 @@ def test_closing_ends_everything_that_is_under_way() -> None:
     awaited, _ = session.call("roots/list", Empty(), NOW)
     assert session.close() == [awaited]
     assert (call.done, awaited.done, session.phase) == (True, True, Phase.CLOSED)
-    assert not session.in_flight
+    assert not session.incoming_requests
     assert not session.pending
     assert session.expired(NOW + 3600) == []
     assert session.close() == []
@@ -873,8 +873,8 @@ def test_a_conversation_goes_on_where_it_was(complete: bool, phase: Phase) -> No
 
 def test_where_there_is_no_handshake_one_is_assumed_with_a_client_that_can_do_nothing() -> None:
     session = server(until=Phase.CONNECTING)
-    session.assume(Revision.V2025_06_18)
-    assert (session.phase, session.spoken, session.peer) == (Phase.READY, Revision.V2025_06_18, None)
+    session.assume_handshake(Revision.V2025_06_18)
+    assert (session.phase, session.effective_revision, session.peer) == (Phase.READY, Revision.V2025_06_18, None)
     assert session.negotiated is not None
     assert session.negotiated.client == {}
 

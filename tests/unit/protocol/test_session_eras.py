@@ -7,13 +7,13 @@ import pytest
 from msgspec import Raw
 
 from trunkline.errors import MethodNotFound, ResourceNotFound
-from trunkline.protocol.client_envelope import PROBE
-from trunkline.protocol.events import Answered, CallReceived, Cancelled, Event, Refused
-from trunkline.protocol.inflight import Running
+from trunkline.protocol.client_envelope import PROBE_ID
+from trunkline.protocol.events import CallCancelled, CallReceived, MessageRefused, ResponseReceived, SessionEvent
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.meta import CLIENT_CAPABILITIES, PROTOCOL_VERSION, SERVER_INFO
 from trunkline.protocol.methods import Side
-from trunkline.protocol.modern import Stateless
+from trunkline.protocol.modern import ModernProtocol
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import (
@@ -38,7 +38,7 @@ ENVELOPE = {PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: {}}
 
 def server(*, greeted: bool = False) -> Session:
     """A server's side, that takes both eras."""
-    session = Session(Side.SERVER, info=ME, capabilities=OFFERED, stateless=Stateless(ME, lambda: OFFERED))
+    session = Session(Side.SERVER, info=ME, capabilities=OFFERED, modern=ModernProtocol(ME, lambda: OFFERED))
     session.step(Signal.CONNECT)
     if greeted:
         session.initialize(InitializeParams("2025-06-18", {}, ME))
@@ -57,13 +57,13 @@ def asks(method: str, ident: int | str = 1, meta: dict[str, Any] = ENVELOPE, **p
     return Request(ident, method, Raw(json.dumps({**params, "_meta": meta}).encode()))
 
 
-def taken(event: Event) -> Running:
+def taken(event: SessionEvent) -> IncomingRequest:
     assert isinstance(event, CallReceived)
     return event.call
 
 
-def refused(event: Event) -> ErrorObject:
-    assert isinstance(event, Refused)
+def refused(event: SessionEvent) -> ErrorObject:
+    assert isinstance(event, MessageRefused)
     return event.reply.error
 
 
@@ -83,7 +83,7 @@ def test_a_request_with_an_envelope_needs_no_handshake_and_is_not_disturbed_by_o
     answer = written(session.reply(call, CallToolResult([TextContent("done")])))
     assert answer["result"]["resultType"] == "complete"
     assert answer["result"]["_meta"] == {SERVER_INFO: {"name": "me", "version": "1"}}
-    assert session.in_flight == {}
+    assert session.incoming_requests == {}
 
 
 def test_a_request_without_an_envelope_is_one_of_the_handshake_on_the_same_line() -> None:
@@ -127,17 +127,17 @@ def test_an_error_has_the_code_of_the_revision_that_the_request_is_written_in() 
 def test_whoever_asks_hears_of_it_before_any_handshake() -> None:
     session = server()
     call = taken(session.receive(asks("tools/call", name="a"), NOW))
-    notice = session.tell_about(call, "notifications/progress", ProgressParams("t", 1))
+    notice = session.notify_about(call, "notifications/progress", ProgressParams("t", 1))
     assert written(notice)["params"] == {"progressToken": "t", "progress": 1}
-    other = Running("other", call.method, NOW)
-    assert session.tell_about(other, "notifications/progress", ProgressParams("t", 1)) is None
+    other = IncomingRequest("other", call.method, NOW)
+    assert session.notify_about(other, "notifications/progress", ProgressParams("t", 1)) is None
 
 
 def test_a_request_with_an_envelope_can_be_cancelled_before_any_handshake() -> None:
     session = server()
     call = taken(session.receive(asks("tools/call", name="a"), NOW))
     event = session.receive(Notification("notifications/cancelled", Raw(b'{"requestId":1}')), NOW)
-    assert event == Cancelled(call, None)
+    assert event == CallCancelled(call, None)
     assert call.done
 
 
@@ -148,14 +148,14 @@ def test_a_client_asks_for_the_era_before_it_begins() -> None:
     session = client()
     awaited, question = session.probe(NOW, 3.0, None)
     said = written(question)
-    assert (said["id"], said["method"]) == (PROBE, "server/discover")
+    assert (said["id"], said["method"]) == (PROBE_ID, "server/discover")
     assert said["params"]["_meta"][PROTOCOL_VERSION] == "2026-07-28"
     assert said["params"]["_meta"][CLIENT_CAPABILITIES] == {"roots": {}}
     assert session.phase is Phase.CONNECTING
     assert session.expired(NOW + 2.9) == []
     assert session.expired(NOW + 3.0) == [awaited]
-    event = session.receive(Response(PROBE, Raw(b"{}")), NOW)
-    assert isinstance(event, Answered)
+    event = session.receive(Response(PROBE_ID, Raw(b"{}")), NOW)
+    assert isinstance(event, ResponseReceived)
     assert event.request is awaited
     assert session.last_id == 0
 
@@ -164,7 +164,7 @@ def test_once_the_era_is_known_every_request_stands_for_itself() -> None:
     session = client()
     session.step(Signal.SEND_INITIALIZE)
     told = {SERVER_INFO: {"name": "you", "version": "2"}}
-    session.discovered(DiscoverResult(["2026-07-28"], {"tools": {}}, meta=told))
+    session.complete_discovery(DiscoverResult(["2026-07-28"], {"tools": {}}, meta=told))
     assert (session.phase, session.revision) == (Phase.READY, Revision.V2026_07_28)
     assert session.peer == Implementation("you", "2")
     _, listing = session.call("tools/list", PaginatedParams(), NOW)

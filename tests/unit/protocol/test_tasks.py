@@ -17,18 +17,18 @@ from trunkline.protocol import types as t
 from trunkline.protocol.task_dialects import (
     DIALECTS,
     Dialect,
-    augmented,
-    cancellable,
-    detailed,
+    check_cancellable,
     dialect_of,
-    extended,
-    founding,
-    founding_status,
-    outcome,
+    is_notable_change,
     shown,
-    worth_telling,
+    task_outcome,
+    to_augmented_task,
+    to_detailed_task,
+    to_extension_task,
+    to_founding_status,
+    to_founding_task,
 )
-from trunkline.protocol.tasks import TASKS, TERMINAL, TaskCaller, TaskRecord, TaskSignal, TaskState, allows, step
+from trunkline.protocol.tasks import TASKS, TERMINAL, TaskCaller, TaskRecord, TaskSignal, TaskState, allows, next_state
 from trunkline.protocol.types.tasks_extension import TaskCreated, UpdateTaskParams
 from trunkline.protocol.types.tasks_founding import (
     CreateFoundingTaskParams,
@@ -126,14 +126,14 @@ def test_the_table_equals_the_picture(state: TaskState, signal: TaskSignal) -> N
 @pytest.mark.row("J06")
 @pytest.mark.parametrize(("state", "signal"), [pair for pair, cell in CELLS.items() if cell is not None])
 def test_a_pair_with_a_row_leads_where_it_says(state: TaskState, signal: TaskSignal) -> None:
-    assert step(state, signal) is CELLS[state, signal]
+    assert next_state(state, signal) is CELLS[state, signal]
 
 
 @pytest.mark.row("J06")
 @pytest.mark.parametrize(("state", "signal"), [pair for pair, cell in CELLS.items() if cell is None])
 def test_a_pair_without_a_row_is_illegal_and_says_so(state: TaskState, signal: TaskSignal) -> None:
     with pytest.raises(InternalError, match=f"{signal.name.lower()} .* {state.value}") as caught:
-        step(state, signal)
+        next_state(state, signal)
     assert caught.value.data == {"kind": "task_state_invalid", "state": state.value}
 
 
@@ -197,7 +197,7 @@ def test_tries_are_counted_since_a_task_got_further_or_was_left_in_good_order() 
 
 
 def test_what_is_done_is_known_by_its_name() -> None:
-    assert WORKING.do(NOW + 1, "paid", Raw(b"7")).do(NOW + 2, "sent", Raw(b"8")).effects == {
+    assert WORKING.record_effect(NOW + 1, "paid", Raw(b"7")).record_effect(NOW + 2, "sent", Raw(b"8")).effects == {
         "paid": Raw(b"7"),
         "sent": Raw(b"8"),
     }
@@ -219,8 +219,12 @@ def test_a_task_whose_time_is_up_has_failed() -> None:
     assert (record.deadline, made().deadline) == (NOW + 0.05, None)
     late = record.start(NOW + 0.01).time_out(NOW + 0.05)
     assert (late.state, late.message) == (TaskState.FAILED, "the task was not done after 0.05 s")
-    assert founding(late).error == ErrorObject(-32085, "the task was not done after 0.05 s", {"kind": "task_timeout"})
-    assert detailed(late).error == ErrorObject(-32603, "the task was not done after 0.05 s", {"kind": "task_timeout"})
+    assert to_founding_task(late).error == ErrorObject(
+        -32085, "the task was not done after 0.05 s", {"kind": "task_timeout"}
+    )
+    assert to_detailed_task(late).error == ErrorObject(
+        -32603, "the task was not done after 0.05 s", {"kind": "task_timeout"}
+    )
 
 
 def test_answers_settle_questions_one_by_one_and_others_are_left_aside() -> None:
@@ -258,12 +262,12 @@ def test_nothing_is_asked_any_more_once_a_task_has_ended(ended: str) -> None:
 
 
 @pytest.mark.row("J06")
-@given(st.lists(st.sampled_from([*ACTS, TaskSignal.HEAR]), max_size=12))
+@given(st.lists(st.sampled_from([*ACTS, TaskSignal.ANSWER]), max_size=12))
 def test_no_history_leads_out_of_an_end_or_leaves_questions_where_none_are_asked(signals: list[TaskSignal]) -> None:
     record = made()
     for number, signal in enumerate(signals):
         before = record
-        if signal is TaskSignal.HEAR:
+        if signal is TaskSignal.ANSWER:
             record = record.answer(NOW + number, dict.fromkeys(list(record.questions)[:1], Raw(b"1")))
         elif signal is TaskSignal.ASK and allows(record.state, signal):
             record = record.ask(NOW + number, {f"q{number}": QUESTION})
@@ -311,11 +315,11 @@ def test_a_change_is_told_once_and_only_if_it_shows() -> None:
     history += [history[-1].answer(NOW + 4, {"q2": Raw(b"1")})]
     history += [history[-1].complete(NOW + 5, RESULT)]
     pairs = list(pairwise(history))
-    told = {d.value: [worth_telling(before, after, d) for before, after in pairs] for d in Dialect}
+    told = {d.value: [is_notable_change(before, after, d) for before, after in pairs] for d in Dialect}
     assert told == {  # started, progress, asked, one answer, all answers, completed
         "2025-11-25": [False, False, True, False, True, True],
         "2026-07-28": [False, False, True, True, True, True],
-        "founding": [True, False, False, False, False, True],
+        "to_founding_task": [True, False, False, False, False, True],
     }
 
 
@@ -325,8 +329,8 @@ def test_2025_11_25_shows_a_task_that_the_official_schema_accepts() -> None:
     accepts = Draft202012Validator({"$ref": "#/$defs/Task", "$defs": definitions})
     for record in [*RECORDS.values(), REFUSED, made(expires_at=NOW + 60, poll_interval_ms=500, message="soon")]:
         for kind in (t.Task, t.GetTaskResult, t.CancelTaskResult, t.TaskStatusParams):
-            assert list(accepts.iter_errors(plain(augmented(record, kind)))) == []
-    assert plain(augmented(made(expires_at=NOW + 60.5, poll_interval_ms=500, message="soon"), t.Task)) == {
+            assert list(accepts.iter_errors(plain(to_augmented_task(record, kind)))) == []
+    assert plain(to_augmented_task(made(expires_at=NOW + 60.5, poll_interval_ms=500, message="soon"), t.Task)) == {
         "taskId": "t-1",
         "status": "working",
         "createdAt": "2023-11-14T22:13:20.000Z",
@@ -335,12 +339,12 @@ def test_2025_11_25_shows_a_task_that_the_official_schema_accepts() -> None:
         "statusMessage": "soon",
         "pollInterval": 500,
     }
-    assert plain(augmented(made(), t.Task))["ttl"] is None
+    assert plain(to_augmented_task(made(), t.Task))["ttl"] is None
 
 
 def test_the_extension_shows_a_task_flat_and_without_what_belongs_to_its_status() -> None:
     record = made(expires_at=NOW + 60, poll_interval_ms=500, message="soon")
-    assert plain(extended(record, TaskCreated)) == {
+    assert plain(to_extension_task(record, TaskCreated)) == {
         "taskId": "t-1",
         "status": "working",
         "createdAt": "2023-11-14T22:13:20.000Z",
@@ -349,12 +353,12 @@ def test_the_extension_shows_a_task_flat_and_without_what_belongs_to_its_status(
         "statusMessage": "soon",
         "pollIntervalMs": 500,
     }
-    assert plain(extended(made(), TaskCreated))["ttlMs"] is None
+    assert plain(to_extension_task(made(), TaskCreated))["ttlMs"] is None
 
 
 def test_the_extension_shows_open_questions_the_result_or_the_error_each_with_its_status() -> None:
     extras = {"inputRequests", "result", "error"}
-    found = {state.value: extras & plain(detailed(record)).keys() for state, record in RECORDS.items()}
+    found = {state.value: extras & plain(to_detailed_task(record)).keys() for state, record in RECORDS.items()}
     assert found == {
         "pending": set(),
         "working": set(),
@@ -363,10 +367,10 @@ def test_the_extension_shows_open_questions_the_result_or_the_error_each_with_it
         "failed": {"error"},
         "cancelled": set(),
     }
-    asking = plain(detailed(ASKING.answer(NOW + 3, {"q1": Raw(b"1")})))["inputRequests"]
+    asking = plain(to_detailed_task(ASKING.answer(NOW + 3, {"q1": Raw(b"1")})))["inputRequests"]
     assert asking == {"q2": {"method": "elicitation/create", "params": {"message": "Who?"}}}
-    assert plain(detailed(REFUSED))["result"]["isError"] is True
-    assert plain(detailed(RECORDS[TaskState.FAILED]))["error"] == plain(ERROR)
+    assert plain(to_detailed_task(REFUSED))["result"]["isError"] is True
+    assert plain(to_detailed_task(RECORDS[TaskState.FAILED]))["error"] == plain(ERROR)
 
 
 def test_the_extension_shows_progress_and_its_message_unless_that_says_how_the_task_ended() -> None:
@@ -380,8 +384,8 @@ def test_the_extension_shows_progress_and_its_message_unless_that_says_how_the_t
         (further.fail(NOW + 3, ERROR), silent),
         (further.cancel(NOW + 3, "not needed"), silent),
     ):
-        assert plain(detailed(record))["_meta"] == {"trunkline/progress": expected}
-    assert "_meta" not in plain(detailed(WORKING))
+        assert plain(to_detailed_task(record))["_meta"] == {"trunkline/progress": expected}
+    assert "_meta" not in plain(to_detailed_task(WORKING))
 
 
 def test_progress_is_worth_telling_where_the_call_has_asked_for_it() -> None:
@@ -391,8 +395,8 @@ def test_progress_is_worth_telling_where_the_call_has_asked_for_it() -> None:
         ("t", Dialect.AUGMENTED, False),  # it is told by notifications of its own
     ):
         before = made(progress_token=token).start(NOW)
-        assert worth_telling(before, before.advance(NOW, 1), dialect) is told
-        assert not worth_telling(before, before.reach(NOW, Raw(b"1")), dialect)
+        assert is_notable_change(before, before.advance(NOW, 1), dialect) is told
+        assert not is_notable_change(before, before.reach(NOW, Raw(b"1")), dialect)
 
 
 def test_answers_to_a_task_of_the_extension_can_be_read() -> None:
@@ -404,25 +408,25 @@ def test_answers_to_a_task_of_the_extension_can_be_read() -> None:
 @pytest.mark.row("J08")
 @pytest.mark.parametrize("state", TaskState)
 def test_the_founding_documents_show_every_member_and_an_error_only_of_what_failed(state: TaskState) -> None:
-    task = plain(founding(RECORDS[state]))
+    task = plain(to_founding_task(RECORDS[state]))
     assert list(task) == ["taskId", "status", "action", "result", "error", "createdAt", "updatedAt"]
     assert task["action"] == {"type": "x", "parameters": {"k": 1}}
     assert (task["createdAt"], task["updatedAt"]) == (1_700_000_000_000, round(RECORDS[state].updated_at * 1000))
     assert (task["error"] is not None) is (state is TaskState.FAILED)
     assert (task["result"] is not None) is (state is TaskState.COMPLETED)
-    told = plain(founding_status(RECORDS[state]))
+    told = plain(to_founding_status(RECORDS[state]))
     assert told == {name: task[name] for name in ("taskId", "status", "result", "error")}
 
 
 @pytest.mark.row("J14")
 def test_errors_have_their_founding_numbers_in_the_founding_dialect_alone() -> None:
-    refused = founding(REFUSED)
+    refused = to_founding_task(REFUSED)
     assert refused.error == ErrorObject(-32083, "no", {"kind": "task_failed"})
     assert plain(refused)["result"]["isError"] is True
-    assert founding(WORKING.complete(NOW, FAILURE, is_error=True)).error.message == "the task failed"
-    assert founding(RECORDS[TaskState.FAILED]).error.code == -32002
+    assert to_founding_task(WORKING.complete(NOW, FAILURE, is_error=True)).error.message == "the task failed"
+    assert to_founding_task(RECORDS[TaskState.FAILED]).error.code == -32002
     late = WORKING.time_out(NOW + 9)
-    assert (founding(late).error.code, detailed(late).error.code) == (-32085, -32603)
+    assert (to_founding_task(late).error.code, to_detailed_task(late).error.code) == (-32085, -32603)
 
 
 @pytest.mark.row("J14")
@@ -438,19 +442,19 @@ def test_errors_have_their_founding_numbers_in_the_founding_dialect_alone() -> N
 )
 def test_a_failed_result_has_the_number_of_what_it_says_of_itself(details: Any, code: int) -> None:
     result = codec.to_raw({"content": [], "isError": True, "_meta": {"trunkline/error": details}})
-    assert founding(WORKING.complete(NOW, result, is_error=True)).error.code == code
+    assert to_founding_task(WORKING.complete(NOW, result, is_error=True)).error.code == code
 
 
 @pytest.mark.row("J14")
 @pytest.mark.parametrize("data", [UNSET, None, [1], {"kind": 7}, {"kind": "our_own"}, {"kind": "internal_error"}])
 def test_what_has_no_number_of_its_own_has_that_of_failed_tasks(data: Any) -> None:
-    error = founding(WORKING.fail(NOW, ErrorObject(-32603, "x", data))).error
+    error = to_founding_task(WORKING.fail(NOW, ErrorObject(-32603, "x", data))).error
     assert (error.code, error.message, error.data["kind"]) == (-32083, "x", "task_failed")
 
 
 def test_a_code_that_a_program_has_chosen_stays_what_it_is() -> None:
     own = ErrorObject(7, "x", {"kind": "internal_error"})
-    assert founding(WORKING.fail(NOW, own)).error == own
+    assert to_founding_task(WORKING.fail(NOW, own)).error == own
 
 
 def test_a_task_is_spoken_of_as_it_was_asked_for() -> None:
@@ -468,8 +472,8 @@ def test_the_messages_of_the_founding_documents_can_be_read_and_written() -> Non
     least = codec.decoder(CreateFoundingTaskParams)(b'{"action":{"type":"op"}}')
     assert (plain(least.action), least.metadata) == ({"type": "op"}, FoundingMetadata())
     assert plain(CreateFoundingTaskResult("t-1")) == {"taskId": "t-1"}
-    assert plain(GetFoundingTaskResult(founding(WORKING)))["task"]["status"] == "processing"
-    page = plain(ListFoundingTasksResult([founding(WORKING)], "next"))
+    assert plain(GetFoundingTaskResult(to_founding_task(WORKING)))["task"]["status"] == "processing"
+    page = plain(ListFoundingTasksResult([to_founding_task(WORKING)], "next"))
     assert (len(page["tasks"]), page["cursor"]) == (1, "next")
     ended = codec.decoder(t.CancelTaskParams)(b'{"taskId":"t-1","reason":"enough"}')
     assert WORKING.cancel(NOW + 2, ended.reason).message == "enough"
@@ -484,32 +488,32 @@ def kind_and_code(error: ProtocolError) -> tuple[str, int]:
 
 def test_the_result_of_a_task_is_that_of_its_request_and_says_which_task_it_is_of() -> None:
     related = {"io.modelcontextprotocol/related-task": {"taskId": "t-1"}}
-    assert plain(outcome(RECORDS[TaskState.COMPLETED], Dialect.AUGMENTED)) == {
+    assert plain(task_outcome(RECORDS[TaskState.COMPLETED], Dialect.AUGMENTED)) == {
         "content": [],
         "isError": False,
         "_meta": related,
     }
-    assert plain(outcome(REFUSED, Dialect.AUGMENTED))["_meta"] == {"k": 1, **related}
-    assert outcome(RECORDS[TaskState.FAILED], Dialect.AUGMENTED) == ERROR
-    assert plain(outcome(RECORDS[TaskState.COMPLETED], Dialect.FOUNDING)) == {
+    assert plain(task_outcome(REFUSED, Dialect.AUGMENTED))["_meta"] == {"k": 1, **related}
+    assert task_outcome(RECORDS[TaskState.FAILED], Dialect.AUGMENTED) == ERROR
+    assert plain(task_outcome(RECORDS[TaskState.COMPLETED], Dialect.FOUNDING)) == {
         "result": {"content": [], "isError": False}
     }
-    assert outcome(RECORDS[TaskState.FAILED], Dialect.FOUNDING) == ErrorObject(-32002, ERROR.message, ERROR.data)
-    assert outcome(REFUSED, Dialect.FOUNDING) == ErrorObject(-32083, "no", {"kind": "task_failed"})
+    assert task_outcome(RECORDS[TaskState.FAILED], Dialect.FOUNDING) == ErrorObject(-32002, ERROR.message, ERROR.data)
+    assert task_outcome(REFUSED, Dialect.FOUNDING) == ErrorObject(-32083, "no", {"kind": "task_failed"})
 
 
 @pytest.mark.parametrize("state", [TaskState.PENDING, TaskState.WORKING, TaskState.INPUT_REQUIRED])
 def test_a_result_is_waited_for_or_refused_before_there_is_one(state: TaskState) -> None:
-    assert outcome(RECORDS[state], Dialect.AUGMENTED) is None
+    assert task_outcome(RECORDS[state], Dialect.AUGMENTED) is None
     with pytest.raises(InternalError) as caught:
-        outcome(RECORDS[state], Dialect.FOUNDING)
+        task_outcome(RECORDS[state], Dialect.FOUNDING)
     assert kind_and_code(caught.value) == ("task_result_not_ready", -32089)
 
 
 @pytest.mark.parametrize(("dialect", "code"), [(Dialect.AUGMENTED, -32602), (Dialect.FOUNDING, -32084)])
 def test_what_was_cancelled_has_no_result(dialect: Dialect, code: int) -> None:
     with pytest.raises(InvalidParams, match="cancelled") as caught:
-        outcome(RECORDS[TaskState.CANCELLED], dialect)
+        task_outcome(RECORDS[TaskState.CANCELLED], dialect)
     assert kind_and_code(caught.value) == ("task_cancelled", code)
 
 
@@ -517,13 +521,13 @@ def test_what_was_cancelled_has_no_result(dialect: Dialect, code: int) -> None:
 @pytest.mark.parametrize("state", TaskState)
 def test_what_has_ended_cannot_be_cancelled(state: TaskState, dialect: Dialect, code: int) -> None:
     if state not in TERMINAL:
-        assert cancellable(RECORDS[state], dialect)
+        assert check_cancellable(RECORDS[state], dialect)
         return
     with pytest.raises(InvalidParams, match=f"is {state.value} already") as caught:
-        cancellable(RECORDS[state], dialect)
+        check_cancellable(RECORDS[state], dialect)
     assert kind_and_code(caught.value) == ("task_already_completed", code)
 
 
 @pytest.mark.parametrize("state", TaskState)
 def test_by_the_extension_to_cancel_what_has_ended_is_no_mistake(state: TaskState) -> None:
-    assert cancellable(RECORDS[state], Dialect.EXTENSION) is (state not in TERMINAL)
+    assert check_cancellable(RECORDS[state], Dialect.EXTENSION) is (state not in TERMINAL)

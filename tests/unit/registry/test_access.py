@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from trunkline.errors import RegistrationError
-from trunkline.registry.access import Access, access_of, is_scope
+from trunkline.registry.access import Access, is_scope, parse_access
 
 
 def nobody(_: object) -> bool:
@@ -13,13 +13,13 @@ def nobody(_: object) -> bool:
 
 
 def test_nothing_said_is_no_rule_and_no_scopes_is_one() -> None:
-    assert access_of("it", None, None) is None
-    assert access_of("it", (), None) == Access((), None)
-    assert access_of("it", None, nobody) == Access((), nobody)
+    assert parse_access("it", None, None) is None
+    assert parse_access("it", (), None) == Access((), None)
+    assert parse_access("it", None, nobody) == Access((), nobody)
 
 
 def test_each_scope_is_needed_once_in_the_order_in_which_they_were_written() -> None:
-    assert access_of("it", ["b", "a", "b"], None) == Access(("b", "a"), None)
+    assert parse_access("it", ["b", "a", "b"], None) == Access(("b", "a"), None)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_what_asks_for_nothing_is_open(access: Access, is_open: bool) -> None:
     ("held", "enough"), [(None, True), ({"a", "b", "c"}, True), ({"a", "b"}, True), ({"a"}, False), (set(), False)]
 )
 def test_all_scopes_are_needed(held: set[str] | None, enough: bool) -> None:
-    assert Access(("a", "b")).covered(None if held is None else frozenset(held)) is enough
+    assert Access(("a", "b")).is_covered_by(None if held is None else frozenset(held)) is enough
 
 
 @pytest.mark.parametrize("scope", ["a", "notes:write", "https://example.com/a.b", "!", "~", "#[]"])
@@ -45,11 +45,11 @@ def test_a_scope_is_a_token_of_oauth(scope: str) -> None:
 def test_what_cannot_stand_in_a_challenge_is_no_scope(scope: Any) -> None:
     assert not is_scope(scope)
     with pytest.raises(RegistrationError, match="is no scope, which is a text without spaces and quotes"):
-        access_of("tool 'x'", [scope], None)
+        parse_access("tool 'x'", [scope], None)
 
 
 def test_what_is_no_rule_is_refused_in_a_sentence() -> None:
     with pytest.raises(RegistrationError, match=r"tool 'x': scopes is a list of scopes; write scopes=\['a'\]"):
-        access_of("tool 'x'", "a", None)
+        parse_access("tool 'x'", "a", None)
     with pytest.raises(RegistrationError, match="tool 'x': allow is a function of the context, not True"):
-        access_of("tool 'x'", None, True)  # type: ignore[arg-type]
+        parse_access("tool 'x'", None, True)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from tests.unit.registry.table.tools import answered, given, returning, taking
 
 from trunkline.errors import InvalidArguments, RegistrationError
 from trunkline.registry.results import BadResult
-from trunkline.registry.validators import of_type
+from trunkline.registry.validators import schema_of_type
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ from trunkline.registry.validators import of_type
     ],
 )
 def test_notes_are_told(kind: Any, schema: dict[str, Any]) -> None:
-    described = of_type(kind)
+    described = schema_of_type(kind)
     described.pop("$defs", None)
     assert described == schema
 
@@ -78,7 +78,7 @@ def test_what_keeps_within_its_limits_is_read() -> None:
 def test_a_limit_of_a_union_is_that_of_the_options_that_it_suits() -> None:
     kind = Annotated[int | str | None, at.Ge(1), at.MinLen(2)]
 
-    assert of_type(kind) == {
+    assert schema_of_type(kind) == {
         "anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "minLength": 2}, {"type": "null"}]
     }
     assert [given(taking(kind), value) for value in (1, "ab", None)] == [1, "ab", None]
@@ -117,7 +117,7 @@ def test_limits_inside_of_members_are_kept_in_every_kind_of_class() -> None:
     class Bill:
         amount: Annotated[Decimal, at.Ge(0), "how much"]
 
-    assert of_type(Bill)["properties"]["amount"]["description"] == "how much"
+    assert schema_of_type(Bill)["properties"]["amount"]["description"] == "how much"
     with pytest.raises(InvalidArguments, match=r"\$\.value\.amount: Expected `Decimal` >= 0"):
         given(taking(Bill), {"amount": "-1"})
     with pytest.raises(BadResult, match="Expected `Decimal` >= 0"):

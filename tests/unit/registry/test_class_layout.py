@@ -32,7 +32,7 @@ from tests.unit.registry.table.kinds import Box, Cat, Circle, Colour, Dog, Drawi
 from tests.unit.registry.table.tools import answered, given, returning, taking
 
 from trunkline.errors import InvalidArguments, RegistrationError
-from trunkline.registry.validators import of_type
+from trunkline.registry.validators import schema_of_type
 from trunkline.wire import codec
 
 Item = TypeVar("Item")
@@ -49,7 +49,7 @@ def test_an_attrs_class_is_made_by_its_own_names_and_converters() -> None:
     assert given(entry, {"_least": 1, "word": "ABC", "hidden": 9}) == Limits(least=1, word="abc")
     with pytest.raises(InvalidArguments, match=r"\$\.value\.most"):
         given(entry, {"_least": 1, "most": 10})
-    assert "hidden" not in of_type(Limits)["properties"]
+    assert "hidden" not in schema_of_type(Limits)["properties"]
     assert answered(Limits, Limits(least=1)) == {"_least": 1, "most": 9, "word": "a", "hidden": 1}
 
 
@@ -74,7 +74,7 @@ class Counter:
 @pytest.mark.parametrize("kind", [Counter, AttrsCounter])
 def test_a_member_that_no_caller_can_give_is_for_no_peer_to_give(kind: Any) -> None:
     assert given(taking(kind), {"count": 5}) == kind()
-    assert of_type(kind)["properties"] == {}
+    assert schema_of_type(kind)["properties"] == {}
     assert answered(kind, kind()) == {"count": 0}
 
 
@@ -89,7 +89,7 @@ def test_an_attrs_default_may_look_at_the_instance() -> None:
             return self.start + 1
 
     assert given(taking(Span), {"start": 1}) == Span(1, 2)
-    assert "default" not in of_type(Span)["properties"]["end"]
+    assert "default" not in schema_of_type(Span)["properties"]["end"]
 
 
 def test_what_only_an_initialiser_takes_is_an_argument_and_no_result() -> None:
@@ -104,7 +104,7 @@ def test_what_only_an_initialiser_takes_is_an_argument_and_no_result() -> None:
 
     assert given(taking(Doubled), {"once": 2}).twice == 4
     assert answered(Doubled, Doubled(2)) == {"twice": 4}
-    assert list(of_type(Doubled)["properties"]) == ["once", "times"]
+    assert list(schema_of_type(Doubled)["properties"]) == ["once", "times"]
 
 
 def test_an_error_of_a_class_is_told_where_it_is() -> None:
@@ -164,11 +164,11 @@ def test_a_tagged_struct_with_limits_keeps_its_tag() -> None:
     assert given(taking(Sized | Cat), {"type": "sized", "name": "a"}) == Sized(name="a")
     assert answered(Sized | Row, Row(2)) == ["row", 2]
     assert answered(Sized | Row, Sized(name="a")) == {"type": "sized", "size": 1, "name": "a"}
-    assert of_type(Sized)["properties"]["more"] == {"type": "integer"}
+    assert schema_of_type(Sized)["properties"]["more"] == {"type": "integer"}
 
 
 def test_defaults_that_have_json_are_told() -> None:
-    assert of_type(Place)["properties"]["where"] == {"type": "string", "format": "path", "default": "a"}
+    assert schema_of_type(Place)["properties"]["where"] == {"type": "string", "format": "path", "default": "a"}
     told = taking(Path, default=Path("a/b")).definition.input_schema["properties"]["value"]
     assert told == {"type": "string", "format": "path", "default": "a/b"}
 
@@ -176,7 +176,7 @@ def test_defaults_that_have_json_are_told() -> None:
     class Odd:
         value: Any = object
 
-    assert of_type(Odd)["properties"] == {"value": {}}
+    assert schema_of_type(Odd)["properties"] == {"value": {}}
 
 
 # --- what annotations stand for ----------------------------------------------------------------------
@@ -247,7 +247,7 @@ class Fixed:
 
 
 def test_words_around_a_type_are_understood() -> None:
-    described = of_type(Keys)
+    described = schema_of_type(Keys)
 
     assert described["required"] == ["a", "c"]
     assert described["properties"]["b"] == {"type": "integer", "description": "the b"}
@@ -284,7 +284,7 @@ def test_words_around_a_type_are_understood() -> None:
     ],
 )
 def test_other_names_for_types_are_understood(kind: Any, schema: Any, value: Any, read: Any) -> None:
-    assert of_type(kind) == schema
+    assert schema_of_type(kind) == schema
     assert given(taking(kind), value) == read
 
 
@@ -326,8 +326,8 @@ def test_an_alias_stands_for_its_type() -> None:
     limited = typing_extensions.TypeAliasType("limited", Annotated[int, at.Ge(1)])
     pair = typing_extensions.TypeAliasType("pair", tuple[Item, Item], type_params=(Item,))
 
-    assert of_type(list[limited]) == {"type": "array", "items": {"type": "integer", "minimum": 1}}
-    assert of_type(pair[int])["prefixItems"] == [{"type": "integer"}, {"type": "integer"}]
+    assert schema_of_type(list[limited]) == {"type": "array", "items": {"type": "integer", "minimum": 1}}
+    assert schema_of_type(pair[int])["prefixItems"] == [{"type": "integer"}, {"type": "integer"}]
     assert given(taking(pair[limited]), [1, 2]) == (1, 2)
     with pytest.raises(InvalidArguments, match=r"\$\.value\[1\]: 0 is less than the minimum of 1"):
         given(taking(pair[limited]), [1, 0])
@@ -354,7 +354,7 @@ def _other_model() -> Any:
 def test_two_classes_of_one_name_have_two_definitions() -> None:
     first, second = _other_point(), _other_point()
     kind = tuple[Point, first, second, _other_model(), first]
-    described = of_type(kind)
+    described = schema_of_type(kind)
 
     assert [place["$ref"] for place in described["prefixItems"]] == [
         "#/$defs/Point",
@@ -373,7 +373,7 @@ def test_a_class_that_is_named_with_seventy_characters_is_no_trouble() -> None:
     name = "A" * 70
     kind = msgspec.defstruct(name, [("x", int)])
 
-    assert list(of_type(list[kind])["$defs"]) == [name]  # type: ignore[valid-type]
+    assert list(schema_of_type(list[kind])["$defs"]) == [name]  # type: ignore[valid-type]
     assert given(taking(list[kind]), [{"x": 1}])[0].x == 1  # type: ignore[valid-type]
 
 

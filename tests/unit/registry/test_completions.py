@@ -7,8 +7,8 @@ import pytest
 
 from trunkline.errors import RegistrationError
 from trunkline.protocol.types import CompleteResult, Completion
-from trunkline.registry.completions import CompletionEntry, completion_key, make_completion, no_completion
-from trunkline.registry.handlers import read
+from trunkline.registry.completions import CompletionEntry, completion_key, empty_completion, make_completion
+from trunkline.registry.handlers import read_handler
 from trunkline.registry.results import BadResult
 
 HUNDRED = [str(number) for number in range(100)]
@@ -19,7 +19,7 @@ class Context:
 
 
 def completer(function: Any) -> CompletionEntry:
-    return make_completion("prompt", "review", "language", read(function, Context, thread=False))
+    return make_completion("prompt", "review", "language", read_handler(function, Context, thread=False))
 
 
 def complete(function: Any, value: str = "", context: dict[str, str] | None = None, *, labelled: bool = False) -> Any:
@@ -68,8 +68,8 @@ def test_labels_stand_beside_the_values_for_those_who_asked_that_way() -> None:
 
 
 def test_where_there_is_nothing_to_propose_the_answer_is_empty() -> None:
-    assert no_completion(False) == CompleteResult(Completion([], 0, False))
-    assert msgspec.to_builtins(no_completion(True))["completions"] == []
+    assert empty_completion(False) == CompleteResult(Completion([], 0, False))
+    assert msgspec.to_builtins(empty_completion(True))["completions"] == []
 
 
 @pytest.mark.parametrize("value", ["abc", None, 5, {"a": 1}])

@@ -52,7 +52,7 @@ def test_a_cursor_does_not_show_its_position() -> None:
 
 def test_who_comes_to_share_a_key_reads_the_cursors_of_others() -> None:
     one, other = Cursors(), Cursors(b"k" * 32)
-    one.share(b"k" * 32)
+    one.use_key(b"k" * 32)
     assert one.open("tool", other.seal("tool", 3)) == other.open("tool", one.seal("tool", 3)) == 3
 
 

@@ -13,8 +13,16 @@ import pytest
 from msgspec import UNSET, Meta, Struct
 
 from trunkline.errors import RegistrationError
-from trunkline.registry.handlers import Handler, OnThread, Parameter, Start, from_texts, read, runner
-from trunkline.registry.signatures import takes
+from trunkline.registry.handlers import (
+    Handler,
+    Parameter,
+    StartMode,
+    ThreadCall,
+    make_runner,
+    read_handler,
+    text_converter,
+)
+from trunkline.registry.signatures import accepts_positional
 
 T = TypeVar("T")
 
@@ -28,12 +36,12 @@ CONTEXT = Context[Any]()
 
 def call(function: Callable[..., Any], **arguments: Any) -> Any:
     """Calls a function as a peer would, with JSON."""
-    handler = read(function, Context)
+    handler = read_handler(function, Context)
     return handler.bind(handler.decode(msgspec.json.encode(arguments)), CONTEXT)
 
 
 def schema(function: Callable[..., Any]) -> dict[str, Any]:
-    return read(function, Context).input_schema()
+    return read_handler(function, Context).input_schema()
 
 
 def properties(function: Callable[..., Any]) -> dict[str, Any]:
@@ -170,7 +178,7 @@ def test_values_that_are_all_text_are_converted() -> None:
     def take(number: int, flag: bool = False) -> tuple[int, bool]:
         return number, flag
 
-    handler = read(take, Context)
+    handler = read_handler(take, Context)
 
     assert handler.bind(handler.convert({"number": "5", "flag": "true"}), None) == (5, True)
     with pytest.raises(msgspec.ValidationError):
@@ -233,7 +241,7 @@ def test_the_docstring_is_the_description_and_tells_of_arguments() -> None:
         """
         return [path, str(depth), other]
 
-    assert read(find, Context).description == "Finds files."
+    assert read_handler(find, Context).description == "Finds files."
     assert properties(find)["path"] == {"type": "string", "description": "Where to look."}
     assert properties(find)["depth"]["description"] == "How deep."
     assert "description" not in properties(find)["other"]
@@ -339,15 +347,15 @@ def open_ended(a: int, **more: Any) -> tuple[int, dict[str, Any]]:
     ],
 )
 def test_callables_of_every_kind_are_called(function: Any, arguments: Any, value: Any, name: str) -> None:
-    handler = read(function, Context)
+    handler = read_handler(function, Context)
 
     assert handler.name == name
-    assert handler.start is Start.THREAD
+    assert handler.start is StartMode.THREAD
     assert call(function, **arguments) == value
 
 
 def test_a_partial_is_described_by_its_function_and_takes_what_is_left() -> None:
-    handler = read(functools.partial(scale, 3.0, offset=1.0), Context)
+    handler = read_handler(functools.partial(scale, 3.0, offset=1.0), Context)
 
     assert handler.description == "Scales a number."
     assert handler.input_schema() == {
@@ -373,27 +381,27 @@ def test_a_function_with_open_arguments_takes_any_object() -> None:
 def test_open_arguments_do_not_loosen_those_with_a_name() -> None:
     with pytest.raises(msgspec.ValidationError):
         call(open_ended, a="1")
-    handler = read(open_ended, Context)
+    handler = read_handler(open_ended, Context)
     assert handler.bind(handler.convert({"a": "1", "b": "2"}), None) == (1, {"b": "2"})
 
 
 @pytest.mark.parametrize("function", [Robot().agreet, AsyncRobot(), functools.partial(Robot().agreet)])
 async def test_async_callables_are_known_as_such(function: Any) -> None:
-    handler = read(function, Context, thread=True)
+    handler = read_handler(function, Context, thread=True)
 
-    assert handler.start is Start.ASYNC
+    assert handler.start is StartMode.ASYNC
     assert await call(function, whom="x") in {"R greets x", "x"}
 
 
 def test_a_plain_function_goes_to_a_thread_unless_told_otherwise() -> None:
-    assert read(scale, Context).start is Start.THREAD
-    assert read(scale, Context, thread=True).start is Start.THREAD
-    assert read(scale, Context, thread=False).start is Start.INLINE
+    assert read_handler(scale, Context).start is StartMode.THREAD
+    assert read_handler(scale, Context, thread=True).start is StartMode.THREAD
+    assert read_handler(scale, Context, thread=False).start is StartMode.INLINE
 
 
 def test_what_a_function_returns_is_known() -> None:
-    assert read(scale, Context).returns is float
-    assert read(lambda: 1, Context).returns is UNSET
+    assert read_handler(scale, Context).returns is float
+    assert read_handler(lambda: 1, Context).returns is UNSET
 
 
 # --- the context ---------------------------------------------------------------------------------
@@ -445,7 +453,7 @@ def context_open(a: int, ctx: "Context", **more: Any) -> Any:
     ],
 )
 def test_the_context_is_given_and_never_asked_of_the_peer(function: Any) -> None:
-    handler = read(function, Context)
+    handler = read_handler(function, Context)
 
     assert handler.wants_context
     assert "ctx" not in properties(function)
@@ -459,7 +467,7 @@ def test_a_context_alone_is_given() -> None:
         return ctx
 
     assert call(alone) is CONTEXT
-    assert not read(lambda: 1, Context).wants_context
+    assert not read_handler(lambda: 1, Context).wants_context
 
 
 # --- what can never be called ----------------------------------------------------------------------
@@ -506,7 +514,7 @@ def mangled(__a: int) -> None: ...  # noqa: PYI063
 )
 def test_what_can_never_be_called_is_refused_with_a_sentence(function: Any, sentence: str) -> None:
     with pytest.raises(RegistrationError, match=f"^{sentence}"):
-        read(function, Context)
+        read_handler(function, Context)
 
 
 def test_a_type_hint_that_typing_refuses_is_refused_with_a_sentence() -> None:
@@ -514,7 +522,7 @@ def test_a_type_hint_that_typing_refuses_is_refused_with_a_sentence() -> None:
 
     bad.__annotations__["a"] = "Literal[int](5)"
     with pytest.raises(RegistrationError, match=r"^bad: an annotation cannot be read"):
-        read(bad, Context)
+        read_handler(bad, Context)
 
 
 # --- running -------------------------------------------------------------------------------------
@@ -522,22 +530,22 @@ def test_a_type_hint_that_typing_refuses_is_refused_with_a_sentence() -> None:
 
 def run(handler: Handler, arguments: Any = None) -> Any:
     """Runs a call; its answer is the value and the subject."""
-    return runner(handler, lambda value, subject: (value, subject))(arguments, None, "subject")
+    return make_runner(handler, lambda value, subject: (value, subject))(arguments, None, "subject")
 
 
 async def test_an_async_function_is_awaited() -> None:
     async def answer() -> int:
         return 42
 
-    assert await run(read(answer, Context)) == (42, "subject")
+    assert await run(read_handler(answer, Context)) == (42, "subject")
 
 
 async def test_a_plain_function_is_left_for_a_thread_or_called_at_once() -> None:
-    work = run(read(lambda: 42, Context))
-    assert isinstance(work, OnThread)
+    work = run(read_handler(lambda: 42, Context))
+    assert isinstance(work, ThreadCall)
     assert work.finish(work.function()) == (42, "subject")
 
-    assert run(read(lambda: 42, Context, thread=False)) == (42, "subject")
+    assert run(read_handler(lambda: 42, Context, thread=False)) == (42, "subject")
 
 
 async def test_a_plain_function_may_return_something_to_be_awaited() -> None:
@@ -547,7 +555,7 @@ async def test_a_plain_function_may_return_something_to_be_awaited() -> None:
     def ask() -> Any:
         return answer()
 
-    assert await run(read(ask, Context, thread=False)) == (42, "subject")
+    assert await run(read_handler(ask, Context, thread=False)) == (42, "subject")
 
 
 async def test_a_handler_that_exits_does_not_end_the_server() -> None:
@@ -555,19 +563,19 @@ async def test_a_handler_that_exits_does_not_end_the_server() -> None:
         raise SystemExit(3)
 
     with pytest.raises(RuntimeError, match=r"a handler called sys.exit\(3\)"):
-        await run(read(leave, Context))
+        await run(read_handler(leave, Context))
 
     def leave_soon() -> Any:
         return leave()
 
     with pytest.raises(RuntimeError, match=r"a handler called sys.exit\(3\)"):
-        await run(read(leave_soon, Context, thread=False))
+        await run(read_handler(leave_soon, Context, thread=False))
 
     def leave_at_once() -> None:
         raise SystemExit(3)
 
     with pytest.raises(RuntimeError, match=r"a handler called sys.exit\(3\)"):
-        run(read(leave_at_once, Context, thread=False))
+        run(read_handler(leave_at_once, Context, thread=False))
 
 
 def test_a_parameter_is_required_without_a_default() -> None:
@@ -582,8 +590,8 @@ def test_texts_are_taken_as_they_are_by_a_function_of_strings() -> None:
     def greet(name: str, greeting: str = "Hello") -> str:
         return f"{greeting} {name}"
 
-    handler = read(greet, Context)
-    convert = from_texts(handler)
+    handler = read_handler(greet, Context)
+    convert = text_converter(handler)
 
     assert handler.bind(convert({"name": "you"}), None) == "Hello you"
     assert convert({"name": "5", "greeting": "null"}) == handler.convert({"name": "5", "greeting": "null"})
@@ -593,14 +601,14 @@ def test_texts_are_taken_as_they_are_by_a_function_of_strings() -> None:
 
 
 def test_texts_become_numbers_where_a_function_takes_one_beside_strings() -> None:
-    handler = read(lambda name, times: name * times, Context)
-    assert from_texts(handler) is handler.convert
+    handler = read_handler(lambda name, times: name * times, Context)
+    assert text_converter(handler) is handler.convert
 
     def repeat(name: str, times: int) -> str:
         return name * times
 
-    handler = read(repeat, Context)
-    assert handler.bind(from_texts(handler)({"name": "ab", "times": "2"}), None) == "abab"
+    handler = read_handler(repeat, Context)
+    assert handler.bind(text_converter(handler)({"name": "ab", "times": "2"}), None) == "abab"
 
 
 @pytest.mark.parametrize(
@@ -609,4 +617,4 @@ def test_texts_become_numbers_where_a_function_takes_one_beside_strings() -> Non
     ids=["exact", "too many", "any", "without a signature"],
 )
 def test_it_is_known_how_many_arguments_a_function_takes(function: Any, count: int, expected: bool) -> None:
-    assert takes(function, count) is expected
+    assert accepts_positional(function, count) is expected

@@ -25,7 +25,7 @@ def called(function: Any, **arguments: Any) -> Any:
     try:
         read = entry.decode(raw)
     except codec.DecodeError as error:
-        read = entry.reread(raw, error)
+        read = entry.decode_leniently(raw, error)
     return entry.handler.bind(read, None)
 
 

@@ -10,7 +10,7 @@ from trunkline import GetPromptResult, Icon, ImageContent, PromptMessage, Resour
 from trunkline import TextContent as Text
 from trunkline.config import Settings
 from trunkline.errors import ContentTooLarge, InvalidParams, RegistrationError
-from trunkline.registry.handlers import read
+from trunkline.registry.handlers import read_handler
 from trunkline.registry.prompts import PromptEntry, make_prompt, make_text_prompt
 from trunkline.registry.results import BadResult
 
@@ -22,7 +22,7 @@ class Context:
 
 
 def prompt(function: Any, **options: Any) -> PromptEntry:
-    return make_prompt(read(function, Context, thread=False), SETTINGS, **options)
+    return make_prompt(read_handler(function, Context, thread=False), SETTINGS, **options)
 
 
 def text(template: str, **options: Any) -> PromptEntry:
@@ -271,7 +271,7 @@ def test_a_function_may_ask_for_the_context() -> None:
 
 
 def test_a_text_above_the_limit_is_not_rendered() -> None:
-    handler = read(lambda: "abcd", Context, thread=False)
+    handler = read_handler(lambda: "abcd", Context, thread=False)
     assert get(make_prompt(handler, Settings(max_text=4), name="it")) == [user("abcd")]
 
     with pytest.raises(ContentTooLarge, match="above the limit of 3"):

@@ -14,7 +14,7 @@ from tests.unit.registry.table.tools import answered, given, returning, taking, 
 from trunkline.errors import InvalidArguments, RegistrationError
 from trunkline.protocol.types import CallToolResult
 from trunkline.registry.results import BadResult
-from trunkline.registry.validators import of_type
+from trunkline.registry.validators import schema_of_type
 
 Item = TypeVar("Item")
 WRITTEN = {"day": "2026-01-02", "howMany": 2, "twice": 4}
@@ -140,7 +140,7 @@ def test_models_that_share_a_model_share_its_definition() -> None:
     class Path(pydantic.BaseModel):
         points: list[ModelPoint]
 
-    assert list(of_type(tuple[Line, Path, ModelPoint])["$defs"]) == ["Line", "ModelPoint", "Path"]
+    assert list(schema_of_type(tuple[Line, Path, ModelPoint])["$defs"]) == ["Line", "ModelPoint", "Path"]
 
 
 def test_models_that_share_a_name_do_not() -> None:
@@ -149,7 +149,7 @@ def test_models_that_share_a_name_do_not() -> None:
 
     other = pydantic.create_model("ModelPoint", z=(int, ...))
     kind = tuple[line_of(ModelPoint), line_of(other)]
-    described = of_type(kind)
+    described = schema_of_type(kind)
 
     assert list(described["$defs"]) == ["Line", "Line_2", "ModelPoint", "ModelPoint_2"]
     assert described["$defs"]["Line_2"]["properties"]["start"] == {"$ref": "#/$defs/ModelPoint_2"}
@@ -159,7 +159,7 @@ def test_models_that_share_a_name_do_not() -> None:
 def test_a_model_that_holds_another_of_its_own_name_is_described() -> None:
     other = pydantic.create_model("Point", z=(int, ...))
     kind = pydantic.create_model("Point", other=(other, ...))
-    described = of_type(list[kind])
+    described = schema_of_type(list[kind])
 
     assert len(described["$defs"]) == 2
     assert given(taking(kind), {"other": {"z": 1}}).other.z == 1

@@ -17,7 +17,7 @@ from trunkline.errors import (
     TemplateError,
 )
 from trunkline.protocol.types import ReadResourceResult
-from trunkline.registry.handlers import read
+from trunkline.registry.handlers import read_handler
 from trunkline.registry.resources import ResourceEntry, TemplateEntry, check_uri, make_resource, make_template
 from trunkline.registry.results import BadResult
 
@@ -29,11 +29,13 @@ class Context:
 
 
 def resource(uri: str, source: Any, **options: Any) -> ResourceEntry:
-    return make_resource(uri, read(source, Context, thread=False) if callable(source) else source, SETTINGS, **options)
+    return make_resource(
+        uri, read_handler(source, Context, thread=False) if callable(source) else source, SETTINGS, **options
+    )
 
 
 def template(pattern: str, function: Any, **options: Any) -> TemplateEntry:
-    return make_template(pattern, read(function, Context, thread=False), SETTINGS, **options)
+    return make_template(pattern, read_handler(function, Context, thread=False), SETTINGS, **options)
 
 
 def read_template(entry: TemplateEntry, uri: str) -> Any:
@@ -159,7 +161,7 @@ def test_a_whole_result_is_passed_on_if_its_contents_may_be_sent() -> None:
 
 
 def test_a_text_above_the_limit_is_not_sent() -> None:
-    handler = read(lambda: "abcd", Context, thread=False)
+    handler = read_handler(lambda: "abcd", Context, thread=False)
     entry = make_resource("doc://a", handler, Settings(max_text=4))
     assert entry.run(entry.arguments, None, entry.key).contents[0].text == "abcd"
 

@@ -11,7 +11,7 @@ from msgspec import Meta
 from trunkline import Icon, ToolAnnotations
 from trunkline.config import Settings
 from trunkline.errors import InvalidArguments, InvalidParams, RegistrationError
-from trunkline.registry.handlers import read
+from trunkline.registry.handlers import read_handler
 from trunkline.registry.tools import ToolEntry, make_tool
 from trunkline.wire import codec
 
@@ -31,7 +31,7 @@ class Context:
 
 
 def tool(function: Any, settings: Settings | None = None, **options: Any) -> ToolEntry:
-    return make_tool(read(function, Context), settings or Settings(), **options)
+    return make_tool(read_handler(function, Context), settings or Settings(), **options)
 
 
 def search(query: str, limit: int, **more: Any) -> Any:
@@ -174,7 +174,7 @@ def test_arguments_nested_too_deep_to_be_compared_are_refused() -> None:
     with pytest.raises(RecursionError) as caught:
         entry.decode(raw)
     with pytest.raises(InvalidArguments, match="the value is nested too deep"):
-        entry.reread(raw, caught.value)
+        entry.decode_leniently(raw, caught.value)
 
 
 def test_what_fits_the_schema_but_not_the_function_is_refused() -> None:
@@ -299,7 +299,9 @@ def test_arguments_that_are_no_object_are_a_malformed_request(arguments: Any) ->
 def test_a_number_out_of_range_is_named_with_its_place(arguments: bytes, told: str) -> None:
     for options in ({}, {"input_schema": SEARCH}):
         with pytest.raises(InvalidArguments) as caught:
-            tool(search, **options).reread(msgspec.Raw(arguments), msgspec.ValidationError("Number out of range"))
+            tool(search, **options).decode_leniently(
+                msgspec.Raw(arguments), msgspec.ValidationError("Number out of range")
+            )
         assert caught.value.message == f"invalid arguments for tool 'search': {told}"
         [fault] = caught.value.data["errors"]
         assert f"{fault['path']}: {fault['message']}" == told

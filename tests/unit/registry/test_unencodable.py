@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from trunkline.registry.unencodable import forgotten_await, to_json
+from trunkline.registry.unencodable import explain_missing_await, to_json
 
 
 class Opaque:
@@ -64,4 +64,4 @@ def test_the_first_part_without_json_is_named(value: Any, why: str) -> None:
 
 def test_a_value_with_json_is_encoded() -> None:
     assert to_json({"a": Box(1)}) == b'{"a":{"content":1}}'
-    assert forgotten_await(5) is None
+    assert explain_missing_await(5) is None

@@ -9,7 +9,7 @@ import pytest
 from msgspec import Meta, Struct
 
 from trunkline.errors import RegistrationError
-from trunkline.registry.validators import Fault, Validator, of_type
+from trunkline.registry.validators import Fault, Validator, schema_of_type
 
 
 class Colour(Enum):
@@ -56,12 +56,12 @@ POINT = {
     ],
 )
 def test_a_type_has_a_schema_that_stands_alone(kind: Any, schema: dict[str, Any]) -> None:
-    assert of_type(kind) == schema
+    assert schema_of_type(kind) == schema
     jsonschema_rs.meta.validate(schema)
 
 
 def test_a_type_that_holds_itself_refers_to_itself() -> None:
-    made = of_type(Node)
+    made = schema_of_type(Node)
 
     assert made["type"] == "object"
     assert made["$defs"]["Node"]["properties"]["children"] == {
@@ -74,7 +74,7 @@ def test_a_type_that_holds_itself_refers_to_itself() -> None:
 
 
 def test_only_definitions_that_are_needed_are_given() -> None:
-    made = of_type(Options)
+    made = schema_of_type(Options)
 
     assert list(made["$defs"]) == ["Colour"]
     assert made["properties"] == {"colour": {"$ref": "#/$defs/Colour"}}
@@ -83,7 +83,7 @@ def test_only_definitions_that_are_needed_are_given() -> None:
 @pytest.mark.parametrize("kind", [complex, list[complex], dict[str, complex] | None, Annotated[complex, "where"]])
 def test_a_type_without_json_has_no_schema(kind: Any) -> None:
     with pytest.raises(TypeError, match="complex is not supported: there is no JSON for it"):
-        of_type(kind)
+        schema_of_type(kind)
 
 
 # --- compiled schemas ----------------------------------------------------------------------------

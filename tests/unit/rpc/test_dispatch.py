@@ -19,21 +19,21 @@ from trunkline.errors import (
     ToolNotFound,
     UrlElicitationRequired,
 )
-from trunkline.protocol.inflight import Running
-from trunkline.protocol.methods import find
+from trunkline.protocol.inflight import IncomingRequest
+from trunkline.protocol.methods import find_method
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import CallToolResult
 from trunkline.registry.results import BadResult
-from trunkline.rpc.dispatch import Dispatcher, Feature, failure_of
+from trunkline.rpc.dispatch import Dispatcher, Feature, build_failure
 from trunkline.server.features import FEATURES
 
 NEWEST, OLD = Revision.V2025_11_25, Revision.V2025_06_18
 
 
-def call_of(method: str) -> Running:
-    row = find(method)
+def call_of(method: str) -> IncomingRequest:
+    row = find_method(method)
     assert row is not None
-    return Running(id=1, method=row, started=0)
+    return IncomingRequest(id=1, method=row, started=0)
 
 
 CALL, GET = call_of("tools/call"), call_of("prompts/get")
@@ -97,7 +97,7 @@ def test_every_feature_answers_methods_of_the_specification(method: str) -> None
 def test_what_was_not_meant_for_the_peer_becomes_a_sentence_with_a_reference(
     error: BaseException, method: str, kind: str
 ) -> None:
-    failure = failure_of(error, call_of(method), NEWEST)
+    failure = build_failure(error, call_of(method), NEWEST)
     assert isinstance(failure.answer, InternalError)
     assert failure.reference is not None
     assert failure.reference in failure.answer.message
@@ -107,7 +107,7 @@ def test_what_was_not_meant_for_the_peer_becomes_a_sentence_with_a_reference(
 
 @pytest.mark.row("X11")
 def test_a_tool_that_raises_is_a_result_that_says_so() -> None:
-    failure = failure_of(ValueError("secret"), CALL, NEWEST)
+    failure = build_failure(ValueError("secret"), CALL, NEWEST)
     assert isinstance(failure.answer, CallToolResult)
     assert failure.answer.is_error
     assert "secret" not in str(failure.answer)
@@ -115,11 +115,11 @@ def test_a_tool_that_raises_is_a_result_that_says_so() -> None:
 
 
 def test_each_failure_has_a_reference_of_its_own() -> None:
-    assert len({failure_of(ValueError(), CALL, NEWEST).reference for _ in range(100)}) == 100
+    assert len({build_failure(ValueError(), CALL, NEWEST).reference for _ in range(100)}) == 100
 
 
 def test_a_result_that_cannot_be_is_hidden_like_any_fault_of_ours() -> None:
-    failure = failure_of(BadResult("secret"), CALL, NEWEST)
+    failure = build_failure(BadResult("secret"), CALL, NEWEST)
     assert isinstance(failure.answer, CallToolResult)
     assert failure.reference is not None
     assert "secret" not in str(failure.answer)
@@ -128,17 +128,17 @@ def test_a_result_that_cannot_be_is_hidden_like_any_fault_of_ours() -> None:
 @pytest.mark.row("X09")
 def test_bad_arguments_are_a_result_since_2025_11_25_and_an_error_before() -> None:
     error = InvalidArguments("bad", errors=[{"path": "$.a"}])
-    newest = failure_of(error, CALL, NEWEST)
+    newest = build_failure(error, CALL, NEWEST)
     assert isinstance(newest.answer, CallToolResult)
     assert newest.answer.meta is not None
     assert newest.answer.meta["trunkline/error"]["errors"] == [{"path": "$.a"}]
-    assert failure_of(error, CALL, OLD).answer is error
-    assert failure_of(error, GET, NEWEST).answer is error
+    assert build_failure(error, CALL, OLD).answer is error
+    assert build_failure(error, GET, NEWEST).answer is error
 
 
 def test_a_refusal_of_a_tool_carries_its_reason_for_the_model_to_read() -> None:
     error = Refusal(1003, "not now", name="rate_limited", hint="wait", retry_after=1.5)
-    failure = failure_of(error, CALL, NEWEST)
+    failure = build_failure(error, CALL, NEWEST)
     assert isinstance(failure.answer, CallToolResult)
     assert failure.answer.meta is not None
     assert failure.answer.meta["trunkline/refusal"] == {
@@ -147,27 +147,27 @@ def test_a_refusal_of_a_tool_carries_its_reason_for_the_model_to_read() -> None:
         "hint": "wait",
         "retryAfterMs": 1500,
     }
-    assert failure_of(error, GET, NEWEST).answer is error
+    assert build_failure(error, GET, NEWEST).answer is error
 
 
 @pytest.mark.parametrize(
     "error", [UrlElicitationRequired([]), ToolNotFound("x"), ProtocolError("mine"), CapabilityNotSupported("x", "y")]
 )
 @pytest.mark.parametrize("call", [CALL, GET])
-def test_an_error_that_was_raised_on_purpose_goes_as_it_is(error: ProtocolError, call: Running) -> None:
-    assert failure_of(error, call, NEWEST).answer is error
-    assert failure_of(error, call, NEWEST).reference is None
+def test_an_error_that_was_raised_on_purpose_goes_as_it_is(error: ProtocolError, call: IncomingRequest) -> None:
+    assert build_failure(error, call, NEWEST).answer is error
+    assert build_failure(error, call, NEWEST).reference is None
 
 
 @pytest.mark.parametrize(
     "error", [ToolError("read me"), PeerError(-1, "read me"), InternalError("read me"), RequestTimeout("read me", 1)]
 )
 def test_what_a_tool_says_of_its_failure_is_a_result_and_elsewhere_an_error(error: Any) -> None:
-    as_result = failure_of(error, CALL, NEWEST).answer
+    as_result = build_failure(error, CALL, NEWEST).answer
     assert isinstance(as_result, CallToolResult)
     assert as_result.is_error
     assert "read me" in as_result.content[0].text  # type: ignore[union-attr]
-    as_error = failure_of(error, GET, NEWEST).answer
+    as_error = build_failure(error, GET, NEWEST).answer
     assert isinstance(as_error, InternalError)
     assert "read me" in as_error.message
 
@@ -175,6 +175,6 @@ def test_what_a_tool_says_of_its_failure_is_a_result_and_elsewhere_an_error(erro
 @pytest.mark.row("P26")
 @pytest.mark.parametrize("data", [[1, 2], "why", 0])
 def test_the_data_of_a_failed_tool_may_be_any_json(data: Any) -> None:
-    answer = failure_of(InternalError("broken", data=data), CALL, NEWEST).answer
+    answer = build_failure(InternalError("broken", data=data), CALL, NEWEST).answer
     assert isinstance(answer, CallToolResult)
     assert answer.meta == {"trunkline/error": data}

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from tests.limits import PATIENCE
 
-from trunkline.registry.handlers import OnThread
+from trunkline.registry.handlers import ThreadCall
 from trunkline.rpc import run_handler
-from trunkline.rpc.run_handler import perform
-from trunkline.rpc.threads import Threads
+from trunkline.rpc.run_handler import run_work
+from trunkline.rpc.threads import ThreadPool
 
 CALL = object()
 
 
 @pytest.fixture
-async def threads() -> AsyncIterator[Threads]:
-    pool = Threads(asyncio.get_running_loop(), 2)
+async def threads() -> AsyncIterator[ThreadPool]:
+    pool = ThreadPool(asyncio.get_running_loop(), 2)
     yield pool
     pool.close()
 
@@ -42,42 +42,42 @@ class Told:
         return end
 
 
-async def test_an_outcome_is_told_at_once(threads: Threads) -> None:
+async def test_an_outcome_is_told_at_once(threads: ThreadPool) -> None:
     told = Told()
-    assert run_handler.start("outcome", threads, told, CALL) is None
+    assert run_handler.start_work("outcome", threads, told, CALL) is None
     assert told.ends == [("outcome", None)]
 
 
-async def test_a_coroutine_that_does_not_wait_is_told_of_once(threads: Threads) -> None:
+async def test_a_coroutine_that_does_not_wait_is_told_of_once(threads: ThreadPool) -> None:
     told = Told()
 
     async def quick() -> str:
         return "quick"
 
-    working = run_handler.start(quick(), threads, told, CALL)
+    working = run_handler.start_work(quick(), threads, told, CALL)
     if sys.version_info >= (3, 12):
         assert working is None
         assert told.ends == [("quick", None)]
     assert await told.end() == ("quick", None)
 
 
-async def test_an_outcome_that_waits_for_something_else_is_told_when_that_is_done(threads: Threads) -> None:
+async def test_an_outcome_that_waits_for_something_else_is_told_when_that_is_done(threads: ThreadPool) -> None:
     told, failed, first = Told(), Told(), asyncio.get_running_loop().create_future()
-    run_handler.start(run_handler.After(first, "kept"), threads, told, CALL)
+    run_handler.start_work(run_handler.DeferredResult(first, "kept"), threads, told, CALL)
     assert told.ends == []
     first.set_result(None)
     assert await told.end() == ("kept", None)
-    assert await perform(run_handler.After(first, "kept"), threads) == "kept"
+    assert await run_work(run_handler.DeferredResult(first, "kept"), threads) == "kept"
     error, never = OSError("on purpose"), asyncio.get_running_loop().create_future()
     never.set_exception(error)
-    run_handler.start(run_handler.After(never, "never"), threads, failed, CALL)
+    run_handler.start_work(run_handler.DeferredResult(never, "never"), threads, failed, CALL)
     assert await failed.end() == (None, error)
 
 
-async def test_who_waits_no_more_for_something_leaves_it_to_the_others(threads: Threads) -> None:
+async def test_who_waits_no_more_for_something_leaves_it_to_the_others(threads: ThreadPool) -> None:
     told, others, first = Told(), Told(), asyncio.get_running_loop().create_future()
-    working = run_handler.start(run_handler.After(first, "kept"), threads, told, CALL)
-    run_handler.start(run_handler.After(first, "kept"), threads, others, CALL)
+    working = run_handler.start_work(run_handler.DeferredResult(first, "kept"), threads, told, CALL)
+    run_handler.start_work(run_handler.DeferredResult(first, "kept"), threads, others, CALL)
     assert working is not None
     working.cancel()
     working.cancel()
@@ -89,14 +89,14 @@ async def test_who_waits_no_more_for_something_leaves_it_to_the_others(threads: 
     assert len(told.ends) == 1
 
 
-async def test_a_coroutine_that_waits_can_be_cancelled_and_that_is_its_end(threads: Threads) -> None:
+async def test_a_coroutine_that_waits_can_be_cancelled_and_that_is_its_end(threads: ThreadPool) -> None:
     told, began = Told(), asyncio.Event()
 
     async def slow() -> None:
         began.set()
         await asyncio.Event().wait()
 
-    working = run_handler.start(slow(), threads, told, CALL)
+    working = run_handler.start_work(slow(), threads, told, CALL)
     await began.wait()
     assert working is not None
     working.cancel()
@@ -106,7 +106,7 @@ async def test_a_coroutine_that_waits_can_be_cancelled_and_that_is_its_end(threa
 
 
 @pytest.mark.parametrize("waits", [False, True])
-async def test_what_a_coroutine_raises_is_told(threads: Threads, *, waits: bool) -> None:
+async def test_what_a_coroutine_raises_is_told(threads: ThreadPool, *, waits: bool) -> None:
     told = Told()
 
     async def fail() -> None:
@@ -114,42 +114,42 @@ async def test_what_a_coroutine_raises_is_told(threads: Threads, *, waits: bool)
             await asyncio.sleep(0)
         raise ValueError("no")
 
-    run_handler.start(fail(), threads, told, CALL)
+    run_handler.start_work(fail(), threads, told, CALL)
     assert str((await told.end())[1]) == "no"
 
 
-async def test_a_plain_function_runs_on_a_thread_and_its_value_is_finished_on_the_loop(threads: Threads) -> None:
+async def test_a_plain_function_runs_on_a_thread_and_its_value_is_finished_on_the_loop(threads: ThreadPool) -> None:
     told, here = Told(), threading.get_ident()
-    work = OnThread(threading.get_ident, lambda value: (value, threading.get_ident()))
-    assert run_handler.start(work, threads, told, CALL) is not None
+    work = ThreadCall(threading.get_ident, lambda value: (value, threading.get_ident()))
+    assert run_handler.start_work(work, threads, told, CALL) is not None
     (ran_on, finished_on), error = await told.end()
     assert ran_on != here
     assert finished_on == here
     assert error is None
 
 
-async def test_what_a_plain_function_or_its_finish_raises_is_told(threads: Threads) -> None:
+async def test_what_a_plain_function_or_its_finish_raises_is_told(threads: ThreadPool) -> None:
     def fail(_: Any = None) -> None:
         raise ValueError("no")
 
-    for work in (OnThread(fail, lambda value: value), OnThread(lambda: 1, fail)):
+    for work in (ThreadCall(fail, lambda value: value), ThreadCall(lambda: 1, fail)):
         told = Told()
-        run_handler.start(work, threads, told, CALL)
+        run_handler.start_work(work, threads, told, CALL)
         assert str((await told.end())[1]) == "no"
 
 
-async def test_a_plain_function_that_gives_an_awaitable_is_awaited_on_the_loop(threads: Threads) -> None:
+async def test_a_plain_function_that_gives_an_awaitable_is_awaited_on_the_loop(threads: ThreadPool) -> None:
     told = Told()
 
     async def later() -> str:
         await asyncio.sleep(0)
         return threading.current_thread().name
 
-    run_handler.start(OnThread(later, str.upper), threads, told, CALL)
+    run_handler.start_work(ThreadCall(later, str.upper), threads, told, CALL)
     assert await told.end() == (threading.current_thread().name.upper(), None)
 
 
-async def test_a_plain_function_whose_awaitable_waits_can_be_cancelled(threads: Threads) -> None:
+async def test_a_plain_function_whose_awaitable_waits_can_be_cancelled(threads: ThreadPool) -> None:
     told, began, stopped = Told(), asyncio.Event(), asyncio.Event()
 
     async def later() -> None:
@@ -159,7 +159,7 @@ async def test_a_plain_function_whose_awaitable_waits_can_be_cancelled(threads: 
         finally:
             stopped.set()
 
-    working = run_handler.start(OnThread(later, lambda value: value), threads, told, CALL)
+    working = run_handler.start_work(ThreadCall(later, lambda value: value), threads, told, CALL)
     assert working is not None
     await asyncio.wait_for(began.wait(), PATIENCE)
     working.cancel()
@@ -167,7 +167,7 @@ async def test_a_plain_function_whose_awaitable_waits_can_be_cancelled(threads: 
     assert stopped.is_set()
 
 
-async def test_a_thread_that_is_given_up_is_told_of_at_once_and_only_once(threads: Threads) -> None:
+async def test_a_thread_that_is_given_up_is_told_of_at_once_and_only_once(threads: ThreadPool) -> None:
     told, began, go, ended = Told(), threading.Event(), threading.Event(), threading.Event()
 
     def work() -> str:
@@ -176,7 +176,7 @@ async def test_a_thread_that_is_given_up_is_told_of_at_once_and_only_once(thread
         ended.set()
         return "late"
 
-    working = run_handler.start(OnThread(work, lambda value: value), threads, told, CALL)
+    working = run_handler.start_work(ThreadCall(work, lambda value: value), threads, told, CALL)
     assert working is not None
     assert await asyncio.to_thread(began.wait, 10)
     working.cancel()
@@ -185,6 +185,6 @@ async def test_a_thread_that_is_given_up_is_told_of_at_once_and_only_once(thread
     go.set()
     assert await asyncio.to_thread(ended.wait, 10)
     other = Told()
-    run_handler.start(OnThread(lambda: "next", lambda value: value), threads, other, CALL)
+    run_handler.start_work(ThreadCall(lambda: "next", lambda value: value), threads, other, CALL)
     await other.end()
     assert len(told.ends) == 1

@@ -10,19 +10,19 @@ import pytest
 from tests.limits import PATIENCE
 from tests.processes import eventually
 
-from trunkline.rpc.threads import Job, Threads
+from trunkline.rpc.threads import Job, ThreadPool
 
 wanted: ContextVar[str] = ContextVar("wanted", default="nothing")
 
 
 @pytest.fixture
-async def threads() -> AsyncIterator[Threads]:
-    pool = Threads(asyncio.get_running_loop(), 4)
+async def threads() -> AsyncIterator[ThreadPool]:
+    pool = ThreadPool(asyncio.get_running_loop(), 4)
     yield pool
     pool.close()
 
 
-async def outcome(threads: Threads, function: Any) -> tuple[Any, BaseException | None]:
+async def outcome(threads: ThreadPool, function: Any) -> tuple[Any, BaseException | None]:
     told: asyncio.Future[tuple[Any, BaseException | None]] = asyncio.get_running_loop().create_future()
     threads.submit(Job(function, lambda value, error: told.set_result((value, error))))
     return await asyncio.wait_for(told, PATIENCE)
@@ -32,7 +32,7 @@ def alive() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name.startswith("trunkline-")}
 
 
-async def test_a_function_runs_on_a_thread_and_its_end_is_told_on_the_loop(threads: Threads) -> None:
+async def test_a_function_runs_on_a_thread_and_its_end_is_told_on_the_loop(threads: ThreadPool) -> None:
     here, told = threading.get_ident(), []
     done = asyncio.Event()
 
@@ -50,7 +50,7 @@ async def test_a_function_runs_on_a_thread_and_its_end_is_told_on_the_loop(threa
 
 @pytest.mark.parametrize("raised", [ValueError("no"), SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
 async def test_whatever_a_function_raises_is_handed_on_and_the_thread_lives(
-    threads: Threads, raised: BaseException
+    threads: ThreadPool, raised: BaseException
 ) -> None:
     def fail() -> None:
         raise raised
@@ -59,27 +59,27 @@ async def test_whatever_a_function_raises_is_handed_on_and_the_thread_lives(
     assert await outcome(threads, lambda: "alive") == ("alive", None)
 
 
-async def test_a_function_sees_the_context_of_whoever_asked_for_it(threads: Threads) -> None:
+async def test_a_function_sees_the_context_of_whoever_asked_for_it(threads: ThreadPool) -> None:
     wanted.set("this")
     assert (await outcome(threads, wanted.get))[0] == "this"
 
 
 async def test_short_jobs_are_done_by_few_threads() -> None:
-    threads, before = Threads(asyncio.get_running_loop(), 32), alive()
+    threads, before = ThreadPool(asyncio.get_running_loop(), 32), alive()
     for _ in range(100):
         await outcome(threads, lambda: None)
     assert len(alive() - before) <= 3
     threads.close()
 
 
-async def test_a_blocked_job_does_not_keep_others_waiting(threads: Threads) -> None:
+async def test_a_blocked_job_does_not_keep_others_waiting(threads: ThreadPool) -> None:
     held = threading.Event()
     threads.submit(Job(lambda: held.wait(PATIENCE), lambda value, error: None))
     assert (await outcome(threads, lambda: "not kept waiting"))[0] == "not kept waiting"
     held.set()
 
 
-async def test_two_slow_jobs_overlap(threads: Threads) -> None:
+async def test_two_slow_jobs_overlap(threads: ThreadPool) -> None:
     meeting = threading.Barrier(2)
     first, second = await asyncio.gather(
         outcome(threads, lambda: meeting.wait(PATIENCE)), outcome(threads, lambda: meeting.wait(PATIENCE))
@@ -87,7 +87,7 @@ async def test_two_slow_jobs_overlap(threads: Threads) -> None:
     assert first[1] is second[1] is None
 
 
-async def test_no_more_threads_run_than_allowed_and_all_jobs_get_their_turn(threads: Threads) -> None:
+async def test_no_more_threads_run_than_allowed_and_all_jobs_get_their_turn(threads: ThreadPool) -> None:
     running, most, lock = 0, 0, threading.Lock()
     release = threading.Event()
 
@@ -109,7 +109,7 @@ async def test_no_more_threads_run_than_allowed_and_all_jobs_get_their_turn(thre
 
 
 async def test_a_job_dropped_before_its_turn_is_never_run_and_never_told() -> None:
-    threads, go, ran = Threads(asyncio.get_running_loop(), 1), threading.Event(), []
+    threads, go, ran = ThreadPool(asyncio.get_running_loop(), 1), threading.Event(), []
     threads.submit(Job(lambda: go.wait(PATIENCE), lambda value, error: None))
     dropped = Job(lambda: ran.append("dropped"), lambda value, error: ran.append("told"))
     threads.submit(dropped)
@@ -120,7 +120,7 @@ async def test_a_job_dropped_before_its_turn_is_never_run_and_never_told() -> No
     threads.close()
 
 
-async def test_a_job_dropped_while_it_runs_is_not_told(threads: Threads) -> None:
+async def test_a_job_dropped_while_it_runs_is_not_told(threads: ThreadPool) -> None:
     began, go, told = threading.Event(), threading.Event(), []
 
     def work() -> None:
@@ -137,7 +137,7 @@ async def test_a_job_dropped_while_it_runs_is_not_told(threads: Threads) -> None
     assert told == []
 
 
-async def test_what_a_thread_posts_gets_to_the_loop_before_the_end_of_its_job(threads: Threads) -> None:
+async def test_what_a_thread_posts_gets_to_the_loop_before_the_end_of_its_job(threads: ThreadPool) -> None:
     """Also when another job has ended just before, and the loop has been told of that one already."""
     seen: list[str] = []
     other_ended, all_ended = threading.Event(), threading.Event()
@@ -163,7 +163,7 @@ async def test_what_a_thread_posts_gets_to_the_loop_before_the_end_of_its_job(th
     assert seen == ["other", "posted", "ended"]
 
 
-async def test_something_posted_that_fails_does_not_keep_the_rest_from_the_loop(threads: Threads) -> None:
+async def test_something_posted_that_fails_does_not_keep_the_rest_from_the_loop(threads: ThreadPool) -> None:
     loop, seen, failures = asyncio.get_running_loop(), asyncio.Event(), []
     loop.set_exception_handler(lambda loop, context: failures.append(context["exception"]))
 
@@ -178,7 +178,7 @@ async def test_something_posted_that_fails_does_not_keep_the_rest_from_the_loop(
 
 async def test_threads_end_when_the_pool_is_closed_and_what_was_not_begun_is_dropped() -> None:
     before = alive()
-    threads, began, go, ran = Threads(asyncio.get_running_loop(), 2), threading.Semaphore(0), threading.Event(), []
+    threads, began, go, ran = ThreadPool(asyncio.get_running_loop(), 2), threading.Semaphore(0), threading.Event(), []
     await asyncio.gather(*(outcome(threads, threading.Event().is_set) for _ in range(3)))
 
     def work() -> None:
@@ -202,7 +202,7 @@ def test_a_job_that_outlives_its_loop_ends_without_a_word() -> None:
     go, threads = threading.Event(), []
 
     async def begin() -> None:
-        threads.append(Threads(asyncio.get_running_loop(), 1))
+        threads.append(ThreadPool(asyncio.get_running_loop(), 1))
         threads[0].submit(Job(lambda: go.wait(PATIENCE), lambda value, error: None))
 
     before = alive()

@@ -9,12 +9,12 @@ from trunkline import Server, Settings
 from trunkline.errors import InvalidCursor, PageSizeTooLarge
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import Implementation, Tool
-from trunkline.server.catalog import Offer, Switches
+from trunkline.server.catalog import CapabilityFlags, ServerCatalog
 
 NEWEST = Revision.V2025_11_25
 
 
-def make_offer(entries: int = 3, **options: Any) -> Offer:
+def make_offer(entries: int = 3, **options: Any) -> ServerCatalog:
     """An offer as a server has it, since entries are made there."""
     server = Server("t", **options)
     for number in range(entries):
@@ -38,8 +38,8 @@ def test_nothing_is_declared_that_there_is_nothing_for() -> None:
 
 @pytest.mark.row("L07")
 def test_what_was_asked_for_is_declared_and_what_was_turned_off_is_not() -> None:
-    on = Switches(tools=True, resources=True, prompts=True, completions=True, logging=False, subscribe=False)
-    offer = Offer(Implementation("t", "1"), switches=on, experimental={"x": {}})
+    on = CapabilityFlags(tools=True, resources=True, prompts=True, completions=True, logging=False, subscribe=False)
+    offer = ServerCatalog(Implementation("t", "1"), capability_flags=on, experimental={"x": {}})
     assert offer.capabilities() == {
         "tools": {"listChanged": True},
         "resources": {"listChanged": True},
@@ -116,7 +116,7 @@ def test_a_refused_page_is_not_kept() -> None:
 @pytest.mark.row("N02")
 def test_a_change_is_told_with_its_kind() -> None:
     told: list[str] = []
-    offer = Offer(Implementation("t", "1"), on_change=told.append)
+    offer = ServerCatalog(Implementation("t", "1"), on_change=told.append)
     server = Server("t")
     server.add_tool(lambda: None, name="f")
     offer.tools.add(server.tools.get("f"))  # type: ignore[arg-type]

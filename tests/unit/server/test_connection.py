@@ -145,7 +145,7 @@ async def test_reading_pauses_when_too_many_wait_and_goes_on_when_half_of_them_h
         last = gate.call(peer, 6)
         await turns()
         assert peer.waiting() == []  # nothing is read any more, not even a ping
-        assert len(peer.connection.session.in_flight) == 6
+        assert len(peer.connection.session.incoming_requests) == 6
         gate.go.set()
         assert (await peer.answer_to(ping))["result"] == {}
         assert (await peer.answer_to(last))["result"]["structuredContent"] == {"result": 6}
@@ -259,7 +259,7 @@ async def test_a_value_without_json_is_a_failure_whose_reason_the_operator_sees(
         result = await peer.result("tools/call", {"name": "odd", "arguments": {"x": "1"}})
         assert result["isError"] is True
         assert await peer.quiet() == []
-        assert peer.connection.session.in_flight == {}
+        assert peer.connection.session.incoming_requests == {}
     failures = observer.of(HandlerFailed)
     assert len(failures) == 2
     assert error["data"]["reference"] == failures[0].reference
@@ -280,7 +280,7 @@ async def test_an_answer_that_turns_out_to_have_no_json_is_replaced_by_a_failure
         await peer.initialize()
         assert (await peer.result("tools/call", {"name": "odd"}))["isError"] is True
         assert (await peer.error("prompts/get", {"name": "odd_prompt"}))["code"] == -32603
-        assert peer.connection.session.in_flight == {}
+        assert peer.connection.session.incoming_requests == {}
     assert len(gate.observer.of(HandlerFailed)) == 2
     assert [(fact.outcome, fact.code) for fact in gate.observer.of(CallEnded)[1:]] == [
         ("failed", None),

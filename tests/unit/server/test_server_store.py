@@ -94,7 +94,7 @@ async def test_a_store_that_becomes_unavailable_is_logged_once_and_so_is_that_it
     """Also if nobody asks for anything."""
     store = FaultyStore(MemoryStore())
     await store.open()
-    monitor = StoreMonitor(store, every=0.01, late=0.01)
+    monitor = StoreMonitor(store, interval=0.01, log_after=0.01)
     async with asyncio.timeout(PATIENCE):
         for times in (1, 2):
             fault = trouble(store)

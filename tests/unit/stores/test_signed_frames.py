@@ -105,7 +105,7 @@ def test_numbers_grow_though_the_clock_is_set_back(
 def test_of_too_many_senders_the_most_silent_is_forgotten_and_cannot_be_replayed(
     two: FrameSigner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(signed_frames, "MOST_SENDERS", 3)
+    monkeypatch.setattr(signed_frames, "MAX_SENDERS", 3)
     senders = [FrameSigner(HERE, f"s{number}") for number in range(10)]
     said = [sender.sign("two", b"x") for sender in senders]
     assert all(isinstance(two.verify(frame), Frame) for frame in said)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from trunkline.fdlimit import Reserve
-from trunkline.supervision.fd_dispatch import Handing
-from trunkline.supervision.worker_table import Rota
+from trunkline.fdlimit import DescriptorReserve
+from trunkline.supervision.fd_dispatch import ConnectionDispatcher
+from trunkline.supervision.worker_table import WorkerTable
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
@@ -20,11 +20,11 @@ def test_a_listener_whose_socket_is_shut_down_ends_and_the_other_stays(family: i
         place.bind(str(tmp_path / str(number)) if family == socket.AF_UNIX else ("127.0.0.1", 0))
         place.listen()
         place.setblocking(False)
-    rota = Rota(1)
+    rota = WorkerTable(1)
     rota.started(0, now)
     rota.heard(0, now + 3600, "ready")  # it is never late
     with selectors.DefaultSelector() as selector:
-        handing = Handing(places, rota, {}, selector, reserve=Reserve(0), say=said.append)
+        handing = ConnectionDispatcher(places, rota, {}, selector, reserve=DescriptorReserve(0), report=said.append)
         handing.look(now)
         places[0].shutdown(socket.SHUT_RDWR)
         for key, _ in selector.select(60):

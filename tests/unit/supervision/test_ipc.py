@@ -7,27 +7,27 @@ from collections.abc import Iterator
 import pytest
 from tests.processes import no_descriptor_left
 
-from trunkline.supervision.ipc import CONNECTION, STATE, Line, ticket_of, with_ticket
+from trunkline.supervision.ipc import CONNECTION, STATE, IpcChannel, decode_ticket, encode_ticket
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[Line, Line]]:
-    ours, theirs = map(Line, socket.socketpair())
+def pair() -> Iterator[tuple[IpcChannel, IpcChannel]]:
+    ours, theirs = map(IpcChannel, socket.socketpair())
     yield ours, theirs
     ours.close()
     theirs.close()
 
 
-def test_what_is_said_is_heard_in_order(pair: tuple[Line, Line]) -> None:
+def test_what_is_said_is_heard_in_order(pair: tuple[IpcChannel, IpcChannel]) -> None:
     ours, theirs = pair
-    ours.say(STATE, b"ready")
-    ours.say(STATE)
+    ours.send(STATE, b"ready")
+    ours.send(STATE)
     assert list(theirs.heard()) == [(STATE, b"ready"), (STATE, b"")]
     assert list(theirs.heard()) == []
     assert not theirs.ended
 
 
-def test_what_comes_in_pieces_is_heard_when_it_is_whole(pair: tuple[Line, Line]) -> None:
+def test_what_comes_in_pieces_is_heard_when_it_is_whole(pair: tuple[IpcChannel, IpcChannel]) -> None:
     ours, theirs = pair
     heard = []
     for byte in b"\0\0\0\6Bready\0\0\0\1E":
@@ -36,13 +36,13 @@ def test_what_comes_in_pieces_is_heard_when_it_is_whole(pair: tuple[Line, Line])
     assert heard == [(b"B", b"ready"), (b"E", b"")]
 
 
-def test_a_descriptor_goes_along_and_is_inherited_by_nobody(pair: tuple[Line, Line]) -> None:
+def test_a_descriptor_goes_along_and_is_inherited_by_nobody(pair: tuple[IpcChannel, IpcChannel]) -> None:
     ours, theirs = pair
     reader, writer = os.pipe()
-    assert ours.hand(CONNECTION, with_ticket(7, 1.5), [writer])
+    assert ours.send_descriptors(CONNECTION, encode_ticket(7, 1.5), [writer])
     os.close(writer)
     for kind, body in theirs.heard():
-        assert (kind, ticket_of(body)) == (CONNECTION, (7, 1.5))
+        assert (kind, decode_ticket(body)) == (CONNECTION, (7, 1.5))
         passed = theirs.descriptor()
         assert not os.get_inheritable(passed)
         os.write(passed, b"here")
@@ -51,10 +51,10 @@ def test_a_descriptor_goes_along_and_is_inherited_by_nobody(pair: tuple[Line, Li
     os.close(reader)
 
 
-def test_a_descriptor_that_nobody_asked_for_is_closed_with_the_line(pair: tuple[Line, Line]) -> None:
+def test_a_descriptor_that_nobody_asked_for_is_closed_with_the_line(pair: tuple[IpcChannel, IpcChannel]) -> None:
     ours, theirs = pair
     reader, writer = os.pipe()
-    ours.hand(CONNECTION, b"", [writer])
+    ours.send_descriptors(CONNECTION, b"", [writer])
     os.close(writer)
     list(theirs.heard())
     theirs.close()
@@ -62,17 +62,17 @@ def test_a_descriptor_that_nobody_asked_for_is_closed_with_the_line(pair: tuple[
     os.close(reader)
 
 
-def test_a_descriptor_that_is_lost_is_not_taken_for_the_next_one(pair: tuple[Line, Line]) -> None:
+def test_a_descriptor_that_is_lost_is_not_taken_for_the_next_one(pair: tuple[IpcChannel, IpcChannel]) -> None:
     ours, theirs = pair
     reader, writer = os.pipe()
-    assert ours.hand(CONNECTION, with_ticket(1), [reader])
-    assert ours.hand(CONNECTION, with_ticket(2), [writer])
+    assert ours.send_descriptors(CONNECTION, encode_ticket(1), [reader])
+    assert ours.send_descriptors(CONNECTION, encode_ticket(2), [writer])
     read: list[tuple[int, int | None]] = []
     with no_descriptor_left():
-        theirs._receive()
-        read += [(ticket_of(body)[0], theirs.descriptor()) for _, body in theirs._frames()]
+        theirs._read_socket()
+        read += [(decode_ticket(body)[0], theirs.descriptor()) for _, body in theirs._frames()]
     for _, body in theirs.heard():
-        read.append((ticket_of(body)[0], theirs.descriptor()))
+        read.append((decode_ticket(body)[0], theirs.descriptor()))
     (_, lost), (second, passed) = read
     assert (lost, second) == (None, 2)
     assert passed is not None
@@ -81,16 +81,16 @@ def test_a_descriptor_that_is_lost_is_not_taken_for_the_next_one(pair: tuple[Lin
         os.close(descriptor)
 
 
-def test_a_lost_descriptor_keeps_its_place_while_its_frame_is_incomplete(pair: tuple[Line, Line]) -> None:
+def test_a_lost_descriptor_keeps_its_place_while_its_frame_is_incomplete(pair: tuple[IpcChannel, IpcChannel]) -> None:
     ours, theirs = pair
     reader, writer = os.pipe()
-    frame = b"\0\0\0\x11C" + with_ticket(1)
+    frame = b"\0\0\0\x11C" + encode_ticket(1)
     with no_descriptor_left():
         socket.send_fds(ours.socket, [frame[:5]], [reader])
         assert list(theirs.heard()) == []
     ours.socket.send(frame[5:])
-    ours.hand(CONNECTION, with_ticket(2), [writer])
-    read = [(ticket_of(body)[0], theirs.descriptor()) for _, body in theirs.heard()]
+    ours.send_descriptors(CONNECTION, encode_ticket(2), [writer])
+    read = [(decode_ticket(body)[0], theirs.descriptor()) for _, body in theirs.heard()]
     assert [ticket for ticket, _ in read] == [1, 2]
     assert read[0][1] is None
     assert read[1][1] is not None
@@ -99,32 +99,32 @@ def test_a_lost_descriptor_keeps_its_place_while_its_frame_is_incomplete(pair: t
         os.close(descriptor)
 
 
-def test_a_line_with_a_lost_descriptor_can_be_closed(pair: tuple[Line, Line]) -> None:
+def test_a_line_with_a_lost_descriptor_can_be_closed(pair: tuple[IpcChannel, IpcChannel]) -> None:
     ours, theirs = pair
     with no_descriptor_left():
-        ours.hand(CONNECTION, b"", [0])
+        ours.send_descriptors(CONNECTION, b"", [0])
         list(theirs.heard())
     theirs.close()
 
 
-def test_what_nobody_reads_waits_and_nothing_is_handed_over_meanwhile(pair: tuple[Line, Line]) -> None:
+def test_what_nobody_reads_waits_and_nothing_is_handed_over_meanwhile(pair: tuple[IpcChannel, IpcChannel]) -> None:
     ours, theirs = pair
     said = 0
     while ours.free:
-        ours.say(STATE, b"x" * 1000)
+        ours.send(STATE, b"x" * 1000)
         said += 1
-    assert not ours.hand(CONNECTION, b"", [0])
+    assert not ours.send_descriptors(CONNECTION, b"", [0])
     heard = len(list(theirs.heard()))
     ours.flush()
     assert ours.free
     assert heard + len(list(theirs.heard())) == said
 
 
-def test_nothing_is_handed_to_whom_has_hung_up(pair: tuple[Line, Line]) -> None:
+def test_nothing_is_handed_to_whom_has_hung_up(pair: tuple[IpcChannel, IpcChannel]) -> None:
     ours, theirs = pair
     theirs.close()
-    assert not ours.hand(CONNECTION, b"", [0])
-    ours.say(STATE, b"ready")
+    assert not ours.send_descriptors(CONNECTION, b"", [0])
+    ours.send(STATE, b"ready")
     assert ours.free
     assert list(ours.heard()) == []
     assert ours.ended

@@ -4,48 +4,48 @@ import pytest
 
 from trunkline import Settings
 from trunkline.supervision import restart_policy
-from trunkline.supervision.restart_policy import Again, Decision, GiveUp, History, Policy
+from trunkline.supervision.restart_policy import Decision, GiveUp, History, RestartPolicy, RetryAfter
 
 
-def waits(times: int, how: Policy) -> list[Decision]:
+def waits(times: int, how: RestartPolicy) -> list[Decision]:
     """What is decided after each of so many attempts that fail in a row."""
     history, decisions = History(), []
     for _ in range(times):
-        history, decision = restart_policy.failed(history, how)
+        history, decision = restart_policy.after_failure(history, how)
         decisions.append(decision)
     return decisions
 
 
 @pytest.mark.row("K12")
 def test_waits_double_from_one_second_to_thirty() -> None:
-    assert waits(8, Policy()) == [Again(seconds) for seconds in (1, 2, 4, 8, 16, 30, 30, 30)]
+    assert waits(8, RestartPolicy()) == [RetryAfter(seconds) for seconds in (1, 2, 4, 8, 16, 30, 30, 30)]
 
 
 @pytest.mark.row("K12")
 def test_the_first_attempt_after_a_loss_is_made_at_once() -> None:
-    assert restart_policy.lost(History(), Policy(), 100.0)[1] == Again(0.0)
+    assert restart_policy.after_loss(History(), RestartPolicy(), 100.0)[1] == RetryAfter(0.0)
 
 
 @pytest.mark.parametrize(("chance", "wait"), [(0.0, 1.0), (0.5, 1.05), (1.0, 1.1)])
 def test_chance_adds_a_share_to_a_wait(chance: float, wait: float) -> None:
-    _, decision = restart_policy.failed(History(), Policy(jitter=0.1), chance)
-    assert decision == Again(pytest.approx(wait))
+    _, decision = restart_policy.after_failure(History(), RestartPolicy(jitter=0.1), chance)
+    assert decision == RetryAfter(pytest.approx(wait))
 
 
 @pytest.mark.row("K13")
 def test_after_the_last_attempt_there_is_no_other() -> None:
-    decisions = waits(3, Policy(max_retries=3))
-    assert decisions[:2] == [Again(1), Again(2)]
+    decisions = waits(3, RestartPolicy(max_retries=3))
+    assert decisions[:2] == [RetryAfter(1), RetryAfter(2)]
     assert decisions[2] == GiveUp("3 attempts in a row have failed", degraded=False)
 
 
 @pytest.mark.row("K13")
 def test_without_a_limit_it_is_tried_for_ever() -> None:
-    assert waits(200, Policy())[-1] == Again(30)
+    assert waits(200, RestartPolicy())[-1] == RetryAfter(30)
 
 
 def test_attempts_are_counted_from_the_last_success() -> None:
-    history, _ = restart_policy.failed(History((1.0,)), Policy())
+    history, _ = restart_policy.after_failure(History((1.0,)), RestartPolicy())
     assert history.succeeded() == History((1.0,), 0)
 
 
@@ -53,45 +53,54 @@ def test_attempts_are_counted_from_the_last_success() -> None:
 def test_one_loss_more_than_the_intensity_within_the_period_is_too_many() -> None:
     history = History()
     for second in range(5):
-        history, decision = restart_policy.lost(history, Policy(intensity=5, period=60), float(second))
-        assert decision == Again(0.0)
-    _, decision = restart_policy.lost(history, Policy(intensity=5, period=60), 59.0)
+        history, decision = restart_policy.after_loss(history, RestartPolicy(intensity=5, period=60), float(second))
+        assert decision == RetryAfter(0.0)
+    _, decision = restart_policy.after_loss(history, RestartPolicy(intensity=5, period=60), 59.0)
     assert decision == GiveUp("it was lost 6 times within 60 s, and 5 is the most", degraded=True)
 
 
 @pytest.mark.row("U06")
 def test_losses_that_lie_a_period_back_are_forgotten() -> None:
     history = History((0.0, 1.0, 2.0, 3.0, 4.0))
-    history, decision = restart_policy.lost(history, Policy(intensity=5, period=60), 60.0)
-    assert decision == Again(0.0)
+    history, decision = restart_policy.after_loss(history, RestartPolicy(intensity=5, period=60), 60.0)
+    assert decision == RetryAfter(0.0)
     assert history.losses == (1.0, 2.0, 3.0, 4.0, 60.0)
 
 
 def test_a_line_that_is_not_to_be_made_again_is_given_up_at_the_first_loss() -> None:
-    how = Policy.of(Settings(auto_reconnect=False))
-    assert restart_policy.lost(History(), how, 0.0)[1] == GiveUp("it is not to be made again", degraded=False)
+    how = RestartPolicy.of(Settings(auto_reconnect=False))
+    assert restart_policy.after_loss(History(), how, 0.0)[1] == GiveUp("it is not to be made again", degraded=False)
 
 
 def test_a_policy_is_what_the_settings_say() -> None:
     settings = Settings(
         max_retries=3, backoff_first=2.0, backoff_longest=9.0, backoff_jitter=0, restart_intensity=7, restart_period=8.0
     )
-    assert Policy.of(settings) == Policy(3, 2.0, 9.0, 0, 7, 8.0)
+    assert RestartPolicy.of(settings) == RestartPolicy(3, 2.0, 9.0, 0, 7, 8.0)
 
 
 def test_a_worker_that_has_served_is_replaced_at_once_and_a_good_end_is_no_loss() -> None:
-    assert restart_policy.ended(History(), Policy(intensity=0), 1.0, served=True, well=True) == (History(), Again(0.0))
-    history, decision = restart_policy.ended(History(), Policy(intensity=1), 1.0, served=True, well=False)
-    assert (history.losses, decision) == ((1.0,), Again(0.0))
-    _, decision = restart_policy.ended(history, Policy(intensity=1), 2.0, served=True, well=False)
+    assert restart_policy.after_worker_exit(History(), RestartPolicy(intensity=0), 1.0, served=True, clean=True) == (
+        History(),
+        RetryAfter(0.0),
+    )
+    history, decision = restart_policy.after_worker_exit(
+        History(), RestartPolicy(intensity=1), 1.0, served=True, clean=False
+    )
+    assert (history.losses, decision) == ((1.0,), RetryAfter(0.0))
+    _, decision = restart_policy.after_worker_exit(history, RestartPolicy(intensity=1), 2.0, served=True, clean=False)
     assert isinstance(decision, GiveUp)
 
 
 def test_a_worker_that_never_served_is_tried_again_ever_later_until_it_is_lost_too_often() -> None:
     history, decisions = History(), []
     for now in range(4):
-        history, decision = restart_policy.ended(history, Policy(intensity=3), now, served=False, well=now == 0)
+        history, decision = restart_policy.after_worker_exit(
+            history, RestartPolicy(intensity=3), now, served=False, clean=now == 0
+        )
         decisions.append(decision)
-    assert decisions[:3] == [Again(1.0), Again(2.0), Again(4.0)]
+    assert decisions[:3] == [RetryAfter(1.0), RetryAfter(2.0), RetryAfter(4.0)]
     assert isinstance(decisions[3], GiveUp)
-    assert restart_policy.ended(history.succeeded(), Policy(), 90.0, served=False, well=False)[1] == Again(1.0)
+    assert restart_policy.after_worker_exit(history.succeeded(), RestartPolicy(), 90.0, served=False, clean=False)[
+        1
+    ] == RetryAfter(1.0)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.processes import PATIENCE, children, command, eventually, gone
 
-from trunkline.supervision.supervisor import GIVEN_UP
+from trunkline.supervision.supervisor import GIVE_UP_EXIT_CODE
 
 SCRIPT = """
     import asyncio, json, os, resource, signal, socket, sys, time
@@ -144,7 +144,7 @@ def test_a_worker_that_says_nothing_for_too_long_is_killed_and_one_loss_too_many
     (victim,) = before - {stuck}
     os.kill(victim, signal.SIGKILL)
     assert it.line().endswith("all end: it was lost 2 times within 60 s, and 1 is the most")
-    assert it.code() == GIVEN_UP
+    assert it.code() == GIVE_UP_EXIT_CODE
 
 
 def test_nobody_was_silent_while_the_supervisor_itself_stood_still(crowd: Any) -> None:

@@ -11,10 +11,20 @@ import pytest
 from tests.limits import PATIENCE
 from tests.processes import no_descriptor_left
 
-from trunkline.fdlimit import Reserve
-from trunkline.supervision.ipc import CONNECTION, END, KEPT, NOT_KEPT, STATE, TABLE, Line, ticket_of, with_ticket
-from trunkline.supervision.worker_channel import Post
-from trunkline.supervision.worker_table import LATE
+from trunkline.fdlimit import DescriptorReserve
+from trunkline.supervision.ipc import (
+    ACCEPTED,
+    CONNECTION,
+    DECLINED,
+    SHUTDOWN,
+    STATE,
+    TABLE,
+    IpcChannel,
+    decode_ticket,
+    encode_ticket,
+)
+from trunkline.supervision.worker_channel import WorkerChannel
+from trunkline.supervision.worker_table import STALE_AFTER
 
 
 class Station:
@@ -22,16 +32,16 @@ class Station:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        self.line = Line(ours)
+        self.line = IpcChannel(ours)
         self.state = "ready"
-        self.post = Post(1, theirs, lambda: self.state, Reserve(64))
+        self.post = WorkerChannel(1, theirs, lambda: self.state, DescriptorReserve(64))
         self.taken: list[socket.socket] = []
         self.told = asyncio.Event()
         self._heard: list[tuple[bytes, Any]] = []
 
     def hand(self, ticket: int, at: float) -> None:
         here, there = socket.socketpair()
-        assert self.line.hand(CONNECTION, with_ticket(ticket, at), [there.fileno()])
+        assert self.line.hand(CONNECTION, encode_ticket(ticket, at), [there.fileno()])
         here.close()
         there.close()
 
@@ -43,7 +53,7 @@ class Station:
                 for position, (said, body) in enumerate(self._heard):
                     if said == kind:
                         del self._heard[: position + 1]
-                        return body.decode() if kind == STATE else ticket_of(body)[0]
+                        return body.decode() if kind == STATE else decode_ticket(body)[0]
                 await asyncio.sleep(0.005)
 
 
@@ -62,10 +72,10 @@ async def station() -> AsyncIterator[Station]:
 async def test_a_worker_is_starting_until_it_takes_connections(station: Station) -> None:
     assert await station.hears(STATE) == "starting"
     station.hand(1, time.monotonic())
-    assert await station.hears(NOT_KEPT) == 1
+    assert await station.hears(DECLINED) == 1
     station.post.begin(station.taken.append)
     station.hand(2, time.monotonic())
-    assert await station.hears(KEPT) == 2
+    assert await station.hears(ACCEPTED) == 2
     assert len(station.taken) == 1
 
 
@@ -76,14 +86,14 @@ async def test_a_worker_without_descriptors_declines_and_is_ready_again_when_som
     with no_descriptor_left():
         station.post._heard()
         assert station.post.states()[-1] == "full"
-        assert await station.hears(NOT_KEPT) == 1
+        assert await station.hears(DECLINED) == 1
         station.post._tell()
         assert await station.hears(STATE) == "full"
     assert station.taken == []
     while await station.hears(STATE) != "ready":
         pass
     station.hand(2, time.monotonic())
-    assert await station.hears(KEPT) == 2
+    assert await station.hears(ACCEPTED) == 2
 
 
 async def test_a_connection_that_would_touch_the_reserve_is_declined_and_its_descriptor_is_free_again(
@@ -97,7 +107,7 @@ async def test_a_connection_that_would_touch_the_reserve_is_declined_and_its_des
         station.post._heard()
         assert station.post.states()[-1] == "full"
     assert os.listdir("/proc/self/fd") == before
-    assert [await station.hears(NOT_KEPT) for _ in range(3)] == [1, 2, 3]
+    assert [await station.hears(DECLINED) for _ in range(3)] == [1, 2, 3]
     assert station.taken == []
 
 
@@ -112,8 +122,8 @@ async def test_a_full_worker_that_ends_says_so(station: Station) -> None:
 
 async def test_what_was_too_long_on_its_way_is_not_taken_since_somebody_else_has_it(station: Station) -> None:
     station.post.begin(station.taken.append)
-    station.hand(1, time.monotonic() - LATE)
-    assert await station.hears(NOT_KEPT) == 1
+    station.hand(1, time.monotonic() - STALE_AFTER)
+    assert await station.hears(DECLINED) == 1
     assert station.taken == []
 
 
@@ -125,12 +135,12 @@ async def test_who_stops_says_how_it_stands_before_it_declines(station: Station)
     station.post.stop()
     assert await station.hears(STATE) == "draining"
     station.hand(1, time.monotonic())
-    assert await station.hears(NOT_KEPT) == 1
+    assert await station.hears(DECLINED) == 1
 
 
 async def test_a_worker_knows_how_the_others_stand_and_itself_best(station: Station) -> None:
     station.post.begin(station.taken.append)
-    station.line.say(TABLE, b"ready starting gone")
+    station.line.send(TABLE, b"ready starting gone")
     async with asyncio.timeout(PATIENCE):
         while station.post.states() != ("ready", "ready", "gone"):
             await asyncio.sleep(0.005)
@@ -146,7 +156,7 @@ async def test_it_ends_when_it_is_told_or_its_supervisor_is_gone(station: Statio
     if gone:
         station.line.close()
     else:
-        station.line.say(END)
+        station.line.send(SHUTDOWN)
     async with asyncio.timeout(PATIENCE):
         await station.told.wait()
     assert station.post.orphaned is gone

@@ -1,22 +1,22 @@
 """Whose turn it is, as a matter of values."""
 
-from trunkline.supervision.worker_table import LATE, Rota
+from trunkline.supervision.worker_table import STALE_AFTER, WorkerTable
 
 
-def ready(count: int, now: float = 0.0) -> Rota:
-    rota = Rota(count)
+def ready(count: int, now: float = 0.0) -> WorkerTable:
+    rota = WorkerTable(count)
     for number in range(count):
         rota.started(number, now)
         rota.heard(number, now, "ready")
     return rota
 
 
-def turns(rota: Rota, times: int, now: float = 0.0) -> list[int | None]:
+def turns(rota: WorkerTable, times: int, now: float = 0.0) -> list[int | None]:
     taken = []
     for ticket in range(1000, 1000 + times):
         number = rota.turn(now)
         if number is not None:
-            rota.handed(ticket, number, now)
+            rota.mark_dispatched(ticket, number, now)
             rota.settled(ticket)
         taken.append(number)
     return taken
@@ -27,7 +27,7 @@ def test_workers_take_turns_in_the_order_of_their_numbers() -> None:
 
 
 def test_nobody_takes_a_turn_before_it_is_ready_or_after() -> None:
-    rota = Rota(4)
+    rota = WorkerTable(4)
     assert rota.turn(0.0) is None
     for number in range(3):
         rota.started(number, 0.0)
@@ -35,7 +35,7 @@ def test_nobody_takes_a_turn_before_it_is_ready_or_after() -> None:
     rota.heard(1, 0.0, "ready")
     rota.heard(2, 0.0, "draining")
     assert turns(rota, 3) == [1, 1, 1]
-    assert rota.table(0.0) == ("starting", "ready", "draining", "gone")
+    assert rota.states(0.0) == ("starting", "ready", "draining", "gone")
     assert [rota.served(number) for number in range(4)] == [False, True, False, False]
 
 
@@ -59,13 +59,13 @@ def test_a_full_worker_gets_no_connection_until_it_is_ready_again() -> None:
 
 def test_who_says_nothing_for_a_second_is_passed_over_until_it_does() -> None:
     rota = ready(2)
-    rota.heard(0, LATE / 2)
-    assert turns(rota, 2, LATE) == [0, 0]
-    assert rota.table(LATE) == ("ready", "silent")
-    rota.heard(1, LATE)
-    assert turns(rota, 2, LATE) == [1, 0]
+    rota.heard(0, STALE_AFTER / 2)
+    assert turns(rota, 2, STALE_AFTER) == [0, 0]
+    assert rota.states(STALE_AFTER) == ("ready", "silent")
+    rota.heard(1, STALE_AFTER)
+    assert turns(rota, 2, STALE_AFTER) == [1, 0]
     rota.ended(1)
-    assert rota.table(10 * LATE) == ("silent", "gone")
+    assert rota.states(10 * STALE_AFTER) == ("silent", "gone")
 
 
 def test_only_who_has_served_is_hopeless_when_it_says_nothing_for_long() -> None:
@@ -80,18 +80,18 @@ def test_only_who_has_served_is_hopeless_when_it_says_nothing_for_long() -> None
 
 def test_what_is_not_taken_within_a_second_is_overdue_a_little_later() -> None:
     rota = ready(2)
-    rota.handed(7, 0, 0.0)
-    rota.handed(8, 1, 0.0)
+    rota.mark_dispatched(7, 0, 0.0)
+    rota.mark_dispatched(8, 1, 0.0)
     rota.settled(8)
     assert (rota.holder(7), rota.holder(8)) == (0, None)
-    assert rota.overdue(LATE) == []  # when the worker does not take it any more
-    assert rota.overdue(LATE * 1.2) == [7]
+    assert rota.overdue_tickets(STALE_AFTER) == []  # when the worker does not take it any more
+    assert rota.overdue_tickets(STALE_AFTER * 1.2) == [7]
 
 
 def test_what_a_worker_has_not_taken_comes_back_when_it_ends() -> None:
     rota = ready(2)
-    rota.handed(7, 0, 0.0)
-    rota.handed(8, 1, 0.0)
+    rota.mark_dispatched(7, 0, 0.0)
+    rota.mark_dispatched(8, 1, 0.0)
     assert rota.ended(0) == [7]
     assert turns(rota, 2) == [1, 1]
 
@@ -99,6 +99,6 @@ def test_what_a_worker_has_not_taken_comes_back_when_it_ends() -> None:
 def test_who_has_much_on_its_way_is_passed_over() -> None:
     rota = ready(2)
     for ticket in range(256):
-        rota.handed(ticket, 0, 0.0)
+        rota.mark_dispatched(ticket, 0, 0.0)
     assert turns(rota, 2) == [1, 1]
     assert rota.turn(0.0, [1]) is None

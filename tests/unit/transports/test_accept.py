@@ -17,9 +17,9 @@ from tests.contract.lines import server_tls
 from tests.limits import PATIENCE
 
 from trunkline import Client, Server, Settings
-from trunkline.backlog import DescriptorsShort, ListenerEnded, accept_waiting
+from trunkline.backlog import DescriptorsExhausted, ListenerClosed, accept_pending
 from trunkline.errors import TransportError
-from trunkline.fdlimit import Reserve
+from trunkline.fdlimit import DescriptorReserve
 from trunkline.transports.accept import Acceptor, bind, resolve
 
 ROOM = 20  # descriptors between what is open and the reserve
@@ -27,19 +27,19 @@ CLIENTS = 15
 
 
 @pytest.fixture
-def little_room() -> Iterator[Reserve]:
+def little_room() -> Iterator[DescriptorReserve]:
     """A reserve that few connections reach: `ROOM` descriptors are free below it."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     opened = {int(name) for name in os.listdir("/proc/self/fd")}
     first_reserved = next(islice((number for number in count() if number not in opened), ROOM, None))
     limit = first_reserved * 4 // 3
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limits[1]))
-    yield Reserve(limit - first_reserved)
+    yield DescriptorReserve(limit - first_reserved)
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 @contextlib.asynccontextmanager
-async def accepting(reserve: Reserve) -> AsyncIterator[tuple[int, "asyncio.Queue[socket.socket]"]]:
+async def accepting(reserve: DescriptorReserve) -> AsyncIterator[tuple[int, "asyncio.Queue[socket.socket]"]]:
     listening = bind("127.0.0.1", 0)
     accepted: asyncio.Queue[socket.socket] = asyncio.Queue()
     port = listening[0].getsockname()[1]
@@ -55,7 +55,7 @@ async def accepting(reserve: Reserve) -> AsyncIterator[tuple[int, "asyncio.Queue
 
 
 async def test_accepting_pauses_at_the_reserve_and_goes_on_when_descriptors_are_free(
-    little_room: Reserve, caplog: pytest.LogCaptureFixture
+    little_room: DescriptorReserve, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with accepting(little_room) as (port, accepted):
         with contextlib.ExitStack() as clients:
@@ -75,8 +75,8 @@ async def test_accepting_pauses_at_the_reserve_and_goes_on_when_descriptors_are_
         assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-async def test_a_burst_is_accepted_whole(little_room: Reserve) -> None:
-    async with accepting(Reserve(1)) as (port, accepted):
+async def test_a_burst_is_accepted_whole(little_room: DescriptorReserve) -> None:
+    async with accepting(DescriptorReserve(1)) as (port, accepted):
         for _ in range(5):
             with contextlib.ExitStack() as clients:
                 for _ in range(CLIENTS):
@@ -86,7 +86,7 @@ async def test_a_burst_is_accepted_whole(little_room: Reserve) -> None:
                         (await accepted.get()).close()
 
 
-async def test_accepting_goes_on_after_no_descriptor_was_left(little_room: Reserve) -> None:
+async def test_accepting_goes_on_after_no_descriptor_was_left(little_room: DescriptorReserve) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     async with accepting(little_room) as (port, accepted):
         with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
@@ -117,7 +117,7 @@ async def test_connections_are_accepted_on_a_loop_that_cannot_watch_sockets(monk
         raise NotImplementedError
 
     monkeypatch.setattr(asyncio.get_running_loop(), "add_reader", add_reader)
-    async with accepting(Reserve(1)) as (port, accepted), asyncio.timeout(PATIENCE):
+    async with accepting(DescriptorReserve(1)) as (port, accepted), asyncio.timeout(PATIENCE):
         for _ in range(3):
             with socket.create_connection(("127.0.0.1", port), PATIENCE):
                 (await accepted.get()).close()
@@ -181,7 +181,7 @@ async def test_the_other_sockets_of_a_listener_stay_open(caplog: pytest.LogCaptu
     first, second = bind("127.0.0.1", 0), bind("127.0.0.1", 0)
     accepted: asyncio.Queue[socket.socket] = asyncio.Queue()
     port = second[0].getsockname()[1]
-    acceptor = Acceptor([*first, *second], Reserve(0))
+    acceptor = Acceptor([*first, *second], DescriptorReserve(0))
     acceptor.begin(accepted.put_nowait)
     first[0].shutdown(socket.SHUT_RDWR)
     async with asyncio.timeout(PATIENCE):
@@ -206,13 +206,13 @@ def test_accepting_pauses_only_if_no_descriptor_is_left(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(socket.socket, "accept", accept)
-    expected = pytest.raises(DescriptorsShort) if raises else contextlib.nullcontext()
+    expected = pytest.raises(DescriptorsExhausted) if raises else contextlib.nullcontext()
     with bind("127.0.0.1", 0)[0] as listening, expected:
-        assert list(accept_waiting(listening, Reserve(0))) == []
+        assert list(accept_pending(listening, DescriptorReserve(0))) == []
 
 
 def test_a_socket_that_was_closed_has_ended() -> None:
     listening = socket.socket()
     listening.close()
-    with pytest.raises(ListenerEnded, match="an address that is not known any more has ended"):
-        next(accept_waiting(listening, Reserve(0)))
+    with pytest.raises(ListenerClosed, match="an address that is not known any more has ended"):
+        next(accept_pending(listening, DescriptorReserve(0)))

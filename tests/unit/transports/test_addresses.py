@@ -3,7 +3,7 @@
 import pytest
 
 from trunkline.errors import ConfigError
-from trunkline.transports.addresses import Address, parse, spelt
+from trunkline.transports.addresses import Address, format_host_port, parse_address
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from trunkline.transports.addresses import Address, parse, spelt
     ],
 )
 def test_an_address_says_where_to_go(text: str, address: Address) -> None:
-    assert parse(text) == address
+    assert parse_address(text) == address
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_an_address_says_where_to_go(text: str, address: Address) -> None:
 )
 def test_what_is_no_address_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ConfigError, match=r"tcp://127\.0\.0\.1:4000"):
-        parse(text)
+        parse_address(text)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_what_is_no_address_is_refused_with_examples(text: str) -> None:
 )
 def test_what_is_no_address_of_the_web_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"https://example\.org|headers"):
-        parse(text)
+        parse_address(text)
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,11 @@ def test_what_is_no_address_of_the_web_is_refused(text: str) -> None:
 )
 def test_what_is_wrong_with_an_address_is_said(text: str, why: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        parse(text)
+        parse_address(text)
     assert why in str(raised.value)
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:4000", "tcp://[fe80::1%eth0]:1"])
 def test_a_host_and_a_port_are_spelt_as_they_are_read(address: str) -> None:
-    found = parse(address)
-    assert f"tcp://{spelt(found.host, found.port)}" == address
+    found = parse_address(address)
+    assert f"tcp://{format_host_port(found.host, found.port)}" == address

@@ -17,11 +17,11 @@ from trunkline.clock import LoopClock
 from trunkline.facts import ConnectionFailed, HandlerFailed, Observers
 from trunkline.observers.logs import LogObserver
 from trunkline.testing import ManualClock, RecordingObserver
-from trunkline.transports.addresses import parse
-from trunkline.transports.channel import Channel, Closed, Listener, Origin
-from trunkline.transports.http.authenticator import Known
+from trunkline.transports.addresses import parse_address
+from trunkline.transports.channel import Channel, ChannelClosed, Listener, MessageOrigin
+from trunkline.transports.http.authenticator import CallbackAuthenticator
 from trunkline.transports.http.listen import listen_http
-from trunkline.transports.listener_limits import Guard
+from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.transports.tcp import listen_tcp
 from trunkline.transports.unix import listen_unix
 from trunkline.wire.messages import Incoming, Notification
@@ -37,11 +37,11 @@ class Faulty(Recorder):
         self._place = place
         self.channel = channel
 
-    def received(self, messages: Sequence[Incoming], origin: Origin) -> None:
+    def received(self, messages: Sequence[Incoming], origin: MessageOrigin) -> None:
         super().received(messages, origin)
         self._place.fail_if("received")
 
-    def closed(self, closed: Closed) -> None:
+    def closed(self, closed: ChannelClosed) -> None:
         super().closed(closed)
         self._place.fail_if("closed")
 
@@ -57,7 +57,7 @@ class Place:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: self.leaked.append(context))
         observers = Observers([self.seen, LogObserver()])
-        self.guard = Guard(self._accept, Settings(**settings), LoopClock(loop), observers=observers)
+        self.guard = ListenerGuard(self._accept, Settings(**settings), LoopClock(loop), observers=observers)
 
     def fail_if(self, fault: str) -> None:
         if fault in self.faults:
@@ -100,7 +100,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
 
 
 def port_of(listener: Listener) -> int:
-    return parse(listener.address).port
+    return parse_address(listener.address).port
 
 
 async def end(listener: Listener) -> None:
@@ -128,16 +128,16 @@ def test_a_line_that_fails_is_closed_and_reported_and_no_other(
         place = Place()
         listener, at = await listening(place, transport, tmp_path)
         async with Caller(at) as other:
-            other.say(PING + b"\n")
+            other.send(PING + b"\n")
             await until(lambda: place.receivers and place.receivers[0].messages, "the first message")
             place.faults.add(fault)
             async with Caller(at) as caller:
-                caller.say(PING + b"\n")
+                caller.send(PING + b"\n")
                 if fault == "closed":
                     caller.writer.write_eof()
                 assert await caller.rest() == b""
             fact = await place.failed(transport, f"{fault} fails")
-            other.say(PING + b"\n")
+            other.send(PING + b"\n")
             await until(lambda: len(place.receivers[0].messages) == 2, "the next message of another line")
             assert place.receivers[0].ends == []
         [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
@@ -155,7 +155,7 @@ def test_a_line_that_fails_while_it_writes_is_closed_and_reported(
         place = Place(unsent_high=1 << 16, unsent_limit=1 << 17)
         listener, at = await listening(place, transport, tmp_path)
         async with Caller(at) as caller:
-            caller.say(PING + b"\n")
+            caller.send(PING + b"\n")
             await until(lambda: place.receivers and place.receivers[0].messages, "the first message")
             place.faults.add("closed")
             caller.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -175,21 +175,21 @@ def test_an_http_request_that_fails_is_answered_with_its_incident_and_closes_its
 ) -> None:
     async def scenario() -> None:
         place = Place()
-        listener = await listen_http(place.guard, path="/mcp", gate=Known(place.identify))
+        listener = await listen_http(place.guard, path="/mcp", authenticator=CallbackAuthenticator(place.identify))
         port = port_of(listener)
         async with Caller(port) as other:
-            other.say(request("GET", "/mcp"))
+            other.send(request("GET", "/mcp"))
             assert (await other.answer("GET")).status == 400
             place.faults.add(fault)
             async with Caller(port) as caller:
-                caller.say(request("POST", "/mcp", initialize()))
+                caller.send(request("POST", "/mcp", initialize()))
                 answer = await caller.answer()
                 assert await caller.rest() == b""
             fact = await place.failed("http", f"{fault} fails")
             assert (answer.status, answer.headers["connection"]) == (500, "close")
             assert fact.incident in answer.body.decode()
             assert fact.peer.startswith("127.0.0.1:")
-            other.say(request("GET", "/mcp"))
+            other.send(request("GET", "/mcp"))
             assert (await other.answer("GET")).status == 400
         [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
         assert fact.incident in record.getMessage()
@@ -205,20 +205,20 @@ def test_a_websocket_that_fails_is_closed_and_reported_and_no_other(
 ) -> None:
     async def scenario() -> None:
         place = Place()
-        listener = await listen_http(place.guard, path="/mcp", gate=Known(place.identify))
+        listener = await listen_http(place.guard, path="/mcp", authenticator=CallbackAuthenticator(place.identify))
         port = port_of(listener)
         async with Caller(port) as other:
-            other.say(frames.upgrade())
+            other.send(frames.upgrade())
             assert (await other.head()).status == 101
             place.faults.add(fault)
             async with Caller(port) as caller:
-                caller.say(frames.upgrade())
+                caller.send(frames.upgrade())
                 assert (await caller.head()).status == (500 if fault == "identify" else 101)
                 if fault == "received":
-                    caller.say(frames.frame(PING))
+                    caller.send(frames.frame(PING))
                 await caller.rest()
             await place.failed("websocket", f"{fault} fails")
-            other.say(frames.frame(PING))
+            other.send(frames.frame(PING))
             await until(lambda: place.receivers[0].messages, "a message of another connection")
         await end(listener)
 
@@ -232,7 +232,7 @@ def test_observers_of_failures_alone_hear_of_failed_connections() -> None:
     heard = Failures()
     observers = Observers([heard])
     assert not observers
-    guard = Guard(lambda _: Recorder(), Settings(), ManualClock(), observers=observers)
+    guard = ListenerGuard(lambda _: Recorder(), Settings(), ManualClock(), observers=observers)
     incident = guard.connection_failed("http", "somewhere", ValueError("x"))
     assert [fact.incident for fact in heard.of(ConnectionFailed)] == [incident]
     assert heard.of(HandlerFailed) == []

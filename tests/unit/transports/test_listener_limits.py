@@ -5,8 +5,8 @@ from tests.contract.lines import Recorder
 
 from trunkline import Settings
 from trunkline.testing import ManualClock
-from trunkline.transports.channel import Channel, Closed, Origin
-from trunkline.transports.listener_limits import Guard
+from trunkline.transports.channel import Channel, ChannelClosed, MessageOrigin
+from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.transports.memory import MemoryChannel
 from trunkline.wire.messages import Batch, Incoming, Malformed, Notification, Response
 
@@ -17,8 +17,8 @@ class Guarded:
     """A guard, and a peer that has passed it."""
 
     def __init__(self, settings: Settings | None = None) -> None:
-        self.clock, self.recorder, self.cut = ManualClock(), Recorder(), list[Closed]()
-        self.guard = Guard(self.accept, settings or Settings(), self.clock)
+        self.clock, self.recorder, self.cut = ManualClock(), Recorder(), list[ChannelClosed]()
+        self.guard = ListenerGuard(self.accept, settings or Settings(), self.clock)
         self.receiver = self.guard.admit(MemoryChannel("peer"), self.cut.append)
 
     def accept(self, channel: Channel) -> Recorder:
@@ -38,7 +38,7 @@ async def test_a_peer_that_says_nothing_is_cut_off_when_its_time_is_up() -> None
 @pytest.mark.row("K15")
 async def test_what_cannot_be_read_is_passed_on_and_does_not_count() -> None:
     guarded = Guarded()
-    guarded.receiver.received([BAD], Origin())
+    guarded.receiver.received([BAD], MessageOrigin())
     assert guarded.recorder.messages == [BAD]
     guarded.clock.advance(30)
     assert len(guarded.cut) == 1
@@ -49,9 +49,9 @@ async def test_what_cannot_be_read_is_passed_on_and_does_not_count() -> None:
 async def test_the_first_valid_message_ends_the_watch(valid: Incoming) -> None:
     guarded = Guarded()
     guarded.clock.advance(29)
-    guarded.receiver.received([BAD, valid], Origin(principal="p"))
-    assert (guarded.recorder.messages, guarded.recorder.origins) == ([BAD, valid], [Origin(principal="p")])
-    guarded.receiver.received([valid], Origin())
+    guarded.receiver.received([BAD, valid], MessageOrigin(principal="p"))
+    assert (guarded.recorder.messages, guarded.recorder.origins) == ([BAD, valid], [MessageOrigin(principal="p")])
+    guarded.receiver.received([valid], MessageOrigin())
     guarded.clock.advance(60)
     assert guarded.cut == []
     assert guarded.clock.waiting == 0
@@ -61,13 +61,13 @@ async def test_the_first_valid_message_ends_the_watch(valid: Incoming) -> None:
 async def test_the_watch_can_be_turned_off() -> None:
     guarded = Guarded(Settings(initialize_timeout=None))
     assert guarded.clock.waiting == 0
-    guarded.receiver.received([Notification("n")], Origin())
-    guarded.receiver.closed(Closed("over"))
+    guarded.receiver.received([Notification("n")], MessageOrigin())
+    guarded.receiver.closed(ChannelClosed("over"))
 
 
 async def test_a_peer_that_goes_is_not_watched_any_longer() -> None:
     guarded = Guarded()
-    guarded.receiver.closed(Closed("over"))
+    guarded.receiver.closed(ChannelClosed("over"))
     assert guarded.clock.waiting == 0
     assert [closed.reason for closed in guarded.recorder.ends] == ["over"]
 
@@ -77,7 +77,7 @@ async def test_so_many_peers_are_enough_until_one_goes() -> None:
     assert not guarded.guard.full
     guarded.guard.admit(MemoryChannel("peer"), guarded.cut.append)
     assert guarded.guard.full
-    guarded.receiver.closed(Closed("over"))
+    guarded.receiver.closed(ChannelClosed("over"))
     assert not guarded.guard.full
 
 
@@ -85,7 +85,7 @@ async def test_a_peer_that_nobody_takes_does_not_count() -> None:
     def refuse(_: Channel) -> Recorder:
         raise RuntimeError("not now")
 
-    guard = Guard(refuse, Settings(), clock := ManualClock())
+    guard = ListenerGuard(refuse, Settings(), clock := ManualClock())
     with pytest.raises(RuntimeError, match="not now"):
         guard.admit(MemoryChannel("peer"), lambda _: None)
     assert (guard.peers, clock.waiting) == (0, 0)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.contract.lines import Recorder, turns
 
-from trunkline.transports.channel import Closed
+from trunkline.transports.channel import ChannelClosed
 from trunkline.transports.memory import MemoryChannel, memory_pair
 from trunkline.wire.messages import Notification
 
@@ -47,7 +47,7 @@ async def test_a_channel_without_another_end_swallows_what_it_is_given() -> None
     channel.open(recorder)
     channel.send(Notification("n"))
     await channel.close()
-    assert recorder.ends == [Closed("closed")]
+    assert recorder.ends == [ChannelClosed("closed")]
 
 
 async def test_what_was_held_back_is_handed_up_before_the_end() -> None:
@@ -58,7 +58,7 @@ async def test_what_was_held_back_is_handed_up_before_the_end() -> None:
     ours.send(Notification("held back"))
     await ours.close()
     assert len(recorder.messages) == 1
-    assert recorder.ends == [Closed("the other end closed")]
+    assert recorder.ends == [ChannelClosed("the other end closed")]
     await asyncio.sleep(0)  # the hand-over that was scheduled finds nothing to do
     assert len(recorder.messages) == 1
 

@@ -17,9 +17,9 @@ from tests.limits import PATIENCE
 
 from trunkline import Server, Settings
 from trunkline.errors import TransportError
-from trunkline.transports.addresses import Address, parse
+from trunkline.transports.addresses import Address, parse_address
 from trunkline.transports.channel import Channel, Listener
-from trunkline.transports.sockets import LINGER, SocketLine
+from trunkline.transports.sockets import LINGER, SocketConnection
 from trunkline.transports.tcp import TcpConnector, listen_tcp
 from trunkline.transports.unix import UnixConnector, listen_unix
 from trunkline.wire.messages import Notification, Request
@@ -29,7 +29,7 @@ SETTINGS = Settings()
 
 async def listen(recorder: Recorder | None = None, **options: Any) -> tuple[Listener, Address]:
     listener = await listen_tcp(guard(lambda _: recorder or Recorder()), **options)
-    return listener, parse(listener.address)
+    return listener, parse_address(listener.address)
 
 
 # --- TCP -------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ async def test_a_line_that_breaks_is_told_with_the_reason() -> None:
 async def test_what_was_asked_before_the_peer_said_no_more_is_answered() -> None:
     server = Server("s")
     listener = await server.listen("tcp://127.0.0.1:0")
-    reader, writer = await asyncio.open_connection("127.0.0.1", parse(listener.address).port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", parse_address(listener.address).port)
     writer.write(b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
     writer.write_eof()
     assert await reader.read() == b'{"jsonrpc":"2.0","id":1,"result":{}}\n'
@@ -142,7 +142,7 @@ async def test_a_peer_that_does_not_hang_up_is_waited_for_a_moment_only() -> Non
         return recorder
 
     listener = await listen_tcp(guard(accept))
-    raw = socket.create_connection(("127.0.0.1", parse(listener.address).port))
+    raw = socket.create_connection(("127.0.0.1", parse_address(listener.address).port))
     await until(lambda: channels)
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -208,7 +208,7 @@ async def test_who_was_still_on_the_way_when_a_listener_closed_is_turned_away() 
         return Recorder()
 
     listener = await listen_tcp(guard(accept), tls=server_tls())
-    where = parse(listener.address)
+    where = parse_address(listener.address)
     raw = socket.create_connection((where.host, where.port))
     raw.setblocking(False)
     loop = asyncio.get_running_loop()
@@ -238,8 +238,8 @@ async def test_who_was_still_on_the_way_when_a_listener_closed_is_turned_away() 
 def test_lines_share_the_room_that_is_read_into() -> None:
     async def run() -> None:
         async with tcp(SETTINGS) as one:
-            source: SocketLine = one.theirs._source  # type: ignore[attr-defined]
-            assert source.get_buffer(1) is source._lines.room
+            source: SocketConnection = one.theirs._source  # type: ignore[attr-defined]
+            assert source.get_buffer(1) is source._lines.read_buffer
             await one.ours.close()
             await one.theirs.close()
 

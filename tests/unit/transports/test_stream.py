@@ -10,8 +10,8 @@ from tests.contract.lines import Recorder, turns
 from tests.limits import PATIENCE
 
 from trunkline import Settings
-from trunkline.transports.channel import ChannelInfo, Closed, Origin
-from trunkline.transports.stream import AT_ONCE, StreamChannel
+from trunkline.transports.channel import ChannelClosed, ChannelInfo, MessageOrigin
+from trunkline.transports.stream import MAX_BATCH, StreamChannel
 from trunkline.wire.messages import Encoded, Malformed, Notification, Request, Response
 
 SETTINGS = Settings(unsent_high=1000, unsent_limit=5000)
@@ -61,7 +61,7 @@ class Echo(Recorder):
         self.channel = channel
         self.answer = answer
 
-    def received(self, messages: Any, origin: Origin) -> None:
+    def received(self, messages: Any, origin: MessageOrigin) -> None:
         super().received(messages, origin)
         for message in messages:
             if isinstance(message, Request):
@@ -179,14 +179,14 @@ async def test_what_has_arrived_waits_while_the_peer_does_not_read_its_answers()
     echo = Echo(channel, {"pad": "x" * 30})
     channel.open(echo, ends, ends)
     ends.keeps = True
-    channel.feed(b"".join(map(line, range(AT_ONCE * 3))))
-    assert len(echo.messages) == AT_ONCE  # what was answered with those is more than may be unsent
+    channel.feed(b"".join(map(line, range(MAX_BATCH * 3))))
+    assert len(echo.messages) == MAX_BATCH  # what was answered with those is more than may be unsent
     assert ends.unsent <= SETTINGS.unsent_limit
     for read in (2, 3):
         ends.unsent = 0
         channel.sent()
-        assert len(echo.messages) == AT_ONCE * read
-    assert [message.id for message in echo.messages] == list(range(AT_ONCE * 3))
+        assert len(echo.messages) == MAX_BATCH * read
+    assert [message.id for message in echo.messages] == list(range(MAX_BATCH * 3))
     assert ends.reading is False
     ends.unsent = 0
     channel.sent()
@@ -200,14 +200,14 @@ async def test_a_peer_that_never_reads_is_cut_off_before_memory_is_full() -> Non
     channel.open(echo, ends, ends)
     ends.keeps = True
     waiting = asyncio.ensure_future(channel.drain())
-    channel.feed(b"".join(map(line, range(AT_ONCE))))
+    channel.feed(b"".join(map(line, range(MAX_BATCH))))
     assert SETTINGS.unsent_limit < ends.unsent < SETTINGS.unsent_limit + 2000  # and not the answers to all of them
     assert ends.closed
     assert [closed.reason for closed in echo.ends] == [f"the peer left {ends.unsent} bytes unread"]
     await asyncio.wait_for(waiting, PATIENCE)
     channel.sent()
     channel.feed(line(1000))
-    assert len(echo.messages) == AT_ONCE
+    assert len(echo.messages) == MAX_BATCH
 
 
 @pytest.mark.row("W01")
@@ -226,16 +226,16 @@ async def test_a_receiver_that_pauses_while_it_is_handed_messages_gets_no_more_u
     channel, _, ends = make()
 
     class Cautious(Recorder):
-        def received(self, messages: Any, origin: Origin) -> None:
+        def received(self, messages: Any, origin: MessageOrigin) -> None:
             super().received(messages, origin)
             channel.pause()
 
     cautious = Cautious()
     channel.open(cautious, ends, ends)
-    channel.feed(b"".join(map(line, range(AT_ONCE + 1))))
-    assert len(cautious.messages) == AT_ONCE
+    channel.feed(b"".join(map(line, range(MAX_BATCH + 1))))
+    assert len(cautious.messages) == MAX_BATCH
     channel.resume()
-    assert len(cautious.messages) == AT_ONCE + 1
+    assert len(cautious.messages) == MAX_BATCH + 1
 
 
 async def test_resuming_does_not_read_on_while_the_peer_does_not_read() -> None:
@@ -258,7 +258,7 @@ async def test_closing_writes_what_is_unsent_and_waits_for_it() -> None:
     assert recorder.ends == []
     ends.finished.set()
     await asyncio.wait_for(closing, PATIENCE)
-    assert recorder.ends == [Closed("closed")]
+    assert recorder.ends == [ChannelClosed("closed")]
     assert ends.closed
 
 
@@ -268,14 +268,14 @@ async def test_whoever_closes_may_lose_patience_and_the_channel_is_closed_all_th
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
             await channel.close()
-    assert recorder.ends == [Closed("closed")]
+    assert recorder.ends == [ChannelClosed("closed")]
 
 
 async def test_a_stream_that_breaks_is_told_once_with_its_reason() -> None:
     channel, recorder, ends = make()
-    broken = Closed("broken", OSError("no"))
+    broken = ChannelClosed("broken", OSError("no"))
     channel.lost(broken)
-    channel.lost(Closed("again"))
+    channel.lost(ChannelClosed("again"))
     await channel.close()
     channel.send(Notification("n"))
     await turns()
@@ -355,7 +355,7 @@ async def test_a_channel_that_was_told_how_to_speak_does_so_whatever_it_hears(fr
 @pytest.mark.row("N14")
 @pytest.mark.parametrize("reads_on", [False, True])
 async def test_of_two_ends_that_both_have_much_unsent_one_reads_on(*, reads_on: bool) -> None:
-    channel = StreamChannel(ChannelInfo("test"), max_frame=1 << 16, settings=SETTINGS, reads_on=reads_on)
+    channel = StreamChannel(ChannelInfo("test"), max_frame=1 << 16, settings=SETTINGS, read_while_blocked=reads_on)
     recorder, ends = Recorder(), Ends()
     channel.open(recorder, ends, ends)
     ends.keeps = True
@@ -379,18 +379,18 @@ async def test_of_two_ends_that_both_have_much_unsent_one_reads_on(*, reads_on: 
 async def test_what_was_said_before_the_end_is_handed_up_even_to_a_receiver_that_has_paused() -> None:
     channel, recorder, _ = make()
     channel.pause()
-    channel.feed(b"".join(line(number) for number in range(AT_ONCE + 5)))
+    channel.feed(b"".join(line(number) for number in range(MAX_BATCH + 5)))
     assert recorder.messages == []
-    channel.ended(Closed("over"))
-    channel.ended(Closed("again"))
-    assert recorder.ids == list(range(AT_ONCE + 5))
+    channel.ended(ChannelClosed("over"))
+    channel.ended(ChannelClosed("again"))
+    assert recorder.ids == list(range(MAX_BATCH + 5))
     assert [end.reason for end in recorder.ends] == ["over"]
 
 
 async def test_what_was_not_written_before_the_line_broke_never_is() -> None:
     channel, _, ends = make()
     channel.send(Notification("n"))
-    channel.lost(Closed("broke"))
+    channel.lost(ChannelClosed("broke"))
     await turns()
     assert ends.written == []
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec import UNSET, Raw, Struct
 
 from trunkline.wire import codec
-from trunkline.wire.codec import LONG, MAX_BATCH, decode, decode_strict
+from trunkline.wire.codec import LONG_THRESHOLD, MAX_BATCH, decode, decode_strict
 from trunkline.wire.framing import BadFrame, TooLarge
 from trunkline.wire.messages import Batch, ErrorObject, ErrorResponse, Malformed, Notification, Request, Response
 
@@ -41,7 +41,7 @@ def malformed(frame: bytes) -> Malformed:
         (b'[{"jsonrpc":"2.0","id":1,"method":"a","params":{"a":1,"a":1}}]', None, False),
     ],
 )
-@pytest.mark.parametrize("padding", [b"", b" " * LONG])
+@pytest.mark.parametrize("padding", [b"", b" " * LONG_THRESHOLD])
 def test_strict_decoding_rejects_duplicate_members(
     frame: bytes, ident: int | None, is_reply: bool, padding: bytes
 ) -> None:
@@ -62,7 +62,7 @@ def test_strict_decoding_rejects_duplicate_members(
         b'{"a":1e999}',
     ],
 )
-@pytest.mark.parametrize("padding", [b"", b" " * LONG])
+@pytest.mark.parametrize("padding", [b"", b" " * LONG_THRESHOLD])
 def test_strict_decoding_takes_equal_names_in_different_objects(params: bytes, padding: bytes) -> None:
     request = decode_strict(b'%b{"jsonrpc":"2.0","id":1,"method":"a","params":%b}' % (padding, params))
     assert isinstance(request, Request)
@@ -445,11 +445,11 @@ def test_the_reason_names_a_number_out_of_range(source: bytes, reason: str) -> N
     with pytest.raises(codec.DecodeError) as caught:
         codec.decoder(object)(source)
 
-    for given in (source, Raw(source), codec.Plain(None, lambda: Raw(source))):
-        assert codec.reason(caught.value, given) == reason
+    for given in (source, Raw(source), codec.DecodedJson(None, lambda: Raw(source))):
+        assert codec.explain_decode_error(caught.value, given) == reason
 
 
 @pytest.mark.parametrize("source", [b'{"a":"b"}', b'{"a":' + b"[" * 5000 + b"1e9999" + b"]" * 5000 + b"}", b"{"])
 def test_the_reason_is_the_decoders_own_for_all_else(source: bytes) -> None:
     for told in ("Expected `int`, got `str` - at `$.a`", "Number out of range - at `$.a`"):
-        assert codec.reason(codec.DecodeError(told), source) == told
+        assert codec.explain_decode_error(codec.DecodeError(told), source) == told

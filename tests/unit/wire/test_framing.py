@@ -7,7 +7,7 @@ import pytest
 from trunkline.wire.framing import (
     MAX_HEADER,
     BadFrame,
-    Foreign,
+    ForeignProtocol,
     Frame,
     Framing,
     LengthFramer,
@@ -264,13 +264,13 @@ def test_blanks_and_the_beginning_of_a_header_show_nothing_yet(start: bytes) -> 
     [b"POST / HTTP/1.1\r\n", b"CONNECT a:1", b"OPTIONS", b"Conn", b"\n oops", b"\xff", b"\x16\x03\x01", b"SSH-2.0"],
 )
 def test_a_connection_that_begins_with_anything_else_is_foreign(start: bytes) -> None:
-    assert detect(start, LIMIT) == Foreign(start.lstrip())
+    assert detect(start, LIMIT) == ForeignProtocol(start.lstrip())
 
 
 @pytest.mark.row("X24")
 def test_of_a_stranger_little_is_kept_and_shown() -> None:
-    assert detect(b"GET /" + b"x" * 1000, LIMIT) == Foreign(b"GET /" + b"x" * 35)
-    assert Foreign(b"GET \xff").why == "the peer speaks something else: it began with 'GET \ufffd'"
+    assert detect(b"GET /" + b"x" * 1000, LIMIT) == ForeignProtocol(b"GET /" + b"x" * 35)
+    assert ForeignProtocol(b"GET \xff").why == "the peer speaks something else: it began with 'GET \ufffd'"
 
 
 @pytest.mark.row("W16")

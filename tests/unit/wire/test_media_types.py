@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import binary, text
 
-from trunkline.wire.media_types import EVENTS, JSON, accepts, essence, is_utf8_json
+from trunkline.wire.media_types import EVENT_STREAM, JSON, accepts, essence, is_utf8_json
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_a_media_type_is_accepted_by_the_most_specific_range_with_a_weight(
 ) -> None:
     for _ in range(2):  # the second time from the cache
         assert accepts(value.encode(), JSON) is json
-        assert accepts(value.encode(), EVENTS) is events
-        assert accepts(value.encode(), JSON, EVENTS) is (json and events)
+        assert accepts(value.encode(), EVENT_STREAM) is events
+        assert accepts(value.encode(), JSON, EVENT_STREAM) is (json and events)
 
 
 @pytest.mark.parametrize(

@@ -5,64 +5,64 @@ from hypothesis import given
 from hypothesis.strategies import binary, integers, lists
 
 from trunkline.wire.framing import TooLarge
-from trunkline.wire.sse import COMMENT, Event, EventDecoder, encode
+from trunkline.wire.sse import COMMENT, SseDecoder, SseEvent, encode_event
 from trunkline.wire.undecoded import EDGE
 
 
-def events(stream: bytes, limit: int = 1000) -> list[Event | TooLarge]:
-    return EventDecoder(limit).feed(stream)
+def events(stream: bytes, limit: int = 1000) -> list[SseEvent | TooLarge]:
+    return SseDecoder(limit).feed(stream)
 
 
 def test_an_event_is_written_with_what_is_known_of_it() -> None:
-    assert encode(b"{}") == b"data: {}\n\n"
-    assert encode(b"", kind="message", id="1-2", retry=500) == b"event: message\nid: 1-2\nretry: 500\ndata: \n\n"
+    assert encode_event(b"{}") == b"data: {}\n\n"
+    assert encode_event(b"", kind="message", id="1-2", retry=500) == b"event: message\nid: 1-2\nretry: 500\ndata: \n\n"
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
 def test_lines_end_in_one_of_three_ways(end: bytes) -> None:
     stream = end.join([b"event: x", b"id: 7", b"data: a", b"data:b", b": comment", b"", b"data: c", b"", b""])
-    assert events(stream) == [Event(b"a\nb", "x", "7"), Event(b"c", "message", "7")]
+    assert events(stream) == [SseEvent(b"a\nb", "x", "7"), SseEvent(b"c", "message", "7")]
 
 
 def test_a_line_end_may_be_cut_in_half() -> None:
-    decoder = EventDecoder(1000)
+    decoder = SseDecoder(1000)
     assert decoder.feed(b"data: x\r") == []
     assert decoder.feed(b"") == []
-    assert decoder.feed(b"\n\r") == [Event(b"x")]
-    assert decoder.feed(b"\ndata: y\r\r") == [Event(b"y")]
+    assert decoder.feed(b"\n\r") == [SseEvent(b"x")]
+    assert decoder.feed(b"\ndata: y\r\r") == [SseEvent(b"y")]
 
 
 def test_an_event_without_data_only_tells_a_position() -> None:
-    decoder = EventDecoder(1000)
+    decoder = SseDecoder(1000)
     assert decoder.feed(b"id: 5\nretry: 300\n\n") == []
     assert (decoder.last_id, decoder.retry) == ("5", 300)
-    assert decoder.feed(b"data\n\n") == [Event(b"", "message", "5")]
+    assert decoder.feed(b"data\n\n") == [SseEvent(b"", "message", "5")]
 
 
 def test_a_position_counts_once_its_event_is_whole() -> None:
-    decoder = EventDecoder(1000)
+    decoder = SseDecoder(1000)
     assert decoder.feed(b"id: 5\ndata: x\n") == []
     assert decoder.last_id is None  # whoever goes on from here must be given that event again
-    assert decoder.feed(b"\n") == [Event(b"x", "message", "5")]
+    assert decoder.feed(b"\n") == [SseEvent(b"x", "message", "5")]
     assert decoder.last_id == "5"
 
 
 def test_a_comment_says_nothing() -> None:
-    assert events(COMMENT + b"data: x\n\n") == [Event(b"x")]
+    assert events(COMMENT + b"data: x\n\n") == [SseEvent(b"x")]
 
 
 @pytest.mark.parametrize("field", [b"id: a\0b", b"retry: -1", b"retry: x", b"retry: 9999999999", b"unknown: 5", b"x"])
 def test_what_makes_no_sense_is_passed_over(field: bytes) -> None:
-    decoder = EventDecoder(1000)
-    assert decoder.feed(field + b"\ndata: x\n\n") == [Event(b"x")]
+    decoder = SseDecoder(1000)
+    assert decoder.feed(field + b"\ndata: x\n\n") == [SseEvent(b"x")]
     assert (decoder.last_id, decoder.retry) == (None, None)
 
 
 def test_a_mark_of_byte_order_is_passed_over() -> None:
-    assert events(b"\xef\xbb\xbfdata: x\n\n") == [Event(b"x")]
-    decoder = EventDecoder(1000)
+    assert events(b"\xef\xbb\xbfdata: x\n\n") == [SseEvent(b"x")]
+    decoder = SseDecoder(1000)
     assert decoder.feed(b"\xef\xbb") == []
-    assert decoder.feed(b"\xbfdata: x\n\n") == [Event(b"x")]
+    assert decoder.feed(b"\xbfdata: x\n\n") == [SseEvent(b"x")]
 
 
 @pytest.mark.row("W17")
@@ -70,14 +70,14 @@ def test_a_mark_of_byte_order_is_passed_over() -> None:
 def test_an_event_over_the_limit_is_dropped_and_the_next_one_is_read(size: int) -> None:
     data = b"first" + b"a" * 3000 + b"last"
     stream = b"data: " + data + b"\n\n" + b"data: ok\n\n"
-    decoder = EventDecoder(1024)
+    decoder = SseDecoder(1024)
     seen = [event for at in range(0, len(stream), size) for event in decoder.feed(stream[at : at + size])]
-    assert seen == [TooLarge(1024, data[:EDGE], data[-EDGE:]), Event(b"ok")]
+    assert seen == [TooLarge(1024, data[:EDGE], data[-EDGE:]), SseEvent(b"ok")]
 
 
 @pytest.mark.row("W17")
 def test_an_event_at_the_limit_is_read() -> None:
-    assert events(b"data: " + b"a" * 1000 + b"\n\n") == [Event(b"a" * 1000)]
+    assert events(b"data: " + b"a" * 1000 + b"\n\n") == [SseEvent(b"a" * 1000)]
     assert events(b"data: " + b"a" * 1001 + b"\n\n") == [TooLarge(1000, b"a" * EDGE, b"a" * EDGE)]
     assert events(b"data: a\n" * 501 + b"\n") == [TooLarge(1000, b"a" * EDGE, b"a" * EDGE)]
     assert events(b"data: a\n" * 601 + b"\n") == [TooLarge(1000, b"a" * EDGE, b"a" * EDGE)]
@@ -85,25 +85,25 @@ def test_an_event_at_the_limit_is_read() -> None:
 
 @pytest.mark.row("W17")
 def test_comments_over_the_limit_are_dropped() -> None:
-    decoder = EventDecoder(1024)
+    decoder = SseDecoder(1024)
     assert [event for _ in range(3) for event in decoder.feed(b":" + b"a" * 3000)] == []
     assert decoder.feed(b"\n\n") == [TooLarge(1024, b":" + b"a" * (EDGE - 1), b"a" * EDGE)]
 
 
 @given(datas=lists(binary(max_size=20).map(lambda b: b.translate(None, b"\r\n"))), cuts=lists(integers(1, 9)))
 def test_events_do_not_depend_on_how_the_bytes_arrive(datas: list[bytes], cuts: list[int]) -> None:
-    stream = b"".join(encode(data, id=str(number)) for number, data in enumerate(datas))
-    decoder, seen = EventDecoder(1000), list[Event | TooLarge]()
+    stream = b"".join(encode_event(data, id=str(number)) for number, data in enumerate(datas))
+    decoder, seen = SseDecoder(1000), list[SseEvent | TooLarge]()
     for size in [*cuts, len(stream)]:
         seen += decoder.feed(stream[:size])
         stream = stream[size:]
-    assert seen == [Event(data, "message", str(number)) for number, data in enumerate(datas)]
+    assert seen == [SseEvent(data, "message", str(number)) for number, data in enumerate(datas)]
 
 
 @given(lists(binary(max_size=50)))
 def test_no_bytes_make_a_decoder_stumble(pieces: list[bytes]) -> None:
-    decoder = EventDecoder(20)
+    decoder = SseDecoder(20)
     for piece in pieces:
         decoder.feed(piece)
     decoder.feed(b"\n\n\n")
-    assert decoder.feed(b"data: x\n\n")[-1:] == [Event(b"x", "message", decoder.last_id)]
+    assert decoder.feed(b"data: x\n\n")[-1:] == [SseEvent(b"x", "message", decoder.last_id)]

@@ -10,23 +10,23 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from msgspec import Struct
 
-from trunkline.auth.client.grant import Errand, fields_for
+from trunkline.auth.client.grant import GrantRequest, token_request_fields
 from trunkline.auth.client.interaction import Interaction
-from trunkline.auth.client.registration import Registrar
-from trunkline.auth.client.token_endpoint import Identity, Refused
-from trunkline.auth.client.tokens import Answer, read_answer
+from trunkline.auth.client.registration import ClientRegistrar
+from trunkline.auth.client.token_endpoint import ClientIdentity, OAuthErrorResponse
+from trunkline.auth.client.tokens import TokenResponse, read_token_response
 from trunkline.auth.metadata import ServerMetadata, require_pkce
 from trunkline.auth.urls import safe_text
 from trunkline.errors import AuthorizationFailed
 
-__all__ = ["CodeGrant", "Sent", "code_in"]
+__all__ = ["AuthorizationRequest", "CodeGrant", "read_code"]
 
 _HOP: Final = "authorization"
-_MOST_FIELDS: Final = 30
-_FORGOTTEN: Final = frozenset({"invalid_client", "unauthorized_client"})
+_MAX_FIELDS: Final = 30
+_UNKNOWN_CLIENT_ERRORS: Final = frozenset({"invalid_client", "unauthorized_client"})
 
 
-class Sent(Struct, frozen=True):
+class AuthorizationRequest(Struct, frozen=True):
     """What belongs to one visit of a person to the page: made for it, and compared when they come back."""
 
     issuer: str
@@ -36,7 +36,7 @@ class Sent(Struct, frozen=True):
     redirect_uri: str
 
     @classmethod
-    def of(cls, server: ServerMetadata, redirect_uri: str) -> "Sent":
+    def of(cls, server: ServerMetadata, redirect_uri: str) -> "AuthorizationRequest":
         """For a visit that is about to begin."""
         advertises = server.authorization_response_iss_parameter_supported is True
         return cls(server.issuer, advertises, secrets.token_urlsafe(32), secrets.token_urlsafe(48), redirect_uri)
@@ -50,32 +50,34 @@ class Sent(Struct, frozen=True):
         return urlsafe_b64encode(hashlib.sha256(self.verifier.encode()).digest()).rstrip(b"=").decode()
 
 
-def code_in(returned: str, sent: Sent) -> str:
+def read_code(callback_url: str, request: AuthorizationRequest) -> str:
     """The code in the URL that a person was sent back to. What does not come from who it should is neither acted upon
     nor shown (authorization, "Authorization Response Validation")."""
     try:
-        pairs = parse_qsl(urlsplit(returned).query, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+        pairs = parse_qsl(urlsplit(callback_url).query, keep_blank_values=True, max_num_fields=_MAX_FIELDS)
     except ValueError:
         pairs = []
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise _unfit("something in it twice", "OAuth 2.1, section 3.1")
-    if not hmac.compare_digest(fields.get("state", "").encode(), sent.state.encode()):
-        raise _unfit("not the state that was sent along", "OAuth 2.1, section 7.12")
+        raise _invalid_response("something in it twice", "OAuth 2.1, section 3.1")
+    if not hmac.compare_digest(fields.get("state", "").encode(), request.state.encode()):
+        raise _invalid_response("not the state that was sent along", "OAuth 2.1, section 7.12")
     issuer = fields.get("iss")
-    if issuer is None and sent.advertises_iss:
-        raise _unfit("no issuer in it, which the authorization server says is always there", "RFC 9207, section 2.4")
-    if issuer is not None and issuer != sent.issuer:
-        raise _unfit("the name of another issuer in it", "RFC 9207, section 2.4")
+    if issuer is None and request.advertises_iss:
+        raise _invalid_response(
+            "no issuer in it, which the authorization server says is always there", "RFC 9207, section 2.4"
+        )
+    if issuer is not None and issuer != request.issuer:
+        raise _invalid_response("the name of another issuer in it", "RFC 9207, section 2.4")
     if "error" in fields:
         said = ": ".join(safe_text(fields[name]) for name in ("error", "error_description") if fields.get(name))
-        raise Refused(f"the authorization server answers {said}", hop=_HOP, error=fields["error"], clause="")
+        raise OAuthErrorResponse(f"the authorization server answers {said}", hop=_HOP, error=fields["error"], clause="")
     if not fields.get("code"):
-        raise _unfit("neither a code nor an error in it", "OAuth 2.1, section 4.1.2")
+        raise _invalid_response("neither a code nor an error in it", "OAuth 2.1, section 4.1.2")
     return fields["code"]
 
 
-def _unfit(why: str, clause: str) -> AuthorizationFailed:
+def _invalid_response(why: str, clause: str) -> AuthorizationFailed:
     return AuthorizationFailed(f"what came back from the authorization server has {why}", hop=_HOP, clause=clause)
 
 
@@ -87,7 +89,7 @@ class CodeGrant:
 
     def __init__(
         self,
-        registrar: Registrar,
+        registrar: ClientRegistrar,
         interaction: Interaction,
         *,
         issuers: tuple[str, ...] = (),
@@ -100,44 +102,44 @@ class CodeGrant:
         self._parameters = dict(parameters or {})
         self._assume_pkce = assume_pkce
 
-    async def identity(self, errand: Errand, client_id: str) -> Identity | None:
+    async def identity(self, errand: GrantRequest, client_id: str) -> ClientIdentity | None:
         """Who we are, by an id that was used before."""
         return await self._registrar.known(errand, client_id)
 
-    async def forget(self, errand: Errand) -> None:
+    async def forget(self, errand: GrantRequest) -> None:
         """Registers anew next time."""
         await self._registrar.forget(errand)
 
-    async def obtain(self, errand: Errand) -> tuple[Identity, Answer]:
+    async def obtain(self, errand: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
         """Sends a person to the page. If the authorization server has forgotten us, that is done once more."""
         if not self._assume_pkce:
             require_pkce(errand.found.server)
-        remembered = await self._registrar.remembered(errand)
+        remembered = await self._registrar.load_registration(errand)
         try:
-            return await self._visit(errand, None if remembered is None else remembered.redirect_uri)
-        except Refused as refused:
-            if remembered is None or refused.error not in _FORGOTTEN:
+            return await self._run_flow(errand, None if remembered is None else remembered.redirect_uri)
+        except OAuthErrorResponse as refused:
+            if remembered is None or refused.error not in _UNKNOWN_CLIENT_ERRORS:
                 raise
         await self.forget(errand)
-        return await self._visit(errand, None)
+        return await self._run_flow(errand, None)
 
-    async def _visit(self, errand: Errand, prefer: str | None) -> tuple[Identity, Answer]:
+    async def _run_flow(self, errand: GrantRequest, prefer: str | None) -> tuple[ClientIdentity, TokenResponse]:
         async with self._interaction.waiting(prefer) as waiting:
             identity = await self._registrar.identity(errand, waiting.redirect_uri)
-            sent = Sent.of(errand.found.server, waiting.redirect_uri)
-            there = self._page(errand, identity, sent)
-            await errand.egress.permit(there, hop=_HOP)
+            sent = AuthorizationRequest.of(errand.found.server, waiting.redirect_uri)
+            there = self._authorization_url(errand, identity, sent)
+            await errand.egress.check_page(there, hop=_HOP)
             try:
                 returned = await waiting.visit(there)
             except AuthorizationFailed:
                 if identity.registered:  # nobody comes back from a server that has forgotten who we are
                     await self.forget(errand)
                 raise
-        more = {"code": code_in(returned, sent), "redirect_uri": sent.redirect_uri, "code_verifier": sent.verifier}
-        fields = fields_for(errand, "authorization_code", **more) | {"scope": None}
-        return identity, read_answer(await errand.endpoint.ask(identity, fields), hop="token")
+        more = {"code": read_code(returned, sent), "redirect_uri": sent.redirect_uri, "code_verifier": sent.verifier}
+        fields = token_request_fields(errand, "authorization_code", **more) | {"scope": None}
+        return identity, read_token_response(await errand.endpoint.ask(identity, fields), hop="token")
 
-    def _page(self, errand: Errand, identity: Identity, sent: Sent) -> str:
+    def _authorization_url(self, errand: GrantRequest, identity: ClientIdentity, request: AuthorizationRequest) -> str:
         """The address of the page that the person is sent to."""
         endpoint = errand.found.server.authorization_endpoint
         if endpoint is None:
@@ -147,10 +149,10 @@ class CodeGrant:
             **self._parameters,
             "response_type": "code",
             "client_id": identity.client_id,
-            "redirect_uri": sent.redirect_uri,
-            "code_challenge": sent.challenge,
+            "redirect_uri": request.redirect_uri,
+            "code_challenge": request.challenge,
             "code_challenge_method": "S256",
-            "state": sent.state,
+            "state": request.state,
             "resource": errand.found.resource,
         }
         if errand.scopes:

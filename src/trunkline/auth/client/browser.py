@@ -11,64 +11,64 @@ from os import pathsep
 from threading import Thread
 from typing import Final
 
-from trunkline.auth.ssrf import Refused, target
-from trunkline.config import named_browser, system_program
+from trunkline.auth.ssrf import EgressDenied, parse_target
+from trunkline.config import browser_commands, system_program
 from trunkline.errors import AuthorizationFailed
 
-__all__ = ["checked_page", "open_page"]
+__all__ = ["check_login_url", "open_page"]
 
-_HTTPS: Final = 'security best practices, "OAuth Authorization URL Validation"'
-_PLAIN: Final = re.compile(r"[\w. /\\:+=,@%-]+")  # a command that means the same with a shell and without one
-_PATIENCE: Final = 3.0  # seconds: a program that has not failed by then is taken to show the page
-_LONGEST: Final = 8192  # characters: what some systems take as one argument at most
+_URL_CLAUSE: Final = 'security best practices, "OAuth Authorization URL Validation"'
+_SHELL_NEUTRAL: Final = re.compile(r"[\w. /\\:+=,@%-]+")  # a command that means the same with a shell and without one
+_START_TIMEOUT: Final = 3.0  # seconds: a program that has not failed by then is taken to show the page
+_MAX_URL_CHARS: Final = 8192  # characters: what some systems take as one argument at most
 
 
-def checked_page(url: str) -> str:
+def check_login_url(url: str) -> str:
     """An address that a person may be sent to: by https, or on this machine. Raises `AuthorizationFailed`."""
     try:
-        there = target(url)
-    except Refused as refused:
-        raise _failed(f"the login page has no address that can be opened: {refused}") from None
+        there = parse_target(url)
+    except EgressDenied as refused:
+        raise _failure(f"the login page has no address that can be opened: {refused}") from None
     if there.scheme != "https" and not there.local:
-        raise _failed(f"the login page {there.name} is not to be trusted without https")
-    if len(url) > _LONGEST:
-        raise _failed(f"the address of the login page {there.name} has {len(url)} characters, which is too long")
+        raise _failure(f"the login page {there.name} is not to be trusted without https")
+    if len(url) > _MAX_URL_CHARS:
+        raise _failure(f"the address of the login page {there.name} has {len(url)} characters, which is too long")
     return url
 
 
-def _failed(why: str) -> AuthorizationFailed:
-    return AuthorizationFailed(why, hop="authorization", clause=_HTTPS)
+def _failure(why: str) -> AuthorizationFailed:
+    return AuthorizationFailed(why, hop="authorization", clause=_URL_CLAUSE)
 
 
 async def open_page(url: str) -> str | None:
     """Opens a page; says why not, if it could not. Raises `AuthorizationFailed` for what is not to be opened at all.
 
     The browser is no child to wait for: it may stay open after us."""
-    checked_page(url)
+    check_login_url(url)
     command = browser_command(url)
     if command is None:
         return "no browser was found; the variable BROWSER can name one"
-    return await _started(command)
+    return await _start(command)
 
 
 def browser_command(url: str, named: str | None = None, platform: str = sys.platform) -> list[str] | None:
     """The program that shows a page, and its arguments: what the environment names, or what the system has for it."""
-    for command in (named_browser() if named is None else named).split(pathsep):
+    for command in (browser_commands() if named is None else named).split(pathsep):
         words = command.split()
-        if words and _PLAIN.fullmatch(command) and (program := shutil.which(words[0])):
-            return [program, *_with(words[1:], url)]
+        if words and _SHELL_NEUTRAL.fullmatch(command) and (program := shutil.which(words[0])):
+            return [program, *_insert_url(words[1:], url)]
     if platform == "win32":
         return [system_program("rundll32.exe"), "url.dll,FileProtocolHandler", url]
     program = "/usr/bin/open" if platform == "darwin" else shutil.which("xdg-open")
     return [program, url] if program else None
 
 
-def _with(arguments: Sequence[str], url: str) -> list[str]:
+def _insert_url(arguments: Sequence[str], url: str) -> list[str]:
     """The page's address, where `%s` stands or at the end."""
     return [url if word == "%s" else word for word in arguments] if "%s" in arguments else [*arguments, url]
 
 
-async def _started(command: Sequence[str]) -> str | None:
+async def _start(command: Sequence[str]) -> str | None:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
     try:
@@ -82,7 +82,7 @@ async def _started(command: Sequence[str]) -> str | None:
     except OSError as error:
         return f"{command[0]} cannot be started: {error.strerror or error}"
     Thread(target=_reap, args=(process, loop, ended), name="trunkline-browser", daemon=True).start()
-    done, _ = await asyncio.wait([ended], timeout=_PATIENCE)
+    done, _ = await asyncio.wait([ended], timeout=_START_TIMEOUT)
     if done and (status := ended.result()) != 0:
         return f"{command[0]} ended with status {status}"
     return None
@@ -92,11 +92,11 @@ def _reap(process: "subprocess.Popen[bytes]", loop: asyncio.AbstractEventLoop, e
     """Waits for a process on a thread that keeps nobody from leaving."""
     status = process.wait()
     try:
-        loop.call_soon_threadsafe(_tell, ended, status)
+        loop.call_soon_threadsafe(_set_status, ended, status)
     except RuntimeError:  # the loop has ended before the browser
         return
 
 
-def _tell(ended: "asyncio.Future[int]", status: int) -> None:
+def _set_status(ended: "asyncio.Future[int]", status: int) -> None:
     if not ended.done():
         ended.set_result(status)

@@ -5,19 +5,19 @@ from typing import Final
 
 from msgspec import Struct
 
-from trunkline.auth.challenge import Challenge, parse
+from trunkline.auth.challenge import Challenge, parse_challenges
 from trunkline.auth.urls import safe_text
 from trunkline.errors import AuthorizationFailed
-from trunkline.transports.http.client.credentials import Heard
+from trunkline.transports.http.client.credentials import HttpExchange
 
-__all__ = ["FORBIDDEN", "UNAUTHORIZED", "Demand", "demand_in", "token_in"]
+__all__ = ["FORBIDDEN", "UNAUTHORIZED", "TokenChallenge", "read_challenge", "read_sent_token"]
 
 UNAUTHORIZED: Final = 401
 FORBIDDEN: Final = 403
-_OURS: Final = frozenset({"bearer", "dpop"})
+_SUPPORTED_SCHEMES: Final = frozenset({"bearer", "dpop"})
 
 
-class Demand(Struct, frozen=True):
+class TokenChallenge(Struct, frozen=True):
     """What was said with the request that was turned away."""
 
     status: int
@@ -32,26 +32,26 @@ class Demand(Struct, frozen=True):
         return f"Demand({self.status}, {self.error}, scopes={self.scopes})"
 
 
-def demand_in(heard: Heard) -> Demand | None:
+def read_challenge(response: HttpExchange) -> TokenChallenge | None:
     """What an answer demands; None if it is content with who we are. Raises `AuthorizationFailed` if it wants what is
     not known here."""
-    if heard.status not in {UNAUTHORIZED, FORBIDDEN}:
+    if response.status not in {UNAUTHORIZED, FORBIDDEN}:
         return None
-    said = [value for name, value in heard.headers.items() if name.lower() == "www-authenticate"]
-    challenges = parse(", ".join(said))
-    ours = [one for one in challenges if one.scheme in _OURS]
+    said = [value for name, value in response.headers.items() if name.lower() == "www-authenticate"]
+    challenges = parse_challenges(", ".join(said))
+    ours = [one for one in challenges if one.scheme in _SUPPORTED_SCHEMES]
     params = {name: value for one in reversed(ours) for name, value in one.params.items()}
     error = params.get("error")
-    if heard.status == FORBIDDEN and error != "insufficient_scope":
+    if response.status == FORBIDDEN and error != "insufficient_scope":
         return None
     if challenges and not ours:
         schemes = ", ".join(safe_text(one.scheme) for one in challenges)
         why = f"the server wants {schemes}, which is not OAuth"
         raise AuthorizationFailed(why, hop="server", clause="RFC 6750, section 3")
     words = params.get("error_description") or error
-    return Demand(
-        heard.status,
-        token_in(heard.sent),
+    return TokenChallenge(
+        response.status,
+        read_sent_token(response.sent),
         error,
         Challenge("", params).scopes,
         params.get("resource_metadata"),
@@ -60,6 +60,6 @@ def demand_in(heard: Heard) -> Demand | None:
     )
 
 
-def token_in(sent: Mapping[str, str]) -> str | None:
+def read_sent_token(sent: Mapping[str, str]) -> str | None:
     """The token that went with a request."""
     return sent.get("Authorization", "").partition(" ")[2] or None

@@ -11,18 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-from trunkline.auth.jose import SigningKey, unverified
+from trunkline.auth.jose import SigningKey, decode_unverified
 from trunkline.auth.urls import Origin, origin_of
 from trunkline.errors import AuthorizationFailed
 
-__all__ = ["Prover", "new_key"]
+__all__ = ["Prover", "generate_key"]
 
 _NONCE: Final = "DPoP-Nonce"
 _PREFERRED: Final = ("ES256", "EdDSA", "ES384", "ES512", "PS256", "RS256")
-_LONGEST_NONCE: Final = 1024
+_MAX_NONCE_CHARS: Final = 1024
 
 
-def new_key(algorithms: Sequence[str] | None) -> SigningKey:
+def generate_key(algorithms: Sequence[str] | None) -> SigningKey:
     """A key to bind tokens to, for a server that knows these algorithms; None: it has not said which."""
     for algorithm in _PREFERRED:
         if algorithms is None or algorithm in algorithms:
@@ -62,12 +62,12 @@ class Prover:
     def heard(self, url: str, headers: Mapping[str, str]) -> None:
         """Takes note of the nonce in an answer."""
         nonce, origin = headers.get(_NONCE), origin_of(url)
-        if nonce and origin is not None and len(nonce) <= _LONGEST_NONCE:
+        if nonce and origin is not None and len(nonce) <= _MAX_NONCE_CHARS:
             self._nonces[origin] = nonce
 
-    def betters(self, proof: str | None, url: str) -> bool:
+    def has_newer_nonce(self, proof: str | None, url: str) -> bool:
         """Whether a proof that was sent has another nonce than one would have now."""
         origin = origin_of(url)
         if proof is None or origin is None or origin not in self._nonces:
             return False
-        return unverified(proof).claims.get("nonce") != self._nonces[origin]
+        return decode_unverified(proof).claims.get("nonce") != self._nonces[origin]

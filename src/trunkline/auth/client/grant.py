@@ -5,21 +5,21 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from trunkline.auth.client.token_endpoint import Identity, TokenEndpoint
+from trunkline.auth.client.token_endpoint import ClientIdentity, TokenEndpoint
 from trunkline.auth.client.token_store import TokenStore
-from trunkline.auth.client.tokens import Answer
-from trunkline.auth.discovery import Found
+from trunkline.auth.client.tokens import TokenResponse
+from trunkline.auth.discovery import DiscoveryResult
 from trunkline.auth.fetch import Egress
 from trunkline.errors import AuthorizationFailed
 
-__all__ = ["Binding", "Errand", "Grant", "fields_for"]
+__all__ = ["Grant", "GrantRequest", "IssuerBinding", "token_request_fields"]
 
 
-class Errand(Struct, frozen=True):
+class GrantRequest(Struct, frozen=True):
     """What it takes to get a token: for which server, from whom, for what."""
 
     server: str  # the MCP server's address
-    found: Found
+    found: DiscoveryResult
     scopes: tuple[str, ...]
     endpoint: TokenEndpoint
     egress: Egress
@@ -45,27 +45,27 @@ class Grant(Protocol):
         """The authorization servers that are preferred, if a server has several."""
         ...
 
-    async def obtain(self, errand: Errand) -> tuple[Identity, Answer]:
+    async def obtain(self, errand: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
         """A token, and who it was issued to. Raises `AuthorizationFailed`."""
         ...
 
-    async def identity(self, errand: Errand, client_id: str) -> Identity | None:
+    async def identity(self, errand: GrantRequest, client_id: str) -> ClientIdentity | None:
         """Who we are to this authorization server, if a token was issued to us under that id; None if that has been
         forgotten."""
         ...
 
-    async def forget(self, errand: Errand) -> None:
+    async def forget(self, errand: GrantRequest) -> None:
         """The authorization server does not know us any more by what we have registered."""
         ...
 
 
-def fields_for(errand: Errand, grant_type: str, **more: str | None) -> dict[str, str | None]:
+def token_request_fields(request: GrantRequest, grant_type: str, **more: str | None) -> dict[str, str | None]:
     """What every request for a token says."""
-    scope = " ".join(errand.scopes) or None
-    return {"grant_type": grant_type, "resource": errand.found.resource, "scope": scope, **more}
+    scope = " ".join(request.scopes) or None
+    return {"grant_type": grant_type, "resource": request.found.resource, "scope": scope, **more}
 
 
-class Binding:
+class IssuerBinding:
     """Credentials that were given by our caller belong to one authorization server: the one that is named, or the one
     that they were first used with (authorization, "Authorization Server Binding")."""
 
@@ -73,15 +73,15 @@ class Binding:
         self._client_id = client_id
         self._issuer = issuer
 
-    async def check(self, errand: Errand) -> None:
+    async def check(self, request: GrantRequest) -> None:
         """Raises `AuthorizationFailed` if the server has another authorization server now, or another server has."""
-        key = f"issuer of {self._client_id} for {errand.server}"
-        kept = ((await errand.store.get(key)) or b"").decode()
-        issuer, found = self._issuer or kept, errand.found.server.issuer
+        key = f"issuer of {self._client_id} for {request.server}"
+        kept = ((await request.store.get(key)) or b"").decode()
+        issuer, found = self._issuer or kept, request.found.server.issuer
         if not issuer or issuer == found:
             self._issuer = found
             if not kept:
-                await errand.store.put(key, found.encode())
+                await request.store.put(key, found.encode())
         else:
             why = f"the client id {self._client_id!r} is for {issuer!r}, and the server now uses {found!r}"
             clause = "authorization, Authorization Server Binding"

@@ -9,15 +9,15 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Self, TypedDict, Unpack, cast
 
-from trunkline.auth.client.grant import Binding, Errand, fields_for
-from trunkline.auth.client.provider import Account
-from trunkline.auth.client.token_endpoint import Identity, TokenEndpoint, method_for
+from trunkline.auth.client.grant import GrantRequest, IssuerBinding, token_request_fields
+from trunkline.auth.client.provider import OAuthAuthorizer
+from trunkline.auth.client.token_endpoint import ClientIdentity, TokenEndpoint, choose_auth_method
 from trunkline.auth.client.token_store import MemoryTokens, TokenStore
-from trunkline.auth.client.tokens import Answer, read_answer
-from trunkline.auth.discovery import find_server
+from trunkline.auth.client.tokens import TokenResponse, read_token_response
+from trunkline.auth.discovery import find_authorization_server
 from trunkline.auth.jose import SigningKey
 from trunkline.auth.metadata import ServerMetadata
-from trunkline.auth.urls import secured
+from trunkline.auth.urls import require_secure_url
 from trunkline.config import Settings
 from trunkline.errors import AuthorizationFailed, ConfigError, TrunklineError
 
@@ -28,7 +28,7 @@ _EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
 _ID_JAG: Final = "urn:ietf:params:oauth:token-type:id-jag"
 _ID_TOKEN: Final = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105 - the name of a type
 
-Said = str | PathLike[str] | Callable[[str], str | Awaitable[str]] | Callable[[], str | Awaitable[str]]
+AssertionSource = str | PathLike[str] | Callable[[str], str | Awaitable[str]] | Callable[[], str | Awaitable[str]]
 """A token of somebody else's: itself, the file that it is in, or a function that gives it."""
 
 
@@ -42,7 +42,7 @@ class ProgramOptions(TypedDict, total=False):
     now: Callable[[], float]  # seconds since the epoch
 
 
-class _Program(Account):
+class _MachineGrant(OAuthAuthorizer):
     """A program with an id that the authorization server knows."""
 
     person = False
@@ -71,7 +71,7 @@ class _Program(Account):
         self._client_id = client_id
         self._secret = secret
         self._key = key
-        self._binding = Binding(client_id, issuer)
+        self._binding = IssuerBinding(client_id, issuer)
 
     @property
     def name(self) -> str:
@@ -81,29 +81,31 @@ class _Program(Account):
     def _grant(self, settings: Settings) -> Self:  # noqa: ARG002 - nobody has to be asked
         return self
 
-    async def identity(self, errand: Errand, client_id: str) -> Identity | None:
+    async def identity(self, errand: GrantRequest, client_id: str) -> ClientIdentity | None:
         """Who we are."""
         return await self._identity(errand) if client_id == self._client_id else None
 
-    async def forget(self, errand: Errand) -> None:
+    async def forget(self, errand: GrantRequest) -> None:
         """There is nothing that we could register again."""
 
     @abstractmethod
-    async def obtain(self, errand: Errand) -> tuple[Identity, Answer]:
+    async def obtain(self, errand: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
         """A token, by the program's own way to get one."""
 
-    async def _identity(self, errand: Errand) -> Identity:
-        await self._binding.check(errand)
-        method = method_for(errand.found.server, secret=self._secret is not None, key=self._key is not None)
-        return Identity(self._client_id, method, self._secret, self._key)
+    async def _identity(self, request: GrantRequest) -> ClientIdentity:
+        await self._binding.check(request)
+        method = choose_auth_method(request.found.server, secret=self._secret is not None, key=self._key is not None)
+        return ClientIdentity(self._client_id, method, self._secret, self._key)
 
-    async def _asked(self, errand: Errand, grant_type: str, **more: str | None) -> tuple[Identity, Answer]:
-        identity = await self._identity(errand)
-        body = await errand.endpoint.ask(identity, fields_for(errand, grant_type, **more))
-        return identity, read_answer(body, hop="token")
+    async def _request_token(
+        self, request: GrantRequest, grant_type: str, **more: str | None
+    ) -> tuple[ClientIdentity, TokenResponse]:
+        identity = await self._identity(request)
+        body = await request.endpoint.ask(identity, token_request_fields(request, grant_type, **more))
+        return identity, read_token_response(body, hop="token")
 
 
-class ClientCredentials(_Program):
+class ClientCredentials(_MachineGrant):
     """A program that is somebody itself: `Client(url, auth=ClientCredentials("id", secret="…"))`."""
 
     def __init__(
@@ -119,17 +121,17 @@ class ClientCredentials(_Program):
             raise ConfigError("client credentials are an id and a secret, or an id and a key")
         super().__init__(client_id, secret=secret, key=key, **options)
 
-    async def obtain(self, errand: Errand) -> tuple[Identity, Answer]:
+    async def obtain(self, errand: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
         """Asks for a token in its own name."""
-        return await self._asked(errand, "client_credentials")
+        return await self._request_token(errand, "client_credentials")
 
 
-class WorkloadIdentity(_Program):
+class WorkloadIdentity(_MachineGrant):
     """A program whose platform says who it is, by a signed assertion (RFC 7523)."""
 
     def __init__(
         self,
-        assertion: Said,
+        assertion: AssertionSource,
         *,
         client_id: str = "",
         secret: str | None = None,
@@ -141,13 +143,13 @@ class WorkloadIdentity(_Program):
         super().__init__(client_id, secret=secret, key=key, **options)
         self._assertion = assertion
 
-    async def obtain(self, errand: Errand) -> tuple[Identity, Answer]:
+    async def obtain(self, errand: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
         """Shows the assertion."""
-        assertion = await _said(self._assertion, errand.found.server.issuer)
-        return await self._asked(errand, _JWT_BEARER, assertion=assertion)
+        assertion = await _read_assertion(self._assertion, errand.found.server.issuer)
+        return await self._request_token(errand, _JWT_BEARER, assertion=assertion)
 
 
-class EnterpriseManaged(_Program):
+class EnterpriseManaged(_MachineGrant):
     """A person whose company decides which servers they may use: what proves who they are to their own login is
     exchanged there for a grant, and that for a token (the extension `enterprise-managed-authorization`)."""
 
@@ -155,7 +157,7 @@ class EnterpriseManaged(_Program):
         self,
         client_id: str,
         *,
-        id_token: Said,
+        id_token: AssertionSource,
         idp: str | None = None,
         idp_token_endpoint: str | None = None,
         idp_client_id: str = "",
@@ -178,35 +180,37 @@ class EnterpriseManaged(_Program):
         self._idp_client_id = idp_client_id
         self._idp_client_secret = idp_client_secret
 
-    async def obtain(self, errand: Errand) -> tuple[Identity, Answer]:
+    async def obtain(self, errand: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
         """Exchanges twice."""
-        return await self._asked(errand, _JWT_BEARER, assertion=await self._exchanged(errand))
+        return await self._request_token(errand, _JWT_BEARER, assertion=await self._exchange_id_token(errand))
 
-    async def _exchanged(self, errand: Errand) -> str:
+    async def _exchange_id_token(self, request: GrantRequest) -> str:
         """The grant, for the assertion."""
-        idp = await self._login(errand)
-        endpoint = TokenEndpoint(errand.egress, idp, None, errand.now)
-        method = method_for(idp, secret=self._idp_client_secret is not None)
-        identity = Identity(self._idp_client_id, method, self._idp_client_secret)
-        fields = fields_for(
-            errand,
+        idp = await self._find_idp(request)
+        endpoint = TokenEndpoint(request.egress, idp, None, request.now)
+        method = choose_auth_method(idp, secret=self._idp_client_secret is not None)
+        identity = ClientIdentity(self._idp_client_id, method, self._idp_client_secret)
+        fields = token_request_fields(
+            request,
             _EXCHANGE,
             requested_token_type=_ID_JAG,
-            audience=errand.found.server.issuer,
-            subject_token=await _said(self._id_token, errand.found.server.issuer),
+            audience=request.found.server.issuer,
+            subject_token=await _read_assertion(self._id_token, request.found.server.issuer),
             subject_token_type=self._id_token_type,
         )
         body = await endpoint.ask(identity, fields)
-        return read_answer(body, hop="token", kinds={"n_a": "N_A"}).access
+        return read_token_response(body, hop="token", kinds={"n_a": "N_A"}).access
 
-    async def _login(self, errand: Errand) -> ServerMetadata:
+    async def _find_idp(self, request: GrantRequest) -> ServerMetadata:
         if self._idp_token_endpoint is None:
-            return await find_server(errand.egress, cast("str", self._idp))
-        url = secured(self._idp_token_endpoint, "idp_token_endpoint", hop="token", clause="RFC 6749, section 3.2")
+            return await find_authorization_server(request.egress, cast("str", self._idp))
+        url = require_secure_url(
+            self._idp_token_endpoint, "idp_token_endpoint", hop="token", clause="RFC 6749, section 3.2"
+        )
         return ServerMetadata(issuer=self._idp or url, token_endpoint=url)
 
 
-async def _said(source: Said, audience: str) -> str:
+async def _read_assertion(source: AssertionSource, audience: str) -> str:
     """A token of somebody else's, as it is now."""
     try:
         if isinstance(source, str):

@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol, TypeVar
 
-from trunkline.auth.client.browser import checked_page
+from trunkline.auth.client.browser import check_login_url
 from trunkline.config import Settings
 from trunkline.errors import AuthorizationFailed
 
-__all__ = ["Interaction", "Redirected", "Waiting", "in_time", "say"]
+__all__ = ["Interaction", "Redirected", "Waiting", "print_to_user", "wait_for_user"]
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class Redirected:
     ) -> None:
         self.redirect_uri = redirect_uri
         self._function = function
-        self._limit = (settings or Settings()).person_timeout
+        self._timeout = (settings or Settings()).person_timeout
 
     @asynccontextmanager
     async def waiting(self, prefer: str | None = None) -> AsyncGenerator[Waiting]:  # noqa: ARG002 - the seam's
@@ -54,10 +54,10 @@ class Redirected:
 
     async def visit(self, url: str) -> str:
         """What the function gives."""
-        return await in_time(self._function(checked_page(url)), self._limit)
+        return await wait_for_user(self._function(check_login_url(url)), self._timeout)
 
 
-async def in_time(visit: Awaitable[T], limit: float | None) -> T:
+async def wait_for_user(visit: Awaitable[T], limit: float | None) -> T:
     """What a person does, if it is done in time. Raises `AuthorizationFailed`."""
     waited = asyncio.timeout(limit)
     try:
@@ -71,7 +71,7 @@ async def in_time(visit: Awaitable[T], limit: float | None) -> T:
         ) from None
 
 
-def say(text: str) -> None:
+def print_to_user(text: str) -> None:
     """Tells the person something, where it is in nobody's way: standard output may be the line to a peer."""
     if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison] - a program without a console has none
         sys.stderr.write(f"{text}\n")

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from trunkline.auth.client.authorization_code import CodeGrant
 from trunkline.auth.client.interaction import Interaction
-from trunkline.auth.client.provider import Account
-from trunkline.auth.client.registration import Registrar
+from trunkline.auth.client.provider import OAuthAuthorizer
+from trunkline.auth.client.registration import ClientRegistrar
 from trunkline.auth.client.token_store import FileTokens, TokenStore
 from trunkline.auth.jose import SigningKey
 from trunkline.config import Settings
@@ -14,7 +14,7 @@ from trunkline.config import Settings
 __all__ = ["OAuth"]
 
 
-class OAuth(Account):
+class OAuth(OAuthAuthorizer):
     """Logs in where a server wants it: `Client(url, auth=OAuth())`. A browser is opened once; the tokens are kept."""
 
     def __init__(
@@ -43,7 +43,7 @@ class OAuth(Account):
         Cognito do not, though they support it.
         """
         super().__init__(scopes=scopes, store=store or FileTokens(), dpop=dpop, now=now)
-        self._registrar = Registrar(
+        self._registrar = ClientRegistrar(
             client_id=client_id,
             secret=client_secret,
             key=client_key,
@@ -59,14 +59,14 @@ class OAuth(Account):
     def _grant(self, settings: Settings) -> CodeGrant:
         return CodeGrant(
             self._registrar,
-            self._interaction or _browser(settings),
+            self._interaction or _default_interaction(settings),
             issuers=self._issuers,
             parameters=self._parameters,
             assume_pkce=self._assume_pkce,
         )
 
 
-def _browser(settings: Settings) -> Interaction:
+def _default_interaction(settings: Settings) -> Interaction:
     from trunkline.auth.client.loopback import LoopbackBrowser
 
     return LoopbackBrowser(settings=settings)

@@ -6,16 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
 from trunkline.auth.client.grant import Grant
-from trunkline.auth.client.token_provider import Engine
+from trunkline.auth.client.token_provider import TokenProvider
 from trunkline.auth.client.token_store import TokenStore
 from trunkline.auth.fetch import Egress
-from trunkline.auth.ssrf import Reach
+from trunkline.auth.ssrf import EgressPolicy
 from trunkline.config import Settings
 
-__all__ = ["Account"]
+__all__ = ["OAuthAuthorizer"]
 
 
-class Account(ABC):
+class OAuthAuthorizer(ABC):
     """A way to be somebody to servers. May be used for any number of them."""
 
     def __init__(
@@ -31,13 +31,13 @@ class Account(ABC):
         self._dpop = dpop
         self._now = now
 
-    def credentials(self, url: str, *, settings: Settings, tls: ssl.SSLContext | None = None) -> Engine:
+    def credentials(self, url: str, *, settings: Settings, tls: ssl.SSLContext | None = None) -> TokenProvider:
         """Who proves to the server at an address who we are."""
-        return Engine(
+        return TokenProvider(
             url,
             self._grant(settings),
             store=self._store,
-            egress=Egress(Reach.around(url, settings), settings=settings, tls=tls),
+            egress=Egress(EgressPolicy.around(url, settings), settings=settings, tls=tls),
             scopes=self._scopes,
             dpop=self._dpop,
             now=self._now,

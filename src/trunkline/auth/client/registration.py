@@ -6,18 +6,18 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from trunkline.auth.client.grant import Binding, Errand
-from trunkline.auth.client.token_endpoint import Identity, method_for, refusal
+from trunkline.auth.client.grant import GrantRequest, IssuerBinding
+from trunkline.auth.client.token_endpoint import ClientIdentity, choose_auth_method, error_from_response
 from trunkline.auth.jose import SigningKey
 from trunkline.auth.metadata import ServerMetadata
 from trunkline.auth.urls import is_loopback
 from trunkline.errors import AuthorizationFailed, ConfigError
 from trunkline.wire import codec
 
-__all__ = ["Registrar", "Registration"]
+__all__ = ["ClientRegistrar", "Registration"]
 
 _HOP: Final = "registration"
-_MADE: Final = frozenset({200, 201})
+_SUCCESS_STATUSES: Final = frozenset({200, 201})
 _KNOWN_METHODS: Final = ("none", "client_secret_basic", "client_secret_post")
 
 
@@ -34,7 +34,7 @@ class Registration(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"Registration({self.client_id!r}, {self.method})"
 
 
-class _Registered(Struct):
+class _RegistrationResponse(Struct):
     client_id: str = ""
     client_secret: str | None = None
     client_secret_expires_at: float | None = None
@@ -44,11 +44,11 @@ class _Registered(Struct):
         return f"_Registered({self.client_id!r})"
 
 
-_read_registered: Final = codec.json_decoder(_Registered)
-_read_kept: Final = codec.json_decoder(Registration)
+_decode_response: Final = codec.json_decoder(_RegistrationResponse)
+_decode_registration: Final = codec.json_decoder(Registration)
 
 
-class Registrar:
+class ClientRegistrar:
     """Knows who we are, or finds a way to become somebody."""
 
     def __init__(
@@ -69,86 +69,86 @@ class Registrar:
         self.client_id = client_id
         self._secret = secret
         self._key = key
-        self._binding = None if client_id is None else Binding(client_id, issuer)
+        self._binding = None if client_id is None else IssuerBinding(client_id, issuer)
         self._document = document
         self._name = name
 
-    async def remembered(self, errand: Errand) -> Registration | None:
+    async def load_registration(self, request: GrantRequest) -> Registration | None:
         """What we have registered with this authorization server, if that still holds."""
         try:
-            data = await errand.store.get(_key(errand))
-            kept = None if data is None else _read_kept(data)
+            data = await request.store.get(_store_key(request))
+            kept = None if data is None else _decode_registration(data)
         except (codec.DecodeError, RecursionError):
             return None
-        return kept if kept is not None and not 0 < kept.expires <= errand.now() else None
+        return kept if kept is not None and not 0 < kept.expires <= request.now() else None
 
-    async def known(self, errand: Errand, client_id: str) -> Identity | None:
+    async def known(self, request: GrantRequest, client_id: str) -> ClientIdentity | None:
         """Who we are, if that is under this id."""
-        if self._fixed(errand.found.server) == client_id:
-            return await self._given(errand)
-        kept = await self.remembered(errand)
-        return _identity(kept) if kept is not None and kept.client_id == client_id else None
+        if self._preset_client_id(request.found.server) == client_id:
+            return await self._preset_identity(request)
+        kept = await self.load_registration(request)
+        return _identity_from(kept) if kept is not None and kept.client_id == client_id else None
 
-    async def identity(self, errand: Errand, redirect_uri: str) -> Identity:
+    async def identity(self, request: GrantRequest, redirect_uri: str) -> ClientIdentity:
         """Who we are; in the order that the specification wants. Raises `AuthorizationFailed`."""
-        server = errand.found.server
-        if self._fixed(server) is not None:
-            return await self._given(errand)
-        kept = await self.remembered(errand)
+        server = request.found.server
+        if self._preset_client_id(server) is not None:
+            return await self._preset_identity(request)
+        kept = await self.load_registration(request)
         if kept is not None and kept.redirect_uri == redirect_uri:
-            return _identity(kept)
+            return _identity_from(kept)
         if server.registration_endpoint is None:
             why = f"{server.issuer!r} lets nobody register by themselves; register there and pass client_id="
             raise AuthorizationFailed(why, hop=_HOP, clause="authorization, Client Registration")
-        return _identity(await self._register(errand, server.registration_endpoint, redirect_uri))
+        return _identity_from(await self._register(request, server.registration_endpoint, redirect_uri))
 
-    async def forget(self, errand: Errand) -> None:
+    async def forget(self, request: GrantRequest) -> None:
         """What we have registered is of no use any more."""
-        await errand.store.put(_key(errand), None)
+        await request.store.put(_store_key(request), None)
 
-    def _fixed(self, server: ServerMetadata) -> str | None:
+    def _preset_client_id(self, server: ServerMetadata) -> str | None:
         """The id that we have without registering."""
         return self.client_id or (self._document if server.client_id_metadata_document_supported else None)
 
-    async def _given(self, errand: Errand) -> Identity:
+    async def _preset_identity(self, request: GrantRequest) -> ClientIdentity:
         if self.client_id is None or self._binding is None:
-            method = method_for(errand.found.server, secret=False, key=self._key is not None)
-            return Identity(self._document or "", method, key=self._key)
-        await self._binding.check(errand)
-        method = method_for(errand.found.server, secret=self._secret is not None, key=self._key is not None)
-        return Identity(self.client_id, method, self._secret, self._key)
+            method = choose_auth_method(request.found.server, secret=False, key=self._key is not None)
+            return ClientIdentity(self._document or "", method, key=self._key)
+        await self._binding.check(request)
+        method = choose_auth_method(request.found.server, secret=self._secret is not None, key=self._key is not None)
+        return ClientIdentity(self.client_id, method, self._secret, self._key)
 
-    async def _register(self, errand: Errand, url: str, redirect_uri: str) -> Registration:
-        wanted = _wanted_method(errand.found.server)
+    async def _register(self, errand: GrantRequest, url: str, redirect_uri: str) -> Registration:
+        wanted = _preferred_method(errand.found.server)
         request: dict[str, Any] = {
             "client_name": self._name,
             "redirect_uris": [redirect_uri],
             "grant_types": ["authorization_code", "refresh_token"],
             "response_types": ["code"],
             "token_endpoint_auth_method": wanted,
-            "application_type": _application(redirect_uri),
+            "application_type": _application_type(redirect_uri),
         }
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         answer = await errand.egress.post(url, codec.to_json(request), hop=_HOP, headers=headers)
-        if answer.status not in _MADE:
+        if answer.status not in _SUCCESS_STATUSES:
             what = f"registering with {errand.found.server.issuer!r}, since no client_id= was given,"
-            raise refusal(answer, what, _HOP)
-        made = _registered(answer.body, errand.found.server, redirect_uri)
-        await errand.store.put(_key(errand), codec.to_json(made))
+            raise error_from_response(answer, what, _HOP)
+        made = _read_registration(answer.body, errand.found.server, redirect_uri)
+        await errand.store.put(_store_key(errand), codec.to_json(made))
         return made
 
 
-def _registered(body: bytes, server: ServerMetadata, redirect_uri: str) -> Registration:
+def _read_registration(body: bytes, server: ServerMetadata, redirect_uri: str) -> Registration:
     try:
-        answer = _read_registered(body)
+        answer = _decode_response(body)
     except (codec.DecodeError, RecursionError):
-        answer = _Registered()
+        answer = _RegistrationResponse()
     if not answer.client_id:
         clause = "RFC 7591, section 3.2.1"
         raise AuthorizationFailed("the answer to a registration has no client id in it", hop=_HOP, clause=clause)
     method, secret = answer.token_endpoint_auth_method, answer.client_secret
     if method not in _KNOWN_METHODS or (method != "none" and secret is None):
-        method = method_for(server, secret=secret is not None)
+        method = choose_auth_method(server, secret=secret is not None)
     return Registration(
         client_id=answer.client_id,
         redirect_uri=redirect_uri,
@@ -158,22 +158,22 @@ def _registered(body: bytes, server: ServerMetadata, redirect_uri: str) -> Regis
     )
 
 
-def _wanted_method(server: ServerMetadata) -> str:
+def _preferred_method(server: ServerMetadata) -> str:
     """How we would prove who we are: a program on somebody's machine can keep no secret, and wants none."""
     known = server.token_endpoint_auth_methods_supported
     return next((method for method in _KNOWN_METHODS if known and method in known), "client_secret_basic")
 
 
-def _application(redirect_uri: str) -> str:
+def _application_type(redirect_uri: str) -> str:
     """Whether people are sent back to a program on their machine or to a page on the web."""
     parts = urlsplit(redirect_uri)
     on_the_web = parts.scheme in {"http", "https"} and not is_loopback(parts.hostname or "")
     return "web" if on_the_web else "native"
 
 
-def _identity(kept: Registration) -> Identity:
-    return Identity(kept.client_id, kept.method, kept.secret, registered=True)
+def _identity_from(registration: Registration) -> ClientIdentity:
+    return ClientIdentity(registration.client_id, registration.method, registration.secret, registered=True)
 
 
-def _key(errand: Errand) -> str:
-    return f"client of {errand.found.server.issuer}"
+def _store_key(request: GrantRequest) -> str:
+    return f"client of {request.found.server.issuer}"

@@ -6,15 +6,15 @@ from typing import Any
 
 from trunkline.errors import TrunklineError, again
 
-__all__ = ["Flight"]
+__all__ = ["SingleFlight"]
 
 
-class _Trip:
+class _SharedRun:
     """One piece of work, and how many wait for it."""
 
     def __init__(self, work: Coroutine[Any, Any, None]) -> None:
         self.task = asyncio.get_running_loop().create_task(work)
-        self.joined = 0
+        self.waiters = 0
 
     @property
     def open(self) -> bool:
@@ -23,27 +23,27 @@ class _Trip:
         return here and not self.task.done() and not self.task.cancelling()
 
 
-class Flight:
+class SingleFlight:
     """One piece of work at a time. Whoever comes while it is under way joins it; whoever leaves takes nothing along,
     except the last."""
 
     def __init__(self) -> None:
-        self._trip: _Trip | None = None
+        self._current: _SharedRun | None = None
 
     async def join(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Has the work done, or waits for what is under way. Raises what it raises."""
-        trip = self._trip
+        trip = self._current
         if trip is None or not trip.open:
-            trip = self._trip = _Trip(work())
-        trip.joined += 1
+            trip = self._current = _SharedRun(work())
+        trip.waiters += 1
         try:
             await asyncio.shield(trip.task)
         except asyncio.CancelledError:
-            if trip.joined == 1 and not trip.task.done():  # nobody else waits for it
+            if trip.waiters == 1 and not trip.task.done():  # nobody else waits for it
                 trip.task.cancel()
                 await asyncio.wait([trip.task])
             raise
         except TrunklineError as error:
             raise again(error) from error.__cause__
         finally:
-            trip.joined -= 1
+            trip.waiters -= 1

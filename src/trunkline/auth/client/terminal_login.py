@@ -9,15 +9,17 @@ from contextlib import asynccontextmanager, suppress
 from threading import Thread
 from typing import Final
 
-from trunkline.auth.client.browser import checked_page
-from trunkline.auth.client.interaction import Waiting, in_time, say
+from trunkline.auth.client.browser import check_login_url
+from trunkline.auth.client.interaction import Waiting, print_to_user, wait_for_user
 from trunkline.config import Settings
 from trunkline.errors import AuthorizationFailed
 
 __all__ = ["Headless"]
 
-_ANY: Final = "http://127.0.0.1:33420/callback"  # nobody need be there: the browser shows the address it was sent to
-_PAGE: Final = """To log in, open this page in any browser:
+_DEFAULT_REDIRECT_URI: Final = (
+    "http://127.0.0.1:33420/callback"  # nobody need be there: the browser shows the address it was sent to
+)
+_PROMPT: Final = """To log in, open this page in any browser:
 
     {url}
 
@@ -31,14 +33,14 @@ class Headless:
     def __init__(
         self,
         *,
-        redirect_uri: str = _ANY,
+        redirect_uri: str = _DEFAULT_REDIRECT_URI,
         read: Callable[[], str] | None = None,
         settings: Settings | None = None,
     ) -> None:
         """`read` gives one line, and nothing at the end of them; it runs on a thread of its own."""
         self.redirect_uri = redirect_uri
-        self._read = read or _from_terminal
-        self._limit = (settings or Settings()).person_timeout
+        self._read = read or _read_terminal
+        self._timeout = (settings or Settings()).person_timeout
 
     @asynccontextmanager
     async def waiting(self, prefer: str | None = None) -> AsyncGenerator[Waiting]:  # noqa: ARG002 - the seam's
@@ -47,38 +49,38 @@ class Headless:
 
     async def visit(self, url: str) -> str:
         """Shows where to go, and asks where that led, until the answer can be true."""
-        say(_PAGE.format(url=checked_page(url), back=self.redirect_uri))
-        return await in_time(self._pasted(), self._limit)
+        print_to_user(_PROMPT.format(url=check_login_url(url), back=self.redirect_uri))
+        return await wait_for_user(self._read_callback_url(), self._timeout)
 
-    async def _pasted(self) -> str:
+    async def _read_callback_url(self) -> str:
         while True:
-            line = await _on_a_thread(self._read)
+            line = await _read_on_thread(self._read)
             if not line:
                 raise AuthorizationFailed("nobody said where the login page led to", hop="authorization")
             if line.strip().startswith(f"{self.redirect_uri}?"):
                 return line.strip()
-            say(f"That does not begin with {self.redirect_uri}? - please paste the whole address:")
+            print_to_user(f"That does not begin with {self.redirect_uri}? - please paste the whole address:")
 
 
-async def _on_a_thread(read: Callable[[], str]) -> str:
+async def _read_on_thread(read: Callable[[], str]) -> str:
     """A line, read on a thread that keeps nobody from leaving."""
     loop = asyncio.get_running_loop()
     line: Future[str] = loop.create_future()
-    Thread(target=_reading, args=(read, loop, line), name="trunkline-login", daemon=True).start()
+    Thread(target=_read_and_deliver, args=(read, loop, line), name="trunkline-login", daemon=True).start()
     return await line
 
 
-def _reading(read: Callable[[], str], loop: AbstractEventLoop, line: "Future[str]") -> None:
+def _read_and_deliver(read: Callable[[], str], loop: AbstractEventLoop, line: "Future[str]") -> None:
     text, error = "", None
     try:
         text = read()
     except Exception as raised:  # noqa: BLE001 - raised where somebody waits for it
         error = raised
     with suppress(RuntimeError):  # the loop has ended meanwhile
-        loop.call_soon_threadsafe(_hand_over, line, text, error)
+        loop.call_soon_threadsafe(_deliver, line, text, error)
 
 
-def _hand_over(line: "Future[str]", text: str, error: Exception | None) -> None:
+def _deliver(line: "Future[str]", text: str, error: Exception | None) -> None:
     if line.done():
         return
     if error is None:
@@ -87,7 +89,7 @@ def _hand_over(line: "Future[str]", text: str, error: Exception | None) -> None:
         line.set_exception(error)
 
 
-def _from_terminal() -> str:
+def _read_terminal() -> str:
     """A line from the terminal itself: standard input may be the line to a peer."""
     name = "CONIN$" if sys.platform == "win32" else "/dev/tty"
     try:

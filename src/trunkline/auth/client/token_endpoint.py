@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from msgspec import Struct
 
 from trunkline.auth import fetch
-from trunkline.auth.basic import basic
+from trunkline.auth.basic import basic_auth_header
 from trunkline.auth.client.dpop import Prover
 from trunkline.auth.fetch import Egress
 from trunkline.auth.jose import SigningKey
@@ -17,17 +17,17 @@ from trunkline.auth.urls import safe_text
 from trunkline.errors import AuthorizationFailed
 from trunkline.wire import codec
 
-__all__ = ["Identity", "Refused", "TokenEndpoint", "method_for", "refusal"]
+__all__ = ["ClientIdentity", "OAuthErrorResponse", "TokenEndpoint", "choose_auth_method", "error_from_response"]
 
 _FORM: Final = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
-_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+_ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 _ASSERTION_LIFE: Final = 300  # seconds
 _OK: Final = 200
 _SERVER_FAILED: Final = 500
 _TOO_MANY: Final = 429
 
 
-class Identity(Struct, frozen=True):
+class ClientIdentity(Struct, frozen=True):
     """Who we are to an authorization server, and how that is proved."""
 
     client_id: str
@@ -40,7 +40,7 @@ class Identity(Struct, frozen=True):
         return f"Identity({self.client_id!r}, {self.method})"
 
 
-class Refused(AuthorizationFailed):
+class OAuthErrorResponse(AuthorizationFailed):
     """An authorization server refuses, and says why with a stable word such as `invalid_grant`."""
 
     def __init__(self, message: str, *, hop: str, error: str, clause: str = "RFC 6749, section 5.2") -> None:
@@ -48,28 +48,28 @@ class Refused(AuthorizationFailed):
         self.error = error
 
 
-class _Error(Struct):
+class _ErrorBody(Struct):
     error: str = ""
     error_description: str | None = None
 
 
-_read_error: Final = codec.json_decoder(_Error)
+_decode_error: Final = codec.json_decoder(_ErrorBody)
 
 
-def refusal(answer: fetch.Answer, what: str, hop: str) -> AuthorizationFailed:
+def error_from_response(response: fetch.FetchResponse, what: str, hop: str) -> AuthorizationFailed:
     """What an answer that is none means."""
     try:
-        told = _read_error(answer.body)
+        told = _decode_error(response.body)
     except (codec.DecodeError, RecursionError):
-        told = _Error()
+        told = _ErrorBody()
     words = ": ".join(safe_text(word) for word in (told.error, told.error_description) if word)
-    said = f"{what} was refused: {words}" if words else f"{what} was refused with HTTP {answer.status}"
-    if answer.status >= _SERVER_FAILED or answer.status == _TOO_MANY:
-        return AuthorizationFailed(f"{what} failed with HTTP {answer.status}; try later", hop=hop, passing=True)
-    return Refused(said, hop=hop, error=told.error)
+    said = f"{what} was refused: {words}" if words else f"{what} was refused with HTTP {response.status}"
+    if response.status >= _SERVER_FAILED or response.status == _TOO_MANY:
+        return AuthorizationFailed(f"{what} failed with HTTP {response.status}; try later", hop=hop, passing=True)
+    return OAuthErrorResponse(said, hop=hop, error=told.error)
 
 
-def method_for(metadata: ServerMetadata, *, secret: bool, key: bool = False) -> str:
+def choose_auth_method(metadata: ServerMetadata, *, secret: bool, key: bool = False) -> str:
     """How a client with a secret, a key or neither proves at a token endpoint who it is."""
     if key:
         return "private_key_jwt"
@@ -91,28 +91,32 @@ class TokenEndpoint:
         self._prover = prover
         self._now = now
 
-    async def ask(self, identity: Identity, fields: Mapping[str, str | None], *, hop: str = "token") -> bytes:
+    async def ask(self, identity: ClientIdentity, fields: Mapping[str, str | None], *, hop: str = "token") -> bytes:
         """The body of a good answer. Raises `Refused` if the server says no, else `AuthorizationFailed`."""
         url = self._metadata.token_endpoint
         if url is None:
             clause = "RFC 8414, section 2"
             raise AuthorizationFailed("the authorization server has no token endpoint", hop=hop, clause=clause)
-        answer = await self._posted(url, identity, fields, hop)
-        failed = refusal(answer, "the token request", hop)
-        if answer.status == _OK and not (isinstance(failed, Refused) and failed.error):
+        answer = await self._post_with_nonce_retry(url, identity, fields, hop)
+        failed = error_from_response(answer, "the token request", hop)
+        if answer.status == _OK and not (isinstance(failed, OAuthErrorResponse) and failed.error):
             return answer.body
         raise failed
 
-    async def _posted(self, url: str, identity: Identity, fields: Mapping[str, str | None], hop: str) -> fetch.Answer:
+    async def _post_with_nonce_retry(
+        self, url: str, identity: ClientIdentity, fields: Mapping[str, str | None], hop: str
+    ) -> fetch.FetchResponse:
         """The answer to a request; to a second one, if the server has wanted a nonce in the first."""
-        answer = await self._once(url, identity, fields, hop)
-        failed = refusal(answer, "", hop)
-        if self._prover is not None and isinstance(failed, Refused) and failed.error == "use_dpop_nonce":
-            return await self._once(url, identity, fields, hop)
+        answer = await self._post(url, identity, fields, hop)
+        failed = error_from_response(answer, "", hop)
+        if self._prover is not None and isinstance(failed, OAuthErrorResponse) and failed.error == "use_dpop_nonce":
+            return await self._post(url, identity, fields, hop)
         return answer
 
-    async def _once(self, url: str, identity: Identity, fields: Mapping[str, str | None], hop: str) -> fetch.Answer:
-        ours, headers = self._proved(identity)
+    async def _post(
+        self, url: str, identity: ClientIdentity, fields: Mapping[str, str | None], hop: str
+    ) -> fetch.FetchResponse:
+        ours, headers = self._authenticate_client(identity)
         if self._prover is not None:
             headers["DPoP"] = self._prover.proof("POST", url)
         said = {name: value for name, value in {**fields, **ours}.items() if value is not None}
@@ -121,24 +125,24 @@ class TokenEndpoint:
             self._prover.heard(url, answer.headers)
         return answer
 
-    def _proved(self, identity: Identity) -> tuple[dict[str, str], dict[str, str]]:
+    def _authenticate_client(self, identity: ClientIdentity) -> tuple[dict[str, str], dict[str, str]]:
         """The fields and the headers that prove who we are."""
         named = {"client_id": identity.client_id} if identity.client_id else {}
         match identity.method:
             case "client_secret_basic":
-                return {}, {"Authorization": basic(identity.client_id, identity.secret or "")}
+                return {}, {"Authorization": basic_auth_header(identity.client_id, identity.secret or "")}
             case "client_secret_post":
                 return {**named, "client_secret": identity.secret or ""}, {}
             case "private_key_jwt" if identity.key is not None:
                 said = {
-                    "client_assertion_type": _ASSERTION,
-                    "client_assertion": self._assertion(identity, identity.key),
+                    "client_assertion_type": _ASSERTION_TYPE,
+                    "client_assertion": self._sign_assertion(identity, identity.key),
                 }
                 return {**named, **said}, {}
             case _:
                 return named, {}
 
-    def _assertion(self, identity: Identity, key: SigningKey) -> str:
+    def _sign_assertion(self, identity: ClientIdentity, key: SigningKey) -> str:
         now = int(self._now())
         return key.sign(
             {

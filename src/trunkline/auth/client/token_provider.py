@@ -9,32 +9,45 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from trunkline.auth.client.challenges import FORBIDDEN, UNAUTHORIZED, Demand, demand_in, token_in
-from trunkline.auth.client.dpop import Prover, new_key
-from trunkline.auth.client.grant import Errand, Grant, fields_for
-from trunkline.auth.client.single_flight import Flight
-from trunkline.auth.client.token_endpoint import Identity, Refused, TokenEndpoint
+from trunkline.auth.client.challenges import FORBIDDEN, UNAUTHORIZED, TokenChallenge, read_challenge, read_sent_token
+from trunkline.auth.client.dpop import Prover, generate_key
+from trunkline.auth.client.grant import Grant, GrantRequest, token_request_fields
+from trunkline.auth.client.single_flight import SingleFlight
+from trunkline.auth.client.token_endpoint import ClientIdentity, OAuthErrorResponse, TokenEndpoint
 from trunkline.auth.client.token_store import TokenStore
-from trunkline.auth.client.tokens import Answer, Kept, key_for, read_answer, read_kept, write_kept
-from trunkline.auth.discovery import Found, discover
+from trunkline.auth.client.tokens import (
+    StoredToken,
+    TokenResponse,
+    decode_stored_token,
+    encode_stored_token,
+    read_token_response,
+    token_store_key,
+)
+from trunkline.auth.discovery import DiscoveryResult, discover
 from trunkline.auth.fetch import Egress
 from trunkline.auth.jose import SigningKey
 from trunkline.auth.urls import origin_of
 from trunkline.errors import AuthorizationFailed, ConfigError, StoreError
-from trunkline.transports.http.client.credentials import Asking, Heard
+from trunkline.transports.http.client.credentials import HttpExchange, OnAuthorizing
 
-__all__ = ["Engine"]
+__all__ = ["TokenProvider"]
 
-_FAILED: Final = 400  # and every status from there on
-_MARGIN: Final = 60.0  # seconds before the end of a token in which it is renewed: a request may be under way for long
-_MOST_GRANTS: Final = 3  # in a row, without a request that succeeds (authorization, "Step-Up Authorization Flow")
-_JUST: Final = 300.0  # seconds in which a token was issued just now, and asking for another one is in vain
+_ERROR_STATUS: Final = 400  # and every status from there on
+_RENEWAL_MARGIN: Final = (
+    60.0  # seconds before the end of a token in which it is renewed: a request may be under way for long
+)
+_MAX_GRANTS: Final = 3  # in a row, without a request that succeeds (authorization, "Step-Up Authorization Flow")
+_RECENT_GRANT: Final = 300.0  # seconds in which a token was issued just now, and asking for another one is in vain
 _OFFLINE: Final = "offline_access"
-_FORGOTTEN: Final = frozenset({"invalid_client", "unauthorized_client"})
-_GONE: Final = _FORGOTTEN | {"invalid_grant", "invalid_dpop_proof", "bad_refresh_token"}  # GitHub's
+_UNKNOWN_CLIENT_ERRORS: Final = frozenset({"invalid_client", "unauthorized_client"})
+_INVALID_GRANT_ERRORS: Final = _UNKNOWN_CLIENT_ERRORS | {
+    "invalid_grant",
+    "invalid_dpop_proof",
+    "bad_refresh_token",
+}  # GitHub's
 
 
-class _Source(Enum):
+class _TokenSource(Enum):
     """Where a token comes from."""
 
     STORE = auto()
@@ -42,7 +55,7 @@ class _Source(Enum):
     GRANT = auto()
 
 
-class Engine:
+class TokenProvider:
     """Implements `transports.http.client.credentials.Credentials`."""
 
     def __init__(
@@ -65,16 +78,16 @@ class Engine:
         self._scopes = scopes
         self._dpop = dpop
         self._now = now
-        self._key = key_for(server, grant.name)
-        self._flight = Flight()
-        self._asks = False  # a person is being asked
+        self._store_key = token_store_key(server, grant.name)
+        self._single_flight = SingleFlight()
+        self._asking_user = False  # a person is being asked
         self._loaded = False
-        self._kept: Kept | None = None
-        self._source = _Source.STORE
+        self._kept: StoredToken | None = None
+        self._source = _TokenSource.STORE
         self._accepted = False  # the server has taken the token at least once
-        self._grants = 0  # in a row
-        self._granted = 0.0  # when the last was
-        self._found: Found | None = None
+        self._grant_count = 0  # in a row
+        self._granted_at = 0.0  # when the last was
+        self._found: DiscoveryResult | None = None
         self._prover: Prover | None = None
 
     # --- what goes with a request --------------------------------------------------------------
@@ -83,11 +96,11 @@ class Engine:
         """The token, renewed if it is about to run out; to nobody but the server."""
         if self._origin is None or origin_of(url) != self._origin:
             return {}
-        with _kept_safe():
+        with _translate_store_errors():
             if not self._loaded:
-                self._take(read_kept(await self._store.get(self._key)), _Source.STORE)
-            if self._kept is not None and self._runs_out(self._kept) and not self._asks:
-                await self._renewed(self._kept)
+                self._take(decode_stored_token(await self._store.get(self._store_key)), _TokenSource.STORE)
+            if self._kept is not None and self._needs_renewal(self._kept) and not self._asking_user:
+                await self._try_renew(self._kept)
         kept = self._kept
         if kept is None:
             return {}
@@ -95,29 +108,29 @@ class Engine:
             return {"Authorization": f"Bearer {kept.access}"}
         return {"Authorization": f"DPoP {kept.access}", "DPoP": self._prover.proof(method, url, kept.access)}
 
-    def _runs_out(self, kept: Kept) -> bool:
+    def _needs_renewal(self, token: StoredToken) -> bool:
         """Whether it is time for another token; one that nobody has used is good, as long as it lives."""
-        now, unused = self._now(), self._source is not _Source.STORE and not self._accepted
-        due = kept.expires if unused and kept is self._kept else kept.renew
+        now, unused = self._now(), self._source is not _TokenSource.STORE and not self._accepted
+        due = token.expires if unused and token is self._kept else token.renew
         return due is not None and due <= now
 
-    async def _renewed(self, kept: Kept) -> None:
+    async def _try_renew(self, token: StoredToken) -> None:
         """Renews a token that is about to run out, if nobody has to be asked. One that is good for a while longer is
         used as it is, if that fails."""
-        if kept.refresh is None and self._grant.person:
+        if token.refresh is None and self._grant.person:
             return
         try:
-            await self._flight.join(self._renew)
+            await self._single_flight.join(self._renew)
         except AuthorizationFailed:
-            if kept.expires is None or kept.expires <= self._now():
+            if token.expires is None or token.expires <= self._now():
                 raise
 
     async def _renew(self) -> None:
         kept = self._kept
-        if kept is None or not self._runs_out(kept):
+        if kept is None or not self._needs_renewal(kept):
             return
         if self._found is None:
-            self._found = await self._discovered(kept.hint)
+            self._found = await self._discover(kept.hint)
         if kept.issuer == self._found.server.issuer and kept.refresh is not None:
             await self._refresh(kept, self._found)
         elif not self._grant.person:
@@ -125,173 +138,180 @@ class Engine:
 
     # --- what a server says to it --------------------------------------------------------------
 
-    async def heard(self, heard: Heard, asking: Asking) -> bool:
+    async def heard(self, heard: HttpExchange, asking: OnAuthorizing) -> bool:
         """Gets a token, or a better one, if the server asks for it."""
         if self._prover is not None:
             self._prover.heard(heard.url, heard.headers)
-        demand = demand_in(heard)
+        demand = read_challenge(heard)
         if demand is None or demand.status == FORBIDDEN:
-            self._note(token_in(heard.sent), succeeded=heard.status < _FAILED)
+            self._note_use(read_sent_token(heard.sent), succeeded=heard.status < _ERROR_STATUS)
         if demand is None:
             return False
         prover = self._prover if demand.error == "use_dpop_nonce" else None
-        if prover is not None and prover.betters(heard.sent.get("DPoP"), heard.url):
+        if prover is not None and prover.has_newer_nonce(heard.sent.get("DPoP"), heard.url):
             return True
         asking(True)
         try:
-            with _kept_safe():
-                await self._flight.join(lambda: self._settle(demand))
+            with _translate_store_errors():
+                await self._single_flight.join(lambda: self._answer_challenge(demand))
         finally:
             asking(False)
         return True
 
-    def _note(self, sent: str | None, *, succeeded: bool) -> None:
+    def _note_use(self, sent: str | None, *, succeeded: bool) -> None:
         if self._kept is not None and sent == self._kept.access:
             self._accepted = True
             if succeeded:
-                self._grants = 0
+                self._grant_count = 0
 
-    async def _settle(self, demand: Demand) -> None:
+    async def _answer_challenge(self, challenge: TokenChallenge) -> None:
         """Gets a token that the server may like better."""
-        kept, latest = self._kept, read_kept(await self._store.get(self._key))
-        if latest is not None and demand.sent != latest.access:
-            self._take(latest, _Source.STORE)
+        kept, latest = self._kept, decode_stored_token(await self._store.get(self._store_key))
+        if latest is not None and challenge.sent != latest.access:
+            self._take(latest, _TokenSource.STORE)
             return  # somebody else did, here or in another process, while this request was under way
-        self._stop_if_in_vain(demand)
-        found = self._found = await self._discovered(demand.hint or (None if kept is None else kept.hint))
-        if demand.bound:
+        self._stop_if_futile(challenge)
+        found = self._found = await self._discover(challenge.hint or (None if kept is None else kept.hint))
+        if challenge.bound:
             found = self._found = replace(found, bound=True)
-        if kept is not None and demand.status == UNAUTHORIZED and kept.issuer == found.server.issuer:
-            unused = self._source is _Source.REFRESH and not self._accepted
+        if kept is not None and challenge.status == UNAUTHORIZED and kept.issuer == found.server.issuer:
+            unused = self._source is _TokenSource.REFRESH and not self._accepted
             if not unused and await self._refresh(kept, found):
                 return
-        await self._obtain(found, self._scopes_for(demand, found))
+        await self._obtain(found, self._scopes_for(challenge, found))
 
-    def _stop_if_in_vain(self, demand: Demand) -> None:
+    def _stop_if_futile(self, challenge: TokenChallenge) -> None:
         """Raises, if the server has been given what it asked for and is not content."""
         ours = () if self._kept is None else self._kept.requested
         now, expires = self._now(), None if self._kept is None else self._kept.expires
-        over = expires is not None and expires <= now and self._accepted and demand.status == UNAUTHORIZED
-        if now - self._granted > _JUST or over:
-            self._grants = 0
+        over = expires is not None and expires <= now and self._accepted and challenge.status == UNAUTHORIZED
+        if now - self._granted_at > _RECENT_GRANT or over:
+            self._grant_count = 0
             return
-        refused = demand.status == UNAUTHORIZED and not self._accepted
-        forbidden = demand.status == FORBIDDEN and set(demand.scopes or ()) <= set(ours)
-        if (self._source is _Source.GRANT and (refused or forbidden)) or self._grants >= _MOST_GRANTS:
-            why = f"the server refuses the token that was just issued for it{demand.words}"
+        refused = challenge.status == UNAUTHORIZED and not self._accepted
+        forbidden = challenge.status == FORBIDDEN and set(challenge.scopes or ()) <= set(ours)
+        if (self._source is _TokenSource.GRANT and (refused or forbidden)) or self._grant_count >= _MAX_GRANTS:
+            why = f"the server refuses the token that was just issued for it{challenge.words}"
             clause = "authorization, Scope Challenge Handling" if forbidden else "RFC 6750, section 3.1"
             raise AuthorizationFailed(why, hop="retry", clause=clause)
 
-    def _scopes_for(self, demand: Demand, found: Found) -> tuple[str, ...]:
+    def _scopes_for(self, challenge: TokenChallenge, discovery: DiscoveryResult) -> tuple[str, ...]:
         """What to ask for (authorization, "Scope Selection Strategy"): what the server wants now, and all that this
         authorization server was asked for before."""
         kept = self._kept
-        before = kept.requested if kept is not None and kept.issuer == found.server.issuer else ()
-        named = demand.scopes if demand.scopes is not None else (self._scopes or found.scopes or ())
+        before = kept.requested if kept is not None and kept.issuer == discovery.server.issuer else ()
+        named = challenge.scopes if challenge.scopes is not None else (self._scopes or discovery.scopes or ())
         chosen = dict.fromkeys((*before, *named, *self._scopes))
-        if self._grant.person and chosen and _OFFLINE in (found.server.scopes_supported or ()):
+        if self._grant.person and chosen and _OFFLINE in (discovery.server.scopes_supported or ()):
             chosen[_OFFLINE] = None
         return tuple(chosen)
 
     # --- getting tokens ------------------------------------------------------------------------
 
-    async def _discovered(self, hint: str | None) -> Found:
+    async def _discover(self, hint: str | None) -> DiscoveryResult:
         issuers = self._grant.issuers or ((self._kept.issuer,) if self._kept is not None else ())
         return await discover(self._egress, self._server, hint, issuers=issuers)
 
-    async def _obtain(self, found: Found, scopes: tuple[str, ...]) -> None:
-        bound = found.bound if self._dpop is None else self._dpop
+    async def _obtain(self, discovery: DiscoveryResult, scopes: tuple[str, ...]) -> None:
+        bound = discovery.bound if self._dpop is None else self._dpop
         prover = self._prover if bound else None
         if bound and prover is None:
-            prover = self._prover = Prover(new_key(found.server.dpop_signing_alg_values_supported), self._now)
-        self._asks = self._grant.person
+            prover = self._prover = Prover(generate_key(discovery.server.dpop_signing_alg_values_supported), self._now)
+        self._asking_user = self._grant.person
         try:
-            identity, answer = await self._grant.obtain(self._errand(found, scopes, prover))
+            identity, answer = await self._grant.obtain(self._grant_request(discovery, scopes, prover))
         finally:
-            self._asks = False
+            self._asking_user = False
         if bound and answer.kind != "DPoP":
             why = "the authorization server does not bind its tokens to a key"
             raise AuthorizationFailed(why, hop="token", clause="RFC 9449, section 5")
-        self._grants += 1
-        self._granted = self._now()
-        await self._keep(self._made(found, identity, answer, scopes, prover), _Source.GRANT)
+        self._grant_count += 1
+        self._granted_at = self._now()
+        await self._save(self._build_stored_token(discovery, identity, answer, scopes, prover), _TokenSource.GRANT)
 
-    async def _refresh(self, kept: Kept, found: Found) -> bool:
+    async def _refresh(self, token: StoredToken, discovery: DiscoveryResult) -> bool:
         """Renews a token, and whether that could be done. Only one of all who share the store does it: a token that
         renews others can be used once."""
-        async with self._store.locked(self._key):
-            latest = read_kept(await self._store.get(self._key))
-            if latest is not None and latest.access != kept.access and latest.issuer == found.server.issuer:
-                self._take(latest, _Source.STORE)
-                if not self._runs_out(latest):
+        async with self._store.locked(self._store_key):
+            latest = decode_stored_token(await self._store.get(self._store_key))
+            if latest is not None and latest.access != token.access and latest.issuer == discovery.server.issuer:
+                self._take(latest, _TokenSource.STORE)
+                if not self._needs_renewal(latest):
                     return True
-                kept = latest
-            if kept.refresh is None:
+                token = latest
+            if token.refresh is None:
                 return False
-            return await self._refresh_now(kept, kept.refresh, found)
+            return await self._send_refresh(token, token.refresh, discovery)
 
-    async def _refresh_now(self, kept: Kept, token: str, found: Found) -> bool:
-        errand = self._errand(found, (), self._prover)
+    async def _send_refresh(self, kept: StoredToken, refresh_token: str, discovery: DiscoveryResult) -> bool:
+        errand = self._grant_request(discovery, (), self._prover)
         identity = await self._grant.identity(errand, kept.client_id)
         if identity is None:
             return False
-        fields = fields_for(errand, "refresh_token", refresh_token=token)
+        fields = token_request_fields(errand, "refresh_token", refresh_token=refresh_token)
         try:
             body = await errand.endpoint.ask(identity, fields, hop="refresh")
-        except Refused as refused:
-            if refused.error not in _GONE:
+        except OAuthErrorResponse as refused:
+            if refused.error not in _INVALID_GRANT_ERRORS:
                 raise
-            if identity.registered and refused.error in _FORGOTTEN:
+            if identity.registered and refused.error in _UNKNOWN_CLIENT_ERRORS:
                 await self._grant.forget(errand)
-            await self._keep(replace(kept, refresh=None), self._source)
+            await self._save(replace(kept, refresh=None), self._source)
             return False
-        answer = read_answer(body, hop="refresh")
-        made = self._made(found, identity, answer, kept.requested, self._prover)
+        answer = read_token_response(body, hop="refresh")
+        made = self._build_stored_token(discovery, identity, answer, kept.requested, self._prover)
         granted = kept.granted if answer.scopes is None else answer.scopes
-        await self._keep(replace(made, refresh=answer.refresh or token, granted=granted), _Source.REFRESH)
+        await self._save(replace(made, refresh=answer.refresh or refresh_token, granted=granted), _TokenSource.REFRESH)
         return True
 
-    def _errand(self, found: Found, scopes: tuple[str, ...], prover: Prover | None) -> Errand:
-        endpoint = TokenEndpoint(self._egress, found.server, prover, self._now)
-        return Errand(self._server, found, scopes, endpoint, self._egress, self._store, self._now)
+    def _grant_request(
+        self, discovery: DiscoveryResult, scopes: tuple[str, ...], prover: Prover | None
+    ) -> GrantRequest:
+        endpoint = TokenEndpoint(self._egress, discovery.server, prover, self._now)
+        return GrantRequest(self._server, discovery, scopes, endpoint, self._egress, self._store, self._now)
 
-    def _made(
-        self, found: Found, identity: Identity, answer: Answer, scopes: tuple[str, ...], prover: Prover | None
-    ) -> Kept:
-        bound = prover is not None and answer.kind == "DPoP"
-        return Kept(
-            issuer=found.server.issuer,
+    def _build_stored_token(
+        self,
+        discovery: DiscoveryResult,
+        identity: ClientIdentity,
+        response: TokenResponse,
+        scopes: tuple[str, ...],
+        prover: Prover | None,
+    ) -> StoredToken:
+        bound = prover is not None and response.kind == "DPoP"
+        return StoredToken(
+            issuer=discovery.server.issuer,
             client_id=identity.client_id,
-            access=answer.access,
-            kind=answer.kind,
-            expires=None if answer.lifetime is None else self._now() + answer.lifetime,
-            renew=None if answer.lifetime is None else self._now() + _usable(answer.lifetime),
-            refresh=answer.refresh,
-            granted=scopes if answer.scopes is None else answer.scopes,
+            access=response.access,
+            kind=response.kind,
+            expires=None if response.lifetime is None else self._now() + response.lifetime,
+            renew=None if response.lifetime is None else self._now() + _usable_lifetime(response.lifetime),
+            refresh=response.refresh,
+            granted=scopes if response.scopes is None else response.scopes,
             requested=scopes,
-            hint=found.hint,
+            hint=discovery.hint,
             key=prover.key.to_jwk() if prover is not None and bound else None,
         )
 
-    async def _keep(self, kept: Kept, source: _Source) -> None:
+    async def _save(self, token: StoredToken, source: _TokenSource) -> None:
         """Keeps a token before it is used: whoever has used up the one before cannot get another."""
-        await self._store.put(self._key, write_kept(kept))
-        self._take(kept, source)
+        await self._store.put(self._store_key, encode_stored_token(token))
+        self._take(token, source)
 
-    def _take(self, kept: Kept | None, source: _Source) -> None:
-        same = kept is not None and self._kept is not None and kept.access == self._kept.access
+    def _take(self, token: StoredToken | None, source: _TokenSource) -> None:
+        same = token is not None and self._kept is not None and token.access == self._kept.access
         self._loaded = True
-        self._kept = kept
+        self._kept = token
         if not same:
             self._source, self._accepted = source, False
-        if kept is None or kept.key is None:
+        if token is None or token.key is None:
             self._prover = None
-        elif self._prover is None or self._prover.key.to_jwk() != kept.key:
-            self._prover = _prover(kept.key, self._now)
+        elif self._prover is None or self._prover.key.to_jwk() != token.key:
+            self._prover = _load_prover(token.key, self._now)
 
 
 @contextmanager
-def _kept_safe() -> Generator[None]:
+def _translate_store_errors() -> Generator[None]:
     """What cannot be kept is told as what it is about."""
     try:
         yield
@@ -299,13 +319,13 @@ def _kept_safe() -> Generator[None]:
         raise AuthorizationFailed(f"the tokens cannot be kept or read: {error}", hop="token") from error
 
 
-def _usable(lifetime: float) -> float:
+def _usable_lifetime(lifetime: float) -> float:
     """How long a token is used; the rest of its life, or a quarter of a short one, is for getting another. One that
     hardly lives is used once."""
-    return 0.0 if lifetime < _MARGIN else lifetime - min(_MARGIN, lifetime / 4)
+    return 0.0 if lifetime < _RENEWAL_MARGIN else lifetime - min(_RENEWAL_MARGIN, lifetime / 4)
 
 
-def _prover(jwk: Mapping[str, object], now: Callable[[], float]) -> Prover | None:
+def _load_prover(jwk: Mapping[str, object], now: Callable[[], float]) -> Prover | None:
     try:
         return Prover(SigningKey.from_jwk(jwk), now)
     except ConfigError:

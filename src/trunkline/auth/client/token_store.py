@@ -27,11 +27,13 @@ __all__ = ["FileTokens", "MemoryTokens", "TokenStore"]
 
 T = TypeVar("T")
 
-_OTHERS: Final = 0o077  # what everybody but the owner may do
-_MARK: Final = b"trunkline-token 1 "
-_LARGEST: Final = 1 << 20
-_FIRST_LOOK, _LONGEST_LOOK = 0.005, 0.1  # seconds between two looks at a lock that somebody else holds
-_PRIVATE: Final = os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_GROUP_AND_OTHERS: Final = 0o077  # what everybody but the owner may do
+_FILE_HEADER: Final = b"trunkline-token 1 "
+_MAX_FILE_BYTES: Final = 1 << 20
+_MIN_LOCK_POLL, _MAX_LOCK_POLL = 0.005, 0.1  # seconds between two looks at a lock that somebody else holds
+_CREATE_FLAGS: Final = (
+    os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+)
 
 
 class TokenStore(Protocol):
@@ -91,18 +93,18 @@ class FileTokens:
 
     async def get(self, key: str) -> bytes | None:
         """What is kept under a key. A file that is not whole counts as none, with a warning."""
-        return await _finished(lambda: self._read(key))
+        return await _run_to_completion(lambda: self._read(key))
 
     async def put(self, key: str, value: bytes | None) -> None:
         """Keeps something; None: nothing any more."""
-        await _finished(lambda: self._forget(key) if value is None else self._write(key, value))
+        await _run_to_completion(lambda: self._forget(key) if value is None else self._write(key, value))
 
     @asynccontextmanager
     async def locked(self, key: str) -> AsyncGenerator[None]:
         """One task of one process at a time. The lock of a process that died is free. Raises `StoreError` if somebody
         else holds it for too long."""
         with self._opened() as folder:
-            held = folder.open(f"{_name(key)}.lock", os.O_RDWR)
+            held = folder.open(f"{_file_name(key)}.lock", os.O_RDWR)
         try:
             await self._lock(held)
             yield
@@ -110,46 +112,46 @@ class FileTokens:
             os.close(held)  # which lets go of it
 
     async def _lock(self, held: int) -> None:
-        pause = _FIRST_LOOK
+        pause = _MIN_LOCK_POLL
         try:
             async with asyncio.timeout(self._patience):
                 while not _taken(held):
                     await asyncio.sleep(pause)
-                    pause = min(2 * pause, _LONGEST_LOOK)
+                    pause = min(2 * pause, _MAX_LOCK_POLL)
         except TimeoutError:
             why = f"another process has been busy with the same tokens in {self._folder} for {self._patience:g} s"
             raise StoreError(why) from None
 
     def _read(self, key: str) -> bytes | None:
-        name = f"{_name(key)}.token"
+        name = f"{_file_name(key)}.token"
         with self._opened() as folder:
             try:
                 descriptor = folder.open(name, os.O_RDONLY, create=False)
             except FileNotFoundError:
                 return None
             with os.fdopen(descriptor, "rb") as file:
-                content = file.read(_LARGEST + 1)
-        value = _unsealed(key, content)
+                content = file.read(_MAX_FILE_BYTES + 1)
+        value = _decode_file(key, content)
         if value is None:
             told = f"{folder.path(name)} is not as it was written; what was kept there is forgotten"
             warnings.warn(told, RuntimeWarning, stacklevel=2)
         return value
 
     def _write(self, key: str, value: bytes) -> None:
-        content = _sealed(key, value)
-        if len(content) > _LARGEST:
+        content = _encode_file(key, value)
+        if len(content) > _MAX_FILE_BYTES:
             raise StoreError(f"{len(value)} bytes are too many for tokens")
         with self._opened() as folder:
-            folder.replace(f"{_name(key)}.token", content)
+            folder.replace(f"{_file_name(key)}.token", content)
 
     def _forget(self, key: str) -> None:
         with self._opened() as folder, suppress(FileNotFoundError):
-            folder.remove(f"{_name(key)}.token")
+            folder.remove(f"{_file_name(key)}.token")
 
     @contextmanager
     def _opened(self) -> "Generator[_Folder]":
         try:
-            with _folder(self._folder) as folder:
+            with _open_private_folder(self._folder) as folder:
                 yield folder
         except OSError as error:
             raise StoreError(f"tokens cannot be kept in {self._folder}: {error.strerror or error}") from error
@@ -167,10 +169,10 @@ class _Folder:
 
     def open(self, name: str, flags: int, *, create: bool = True) -> int:
         """A file in it, which is ours alone."""
-        flags |= _PRIVATE if create else _PRIVATE & ~os.O_CREAT
+        flags |= _CREATE_FLAGS if create else _CREATE_FLAGS & ~os.O_CREAT
         descriptor = os.open(self._at(name), flags, 0o600, dir_fd=self._descriptor)
         try:
-            _ours(self.path(name), os.fstat(descriptor), stat.S_ISREG)
+            _require_private(self.path(name), os.fstat(descriptor), stat.S_ISREG)
         except BaseException:
             os.close(descriptor)
             raise
@@ -201,32 +203,32 @@ class _Folder:
 
 
 @contextmanager
-def _folder(path: str) -> Generator[_Folder]:
+def _open_private_folder(path: str) -> Generator[_Folder]:
     """Opens a folder that is ours alone, and makes it if need be."""
-    _made(path)
+    _make_folders(path)
     if sys.platform == "win32":  # where folders of a user's are for that user only, and modes mean nothing
         yield _Folder(path, None)
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _ours(path, os.fstat(descriptor), stat.S_ISDIR)
+        _require_private(path, os.fstat(descriptor), stat.S_ISDIR)
         yield _Folder(path, descriptor)
     finally:
         os.close(descriptor)
 
 
-def _made(path: str) -> None:
+def _make_folders(path: str) -> None:
     """Makes a folder, and those above it that are missing, for us alone."""
     if os.path.isdir(path):
         return
     above = os.path.dirname(os.path.abspath(path))
     if above != path:
-        _made(above)
+        _make_folders(above)
     with suppress(FileExistsError):
         os.mkdir(path, 0o700)
 
 
-def _ours(path: str, seen: os.stat_result, expected: Callable[[int], bool]) -> None:
+def _require_private(path: str, seen: os.stat_result, expected: Callable[[int], bool]) -> None:
     """Raises `StoreError` for what is not what it should be, or is not ours alone."""
     if not expected(seen.st_mode):
         raise StoreError(f"{path} is in the way: it is something else than tokens need")
@@ -234,7 +236,7 @@ def _ours(path: str, seen: os.stat_result, expected: Callable[[int], bool]) -> N
         return
     if seen.st_uid != os.geteuid():
         raise StoreError(f"{path} belongs to somebody else (user {seen.st_uid}), so no tokens are kept there")
-    if seen.st_mode & _OTHERS:
+    if seen.st_mode & _GROUP_AND_OTHERS:
         mode = "700" if stat.S_ISDIR(seen.st_mode) else "600"
         raise StoreError(
             f"others have access to {path} (mode {stat.S_IMODE(seen.st_mode):o}), so tokens there are not safe; "
@@ -242,28 +244,28 @@ def _ours(path: str, seen: os.stat_result, expected: Callable[[int], bool]) -> N
         )
 
 
-def _name(key: str) -> str:
+def _file_name(key: str) -> str:
     """What a key is called on disk: nothing of it could lead out of the folder, or be too long."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def _sealed(key: str, value: bytes) -> bytes:
-    return _MARK + _digest(key, value) + b"\n" + value
+def _encode_file(key: str, value: bytes) -> bytes:
+    return _FILE_HEADER + _digest(key, value) + b"\n" + value
 
 
-def _unsealed(key: str, content: bytes) -> bytes | None:
+def _decode_file(key: str, content: bytes) -> bytes | None:
     """What was kept; None if that is not what is there."""
     head, _, value = content.partition(b"\n")
-    whole = hmac.compare_digest(head, _MARK + _digest(key, value))
-    return value if whole and len(content) <= _LARGEST else None
+    whole = hmac.compare_digest(head, _FILE_HEADER + _digest(key, value))
+    return value if whole and len(content) <= _MAX_FILE_BYTES else None
 
 
 def _digest(key: str, value: bytes) -> bytes:
     """Tells a file that broke, or is another key's; it is no defence against who can write it."""
-    return hashlib.sha256(f"{_name(key)} ".encode() + value).hexdigest().encode()
+    return hashlib.sha256(f"{_file_name(key)} ".encode() + value).hexdigest().encode()
 
 
-async def _finished(work: Callable[[], T]) -> T:
+async def _run_to_completion(work: Callable[[], T]) -> T:
     """Does something on a thread, to its end: whoever is cancelled lets go of a lock only after that."""
     doing = asyncio.ensure_future(asyncio.to_thread(work))
     try:

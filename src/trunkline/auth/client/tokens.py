@@ -6,20 +6,27 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from trunkline.auth.metadata import canonical
+from trunkline.auth.metadata import canonical_resource
 from trunkline.auth.urls import safe_text
 from trunkline.errors import AuthorizationFailed
 from trunkline.wire import codec
 
-__all__ = ["Answer", "Kept", "key_for", "read_answer", "read_kept", "write_kept"]
+__all__ = [
+    "StoredToken",
+    "TokenResponse",
+    "decode_stored_token",
+    "encode_stored_token",
+    "read_token_response",
+    "token_store_key",
+]
 
 _VISIBLE: Final = re.compile(r"[\x21-\x7e]+")
-_KINDS: Final = {"bearer": "Bearer", "dpop": "DPoP"}
-_LONGEST_LIFE: Final = 10 * 365 * 86_400.0  # seconds; whoever says more means for ever
+_TOKEN_TYPES: Final = {"bearer": "Bearer", "dpop": "DPoP"}
+_MAX_LIFETIME: Final = 10 * 365 * 86_400.0  # seconds; whoever says more means for ever
 _CLAUSE: Final = "RFC 6749, section 5.1"
 
 
-class Answer(Struct, frozen=True):
+class TokenResponse(Struct, frozen=True):
     """A token that was issued."""
 
     access: str
@@ -32,7 +39,7 @@ class Answer(Struct, frozen=True):
         return f"Answer({self.kind}, lifetime={self.lifetime}, scopes={self.scopes})"
 
 
-class Kept(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StoredToken(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A token for one MCP server, and all that it takes to get the next one without asking anybody."""
 
     issuer: str
@@ -51,7 +58,7 @@ class Kept(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"Kept({self.kind} of {self.issuer!r}, expires={self.expires}, granted={self.granted})"
 
 
-class _Issued(Struct):
+class _TokenResponseBody(Struct):
     access_token: str | None = None
     token_type: str | None = None
     expires_in: float | str | None = None
@@ -62,48 +69,50 @@ class _Issued(Struct):
         return f"_Issued({self.token_type!r})"
 
 
-_read_issued: Final = codec.json_decoder(_Issued)
-_read_kept: Final = codec.json_decoder(Kept)
+_decode_response_body: Final = codec.json_decoder(_TokenResponseBody)
+_decode_stored: Final = codec.json_decoder(StoredToken)
 
 
-def read_answer(body: bytes, *, hop: str, kinds: "dict[str, str] | None" = None) -> Answer:
+def read_token_response(body: bytes, *, hop: str, kinds: "dict[str, str] | None" = None) -> TokenResponse:
     """The token in the answer of a token endpoint. `kinds` are those that are of use, by their names in lower case."""
     try:
-        issued = _read_issued(body)
+        issued = _decode_response_body(body)
     except (codec.DecodeError, RecursionError):
         raise AuthorizationFailed("the token response cannot be read", hop=hop, clause=_CLAUSE) from None
     if not issued.access_token or not _VISIBLE.fullmatch(issued.access_token):
         raise AuthorizationFailed("the token response has no usable access token", hop=hop, clause=_CLAUSE)
-    kind = (_KINDS if kinds is None else kinds).get((issued.token_type or "").lower())
+    kind = (_TOKEN_TYPES if kinds is None else kinds).get((issued.token_type or "").lower())
     if kind is None:
         told = f"the token response has a token of type {safe_text(issued.token_type or '')!r}"
         raise AuthorizationFailed(f"{told}, which cannot be used", hop=hop, clause=_CLAUSE)
     scopes = None if issued.scope is None else tuple(issued.scope.split())
-    return Answer(issued.access_token, kind, _seconds(issued.expires_in), issued.refresh_token or None, scopes)
+    return TokenResponse(
+        issued.access_token, kind, _read_lifetime(issued.expires_in), issued.refresh_token or None, scopes
+    )
 
 
-def _seconds(said: float | str | None) -> float | None:
+def _read_lifetime(said: float | str | None) -> float | None:
     """How long a token lives. Some say it as a text; what makes no sense says nothing."""
     try:
         seconds = float(said) if said is not None else math.nan
     except ValueError:
         return None
-    return min(seconds, _LONGEST_LIFE) if seconds > 0 else None
+    return min(seconds, _MAX_LIFETIME) if seconds > 0 else None
 
 
-def key_for(server: str, grant: str) -> str:
+def token_store_key(server: str, grant: str) -> str:
     """What the token for a server is kept under; each way to get one has its own."""
-    return f"tokens of {grant} for {canonical(server)}"
+    return f"tokens of {grant} for {canonical_resource(server)}"
 
 
-def read_kept(data: bytes | None) -> Kept | None:
+def decode_stored_token(data: bytes | None) -> StoredToken | None:
     """What was kept; None if there is nothing, or nothing that can be read any more."""
     try:
-        return None if data is None else _read_kept(data)
+        return None if data is None else _decode_stored(data)
     except (codec.DecodeError, RecursionError):
         return None
 
 
-def write_kept(kept: Kept) -> bytes:
+def encode_stored_token(token: StoredToken) -> bytes:
     """The same as bytes."""
-    return codec.to_json(kept)
+    return codec.to_json(token)

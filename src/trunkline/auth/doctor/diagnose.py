@@ -9,52 +9,52 @@ from msgspec import Struct
 
 from trunkline.auth import challenge as challenges
 from trunkline.auth.challenge import Challenge
-from trunkline.auth.doctor.probe import UNAUTHORIZED, Opened
-from trunkline.auth.doctor.report import Finding, without_secrets
-from trunkline.auth.fetch import Answer
-from trunkline.auth.jose import KeySet, Malformed
-from trunkline.auth.metadata import AssumedMetadata, ResourceMetadata, ServerMetadata, canonical
+from trunkline.auth.doctor.probe import UNAUTHORIZED, ProbeResponse
+from trunkline.auth.doctor.report import Finding, strip_query
+from trunkline.auth.fetch import FetchResponse
+from trunkline.auth.jose import KeySet, MalformedJws
+from trunkline.auth.metadata import AssumedMetadata, ResourceMetadata, ServerMetadata, canonical_resource
 from trunkline.auth.urls import is_loopback, origin_of, safe_text
 from trunkline.errors import AuthorizationFailed, TransportError
 from trunkline.wire import codec
 
 __all__ = [
     "UNAUTHORIZED",
-    "asked_for",
-    "in_the_clear",
-    "of_address",
-    "of_answer",
-    "of_authorization_endpoint",
-    "of_failure",
-    "of_keys",
-    "of_no_resource",
-    "of_reading_elsewhere",
-    "of_registration",
-    "of_resource",
-    "of_server",
-    "of_silence",
-    "of_token",
-    "of_token_endpoint",
-    "of_token_in_the_clear",
-    "of_url",
+    "assess_address",
+    "assess_authorization_endpoint",
+    "assess_cors",
+    "assess_failure",
+    "assess_keys",
+    "assess_missing_resource_metadata",
+    "assess_registration",
+    "assess_resource_metadata",
+    "assess_response",
+    "assess_server_metadata",
+    "assess_token_endpoint",
+    "assess_token_response",
+    "assess_unencrypted_token",
+    "assess_unreachable",
+    "assess_url",
+    "find_token_challenge",
+    "is_unencrypted",
 ]
 
 _OFFLINE: Final = "offline_access"
 _DISCOVERY: Final = "MCP authorization, Protected Resource Metadata Discovery Requirements"
 _REFRESH: Final = "MCP authorization, Refresh Tokens"
 _ERRORS: Final = "MCP authorization, Error Handling"
-_CLEAR: Final = "RFC 6750, section 5.3; MCP authorization, Communication Security"
-_OK, _REDIRECT, _BAD, _FORBIDDEN, _TOO_MANY, _THEIR_FAULT = 200, 300, 400, 403, 429, 500
-_NOT_THERE: Final = frozenset({404, 405, 410, 501})
-_OF_MCP: Final = re.compile(r"(^|; )(authorization|security best practices),")  # pages of MCP's own
-_RULES: Final = {
+_TLS_CLAUSE: Final = "RFC 6750, section 5.3; MCP authorization, Communication Security"
+_OK, _REDIRECT, _BAD, _FORBIDDEN, _TOO_MANY, _SERVER_ERROR = 200, 300, 400, 403, 429, 500
+_ABSENT_STATUSES: Final = frozenset({404, 405, 410, 501})
+_MCP_CLAUSE: Final = re.compile(r"(^|; )(authorization|security best practices),")  # pages of MCP's own
+_CLAUSE_BY_HOP: Final = {
     "resource-metadata": "RFC 9728, section 3",
     "authorization-server-metadata": "RFC 8414, section 3",
     "authorization": "RFC 6749, section 3.1",
     "token": "RFC 6749, section 3.2",
     "keys": "RFC 8414, section 2",
 }
-_BY_CLAUSE: Final = {  # a part of it
+_FIX_BY_CLAUSE: Final = {  # a part of it
     "Communication Security": "serve every endpoint of the authorization server over https",
     "Authorization Code Protection": "support PKCE, and put S256 into `code_challenge_methods_supported`",
     "Server-Side Request Forgery": "let it answer by itself at a public address; --allow HOST permits one that is not",
@@ -63,7 +63,7 @@ _BY_CLAUSE: Final = {  # a part of it
     "RFC 8414, section 3.3": "let `issuer` be, letter by letter, what the protected resource metadata names",
     "Authorization Server Discovery": "put the issuer of an authorization server into `authorization_servers`",
 }
-_BY_HOP: Final = {
+_FIX_BY_HOP: Final = {
     "resource-metadata": "serve it as JSON at the well-known address of the endpoint, and name that in the challenge",
     "authorization-server-metadata": "serve it as JSON at a well-known address of the issuer",
     "authorization": "see that the authorization endpoint can be reached, at the address that the metadata names",
@@ -72,149 +72,154 @@ _BY_HOP: Final = {
 }
 
 
-def of_failure(error: AuthorizationFailed, places: Sequence[str] = ()) -> Finding:
+def assess_failure(error: AuthorizationFailed, observations: Sequence[str] = ()) -> Finding:
     """What a client would fail with, and what is at the places where it looked."""
-    clause = _OF_MCP.sub(r"\1MCP \2,", error.clause) or _RULES.get(error.hop, "")
-    seen = f"{error} ({'; '.join(places)})" if places else str(error)
-    mend = next((mend for part, mend in _BY_CLAUSE.items() if part in clause), _BY_HOP.get(error.hop, ""))
+    clause = _MCP_CLAUSE.sub(r"\1MCP \2,", error.clause) or _CLAUSE_BY_HOP.get(error.hop, "")
+    seen = f"{error} ({'; '.join(observations)})" if observations else str(error)
+    mend = next((mend for part, mend in _FIX_BY_CLAUSE.items() if part in clause), _FIX_BY_HOP.get(error.hop, ""))
     return Finding(error.hop, "failed", seen, clause, mend)
 
 
 # --- the address -------------------------------------------------------------------------------
 
 
-def of_url(url: str) -> Finding | None:
+def assess_url(url: str) -> Finding | None:
     """What is wrong with the address as it is written; None if nothing is."""
     if origin_of(url) is not None and urlsplit(url).scheme in {"http", "https"} and not {"#", "@"}.intersection(url):
         return None
     seen, mend = (
-        f"{safe_text(without_secrets(url).rpartition('@')[2])!r} is no address of an MCP server",
+        f"{safe_text(strip_query(url).rpartition('@')[2])!r} is no address of an MCP server",
         "give all of it: https://example.com/mcp",
     )
     return Finding("address", "failed", seen, "MCP authorization, Canonical Server URI", mend)
 
 
-def of_silence(hop: str, url: str, error: TransportError) -> Finding:
+def assess_unreachable(hop: str, url: str, error: TransportError) -> Finding:
     """Nobody has answered."""
     mend = "see that the address is right, that the server runs, and that its certificate is valid"
-    return Finding(hop, "failed", f"{without_secrets(url)} cannot be reached: {error}", "RFC 9110, section 4", mend)
+    return Finding(hop, "failed", f"{strip_query(url)} cannot be reached: {error}", "RFC 9110, section 4", mend)
 
 
-def in_the_clear(url: str) -> bool:
+def is_unencrypted(url: str) -> bool:
     """Whether everybody on the way can read what is sent to an address."""
     parts = urlsplit(url)
     return parts.scheme == "http" and not is_loopback(parts.hostname or "")
 
 
-def of_address(url: str, opened: Opened) -> Iterator[Finding]:
+def assess_address(url: str, response: ProbeResponse) -> Iterator[Finding]:
     """An address where somebody has answered."""
-    if not in_the_clear(url):
-        yield Finding("address", "ok", f"{without_secrets(url)} answers")
+    if not is_unencrypted(url):
+        yield Finding("address", "ok", f"{strip_query(url)} answers")
         return
-    seen = f"{without_secrets(url)} answers without TLS, so that everybody on the way can read tokens"
-    verdict = "failed" if opened.status == UNAUTHORIZED else "warning"
-    yield Finding("address", verdict, seen, _CLEAR, "serve it over https; http is for this machine only")
+    seen = f"{strip_query(url)} answers without TLS, so that everybody on the way can read tokens"
+    verdict = "failed" if response.status == UNAUTHORIZED else "warning"
+    yield Finding("address", verdict, seen, _TLS_CLAUSE, "serve it over https; http is for this machine only")
 
 
 # --- the server and its challenge --------------------------------------------------------------
 
 
-def of_answer(opened: Opened) -> Finding:
+def assess_response(response: ProbeResponse) -> Finding:
     """How the server answers who does not say who they are."""
-    seen = f"it answers {opened.status} to {opened.method} without a token"
-    if opened.status == UNAUTHORIZED:
-        return _of_challenge(opened)
-    if opened.status < _REDIRECT:
+    seen = f"it answers {response.status} to {response.method} without a token"
+    if response.status == UNAUTHORIZED:
+        return _assess_challenge(response)
+    if response.status < _REDIRECT:
         return Finding("server", "ok", f"{seen}: the server is open to everybody, and there is nothing to authorize")
-    if opened.status < _BAD:
-        seen, mend = f"{seen}, and points to {opened.location!r}", "give clients the address that it points to"
+    if response.status < _BAD:
+        seen, mend = f"{seen}, and points to {response.location!r}", "give clients the address that it points to"
         return Finding("server", "failed", seen, "RFC 9110, section 15.4", mend)
-    if opened.status == _FORBIDDEN:
+    if response.status == _FORBIDDEN:
         mend = "answer 401 and a challenge to who brings no token; 403 is for tokens that do not suffice"
         return Finding("server", "failed", seen, _ERRORS, mend)
-    if opened.status in _NOT_THERE:
+    if response.status in _ABSENT_STATUSES:
         mend = "see that the path is that of the MCP endpoint, and that it takes POST"
         return Finding("server", "failed", seen, "MCP transports, Streamable HTTP", mend)
-    if opened.status >= _THEIR_FAULT:
+    if response.status >= _SERVER_ERROR:
         return Finding("server", "failed", seen, "RFC 9110, section 15.6", "look into the log of the server")
     return Finding("server", "failed", seen, _ERRORS, "answer 401 and a challenge before anything else is looked at")
 
 
-def asked_for(opened: Opened) -> Challenge | None:
+def find_token_challenge(response: ProbeResponse) -> Challenge | None:
     """What the server asks for, if it asks for a token."""
-    return challenges.find(challenges.parse(opened.challenges or ""), "bearer", "dpop")
+    return challenges.find_challenge(challenges.parse_challenges(response.challenges or ""), "bearer", "dpop")
 
 
-def _of_challenge(opened: Opened) -> Finding:
+def _assess_challenge(response: ProbeResponse) -> Finding:
     """What a server says with 401 about how to get in."""
     mend = 'answer 401 with WWW-Authenticate: Bearer resource_metadata="…", scope="…"'
-    if opened.challenges is None:
+    if response.challenges is None:
         clause = f"RFC 9110, section 15.5.2; {_DISCOVERY}"
         return Finding("server", "warning", "it answers 401 without WWW-Authenticate", clause, mend)
-    asked = asked_for(opened)
+    asked = find_token_challenge(response)
     if asked is None:
-        schemes = ", ".join(one.scheme for one in challenges.parse(opened.challenges)) or "nothing that can be read"
+        schemes = (
+            ", ".join(one.scheme for one in challenges.parse_challenges(response.challenges))
+            or "nothing that can be read"
+        )
         seen = f"WWW-Authenticate asks for {safe_text(schemes)}, and not for a bearer token"
         return Finding("server", "warning", seen, "RFC 6750, section 3; RFC 9728, section 5.1", mend)
-    return _of_asked(asked, mend)
+    return _assess_token_challenge(asked, mend)
 
 
-def _of_asked(asked: Challenge, mend: str) -> Finding:
-    where = asked.params.get("resource_metadata")
+def _assess_token_challenge(challenge: Challenge, mend: str) -> Finding:
+    where = challenge.params.get("resource_metadata")
     if where is None:
         seen = "WWW-Authenticate does not name the protected resource metadata, so that clients have to guess"
         return Finding("server", "warning", seen, f"RFC 9728, section 5.1; {_DISCOVERY}", mend)
-    if _OFFLINE in (asked.scopes or ()):
+    if _OFFLINE in (challenge.scopes or ()):
         seen = f"WWW-Authenticate asks for the scope {_OFFLINE}, which is not the server's business"
         return Finding("server", "warning", seen, _REFRESH, f"leave {_OFFLINE} out of the challenge")
-    scopes = "no scopes" if asked.scopes is None else f"the scopes {safe_text(' '.join(asked.scopes))!r}"
+    scopes = "no scopes" if challenge.scopes is None else f"the scopes {safe_text(' '.join(challenge.scopes))!r}"
     return Finding("server", "ok", f"it answers 401, and the challenge names {safe_text(where)} and {scopes}")
 
 
 # --- the protected resource --------------------------------------------------------------------
 
 
-def of_resource(
-    where: str, found: ResourceMetadata, url: str, hint: str | None, asked: Challenge | None
+def assess_resource_metadata(
+    where: str, metadata: ResourceMetadata, url: str, hint: str | None, challenge: Challenge | None
 ) -> Iterator[Finding]:
     """What is worth telling about metadata that a client takes."""
     hop = "resource-metadata"
-    issuers = safe_text(", ".join(found.authorization_servers or ()))
+    issuers = safe_text(", ".join(metadata.authorization_servers or ()))
     yield Finding(hop, "ok", f"{safe_text(where)} says that tokens come from {issuers}")
     if hint is not None and where != hint:
         seen = f"there is none at {safe_text(hint)}, which the challenge names; clients find it elsewhere by luck"
         yield Finding(hop, "warning", seen, "RFC 9728, section 5.1", f"name {safe_text(where)} in the challenge")
-    if found.resource.rstrip("/") != canonical(url):
-        whole = without_secrets(canonical(url))
-        seen = f"`resource` is {safe_text(found.resource)!r}, which is not all of {whole!r}; strict clients refuse that"
+    if metadata.resource.rstrip("/") != canonical_resource(url):
+        whole = strip_query(canonical_resource(url))
+        seen = (
+            f"`resource` is {safe_text(metadata.resource)!r}, which is not all of {whole!r}; strict clients refuse that"
+        )
         yield Finding(hop, "warning", seen, "RFC 9728, section 3.3", f"let `resource` be {whole!r}")
-    if _OFFLINE in (found.scopes_supported or ()):
+    if _OFFLINE in (metadata.scopes_supported or ()):
         seen = f"`scopes_supported` has {_OFFLINE}, which is not the server's business"
         yield Finding(hop, "warning", seen, _REFRESH, f"leave {_OFFLINE} out of `scopes_supported`")
-    if found.scopes_supported is None and (asked is None or asked.scopes is None):
+    if metadata.scopes_supported is None and (challenge is None or challenge.scopes is None):
         seen = "neither the challenge nor the metadata names scopes, so clients ask for none"
         mend = "name what is needed for a start in the challenge's `scope`, or in `scopes_supported`"
         yield Finding(hop, "warning", seen, "MCP authorization, Scope Selection Strategy", mend)
-    if found.bearer_methods_supported is not None and "header" not in found.bearer_methods_supported:
+    if metadata.bearer_methods_supported is not None and "header" not in metadata.bearer_methods_supported:
         seen = "`bearer_methods_supported` leaves out `header`, the only way that clients send tokens"
         clause = "MCP authorization, Token Requirements"
         yield Finding(hop, "warning", seen, clause, "take tokens from the Authorization header, and say so")
 
 
-def of_no_resource(server: ServerMetadata, places: Sequence[str]) -> Finding:
+def assess_missing_resource_metadata(server: ServerMetadata, observations: Sequence[str]) -> Finding:
     """No metadata is published; a server of 2025-03-26 is its own authorization server instead."""
-    hop, clause, mend = "resource-metadata", f"RFC 9728, section 3; {_DISCOVERY}", _BY_HOP["resource-metadata"]
-    seen = f"there is no protected resource metadata ({'; '.join(places)})"
+    hop, clause, mend = "resource-metadata", f"RFC 9728, section 3; {_DISCOVERY}", _FIX_BY_HOP["resource-metadata"]
+    seen = f"there is no protected resource metadata ({'; '.join(observations)})"
     if isinstance(server, AssumedMetadata):
         return Finding(hop, "failed", seen, clause, mend)
     seen = f"{seen}; the server says that it issues tokens itself, as was the way of 2025-03-26"
     return Finding(hop, "warning", seen, clause, mend)
 
 
-def of_reading_elsewhere(hop: str, answer: Answer) -> Iterator[Finding]:
+def assess_cors(hop: str, response: FetchResponse) -> Iterator[Finding]:
     """Whether clients in browsers, whose pages come from elsewhere, can read a document."""
-    if "access-control-allow-origin" not in {name.lower() for name in answer.headers}:
-        seen = f"clients that run in a browser cannot read {answer.url}: it has no Access-Control-Allow-Origin"
+    if "access-control-allow-origin" not in {name.lower() for name in response.headers}:
+        seen = f"clients that run in a browser cannot read {response.url}: it has no Access-Control-Allow-Origin"
         mend = "answer with Access-Control-Allow-Origin: *, since nothing in it is secret"
         yield Finding(hop, "warning", seen, "Fetch, CORS protocol", mend)
 
@@ -222,47 +227,49 @@ def of_reading_elsewhere(hop: str, answer: Answer) -> Iterator[Finding]:
 # --- the authorization server ------------------------------------------------------------------
 
 
-def of_server(found: ServerMetadata) -> Iterator[Finding]:
+def assess_server_metadata(metadata: ServerMetadata) -> Iterator[Finding]:
     """What is missing or worth telling in metadata that is the issuer's own."""
     for name in ("authorization_endpoint", "token_endpoint"):
-        if getattr(found, name) is None:
-            yield _server_fails(f"`{name}` is missing", "RFC 8414, section 2", f"name the {name} in the metadata")
-    if "code" not in (found.response_types_supported or ("code",)):
+        if getattr(metadata, name) is None:
+            yield _metadata_failure(f"`{name}` is missing", "RFC 8414, section 2", f"name the {name} in the metadata")
+    if "code" not in (metadata.response_types_supported or ("code",)):
         seen = "`response_types_supported` leaves out `code`"
-        yield _server_fails(seen, "RFC 8414, section 2; OAuth 2.1, section 4.1", "support the response type `code`")
-    grants = found.grant_types_supported or ("authorization_code", "refresh_token")
+        yield _metadata_failure(seen, "RFC 8414, section 2; OAuth 2.1, section 4.1", "support the response type `code`")
+    grants = metadata.grant_types_supported or ("authorization_code", "refresh_token")
     if "authorization_code" not in grants:
         seen = "`grant_types_supported` leaves out `authorization_code`: no person can log in"
         clause = "RFC 8414, section 2; OAuth 2.1, section 4.1"
-        yield _server_fails(seen, clause, "support the grant `authorization_code`")
+        yield _metadata_failure(seen, clause, "support the grant `authorization_code`")
     elif "refresh_token" not in grants:
         seen = "`grant_types_supported` leaves out `refresh_token`: people log in anew whenever a token ends"
-        yield _server_warns(seen, _REFRESH, "support the grant `refresh_token`")
-    if not found.authorization_response_iss_parameter_supported:
+        yield _metadata_warning(seen, _REFRESH, "support the grant `refresh_token`")
+    if not metadata.authorization_response_iss_parameter_supported:
         seen = "it does not say that it puts `iss` into its redirects, which tells clients who answers them"
         mend = "send `iss`, and set `authorization_response_iss_parameter_supported`"
-        yield _server_warns(seen, "RFC 9207, section 2.3; MCP authorization, Authorization Response Validation", mend)
+        yield _metadata_warning(
+            seen, "RFC 9207, section 2.3; MCP authorization, Authorization Response Validation", mend
+        )
 
 
-def _server_fails(seen: str, clause: str, mend: str) -> Finding:
+def _metadata_failure(seen: str, clause: str, mend: str) -> Finding:
     return Finding("authorization-server-metadata", "failed", seen, clause, mend)
 
 
-def _server_warns(seen: str, clause: str, mend: str) -> Finding:
+def _metadata_warning(seen: str, clause: str, mend: str) -> Finding:
     return Finding("authorization-server-metadata", "warning", seen, clause, mend)
 
 
-def of_registration(found: ServerMetadata) -> Finding:
+def assess_registration(metadata: ServerMetadata) -> Finding:
     """How a client gets its id."""
     hop, clause = "registration", "MCP authorization, Client Registration"
-    methods = found.token_endpoint_auth_methods_supported
-    if found.client_id_metadata_document_supported:
+    methods = metadata.token_endpoint_auth_methods_supported
+    if metadata.client_id_metadata_document_supported:
         if methods is None or {"none", "private_key_jwt"}.intersection(methods):
             return Finding(hop, "ok", "a client brings a metadata document of its own, whose address is its id")
         seen = "metadata documents are taken for ids, but their clients cannot authenticate: only secrets are taken"
         clause = "MCP authorization, Client ID Metadata Documents"
         return Finding(hop, "warning", seen, clause, "take `none` or `private_key_jwt` at the token endpoint")
-    if found.registration_endpoint is not None:
+    if metadata.registration_endpoint is not None:
         return Finding(hop, "ok", "a client registers itself; since 2026-07-28 a metadata document is the better way")
     seen = "clients can neither register themselves nor bring a metadata document: each needs an id made by hand"
     mend = "set `client_id_metadata_document_supported`, or offer a `registration_endpoint`"
@@ -272,13 +279,13 @@ def of_registration(found: ServerMetadata) -> Finding:
 # --- its endpoints -----------------------------------------------------------------------------
 
 
-def of_authorization_endpoint(answer: Answer) -> Finding:
+def assess_authorization_endpoint(response: FetchResponse) -> Finding:
     """How the page for people answers somebody who asks for nothing in particular."""
-    seen, clause = f"the authorization endpoint answers {answer.status} to an empty request", "RFC 6749, section 3.1"
-    if answer.status in _NOT_THERE:
+    seen, clause = f"the authorization endpoint answers {response.status} to an empty request", "RFC 6749, section 3.1"
+    if response.status in _ABSENT_STATUSES:
         mend = "let `authorization_endpoint` be the address of the page where people log in"
         return Finding("authorization", "failed", seen, clause, mend)
-    if answer.status >= _THEIR_FAULT:
+    if response.status >= _SERVER_ERROR:
         return Finding("authorization", "warning", seen, clause, "tell people what is wrong with a request, by 400")
     return Finding("authorization", "ok", seen)
 
@@ -290,62 +297,62 @@ class _OAuthError(Struct):
 _read_error: Final = codec.json_decoder(_OAuthError)
 
 
-def of_token_endpoint(answer: Answer) -> Finding:
+def assess_token_endpoint(response: FetchResponse) -> Finding:
     """How the token endpoint answers a code that nobody has issued."""
     hop, clause, asked = "token", "RFC 6749, section 5.2", "to a code that nobody issued"
-    said = f"the token endpoint answers {answer.status}"
-    if answer.status == _TOO_MANY:
+    said = f"the token endpoint answers {response.status}"
+    if response.status == _TOO_MANY:
         return Finding(hop, "warning", f"{said} {asked}: it wants to be left alone", clause, "try again later")
     try:
-        error = safe_text(_read_error(answer.body).error)
+        error = safe_text(_read_error(response.body).error)
     except (codec.DecodeError, RecursionError):
-        kind = safe_text(answer.kind) or "no content type"
+        kind = safe_text(response.kind) or "no content type"
         mend = 'answer with 400 and JSON such as {"error": "invalid_grant"}'
         return Finding(hop, "failed", f"{said} {asked}, with {kind} and no OAuth error", clause, mend)
     seen = f"{said} and {error!r} {asked}"
-    if not _OK < answer.status < _THEIR_FAULT:
+    if not _OK < response.status < _SERVER_ERROR:
         return Finding(hop, "warning", seen, clause, "answer errors with 400 or 401")
     return Finding(hop, "ok", f"{seen}, as it should")
 
 
-def of_keys(answer: Answer) -> Finding:
+def assess_keys(response: FetchResponse) -> Finding:
     """Whether there is a key that tokens can be verified with."""
     clause, mend = "RFC 7517, section 5", "publish the public keys that tokens are signed with at `jwks_uri`"
-    if answer.status != _OK:
-        return Finding("keys", "failed", f"{answer.url} answers {answer.status}", clause, mend)
+    if response.status != _OK:
+        return Finding("keys", "failed", f"{response.url} answers {response.status}", clause, mend)
     try:
-        keys = KeySet(answer.body)
-    except Malformed as error:
-        return Finding("keys", "failed", f"what is at {answer.url} is no set of keys: {error}", clause, mend)
+        keys = KeySet(response.body)
+    except MalformedJws as error:
+        return Finding("keys", "failed", f"what is at {response.url} is no set of keys: {error}", clause, mend)
     if not len(keys):
-        return Finding("keys", "failed", f"no key at {answer.url} can verify a signature", clause, mend)
+        return Finding("keys", "failed", f"no key at {response.url} can verify a signature", clause, mend)
     return Finding("keys", "ok", f"{len(keys)} of the keys can verify signatures")
 
 
 # --- a token -----------------------------------------------------------------------------------
 
 
-def of_token(opened: Opened) -> Finding:
+def assess_token_response(response: ProbeResponse) -> Finding:
     """How the MCP server answers a request with a token."""
-    asked = asked_for(opened)
+    asked = find_token_challenge(response)
     params: Mapping[str, str] = {} if asked is None else asked.params
     why = safe_text(": ".join(filter(None, (params.get("error"), params.get("error_description")))))
-    seen = f"it answers {opened.status} to {opened.method} with the token" + (f" ({why})" if why else "")
-    if opened.status == UNAUTHORIZED:
+    seen = f"it answers {response.status} to {response.method} with the token" + (f" ({why})" if why else "")
+    if response.status == UNAUTHORIZED:
         mend = "see that the token is not expired, is of this issuer, and has this server as its audience"
         return Finding("retry", "failed", seen, "MCP authorization, Token Handling", mend)
-    if opened.status == _FORBIDDEN:
+    if response.status == _FORBIDDEN:
         scopes = safe_text(" ".join((asked and asked.scopes) or ())) or "that the server needs"
         clause = "RFC 6750, section 3.1; MCP authorization, Scope Challenge Handling"
         return Finding("retry", "failed", seen, clause, f"get a token with the scopes {scopes}")
-    if opened.status < _REDIRECT:
+    if response.status < _REDIRECT:
         return Finding("retry", "ok", seen)
     return Finding(
         "retry", "warning", seen, _ERRORS, "see what the server has against the request; it is not the token"
     )
 
 
-def of_token_in_the_clear(url: str) -> Finding:
+def assess_unencrypted_token(url: str) -> Finding:
     """A token that was not shown to the server."""
-    seen = f"the token was not sent to {without_secrets(url)}, since everybody on the way could read it"
-    return Finding("retry", "failed", seen, _CLEAR, "serve it over https; http is for this machine only")
+    seen = f"the token was not sent to {strip_query(url)}, since everybody on the way could read it"
+    return Finding("retry", "failed", seen, _TLS_CLAUSE, "serve it over https; http is for this machine only")

@@ -5,9 +5,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-__all__ = ["Finding", "Verdict", "first_failed", "without_secrets"]
+__all__ = ["Finding", "FindingVerdict", "first_failed", "strip_query"]
 
-Verdict = Literal["ok", "warning", "failed", "skipped"]
+FindingVerdict = Literal["ok", "warning", "failed", "skipped"]
 
 
 class Finding(Struct, frozen=True):
@@ -15,7 +15,7 @@ class Finding(Struct, frozen=True):
     rule that it breaks and how to mend it; `skipped` is what could not be tried, since something before it failed."""
 
     hop: str
-    verdict: Verdict
+    verdict: FindingVerdict
     seen: str
     clause: str = ""
     mend: str = ""
@@ -26,6 +26,6 @@ def first_failed(findings: Iterable[Finding]) -> Finding | None:
     return next((finding for finding in findings if finding.verdict == "failed"), None)
 
 
-def without_secrets(url: str) -> str:
+def strip_query(url: str) -> str:
     """An address that can be shown to others: what is asked for there stays with whoever asked."""
     return url.partition("#")[0].partition("?")[0]

@@ -9,69 +9,83 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from trunkline.auth.metadata import ResourceMetadata
-from trunkline.auth.server.authorization_header import Given, Malformed, given_in, in_query
-from trunkline.auth.server.challenges import Refusing, proof_algorithms
+from trunkline.auth.server.authorization_header import (
+    MalformedAuthorization,
+    PresentedToken,
+    has_query_token,
+    parse_authorization,
+)
+from trunkline.auth.server.challenges import ChallengeWriter, proof_algorithms
 from trunkline.auth.server.issuer_requests import TooManyRejected
-from trunkline.auth.server.resource_url import Place, place_of, published_at, said_place
-from trunkline.auth.server.verifiers import BadToken, Unavailable, Verified, Verifier, candidates
+from trunkline.auth.server.resource_url import (
+    ResourceLocation,
+    location_from_public_url,
+    location_from_request,
+    metadata_paths,
+)
+from trunkline.auth.server.verifiers import BadToken, Unavailable, Verified, Verifier, select_verifiers
 from trunkline.errors import StoreError
-from trunkline.transports.http.authenticator import Admitted, Turned, Verdict
+from trunkline.transports.http.authenticator import Admitted, AuthResult, Rejected
 from trunkline.wire import codec
 
 if TYPE_CHECKING:
-    from trunkline.auth.server.dpop import BadProof, Memory, Proofs, Used
+    from trunkline.auth.server.dpop import BadProof, ProofVerifier, SharedProofStore, UsedProof
     from trunkline.auth.server.resource_server import ResourceServer
 
-__all__ = ["Entrance"]
+__all__ = ["TokenAuthenticator"]
 
 _log: Final = logging.getLogger("trunkline")
 _SSE: Final = "/sse"  # HTTP+SSE is a resource of its own: that is the address which its clients know
-_MOST_PLACES: Final = 256
-_QUIET: Final = 60.0  # seconds between two lines in the log about the same trouble
+_MAX_LOCATIONS: Final = 256
+_LOG_INTERVAL: Final = 60.0  # seconds between two lines in the log about the same trouble
 
 Scope = dict[str, Any]
 
 
-class _Comer(Struct, frozen=True):
+class _TokenRequest(Struct, frozen=True):
     """Whoever has sent a request with a token."""
 
     scope: Scope
     headers: Mapping[bytes, bytes]
-    place: Place
-    given: Given
+    place: ResourceLocation
+    given: PresentedToken
     now: float
 
     def __repr__(self) -> str:
         return f"_Comer({self.place.resource!r}, {self.given!r})"
 
 
-class Entrance:
+class TokenAuthenticator:
     """Decides who may come in to the endpoint at a path."""
 
     def __init__(
-        self, resource: "ResourceServer", path: str, memory: "Callable[[], Memory | None] | None" = None
+        self, resource: "ResourceServer", path: str, memory: "Callable[[], SharedProofStore | None] | None" = None
     ) -> None:
         """`memory` gives what other processes remember of proofs as well, where there are others."""
         self._resource = resource
-        self._memory = memory
+        self._shared_proofs = memory
         self._path = path
-        self._refusing = Refusing(resource.scopes, "DPoP" if resource.dpop else "Bearer")
-        self._places: dict[object, Place] = {}
-        self._pages = dict.fromkeys(published_at(_SSE, None), _SSE)
-        self._pages.update(dict.fromkeys(published_at(path, resource.public_url), path))
-        self._proofs: Proofs | None = None  # made when the first is needed
-        self._told: float | None = None  # when trouble was last logged
+        self._challenges = ChallengeWriter(resource.scopes, "DPoP" if resource.dpop else "Bearer")
+        self._locations: dict[object, ResourceLocation] = {}
+        self._pages = dict.fromkeys(metadata_paths(_SSE, None), _SSE)
+        self._pages.update(dict.fromkeys(metadata_paths(path, resource.public_url), path))
+        self._proof_verifier: ProofVerifier | None = None  # made when the first is needed
+        self._logged_at: float | None = None  # when trouble was last logged
 
     # --- where ---------------------------------------------------------------------------------
 
-    def _place(self, scope: Scope, headers: Mapping[bytes, bytes], path: str) -> Place:
+    def _place(self, scope: Scope, headers: Mapping[bytes, bytes], path: str) -> ResourceLocation:
         public = self._resource.public_url
-        key = path if public is not None else _seen(scope, headers, path)
-        place = self._places.get(key)
+        key = path if public is not None else _location_key(scope, headers, path)
+        place = self._locations.get(key)
         if place is None:
-            place = place_of(scope, headers, path) if public is None else said_place(public, self._path, path)
-            if len(self._places) < _MOST_PLACES:
-                self._places[key] = place
+            place = (
+                location_from_request(scope, headers, path)
+                if public is None
+                else location_from_public_url(public, self._path, path)
+            )
+            if len(self._locations) < _MAX_LOCATIONS:
+                self._locations[key] = place
         return place
 
     def page(self, scope: Scope, route: str) -> bytes | None:
@@ -98,175 +112,181 @@ class Entrance:
 
     # --- who -----------------------------------------------------------------------------------
 
-    def admit(self, scope: Scope, headers: dict[bytes, bytes], path: str) -> Verdict | Awaitable[Verdict]:
+    def admit(self, scope: Scope, headers: dict[bytes, bytes], path: str) -> AuthResult | Awaitable[AuthResult]:
         """Whether the sender of a request may come in."""
         place = self._place(scope, headers, path)
-        if (query := scope.get("query_string")) and in_query(query):
+        if (query := scope.get("query_string")) and has_query_token(query):
             why = "a token does not belong into an address; send it as Authorization: Bearer"
-            return self._refusing.malformed(place, why)
+            return self._challenges.bad_request(place, why)
         header = headers.get(b"authorization")
         try:
-            given = None if header is None else given_in(header)
-        except Malformed:
-            return self._refusing.malformed(place, "the header Authorization cannot be read")
+            given = None if header is None else parse_authorization(header)
+        except MalformedAuthorization:
+            return self._challenges.bad_request(place, "the header Authorization cannot be read")
         if given is None:
-            return self._refusing.unauthorized(place, "say who you are: send a token", "authentication_failed")
-        comer = _Comer(scope, headers, place, given, self._resource.now())
+            return self._challenges.unauthorized(place, "say who you are: send a token", "authentication_failed")
+        comer = _TokenRequest(scope, headers, place, given, self._resource.now())
         known = self._resource.tokens.get(given.token, place.audiences, comer.now)
-        return self._met(comer) if known is None else self._decided(comer, known)
+        return self._authenticate_unknown_token(comer) if known is None else self._authorize(comer, known)
 
-    async def _met(self, comer: _Comer) -> Verdict:
+    async def _authenticate_unknown_token(self, request: _TokenRequest) -> AuthResult:
         """The same for a token that was not seen before, or not lately."""
         try:
-            verified = await self._verified(comer)
+            verified = await self._verify(request)
         except BadToken as bad:
-            scheme = comer.given.scheme
-            return self._refusing.unauthorized(comer.place, bad.why, bad.kind, error="invalid_token", scheme=scheme)
+            scheme = request.given.scheme
+            return self._challenges.unauthorized(request.place, bad.why, bad.kind, error="invalid_token", scheme=scheme)
         except TooManyRejected as refused:
-            return _slow_down(str(refused), refused.wait)
+            return _refuse_rate(str(refused), refused.wait)
         except Unavailable as trouble:
-            return self._unavailable(trouble, comer.now)
-        verdict = self._decided(comer, verified)
-        return verdict if isinstance(verdict, Admitted | Turned) else await verdict
+            return self._refuse_unavailable(trouble, request.now)
+        verdict = self._authorize(request, verified)
+        return verdict if isinstance(verdict, Admitted | Rejected) else await verdict
 
-    async def _verified(self, comer: _Comer) -> Verified:
+    async def _verify(self, request: _TokenRequest) -> Verified:
         """What a token proves: to the verifier for its issuer, or to the first that knows it."""
-        token, audiences = comer.given.token, comer.place.audiences
+        token, audiences = request.given.token, request.place.audiences
         bad = BadToken("the token is from an issuer that is not known here")
-        for verifier in candidates(self._resource.verifiers, token):
+        for verifier in select_verifiers(self._resource.verifiers, token):
             try:
-                verified = await self._judged(verifier, comer)
+                verified = await self._ask_verifier(verifier, request)
             except BadToken as error:
                 bad = error
                 continue
             held = Verified(self._resource.held(verified.principal), verified.expires, verified.key)
-            self._resource.tokens.put(token, audiences, held, verifier, comer.now)
+            self._resource.tokens.put(token, audiences, held, verifier, request.now)
             return held
         raise bad
 
-    async def _judged(self, verifier: Verifier, comer: _Comer) -> Verified:
+    async def _ask_verifier(self, verifier: Verifier, request: _TokenRequest) -> Verified:
         """The verdict of one verifier, within the limits of requests to its issuer."""
-        token, audiences, now = comer.given.token, comer.place.audiences, comer.now
+        token, audiences, now = request.given.token, request.place.audiences, request.now
         requests = self._resource.requests.get(verifier)
         if requests is not None:
-            ask = partial(_answer, verifier, token, audiences, now)
-            return await requests.verify(token, audiences, ask, address=_address(comer.scope), now=now)
+            ask = partial(_verify_async, verifier, token, audiences, now)
+            return await requests.verify(token, audiences, ask, address=_client_address(request.scope), now=now)
         answer = verifier.verify(token, audiences, now)
         # In a task of its own: a request may be read outside of any, where no deadline can be set.
         return answer if isinstance(answer, Verified) else await asyncio.ensure_future(answer)
 
-    def _decided(self, comer: _Comer, verified: Verified) -> Verdict | Awaitable[Verdict]:
+    def _authorize(self, request: _TokenRequest, verified: Verified) -> AuthResult | Awaitable[AuthResult]:
         """Whether whoever a token is about may come in, with this very request."""
-        if verified.key is None and comer.given.scheme != "DPoP" and not self._resource.dpop:
-            return self._allowed(comer, verified)
-        if isinstance(key := self._key(comer, verified), Turned):
+        if verified.key is None and request.given.scheme != "DPoP" and not self._resource.dpop:
+            return self._check_scopes(request, verified)
+        if isinstance(key := self._require_bound_key(request, verified), Rejected):
             return key
-        memory = None if self._memory is None else self._memory()
+        memory = None if self._shared_proofs is None else self._shared_proofs()
         if memory is not None:
-            return self._proved(comer, verified, key, memory)
-        used = self._used(comer, key, self._made_proofs())
-        return used if isinstance(used, Turned) else self._allowed(comer, verified)
+            return self._authorize_with_shared_proofs(request, verified, key, memory)
+        used = self._check_proof(request, key, self._get_proof_verifier())
+        return used if isinstance(used, Rejected) else self._check_scopes(request, verified)
 
-    async def _proved(self, comer: _Comer, verified: Verified, key: str, memory: "Memory") -> Verdict:
+    async def _authorize_with_shared_proofs(
+        self, request: _TokenRequest, verified: Verified, key: str, shared_proofs: "SharedProofStore"
+    ) -> AuthResult:
         """The same, where a proof may have been used at another process."""
-        from trunkline.auth.server.dpop import UsedBefore
+        from trunkline.auth.server.dpop import ProofReplayed
 
         try:
-            proofs = self._proofs or self._made_proofs(await memory.secret())
-            used = self._used(comer, key, proofs)
-            if not isinstance(used, Turned) and not await memory.first(used.what, used.until):
-                return self._bad_proof(comer, UsedBefore(), proofs)
+            proofs = self._proof_verifier or self._get_proof_verifier(await shared_proofs.secret())
+            used = self._check_proof(request, key, proofs)
+            if not isinstance(used, Rejected) and not await shared_proofs.first(used.what, used.until):
+                return self._refuse_proof(request, ProofReplayed(), proofs)
         except StoreError as error:
-            return self._unavailable(Unavailable(f"which proofs were used cannot be found out: {error}"), comer.now)
-        return used if isinstance(used, Turned) else self._allowed(comer, verified)
+            return self._refuse_unavailable(
+                Unavailable(f"which proofs were used cannot be found out: {error}"), request.now
+            )
+        return used if isinstance(used, Rejected) else self._check_scopes(request, verified)
 
-    def _made_proofs(self, secret: bytes | None = None) -> "Proofs":
-        from trunkline.auth.server.dpop import Proofs
+    def _get_proof_verifier(self, secret: bytes | None = None) -> "ProofVerifier":
+        from trunkline.auth.server.dpop import ProofVerifier
 
-        self._proofs = self._proofs or Proofs(nonces=self._resource.dpop_nonces, secret=secret)
-        return self._proofs
+        self._proof_verifier = self._proof_verifier or ProofVerifier(nonces=self._resource.dpop_nonces, secret=secret)
+        return self._proof_verifier
 
-    def _allowed(self, comer: _Comer, verified: Verified) -> Verdict:
+    def _check_scopes(self, request: _TokenRequest, verified: Verified) -> AuthResult:
         """Whether whoever a token is about may come in, if it is who it says."""
         principal = verified.principal
         if not principal.scopes.issuperset(self._resource.scopes):
-            return self._refusing.insufficient(comer.place, principal, comer.given.scheme)
+            return self._challenges.insufficient_scope(request.place, principal, request.given.scheme)
         allow = self._resource.allow
         if allow is not None and not allow(principal):
-            return Turned(403, "you may not come in here", "unauthorized_operation")
-        return Admitted(principal, None if verified.expires is None else verified.expires - comer.now)
+            return Rejected(403, "you may not come in here", "unauthorized_operation")
+        return Admitted(principal, None if verified.expires is None else verified.expires - request.now)
 
-    def _key(self, comer: _Comer, verified: Verified) -> str | Turned:
+    def _require_bound_key(self, request: _TokenRequest, verified: Verified) -> str | Rejected:
         """The key that a proof has to be made with, or what is wrong with a token that needs one."""
         if verified.key is None:
-            return self._unbound(comer, "the token is not bound to a key, as it has to be")
+            return self._refuse_binding(request, "the token is not bound to a key, as it has to be")
         if self._resource.dpop is False:
-            return self._unbound(comer, "the token is bound to a key, which is not looked at here")
-        if comer.given.scheme != "DPoP":
-            return self._unbound(comer, "the token is bound to a key: send it as Authorization: DPoP, with a proof")
+            return self._refuse_binding(request, "the token is bound to a key, which is not looked at here")
+        if request.given.scheme != "DPoP":
+            return self._refuse_binding(
+                request, "the token is bound to a key: send it as Authorization: DPoP, with a proof"
+            )
         return verified.key
 
-    def _unbound(self, comer: _Comer, why: str) -> Turned:
-        return self._refusing.unauthorized(comer.place, why, "invalid_token", error="invalid_token", scheme="DPoP")
+    def _refuse_binding(self, request: _TokenRequest, why: str) -> Rejected:
+        return self._challenges.unauthorized(request.place, why, "invalid_token", error="invalid_token", scheme="DPoP")
 
-    def _used(self, comer: _Comer, key: str, proofs: "Proofs") -> "Used | Turned":
+    def _check_proof(self, request: _TokenRequest, key: str, proofs: "ProofVerifier") -> "UsedProof | Rejected":
         """Uses a proof, or says what is wrong with it."""
         from trunkline.auth.server.dpop import BadProof
         from trunkline.auth.server.dpop_replay import TooManyProofs
 
-        proof = comer.headers.get(b"dpop", b"").decode("latin-1")
-        method, url = comer.scope.get("method", "GET"), self._asked_at(comer)
+        proof = request.headers.get(b"dpop", b"").decode("latin-1")
+        method, url = request.scope.get("method", "GET"), self._request_url(request)
         try:
-            return proofs.check(proof, key=key, method=method, url=url, token=comer.given.token, now=comer.now)
+            return proofs.check(proof, key=key, method=method, url=url, token=request.given.token, now=request.now)
         except BadProof as bad:
-            return self._bad_proof(comer, bad, proofs)
+            return self._refuse_proof(request, bad, proofs)
         except TooManyProofs as refused:
-            return _slow_down(f"the DPoP proof is not accepted: {refused}", refused.wait)
+            return _refuse_rate(f"the DPoP proof is not accepted: {refused}", refused.wait)
 
-    def _bad_proof(self, comer: _Comer, bad: "BadProof", proofs: "Proofs") -> Turned:
-        from trunkline.auth.server.dpop import NonceWanted
+    def _refuse_proof(self, request: _TokenRequest, bad: "BadProof", proofs: "ProofVerifier") -> Rejected:
+        from trunkline.auth.server.dpop import NonceRequired
 
-        error = "use_dpop_nonce" if isinstance(bad, NonceWanted) else "invalid_dpop_proof"
+        error = "use_dpop_nonce" if isinstance(bad, NonceRequired) else "invalid_dpop_proof"
         why = f"the DPoP proof is no good: {bad}"
-        turned = self._refusing.unauthorized(comer.place, why, "invalid_token", error=error, scheme="DPoP")
-        nonce = proofs.nonce(comer.now)
-        return Turned(401, why, turned.kind, [*turned.headers, *([(b"dpop-nonce", nonce.encode())] if nonce else [])])
+        turned = self._challenges.unauthorized(request.place, why, "invalid_token", error=error, scheme="DPoP")
+        nonce = proofs.nonce(request.now)
+        return Rejected(401, why, turned.kind, [*turned.headers, *([(b"dpop-nonce", nonce.encode())] if nonce else [])])
 
-    def _asked_at(self, comer: _Comer) -> str:
+    def _request_url(self, request: _TokenRequest) -> str:
         """The address of a request, as whoever sent it knows it."""
-        route: str = comer.scope["path"].removeprefix(comer.scope.get("root_path", "")).rstrip("/")
-        return comer.place.resource if (route or "/") == self._path else f"{comer.place.base}{route}"
+        route: str = request.scope["path"].removeprefix(request.scope.get("root_path", "")).rstrip("/")
+        return request.place.resource if (route or "/") == self._path else f"{request.place.base_url}{route}"
 
     def challenge(self, scope: Scope, path: str, principal: Any, scopes: Sequence[str]) -> tuple[bytes, bytes]:
         """What somebody who was let in needs for what it asked."""
         headers = dict(scope["headers"])
         scheme = "DPoP" if headers.get(b"authorization", b"")[:5].lower() == b"dpop " else "Bearer"
-        return self._refusing.needed(self._place(scope, headers, path), principal, scopes, scheme)
+        return self._challenges.insufficient_scope_header(self._place(scope, headers, path), principal, scopes, scheme)
 
-    def _unavailable(self, trouble: Unavailable, now: float) -> Turned:
+    def _refuse_unavailable(self, trouble: Unavailable, now: float) -> Rejected:
         """Nobody's fault who comes: trying again later will do."""
-        if self._told is None or not 0 <= now - self._told < _QUIET:
-            self._told = now
+        if self._logged_at is None or not 0 <= now - self._logged_at < _LOG_INTERVAL:
+            self._logged_at = now
             _log.warning("nobody can be let in: %s", trouble)
-        return Turned(503, "tokens cannot be verified now", "temporarily_unavailable", [(b"retry-after", b"5")])
+        return Rejected(503, "tokens cannot be verified now", "temporarily_unavailable", [(b"retry-after", b"5")])
 
 
-async def _answer(verifier: Verifier, token: str, audiences: frozenset[str], now: float) -> Verified:
+async def _verify_async(verifier: Verifier, token: str, audiences: frozenset[str], now: float) -> Verified:
     answer = verifier.verify(token, audiences, now)
     return answer if isinstance(answer, Verified) else await answer
 
 
-def _address(scope: Scope) -> str | None:
+def _client_address(scope: Scope) -> str | None:
     """The address of a caller, as far as it is known: a Unix socket has none."""
     client = scope.get("client")
     return client[0] if client and client[0] else None
 
 
-def _slow_down(why: str, wait: int) -> Turned:
-    return Turned(429, why, "rate_limit_exceeded", [(b"retry-after", b"%d" % wait)])
+def _refuse_rate(why: str, wait: int) -> Rejected:
+    return Rejected(429, why, "rate_limit_exceeded", [(b"retry-after", b"%d" % wait)])
 
 
-def _seen(scope: Scope, headers: Mapping[bytes, bytes], path: str) -> object:
+def _location_key(scope: Scope, headers: Mapping[bytes, bytes], path: str) -> object:
     """All of a request that its place depends upon."""
     server = scope.get("server")
     port = server[1] if server else None

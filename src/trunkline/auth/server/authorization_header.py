@@ -6,13 +6,13 @@ from urllib.parse import parse_qsl
 
 from msgspec import Struct
 
-__all__ = ["Given", "Malformed", "given_in", "in_query"]
+__all__ = ["MalformedAuthorization", "PresentedToken", "has_query_token", "parse_authorization"]
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*")
 _SCHEMES: Final = {"bearer": "Bearer", "dpop": "DPoP"}
 
 
-class Given(Struct, frozen=True):
+class PresentedToken(Struct, frozen=True):
     """A token, and the scheme by which it came: `Bearer` or `DPoP`."""
 
     scheme: str
@@ -22,11 +22,11 @@ class Given(Struct, frozen=True):
         return f"Given({self.scheme})"
 
 
-class Malformed(Exception):
+class MalformedAuthorization(Exception):
     """A header that cannot be read."""
 
 
-def given_in(header: bytes) -> Given | None:
+def parse_authorization(header: bytes) -> PresentedToken | None:
     """The token in a header; None for what is of another scheme. Raises `Malformed`."""
     if header[:7] == b"Bearer ":  # as most write it
         scheme, said = "Bearer", header[7:].decode("latin-1")
@@ -38,11 +38,11 @@ def given_in(header: bytes) -> Given | None:
         scheme = known
     token = said.strip(" ")
     if not _TOKEN.fullmatch(token):
-        raise Malformed
-    return Given(scheme, token)
+        raise MalformedAuthorization
+    return PresentedToken(scheme, token)
 
 
-def in_query(query: bytes) -> bool:
+def has_query_token(query: bytes) -> bool:
     """Whether a token is in an address, where it ends up in histories and logs."""
     if b"access" not in query.lower() and b"%" not in query:
         return False

@@ -10,33 +10,33 @@ from msgspec import Struct
 from trunkline.auth.principal import Principal
 from trunkline.auth.server.verifiers import BadToken, Verified
 
-__all__ = ["Rules", "judged", "scopes_of"]
+__all__ = ["ClaimRules", "scopes_of", "validate_claims"]
 
-_TYPES: Final = frozenset({"", "jwt", "at+jwt"})
-_OTHERS: Final = frozenset({"id", "refresh", "offline", "logout"})  # what Keycloak and Cognito call theirs
-_OF_ID_TOKENS: Final = ("nonce", "at_hash", "c_hash")
+_ACCESS_TOKEN_TYPES: Final = frozenset({"", "jwt", "at+jwt"})
+_OTHER_TOKEN_USES: Final = frozenset({"id", "refresh", "offline", "logout"})  # what Keycloak and Cognito call theirs
+_ID_TOKEN_CLAIMS: Final = ("nonce", "at_hash", "c_hash")
 _CLIENT: Final = ("client_id", "azp", "cid", "appid")
 _SCOPES: Final = ("scope", "scp")
 
 
-class Rules(Struct, frozen=True):
+class ClaimRules(Struct, frozen=True):
     """What is asked of a token."""
 
     issuer: str
     audiences: Collection[str]
     leeway: float = 0.0  # seconds by which the clocks may differ
     lasting: bool = False  # whether it may be silent about when it ends
-    clients: Collection[str] = ()  # whose tokens may be silent about whom they are for
-    silent_issuer: bool = False  # whether it may be silent about who made it
+    clients_without_audience: Collection[str] = ()  # whose tokens may be silent about whom they are for
+    may_omit_issuer: bool = False  # whether it may be silent about who made it
 
 
-def judged(header: Mapping[str, Any], claims: Mapping[str, Any], rules: Rules, now: float) -> Verified:
+def validate_claims(header: Mapping[str, Any], claims: Mapping[str, Any], rules: ClaimRules, now: float) -> Verified:
     """Who a token is about, if it is an access token for us that holds now. Raises `BadToken`."""
     _check_type(header, claims)
-    client = next((name for key in _CLIENT if (name := _text(claims, key))), "")
+    client = next((name for key in _CLIENT if (name := _read_text(claims, key))), "")
     _check_parties(claims, client, rules)
     expires = _check_times(claims, rules, now)
-    subject = _text(claims, "sub")
+    subject = _read_text(claims, "sub")
     if not subject:
         raise BadToken("the token names no subject: all users of a client would be the same")
     principal = Principal(
@@ -46,7 +46,7 @@ def judged(header: Mapping[str, Any], claims: Mapping[str, Any], rules: Rules, n
         scopes=scopes_of(claims),
         claims=MappingProxyType(dict(claims)),
     )
-    return Verified(principal, expires, _bound_to(claims))
+    return Verified(principal, expires, _read_bound_key(claims))
 
 
 def scopes_of(claims: Mapping[str, Any]) -> frozenset[str]:
@@ -61,28 +61,28 @@ def scopes_of(claims: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _text(claims: Mapping[str, Any], name: str) -> str:
+def _read_text(claims: Mapping[str, Any], name: str) -> str:
     value = claims.get(name)
     return value if isinstance(value, str) else ""
 
 
 def _check_type(header: Mapping[str, Any], claims: Mapping[str, Any]) -> None:
     """Refuses what was signed by the issuer for another purpose."""
-    kind = _text(header, "typ").lower().removeprefix("application/")
-    said = (_text(claims, "typ") or _text(claims, "token_use")).lower()
-    if kind not in _TYPES or said in _OTHERS:
+    kind = _read_text(header, "typ").lower().removeprefix("application/")
+    said = (_read_text(claims, "typ") or _read_text(claims, "token_use")).lower()
+    if kind not in _ACCESS_TOKEN_TYPES or said in _OTHER_TOKEN_USES:
         raise BadToken("the token is not an access token")
     plain = kind != "at+jwt" and said not in {"bearer", "access", "dpop"}
-    if plain and any(name in claims for name in _OF_ID_TOKENS):
+    if plain and any(name in claims for name in _ID_TOKEN_CLAIMS):
         raise BadToken("the token is an ID token, which says who somebody is to a client and opens nothing")
 
 
-def _check_parties(claims: Mapping[str, Any], client: str, rules: Rules) -> None:
+def _check_parties(claims: Mapping[str, Any], client: str, rules: ClaimRules) -> None:
     issuer = claims.get("iss")
-    if issuer != rules.issuer and not (issuer is None and rules.silent_issuer):
+    if issuer != rules.issuer and not (issuer is None and rules.may_omit_issuer):
         raise BadToken("the token is from another issuer")
     said = claims.get("aud")
-    if said is None and client and client in rules.clients:
+    if said is None and client and client in rules.clients_without_audience:
         return
     if said is None:
         raise BadToken("the token does not say whom it is for")
@@ -91,20 +91,20 @@ def _check_parties(claims: Mapping[str, Any], client: str, rules: Rules) -> None
         raise BadToken("the token is for another audience")
 
 
-def _check_times(claims: Mapping[str, Any], rules: Rules, now: float) -> float | None:
-    expires = _moment(claims, "exp")
+def _check_times(claims: Mapping[str, Any], rules: ClaimRules, now: float) -> float | None:
+    expires = _read_time(claims, "exp")
     if expires is None and not rules.lasting:
         raise BadToken("the token does not say when it ends")
     if expires is not None and now >= expires + rules.leeway:
         raise BadToken("the token has expired", "token_expired")
     for name in ("nbf", "iat"):
-        begins = _moment(claims, name)
+        begins = _read_time(claims, name)
         if begins is not None and begins > now + rules.leeway:
             raise BadToken("the token does not hold yet: it is from the future")
     return None if expires is None else expires + rules.leeway
 
 
-def _moment(claims: Mapping[str, Any], name: str) -> float | None:
+def _read_time(claims: Mapping[str, Any], name: str) -> float | None:
     value = claims.get(name)
     if value is None:
         return None
@@ -113,7 +113,7 @@ def _moment(claims: Mapping[str, Any], name: str) -> float | None:
     return float(value)
 
 
-def _bound_to(claims: Mapping[str, Any]) -> str | None:
+def _read_bound_key(claims: Mapping[str, Any]) -> str | None:
     """The thumbprint of the key that a token is bound to; None if whoever has the token may use it."""
     bound = claims.get("cnf")
     if bound is None:

@@ -15,8 +15,8 @@ from typing import Final
 
 __all__ = ["ReplayMemory", "Replayed", "TooManyProofs"]
 
-MOST_OF_ONE_KEY: Final = 100_000  # in a window of five and a half minutes: 300 requests a second
-MOST_OF_ALL: Final = 400_000  # about 45 MB
+MAX_PER_KEY: Final = 100_000  # in a window of five and a half minutes: 300 requests a second
+MAX_TOTAL: Final = 400_000  # about 45 MB
 _DIGEST: Final = 16  # bytes: ids of different proofs do not collide by chance
 
 
@@ -27,12 +27,12 @@ class Replayed(Exception):
 class TooManyProofs(Exception):
     """The key has used too many proofs within the window. `wait` is in whole seconds."""
 
-    def __init__(self, most: int, wait: int) -> None:
-        super().__init__(f"its key has used {most} proofs in a short time; try again in {wait} s")
+    def __init__(self, limit: int, wait: int) -> None:
+        super().__init__(f"its key has used {limit} proofs in a short time; try again in {wait} s")
         self.wait = wait
 
 
-class _Key:
+class _KeyProofs:
     """Remembered proofs of one key."""
 
     __slots__ = ("count", "floor", "seconds")
@@ -46,12 +46,12 @@ class _Key:
 class ReplayMemory:
     """Accepts each proof of a key once."""
 
-    def __init__(self, window: int, *, most_of_one_key: int = MOST_OF_ONE_KEY, most_of_all: int = MOST_OF_ALL) -> None:
+    def __init__(self, window: int, *, max_per_key: int = MAX_PER_KEY, max_total: int = MAX_TOTAL) -> None:
         """`window` is for how many seconds after it was made a proof is accepted."""
         self._window = window
-        self._most_of_one_key = most_of_one_key
-        self._most_of_all = most_of_all
-        self._keys: dict[str, _Key] = {}
+        self._max_per_key = max_per_key
+        self._max_total = max_total
+        self._keys: dict[str, _KeyProofs] = {}
         self._by_second: dict[int, set[str]] = {}  # the keys that have, or had, proofs of a second
         self._by_size: dict[int, dict[str, None]] = {}  # keys by the bit length of their number of proofs
         self._count = 0
@@ -60,27 +60,27 @@ class ReplayMemory:
     def __len__(self) -> int:
         return self._count
 
-    def use(self, key: str, ident: str, made: float, now: float) -> None:
+    def use(self, key: str, jti: str, made: float, now: float) -> None:
         """Remember a proof by its key, its id and the time at which it was made. Raises `Replayed` if it was used, or
         may have been, and `TooManyProofs`."""
         self._expire(int(now) - self._window - 1)
-        second, digest = int(made), sha256(ident.encode()).digest()[:_DIGEST]
+        second, digest = int(made), sha256(jti.encode()).digest()[:_DIGEST]
         known = self._keys.get(key)
         if known is None:
-            known = self._keys[key] = _Key()
+            known = self._keys[key] = _KeyProofs()
         if digest in known.seconds.get(second, ()):
             raise Replayed("it was used before")
         if known.floor is not None and second <= known.floor:
             raise Replayed("it may have been used before; make another one")
-        if known.count >= self._most_of_one_key:
-            raise TooManyProofs(self._most_of_one_key, min(known.seconds) + self._window + 1 - int(now))
+        if known.count >= self._max_per_key:
+            raise TooManyProofs(self._max_per_key, min(known.seconds) + self._window + 1 - int(now))
         known.seconds.setdefault(second, set()).add(digest)
         self._by_second.setdefault(second, set()).add(key)
         self._resize(key, known, known.count + 1)
-        if self._count > self._most_of_all:
+        if self._count > self._max_total:
             self._forget_oldest_of_largest()
 
-    def _resize(self, key: str, known: _Key, count: int) -> None:
+    def _resize(self, key: str, known: _KeyProofs, count: int) -> None:
         before, after = known.count.bit_length(), count.bit_length()
         self._count += count - known.count
         known.count = count

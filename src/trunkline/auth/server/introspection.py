@@ -6,22 +6,22 @@ from urllib.parse import urlencode
 
 from msgspec import MsgspecError
 
-from trunkline.auth.basic import basic
-from trunkline.auth.discovery import find_server
+from trunkline.auth.basic import basic_auth_header
+from trunkline.auth.discovery import find_authorization_server
 from trunkline.auth.fetch import Egress
-from trunkline.auth.server.claims import Rules, judged
-from trunkline.auth.server.issuer_fetch import answered, egress_for, named
+from trunkline.auth.server.claims import ClaimRules, validate_claims
+from trunkline.auth.server.issuer_fetch import egress_for, require_ok, require_operator_url
 from trunkline.auth.server.verifiers import BadToken, IssuerLimits, Unavailable, Verified, Verifier
-from trunkline.auth.urls import secured
+from trunkline.auth.urls import require_secure_url
 from trunkline.errors import AuthorizationFailed
 from trunkline.wire import codec
 
 __all__ = ["Introspection"]
 
-KEEP: Final = 30.0  # seconds: a token that was revoked is good for so long yet
+CACHE_SECONDS: Final = 30.0  # seconds: a token that was revoked is good for so long yet
 LEEWAY: Final = 30.0
 _HOP: Final = "token"
-_read: Final = codec.json_decoder(dict[str, Any])
+_decode_response: Final = codec.json_decoder(dict[str, Any])
 
 
 class Introspection(Verifier):
@@ -36,7 +36,7 @@ class Introspection(Verifier):
         endpoint: str | None = None,
         audience: str | Sequence[str] | None = None,
         leeway: float = LEEWAY,
-        keep: float = KEEP,
+        keep: float = CACHE_SECONDS,
         clients: Collection[str] = (),
         limits: IssuerLimits | None = None,
         egress: Egress | None = None,
@@ -46,11 +46,11 @@ class Introspection(Verifier):
         those without an audience, only those for `clients` are taken. `keep` is for how many seconds an answer holds:
         for so long it may not be noticed that a token was revoked. `limits` bound the requests to the issuer about
         tokens that are not known yet."""
-        self.issuer = self._issuer = named(issuer, "the issuer")
+        self.issuer = self._issuer = require_operator_url(issuer, "the issuer")
         self.keep = keep
         self.limits = limits or IssuerLimits()
-        self._endpoint = None if endpoint is None else named(endpoint, "endpoint")
-        self._credentials = basic(client_id, client_secret)
+        self._endpoint = None if endpoint is None else require_operator_url(endpoint, "endpoint")
+        self._credentials = basic_auth_header(client_id, client_secret)
         self._audience = (audience,) if isinstance(audience, str) else audience
         self._leeway = leeway
         self._clients = frozenset(clients)
@@ -64,28 +64,28 @@ class Introspection(Verifier):
             raise Unavailable(f"{self._issuer} cannot be asked about tokens: {error}") from error
         if said.get("active") is not True:
             raise BadToken("the token is not active: it has expired, was revoked, or never was")
-        rules = Rules(
+        rules = ClaimRules(
             self._issuer,
             self._audience or audiences,
             self._leeway,
             lasting=True,
-            clients=self._clients,
-            silent_issuer=True,
+            clients_without_audience=self._clients,
+            may_omit_issuer=True,
         )
-        return judged({}, said, rules, now)
+        return validate_claims({}, said, rules, now)
 
     async def _introspect(self, token: str) -> dict[str, Any]:
         where = self._endpoint
         if where is None:
-            where = (await find_server(self._egress, self._issuer)).introspection_endpoint
+            where = (await find_authorization_server(self._egress, self._issuer)).introspection_endpoint
             if where is None:
                 raise AuthorizationFailed(f"the metadata of {self._issuer} names no introspection_endpoint", hop=_HOP)
             clause = "authorization, Communication Security"
-            self._endpoint = secured(where, "introspection_endpoint", hop=_HOP, clause=clause)
+            self._endpoint = require_secure_url(where, "introspection_endpoint", hop=_HOP, clause=clause)
         headers = {"Authorization": self._credentials, "Content-Type": "application/x-www-form-urlencoded"}
         body = urlencode({"token": token, "token_type_hint": "access_token"}).encode()
         answer = await self._egress.post(where, body, hop=_HOP, headers=headers)
-        return _read(answered(answer, "what a token is worth", hop=_HOP))
+        return _decode_response(require_ok(answer, "what a token is worth", hop=_HOP))
 
     def __repr__(self) -> str:
         return f"Introspection({self._issuer!r})"

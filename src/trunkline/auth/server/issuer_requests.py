@@ -20,10 +20,10 @@ from trunkline.auth.server.verifiers import BadToken, IssuerLimits, Unavailable,
 __all__ = ["IssuerRequests", "TooManyRejected"]
 
 _MINUTE: Final = 60.0
-_MOST_ADDRESSES: Final = 10_000  # whose budget is remembered; the one that was used least lately goes first
+_MAX_ADDRESSES: Final = 10_000  # whose budget is remembered; the one that was used least lately goes first
 _ROUNDING: Final = 1e-6  # seconds that adding up floats may be wrong by
 
-Ask = Callable[[], Awaitable[Verified]]
+VerifyCall = Callable[[], Awaitable[Verified]]
 Key = tuple[bytes, frozenset[str]]
 
 
@@ -41,22 +41,22 @@ class IssuerRequests:
     def __init__(self, limits: IssuerLimits) -> None:
         self._limits = limits
         self._rejected: OrderedDict[Key, tuple[BadToken, float]] = OrderedDict()  # with the time until it holds
-        self._budgets = None if limits.rejected_per_minute is None else _Budgets(limits.rejected_per_minute)
+        self._budgets = None if limits.rejected_per_minute is None else _RejectionBudgets(limits.rejected_per_minute)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._flights: dict[Key, asyncio.Task[Verified]] = {}
-        self._slots = asyncio.Semaphore(limits.max_requests)
+        self._in_flight: dict[Key, asyncio.Task[Verified]] = {}
+        self._semaphore = asyncio.Semaphore(limits.max_requests)
 
     async def verify(
-        self, token: str, audiences: frozenset[str], ask: Ask, *, address: str | None, now: float
+        self, token: str, audiences: frozenset[str], ask: VerifyCall, *, address: str | None, now: float
     ) -> Verified:
         """Verify a token by `ask`, which is called at most once for all who come with that token meanwhile.
 
         Raises `BadToken`, `Unavailable` or `TooManyRejected`; `address` is that of the caller, if it is known."""
         key = (sha256(token.encode()).digest(), audiences)
-        if (bad := self._remembered(key, now)) is not None:
+        if (bad := self._find_rejection(key, now)) is not None:
             raise bad
         self._use_running_loop()
-        flight = self._flights.get(key)
+        flight = self._in_flight.get(key)
         if flight is None:
             flight = self._start(key, ask, address, now)
         try:
@@ -64,32 +64,32 @@ class IssuerRequests:
         except BadToken as bad:
             raise BadToken(bad.why, bad.kind) from None  # others wait for the same, and raise their own
 
-    def _start(self, key: Key, ask: Ask, address: str | None, now: float) -> "asyncio.Task[Verified]":
-        if len(self._flights) >= self._limits.max_requests + self._limits.max_waiting:
-            raise Unavailable(f"{len(self._flights)} tokens wait to be verified by their issuer")
+    def _start(self, key: Key, ask: VerifyCall, address: str | None, now: float) -> "asyncio.Task[Verified]":
+        if len(self._in_flight) >= self._limits.max_requests + self._limits.max_waiting:
+            raise Unavailable(f"{len(self._in_flight)} tokens wait to be verified by their issuer")
         if self._budgets is not None and address is not None and (wait := self._budgets.take(address, now)):
             raise TooManyRejected(ceil(wait))
         flight = asyncio.ensure_future(self._ask(key, ask, address, now))
         flight.add_done_callback(lambda done: done.cancelled() or done.exception())  # for callers that have all gone
-        self._flights[key] = flight
+        self._in_flight[key] = flight
         return flight
 
-    async def _ask(self, key: Key, ask: Ask, address: str | None, now: float) -> Verified:
+    async def _ask(self, key: Key, ask: VerifyCall, address: str | None, now: float) -> Verified:
         """Make one request. The caller's budget gets back what it took, unless the token is rejected."""
         rejected = False
         try:
-            async with self._slots:
+            async with self._semaphore:
                 return await ask()
         except BadToken as bad:
             rejected = True
-            self._remember(key, bad, now)
+            self._record_rejection(key, bad, now)
             raise
         finally:
-            self._flights.pop(key, None)
+            self._in_flight.pop(key, None)
             if self._budgets is not None and address is not None and not rejected:
                 self._budgets.give_back(address)
 
-    def _remembered(self, key: Key, now: float) -> BadToken | None:
+    def _find_rejection(self, key: Key, now: float) -> BadToken | None:
         found = self._rejected.get(key)
         if found is None:
             return None
@@ -100,7 +100,7 @@ class IssuerRequests:
         self._rejected.move_to_end(key)
         return BadToken(bad.why, bad.kind)
 
-    def _remember(self, key: Key, bad: BadToken, now: float) -> None:
+    def _record_rejection(self, key: Key, bad: BadToken, now: float) -> None:
         if self._limits.rejected_ttl:
             self._rejected[key] = (bad, now + self._limits.rejected_ttl)
             if len(self._rejected) > self._limits.max_rejected:
@@ -111,11 +111,11 @@ class IssuerRequests:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop = loop
-            self._flights = {}
-            self._slots = asyncio.Semaphore(self._limits.max_requests)
+            self._in_flight = {}
+            self._semaphore = asyncio.Semaphore(self._limits.max_requests)
 
 
-class _Budgets:
+class _RejectionBudgets:
     """How many more tokens of each address may be rejected: a token bucket for each, refilled over a minute."""
 
     def __init__(self, per_minute: int) -> None:
@@ -131,7 +131,7 @@ class _Budgets:
             full_at, wait = full_at + self._interval, 0
         self._full_at[place] = full_at
         self._full_at.move_to_end(place)
-        if len(self._full_at) > _MOST_ADDRESSES:
+        if len(self._full_at) > _MAX_ADDRESSES:
             self._full_at.popitem(last=False)
         return wait
 

@@ -10,16 +10,16 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 from trunkline.auth.principal import Principal
-from trunkline.auth.server.authenticator import Entrance
+from trunkline.auth.server.authenticator import TokenAuthenticator
 from trunkline.auth.server.issuer_requests import IssuerRequests
-from trunkline.auth.server.token_cache import VerifiedTokens
+from trunkline.auth.server.token_cache import TokenCache
 from trunkline.auth.server.verifiers import Verifier
 from trunkline.auth.urls import origin_of
 from trunkline.errors import ConfigError
-from trunkline.transports.http.authenticator import Gate
+from trunkline.transports.http.authenticator import Authenticator
 
 if TYPE_CHECKING:
-    from trunkline.auth.server.dpop import Memory
+    from trunkline.auth.server.dpop import SharedProofStore
 
 __all__ = ["ResourceServer"]
 
@@ -57,11 +57,11 @@ class ResourceServer:
         if public_url is not None and (origin_of(public_url) is None or "?" in public_url or "#" in public_url):
             raise ConfigError(f"public_url is an address like https://example.com/mcp, not {public_url!r}")
         self.verifiers = verifiers
-        self.scopes = _checked(scopes, "scopes")
+        self.scopes = _validate_scopes(scopes, "scopes")
         self.public_url = public_url
         self.allow = allow
         self.scopes_supported = (
-            self.scopes if scopes_supported is None else _checked(scopes_supported, "scopes_supported")
+            self.scopes if scopes_supported is None else _validate_scopes(scopes_supported, "scopes_supported")
         )
         self.documentation = documentation
         self.resource_name = resource_name
@@ -69,9 +69,9 @@ class ResourceServer:
         self.dpop_nonces = dpop_nonces
         self.strict = strict
         self.now = now
-        self.tokens = VerifiedTokens()
+        self.tokens = TokenCache()
         self.requests = {one: IssuerRequests(one.limits) for one in verifiers if one.limits is not None}
-        self._implied = {} if implied is None else dict(implied)
+        self._implied_scopes = {} if implied is None else dict(implied)
 
     def within(
         self,
@@ -79,8 +79,8 @@ class ResourceServer:
         *,
         named: bool = True,
         proxies: bool = False,
-        memory: "Callable[[], Memory | None] | None" = None,
-    ) -> Gate:
+        memory: "Callable[[], SharedProofStore | None] | None" = None,
+    ) -> Authenticator:
         """The gate of an application whose endpoint is at a path. `named` says whether callers are let in only if they
         ask for names that are known: otherwise tokens would be for whatever they say. `proxies` says that some proxies
         are trusted. `memory` gives what other processes that serve there know of proofs that were used, once it is
@@ -102,13 +102,13 @@ class ResourceServer:
             )
         else:
             _log.info("access tokens must be for the address that a request came to, since there is no public_url")
-        return Entrance(self, main, memory)
+        return TokenAuthenticator(self, main, memory)
 
     def held(self, principal: Principal) -> Principal:
         """The principal, with all that its scopes imply."""
         found, more = set(principal.scopes), list(principal.scopes)
         while more:
-            new = set(self._implied.get(more.pop(), ())) - found
+            new = set(self._implied_scopes.get(more.pop(), ())) - found
             found |= new
             more += new
         if len(found) == len(principal.scopes):
@@ -122,7 +122,7 @@ class ResourceServer:
         )
 
 
-def _checked(scopes: Collection[str], what: str) -> tuple[str, ...]:
+def _validate_scopes(scopes: Collection[str], what: str) -> tuple[str, ...]:
     """Scopes in the order in which they were given; what lets clients stay logged in is between them and the issuer."""
     if isinstance(scopes, str):
         raise ConfigError(f"{what} is a list of scopes; write {what}=[{scopes!r}]")

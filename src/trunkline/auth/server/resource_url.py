@@ -12,25 +12,25 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trunkline.auth.metadata import RESOURCE_METADATA, canonical
+from trunkline.auth.metadata import RESOURCE_METADATA, canonical_resource
 from trunkline.auth.urls import is_loopback
 
-__all__ = ["Place", "place_of", "published_at", "said_place"]
+__all__ = ["ResourceLocation", "location_from_public_url", "location_from_request", "metadata_paths"]
 
 _PORTS: Final = {"http": "80", "https": "443"}
 _SCHEMES: Final = {"ws": "http", "wss": "https"}
 
 
-class Place(Struct, frozen=True):
+class ResourceLocation(Struct, frozen=True):
     """One endpoint, as whoever comes to it knows it."""
 
     resource: str  # its name as a resource, which tokens are for
     audiences: frozenset[str]  # the same with and without a last slash; empty: no token is for this address
     metadata: str  # where its metadata is
-    base: str  # what stands before every path within the application
+    base_url: str  # what stands before every path within the application
 
 
-def place_of(scope: Mapping[str, Any], headers: Mapping[bytes, bytes], path: str) -> Place:
+def location_from_request(scope: Mapping[str, Any], headers: Mapping[bytes, bytes], path: str) -> ResourceLocation:
     """The endpoint at a path within the application, derived from a request. The guard has admitted only host names
     that the server is known by; scheme and port are those of our own socket.
 
@@ -45,31 +45,31 @@ def place_of(scope: Mapping[str, Any], headers: Mapping[bytes, bytes], path: str
     root = scope.get("root_path", "").rstrip("/")
     base = f"{scheme}://{name}{f':{port}' if port else ''}{root}"
     inner = path.rstrip("/")
-    place = _place(base, f"{base}{inner}", f"{base}{RESOURCE_METADATA}{inner}")
+    place = _build_location(base, f"{base}{inner}", f"{base}{RESOURCE_METADATA}{inner}")
     return replace(place, audiences=frozenset()) if forwarded and is_loopback(name.strip("[]")) else place
 
 
-def said_place(public: str, main: str, path: str) -> Place:
+def location_from_public_url(public: str, main: str, path: str) -> ResourceLocation:
     """The same where the operator has said what the public address of the endpoint at `main` is."""
-    whole = canonical(public)
+    whole = canonical_resource(public)
     origin, outer = whole.removesuffix(urlsplit(whole).path), urlsplit(whole).path
     inner = main.rstrip("/")
     if not outer.endswith(inner):  # somebody before us gives it another name, and knows best where it is
-        return _place(origin, whole, f"{origin}{RESOURCE_METADATA}{outer}")
+        return _build_location(origin, whole, f"{origin}{RESOURCE_METADATA}{outer}")
     base = f"{origin}{outer.removesuffix(inner)}"
     here = path.rstrip("/")
-    return _place(base, f"{base}{here}", f"{base}{RESOURCE_METADATA}{here}")
+    return _build_location(base, f"{base}{here}", f"{base}{RESOURCE_METADATA}{here}")
 
 
-def published_at(path: str, public: str | None) -> frozenset[str]:
+def metadata_paths(path: str, public: str | None) -> frozenset[str]:
     """The paths within the application where the metadata of an endpoint is to be read."""
     outer = "" if public is None else urlsplit(public).path.rstrip("/")
     inner = path.rstrip("/")
     return frozenset({RESOURCE_METADATA, f"{RESOURCE_METADATA}{inner}", f"{RESOURCE_METADATA}{outer}"})
 
 
-def _place(base: str, resource: str, metadata: str) -> Place:
-    return Place(resource, frozenset({resource, f"{resource}/"}), metadata, base)
+def _build_location(base: str, resource: str, metadata: str) -> ResourceLocation:
+    return ResourceLocation(resource, frozenset({resource, f"{resource}/"}), metadata, base)
 
 
 def _host_name(headers: Mapping[bytes, bytes]) -> str:

@@ -7,22 +7,22 @@ from msgspec import Struct
 
 from trunkline.auth.server.verifiers import Verified, Verifier
 
-__all__ = ["VerifiedTokens"]
+__all__ = ["TokenCache"]
 
 
-class _Kept(Struct, frozen=True):
+class _CacheEntry(Struct, frozen=True):
     verified: Verified
     verifier: Verifier
     generation: int
     until: float
 
 
-class VerifiedTokens:
+class TokenCache:
     """What was proved by which token, to whom. The oldest is forgotten when there are too many."""
 
-    def __init__(self, most: int = 10_000) -> None:
-        self._most = most
-        self._kept: dict[tuple[bytes, Collection[str]], _Kept] = {}
+    def __init__(self, max_entries: int = 10_000) -> None:
+        self._max_entries = max_entries
+        self._kept: dict[tuple[bytes, Collection[str]], _CacheEntry] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -43,9 +43,9 @@ class VerifiedTokens:
         if verified.expires is not None:
             until = min(until, verified.expires)
         if until > now:
-            while len(self._kept) >= self._most:
+            while len(self._kept) >= self._max_entries:
                 del self._kept[next(iter(self._kept))]
-            self._kept[_key(token, audiences)] = _Kept(verified, verifier, verifier.generation, until)
+            self._kept[_key(token, audiences)] = _CacheEntry(verified, verifier, verifier.generation, until)
 
 
 def _key(token: str, audiences: frozenset[str]) -> tuple[bytes, Collection[str]]:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from trunkline.auth.principal import Principal
 from trunkline.errors import ConfigError
 
-__all__ = ["BadToken", "IssuerLimits", "Unavailable", "Verified", "Verifier", "candidates"]
+__all__ = ["BadToken", "IssuerLimits", "Unavailable", "Verified", "Verifier", "select_verifiers"]
 
 
 class Verified(Struct, frozen=True):
@@ -70,26 +70,26 @@ class Verifier:
         raise NotImplementedError
 
 
-_PARTS: Final = 3  # of a signed token
+_JWS_PARTS: Final = 3  # of a signed token
 
 
-def candidates(verifiers: Sequence[Verifier], token: str) -> Sequence[Verifier]:
+def select_verifiers(verifiers: Sequence[Verifier], token: str) -> Sequence[Verifier]:
     """Those for a token's issuer, where the token says who that is; otherwise all who may know it, in their order."""
     if len(verifiers) == 1:
         return verifiers
-    issuer = _issuer_in(token)
+    issuer = _read_issuer(token)
     if issuer is None:
         return verifiers
     return [one for one in verifiers if one.issuer == issuer] or [one for one in verifiers if one.issuer is None]
 
 
-def _issuer_in(token: str) -> str | None:
-    if len(token.split(".")) != _PARTS:
+def _read_issuer(token: str) -> str | None:
+    if len(token.split(".")) != _JWS_PARTS:
         return None
-    from trunkline.auth.jose import Jose, unverified
+    from trunkline.auth.jose import InvalidJws, decode_unverified
 
     try:
-        issuer = unverified(token).claims.get("iss")
-    except Jose:
+        issuer = decode_unverified(token).claims.get("iss")
+    except InvalidJws:
         return None
     return issuer if isinstance(issuer, str) else None

@@ -15,11 +15,17 @@ from typing import Any, Final, Generic, NamedTuple
 
 from msgspec import UNSET, Raw
 
-from trunkline.client.multi_round import Asked
-from trunkline.client.progress_deadline import Patience, Signs, within
+from trunkline.client.multi_round import RawInputRequest
+from trunkline.client.progress_deadline import ProgressDeadline, ProgressRelay, run_until_deadline
 from trunkline.client.results import T_co, ToolResult
-from trunkline.client.retry import judged
-from trunkline.client.tasks.status import ENDED, Seen, is_empty, read_result, read_seen
+from trunkline.client.retry import convert_unknown_outcome
+from trunkline.client.tasks.status import (
+    FINAL_STATUSES,
+    TaskSnapshot,
+    decode_snapshot,
+    decode_task_result,
+    is_empty_object,
+)
 from trunkline.errors import (
     BadAnswer,
     ConnectionClosed,
@@ -31,31 +37,31 @@ from trunkline.errors import (
     TrunklineError,
 )
 from trunkline.errors.text import shortened
-from trunkline.protocol.inflight import Awaited
+from trunkline.protocol.inflight import OutgoingRequest
 from trunkline.protocol.types import CallToolResult, CancelTaskParams, GetTaskParams, GetTaskPayloadParams, TaskStatus
 from trunkline.protocol.types.tasks_extension import TaskProgress, UpdateTaskParams
 
-__all__ = ["Task", "TaskHost"]
+__all__ = ["Task", "TaskClient"]
 
-_MOST_FAILURES: Final = 5  # looks in a row that come to nothing
-_GRACE: Final = 1.0  # seconds after the time that a task is kept, at least
-_WORTH_HEARING: Final = 0.5  # seconds between two looks, from which on it is worthwhile to be told
-_PASSING: Final = (ConnectionClosed, RequestTimeout, PeerError)
+_MAX_FAILURES: Final = 5  # looks in a row that come to nothing
+_RETENTION_GRACE: Final = 1.0  # seconds after the time that a task is kept, at least
+_LISTEN_THRESHOLD: Final = 0.5  # seconds between two looks, from which on it is worthwhile to be told
+_TRANSIENT_ERRORS: Final = (ConnectionClosed, RequestTimeout, PeerError)
 
 
-class TaskHost(NamedTuple):
+class TaskClient(NamedTuple):
     """What a task needs of its client."""
 
     modern: Callable[[], bool]  # whether its server speaks the modern era
     ask: Callable[[str, Any], Coroutine[Any, Any, Any]]
-    answer: Callable[[Mapping[str, Asked]], Awaitable[dict[str, Raw]]]
+    answer: Callable[[Mapping[str, RawInputRequest]], Awaitable[dict[str, Raw]]]
     finish: Callable[[CallToolResult, bool], ToolResult]  # and whether to raise what it says that failed
     expecting: "Callable[[str], AbstractContextManager[asyncio.Future[None]]]"  # news of a task
     listen: Callable[[], None]  # has the server tell of tasks, where it does that if asked to
     now: Callable[[], float]
     wait: "Callable[[Sequence[asyncio.Future[Any]], float | None], Awaitable[None]]"  # for one of them, until then
     home: Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]  # does something on the loop of the client
-    progressed: Callable[[Awaited, TaskProgress], None]  # tells the caller; on the loop of the client
+    progressed: Callable[[OutgoingRequest, TaskProgress], None]  # tells the caller; on the loop of the client
     recovers: Callable[[], bool]  # whether a line that is lost is made again
 
 
@@ -65,24 +71,24 @@ class Task(Generic[T_co]):
 
     def __init__(
         self,
-        host: TaskHost,
-        seen: Seen,
+        client: TaskClient,
+        snapshot: TaskSnapshot,
         *,
-        sent: CallToolResult | None = None,
-        asked: Awaited | None = None,
-        signs: Signs | None = None,
+        result: CallToolResult | None = None,
+        request: OutgoingRequest | None = None,
+        progress_relay: ProgressRelay | None = None,
     ) -> None:
         """`sent` is the result, where that is known; `asked` the request that was answered with this task, under whose
         token progress is told; `signs` hears of that."""
-        self._host = host
-        self._sent = sent
-        self._asked = asked
-        self._signs = signs
-        self._known = asked is not None  # to the server
-        self._answered: set[str] = set()  # questions are put once
+        self._client = client
+        self._result = result
+        self._request = request
+        self._progress_relay = progress_relay
+        self._confirmed = request is not None  # to the server
+        self._answered_inputs: set[str] = set()  # questions are put once
         self._failures = 0  # looks in a row that came to nothing
-        self._since: float | None = None if asked is None else host.now()  # when it was known to be there
-        self._see(seen)
+        self._known_since: float | None = None if request is None else client.now()  # when it was known to be there
+        self._update(snapshot)
 
     def __repr__(self) -> str:
         said = "" if self.message is None else f", {shortened(self.message)}"
@@ -91,210 +97,216 @@ class Task(Generic[T_co]):
     @property
     def id(self) -> str:
         """Its name at the server."""
-        return self._seen.task_id
+        return self._snapshot.task_id
 
     @property
     def status(self) -> TaskStatus:
         """How it stood when that was last heard of."""
-        return self._seen.status
+        return self._snapshot.status
 
     @property
     def message(self) -> str | None:
         """What the server said of that."""
-        return self._seen.status_message
+        return self._snapshot.status_message
 
     async def refresh(self) -> TaskStatus:
         """Asks how it stands now."""
-        if self._sent is None:
-            await self._host.home(self._look())
+        if self._result is None:
+            await self._client.home(self._look())
         return self.status
 
     async def _look(self) -> None:
-        self._see(read_seen(await self._host.ask("tasks/get", GetTaskParams(self.id))))
-        self._known = True
+        self._update(decode_snapshot(await self._client.ask("tasks/get", GetTaskParams(self.id))))
+        self._confirmed = True
 
     async def cancel(self) -> None:
         """Has the server stop working on it. What has ended stays as it is."""
-        if self._sent is not None:
+        if self._result is not None:
             return
         try:
-            raw = await self._host.ask("tasks/cancel", CancelTaskParams(self.id))
+            raw = await self._client.ask("tasks/cancel", CancelTaskParams(self.id))
         except PeerError:
-            if await self.refresh() not in ENDED:
+            if await self.refresh() not in FINAL_STATUSES:
                 raise
         else:
-            if self._host.modern() or is_empty(raw):
-                await self._after_cancelling()
+            if self._client.modern() or is_empty_object(raw):
+                await self._refresh_after_cancel()
             else:
-                self._see(read_seen(raw))
+                self._update(decode_snapshot(raw))
 
-    async def _after_cancelling(self) -> None:
+    async def _refresh_after_cancel(self) -> None:
         """It may have come to something else, and a server need not keep what was cancelled."""
         try:
             await self.refresh()
         except PeerError as error:
             if error.code != InvalidParams.code:
                 raise
-            self._ended_as("cancelled")
+            self._set_final_status("cancelled")
 
     async def result(self, *, timeout: float | None = None, raise_on_error: bool = True) -> ToolResult[T_co]:
         """What the call comes to; waits for that, and answers what the server asks meanwhile. Raises what the call
         would have raised, `TaskCancelled` if it was cancelled, `OutcomeUnknown` if the server does not know of it any
         more, and `RequestTimeout` if that takes too long: then the task goes on all the same. Progress that is told
         counts as a sign of life."""
-        return await self.outcome(Patience(self._host.now, timeout), raise_on_error=raise_on_error)
+        return await self.outcome(ProgressDeadline(self._client.now, timeout), raise_on_error=raise_on_error)
 
-    async def outcome(self, patience: Patience, *, raise_on_error: bool) -> ToolResult[T_co]:
+    async def outcome(self, deadline: ProgressDeadline, *, raise_on_error: bool) -> ToolResult[T_co]:
         """The same, for somebody who has been waiting already."""
-        if self._sent is None:
-            signs = set[Patience]() if self._signs is None else self._signs.waiting
-            signs.add(patience)
+        if self._result is None:
+            signs = set[ProgressDeadline]() if self._progress_relay is None else self._progress_relay.waiting
+            signs.add(deadline)
             try:
-                self._sent = await self._host.home(self._waited_for(patience))
+                self._result = await self._client.home(self._wait_for_result(deadline))
             finally:
-                signs.discard(patience)
-        return self._host.finish(self._sent, raise_on_error)
+                signs.discard(deadline)
+        return self._client.finish(self._result, raise_on_error)
 
     # --- waiting -------------------------------------------------------------------------------
 
-    async def _waited_for(self, patience: Patience) -> CallToolResult:
-        self._since = self._host.now() if self._since is None else self._since
-        once = self._looked_at if self._host.modern() else self._asked_for
+    async def _wait_for_result(self, deadline: ProgressDeadline) -> CallToolResult:
+        self._known_since = self._client.now() if self._known_since is None else self._known_since
+        once = self._poll_result if self._client.modern() else self._fetch_result
         while True:
-            with self._host.expecting(self.id) as news:
-                found = await once(patience)
+            with self._client.expecting(self.id) as news:
+                found = await once(deadline)
                 if found is not None:
                     return found
-                if self._overdue and self.status not in ENDED:
+                if self._past_retention and self.status not in FINAL_STATUSES:
                     raise OutcomeUnknown(f"task {self.id} has not ended, and its server need not keep it any more")
-                if self._host.modern() and self._seen.pause >= _WORTH_HEARING:
-                    self._host.listen()
-                next_look = self._host.now() + self._seen.pause
-                await self._host.wait([news], _earliest(patience.due, self._backstop, next_look))
-            self._check(patience)
+                if self._client.modern() and self._snapshot.pause >= _LISTEN_THRESHOLD:
+                    self._client.listen()
+                next_look = self._client.now() + self._snapshot.pause
+                await self._client.wait([news], _earliest(deadline.due, self._retention_deadline, next_look))
+            self._check(deadline)
 
-    async def _looked_at(self, patience: Patience) -> CallToolResult | None:
+    async def _poll_result(self, deadline: ProgressDeadline) -> CallToolResult | None:
         """The result, of a server that has to be asked for it now and then; None if there is none yet."""
         while True:
             try:
-                await self._within(self.refresh(), patience)
-                answered = await self._answer(patience)
-            except _PASSING as error:
-                self._forgive(error, patience)
+                await self._within(self.refresh(), deadline)
+                answered = await self._answer_inputs(deadline)
+            except _TRANSIENT_ERRORS as error:
+                self._count_failure(error, deadline)
                 return None
             self._failures = 0
-            if self.status in ENDED:
-                return self._came_to()
+            if self.status in FINAL_STATUSES:
+                return self._final_result()
             if not answered:
                 return None
 
-    async def _answer(self, patience: Patience) -> bool:
+    async def _answer_inputs(self, deadline: ProgressDeadline) -> bool:
         """Answers what is asked and was not answered yet. Whoever is asked takes the time that is needed."""
-        asked = self._seen.input_requests or {}
-        new = {key: question for key, question in asked.items() if key not in self._answered}
+        asked = self._snapshot.input_requests or {}
+        new = {key: question for key, question in asked.items() if key not in self._answered_inputs}
         if new and self.status == "input_required":
-            answers = await self._host.answer(new)
-            patience.renew()
-            await self._within(self._host.ask("tasks/update", UpdateTaskParams(self.id, answers)), patience)
-            self._answered |= new.keys()
+            answers = await self._client.answer(new)
+            deadline.renew()
+            await self._within(self._client.ask("tasks/update", UpdateTaskParams(self.id, answers)), deadline)
+            self._answered_inputs |= new.keys()
         return bool(new)
 
-    def _came_to(self) -> CallToolResult:
-        seen = self._seen
+    def _final_result(self) -> CallToolResult:
+        seen = self._snapshot
         if seen.status == "completed":
-            return read_result(seen.result)
+            return decode_task_result(seen.result)
         if seen.status == "cancelled":
             raise TaskCancelled(self.id)
         if seen.error is None:
             raise BadAnswer("tasks/get", "a task has failed, and it does not say why")
         told, data = seen.error, seen.error.data
-        raise judged(PeerError(told.code, told.message, None if data is UNSET else data), f"task {self.id}")
+        raise convert_unknown_outcome(
+            PeerError(told.code, told.message, None if data is UNSET else data), f"task {self.id}"
+        )
 
-    async def _asked_for(self, patience: Patience) -> CallToolResult | None:
+    async def _fetch_result(self, deadline: ProgressDeadline) -> CallToolResult | None:
         """The result, of a server that answers when there is one. If it does not, None or what the call has raised."""
-        asking = self._host.ask("tasks/result", GetTaskPayloadParams(self.id))
+        asking = self._client.ask("tasks/result", GetTaskPayloadParams(self.id))
         try:
-            raw = await self._within(asking, patience, self._backstop)
+            raw = await self._within(asking, deadline, self._retention_deadline)
         except OutcomeUnknown:
-            self._ended_as("failed")
+            self._set_final_status("failed")
             raise
-        except _PASSING as error:
-            self._check(patience)
-            await self._judge(error, patience)
+        except _TRANSIENT_ERRORS as error:
+            self._check(deadline)
+            await self._check_failed_fetch(error, deadline)
             return None
-        result = read_result(raw)
-        self._ended_as("failed" if result.is_error else "completed")
+        result = decode_task_result(raw)
+        self._set_final_status("failed" if result.is_error else "completed")
         return result
 
-    async def _judge(self, error: TrunklineError, patience: Patience) -> None:
+    async def _check_failed_fetch(self, error: TrunklineError, deadline: ProgressDeadline) -> None:
         """Raises an error that is what the call came to; returns if it was about something else."""
         try:
-            await self._within(self.refresh(), patience)
-        except _PASSING as worse:
-            self._forgive(worse, patience)
+            await self._within(self.refresh(), deadline)
+        except _TRANSIENT_ERRORS as worse:
+            self._count_failure(worse, deadline)
             return
         if self.status == "cancelled":
             raise TaskCancelled(self.id) from None
-        if self.status in ENDED and isinstance(error, PeerError):
+        if self.status in FINAL_STATUSES and isinstance(error, PeerError):
             raise error from None
-        self._forgive(error, patience)
+        self._count_failure(error, deadline)
 
     # --- time, and looks that come to nothing ------------------------------------------------------
 
-    async def _within(self, work: Coroutine[Any, Any, Any], patience: Patience, until: float | None = None) -> Any:
+    async def _within(
+        self, work: Coroutine[Any, Any, Any], deadline: ProgressDeadline, until: float | None = None
+    ) -> Any:
         """Something that is asked, for as long as there is time. Raises `RequestTimeout`."""
         try:
-            return await within(work, lambda: _earliest(patience.due, until), self._host.now, self._host.wait)
+            return await run_until_deadline(
+                work, lambda: _earliest(deadline.due, until), self._client.now, self._client.wait
+            )
         except RequestTimeout:
             raise  # of the work itself
         except TimeoutError:
-            raise RequestTimeout("tools/call", round(patience.passed, 3)) from None
+            raise RequestTimeout("tools/call", round(deadline.elapsed, 3)) from None
 
-    def _check(self, patience: Patience) -> None:
-        if patience.over:
-            raise RequestTimeout("tools/call", round(patience.passed, 3))
+    def _check(self, deadline: ProgressDeadline) -> None:
+        if deadline.over:
+            raise RequestTimeout("tools/call", round(deadline.elapsed, 3))
 
     @property
-    def _kept_until(self) -> float | None:
+    def _retained_until(self) -> float | None:
         """When the server need not keep it any more, as far as that can be told from here."""
-        kept = self._seen.kept_for
-        if kept is None or self._since is None:
+        kept = self._snapshot.retention_seconds
+        if kept is None or self._known_since is None:
             return None
-        return self._since + kept + max(_GRACE, self._seen.pause)
+        return self._known_since + kept + max(_RETENTION_GRACE, self._snapshot.pause)
 
     @property
-    def _overdue(self) -> bool:
-        until = self._kept_until
-        return until is not None and self._host.now() >= until
+    def _past_retention(self) -> bool:
+        until = self._retained_until
+        return until is not None and self._client.now() >= until
 
     @property
-    def _backstop(self) -> float | None:
+    def _retention_deadline(self) -> float | None:
         """When to look in any case, if that is yet to come."""
-        return None if self._overdue else self._kept_until
+        return None if self._past_retention else self._retained_until
 
-    def _forgive(self, error: TrunklineError, patience: Patience) -> None:
+    def _count_failure(self, error: TrunklineError, deadline: ProgressDeadline) -> None:
         """Lets a look pass that came to nothing. Raises if that is no use any more."""
-        self._check(patience)
-        if isinstance(error, OutcomeUnknown | BadAnswer | TaskCancelled) or not self._host.recovers():
+        self._check(deadline)
+        if isinstance(error, OutcomeUnknown | BadAnswer | TaskCancelled) or not self._client.recovers():
             raise error
         if isinstance(error, PeerError) and error.code == InvalidParams.code:
-            if not self._known:
+            if not self._confirmed:
                 raise error
             raise OutcomeUnknown(f"the server does not know of task {self.id} any more: {error.message}") from None
         self._failures += 1
-        if self._failures >= _MOST_FAILURES:
+        if self._failures >= _MAX_FAILURES:
             raise error
 
-    def _see(self, seen: Seen) -> None:
-        self._seen = seen
-        if self._asked is not None and (progress := seen.progress) is not None:
-            self._host.progressed(self._asked, progress)
-        if seen.status in ENDED:
-            self._asked = None
+    def _update(self, snapshot: TaskSnapshot) -> None:
+        self._snapshot = snapshot
+        if self._request is not None and (progress := snapshot.progress) is not None:
+            self._client.progressed(self._request, progress)
+        if snapshot.status in FINAL_STATUSES:
+            self._request = None
 
-    def _ended_as(self, status: TaskStatus) -> None:
-        self._seen.status = status
-        self._asked = None
+    def _set_final_status(self, status: TaskStatus) -> None:
+        self._snapshot.status = status
+        self._request = None
 
 
 def _earliest(*times: float | None) -> float | None:

@@ -12,14 +12,20 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from trunkline.client.connection import Connection
+from trunkline.client.connection import ClientConnection
 from trunkline.clock import Timer, WallClock
 from trunkline.config import Settings
 from trunkline.errors import InternalError, InvalidParams, ProtocolError
-from trunkline.protocol.inflight import Running
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.projection import project
 from trunkline.protocol.revisions import Revision
-from trunkline.protocol.task_dialects import Dialect, augmented, cancellable, outcome, worth_telling
+from trunkline.protocol.task_dialects import (
+    Dialect,
+    check_cancellable,
+    is_notable_change,
+    task_outcome,
+    to_augmented_task,
+)
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.protocol.types import (
     CancelTaskParams,
@@ -34,20 +40,20 @@ from trunkline.protocol.types import (
     TaskAugmentedParams,
     TaskStatusParams,
 )
-from trunkline.rpc.dispatch import Feature, failure_of
-from trunkline.rpc.run_handler import Work, perform
+from trunkline.rpc.dispatch import Feature, build_failure
+from trunkline.rpc.run_handler import Work, run_work
 from trunkline.wire import codec
 
-__all__ = ["OwnTasks"]
+__all__ = ["HostedTasks"]
 
-_SAID: Final = Revision.V2025_11_25
+_REVISION: Final = Revision.V2025_11_25
 _TOO_MANY: Final = "maximum_concurrent_tasks_exceeded"
 
 
-class _Own:
+class _HostedTask:
     """One task, and who waits for its end."""
 
-    def __init__(self, record: TaskRecord, call: Running) -> None:
+    def __init__(self, record: TaskRecord, call: IncomingRequest) -> None:
         self.record = record
         self.call = call
         self.over = asyncio.Event()  # it has ended, or is not kept any more
@@ -62,12 +68,12 @@ class _Own:
             self.work.cancel()
 
 
-class OwnTasks:
+class HostedTasks:
     """All of a client's."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, _Own] = {}
-        self._wall = WallClock()
+        self._kept: dict[str, _HostedTask] = {}
+        self._wall_clock = WallClock()
 
     def feature(self) -> Feature:
         """Who answers which method."""
@@ -82,26 +88,35 @@ class OwnTasks:
         )
 
     def run(
-        self, connection: Connection, call: Running, params: TaskAugmentedParams, start: Callable[[Running], Work]
+        self,
+        connection: ClientConnection,
+        call: IncomingRequest,
+        params: TaskAugmentedParams,
+        start: Callable[[IncomingRequest], Work],
     ) -> Work:
         """The work of a request, or what it is answered with if it shall be a task. `start` gives the work for a call
         that nobody waits for."""
-        if params.task is None or connection.session.revision is not _SAID:
+        if params.task is None or connection.session.revision is not _REVISION:
             return start(call)
         self._make_room(connection.settings)
-        record = self._record(call, params.task.ttl, connection.settings)
+        record = self._new_record(call, params.task.ttl, connection.settings)
         name = record.task_id
-        beside = Running(call.id, call.method, connection.now(), token=call.token, origin=call.origin, related=name)
-        own, work = _Own(record, beside), start(beside)
+        beside = IncomingRequest(
+            call.id, call.method, connection.now(), token=call.token, origin=call.origin, related_task=name
+        )
+        own, work = _HostedTask(record, beside), start(beside)
         self._kept[name] = own
-        own.work = connection.loop.create_task(self._done(connection, own, work))
+        own.work = connection.loop.create_task(self._run_to_end(connection, own, work))
         if record.expires_at is not None:
-            own.timer = self._wall.call_at(record.expires_at, partial(self._forget, name))
-        return CreateTaskResult(augmented(record, Task))
+            own.timer = self._wall_clock.call_at(record.expires_at, partial(self._forget, name))
+        return CreateTaskResult(to_augmented_task(record, Task))
 
-    def _record(self, call: Running, wanted: int | None, settings: Settings) -> TaskRecord:
+    def _new_record(self, call: IncomingRequest, requested_ttl_ms: int | None, settings: Settings) -> TaskRecord:
         """What is kept of a new task; `wanted` is for how many milliseconds the server wants that."""
-        now, ttl = self._wall.now(), settings.task_ttl if wanted is None else max(wanted, 0) / 1000
+        now, ttl = (
+            self._wall_clock.now(),
+            settings.task_ttl if requested_ttl_ms is None else max(requested_ttl_ms, 0) / 1000,
+        )
         return TaskRecord(
             task_id=secrets.token_hex(16),
             client="server",
@@ -122,29 +137,31 @@ class OwnTasks:
         for name in ended[: max(0, len(self._kept) + 1 - settings.max_tasks)]:
             self._forget(name)
 
-    async def _done(self, connection: Connection, own: _Own, work: Work) -> None:
+    async def _run_to_end(self, connection: ClientConnection, task: _HostedTask, work: Work) -> None:
         try:
-            value = codec.to_raw(project(await perform(work, connection.threads), _SAID))
+            value = codec.to_raw(project(await run_work(work, connection.threads), _REVISION))
         except asyncio.CancelledError:
             return
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # noqa: BLE001 - becomes the outcome
-            failure = failure_of(error, own.call, _SAID, expose=connection.exposes_errors)
+            failure = build_failure(error, task.call, _REVISION, expose=connection.exposes_errors)
             if failure.reference is not None:
-                connection.report_failure(own.call, failure.reference, error)
+                connection.report_failure(task.call, failure.reference, error)
             told = failure.answer if isinstance(failure.answer, ProtocolError) else InternalError(str(error))
-            self._change(connection, own, own.record.fail(self._wall.now(), connection.session.error_object(told)))
+            self._update(
+                connection, task, task.record.fail(self._wall_clock.now(), connection.session.error_object(told))
+            )
         else:
-            self._change(connection, own, own.record.complete(self._wall.now(), value))
+            self._update(connection, task, task.record.complete(self._wall_clock.now(), value))
 
-    def _change(self, connection: Connection, own: _Own, record: TaskRecord) -> None:
-        told = worth_telling(own.record, record, Dialect.AUGMENTED)
-        own.record = record
+    def _update(self, connection: ClientConnection, task: _HostedTask, record: TaskRecord) -> None:
+        told = is_notable_change(task.record, record, Dialect.AUGMENTED)
+        task.record = record
         if record.ended:
-            own.stop()
+            task.stop()
         if told:
-            connection.notify("notifications/tasks/status", augmented(record, TaskStatusParams))
+            connection.notify("notifications/tasks/status", to_augmented_task(record, TaskStatusParams))
 
     def _forget(self, name: str) -> None:
         own = self._kept.pop(name)
@@ -152,7 +169,7 @@ class OwnTasks:
             own.timer.cancel()
         own.stop()
 
-    def _of(self, task_id: str) -> _Own:
+    def _find(self, task_id: str) -> _HostedTask:
         own = self._kept.get(task_id)
         if own is None:
             raise InvalidParams(f"there is no task {task_id[:100]!r}", data={"kind": "task_not_found"})
@@ -165,36 +182,41 @@ class OwnTasks:
 
     # --- what a server asks of them --------------------------------------------------------------
 
-    def _get(self, connection: Connection, call: Running, params: GetTaskParams) -> GetTaskResult:  # noqa: ARG002
-        return augmented(self._of(params.task_id).record, GetTaskResult)
+    def _get(self, connection: ClientConnection, call: IncomingRequest, params: GetTaskParams) -> GetTaskResult:  # noqa: ARG002
+        return to_augmented_task(self._find(params.task_id).record, GetTaskResult)
 
-    def _list(self, connection: Connection, call: Running, params: PaginatedParams) -> ListTasksResult:  # noqa: ARG002
+    def _list(self, connection: ClientConnection, call: IncomingRequest, params: PaginatedParams) -> ListTasksResult:  # noqa: ARG002
         if params.cursor is not None:
             raise InvalidParams("there is one page, and no cursor to another", data={"kind": "invalid_cursor"})
-        return ListTasksResult([augmented(own.record, Task) for own in self._kept.values()])
+        return ListTasksResult([to_augmented_task(own.record, Task) for own in self._kept.values()])
 
-    def _cancel(self, connection: Connection, call: Running, params: CancelTaskParams) -> CancelTaskResult:  # noqa: ARG002
-        own = self._of(params.task_id)
-        cancellable(own.record, Dialect.AUGMENTED)
-        self._change(connection, own, own.record.cancel(self._wall.now()))
-        return augmented(own.record, CancelTaskResult)
+    def _cancel(
+        self,
+        connection: ClientConnection,
+        call: IncomingRequest,  # noqa: ARG002
+        params: CancelTaskParams,
+    ) -> CancelTaskResult:
+        own = self._find(params.task_id)
+        check_cancellable(own.record, Dialect.AUGMENTED)
+        self._update(connection, own, own.record.cancel(self._wall_clock.now()))
+        return to_augmented_task(own.record, CancelTaskResult)
 
-    async def _result(self, connection: Connection, call: Running, params: GetTaskPayloadParams) -> Any:  # noqa: ARG002
-        own = self._of(params.task_id)
+    async def _result(self, connection: ClientConnection, call: IncomingRequest, params: GetTaskPayloadParams) -> Any:  # noqa: ARG002
+        own = self._find(params.task_id)
         connection.rest(1)
         try:
             await own.over.wait()
         finally:
             connection.rest(-1)
         if not own.record.ended:
-            self._of(params.task_id)  # its time was up first
-        found = outcome(own.record, Dialect.AUGMENTED)
+            self._find(params.task_id)  # its time was up first
+        found = task_outcome(own.record, Dialect.AUGMENTED)
         if isinstance(found, Raw):
             return found
-        raise _told(found)
+        raise _to_protocol_error(found)
 
 
-def _told(error: Any) -> ProtocolError:
+def _to_protocol_error(error: Any) -> ProtocolError:
     told = ProtocolError.rebuilt(error.message, error.code)
     told.data = error.data
     return told

@@ -5,33 +5,42 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-from trunkline.client.multi_round import Asked
-from trunkline.client.results import read
+from trunkline.client.multi_round import RawInputRequest
+from trunkline.client.results import decode_result
 from trunkline.errors import BadAnswer
 from trunkline.protocol import lenient
-from trunkline.protocol.inflight import Awaited
+from trunkline.protocol.inflight import OutgoingRequest
 from trunkline.protocol.meta import TASK_PROGRESS
 from trunkline.protocol.types import CallToolResult, CreateTaskResult, TaskStatus
 from trunkline.protocol.types.tasks_extension import TaskCreated, TaskProgress
 from trunkline.wire import codec
 from trunkline.wire.messages import ErrorObject
 
-__all__ = ["ENDED", "TASK", "Seen", "Started", "is_empty", "read_call", "read_result", "read_seen"]
+__all__ = [
+    "FINAL_STATUSES",
+    "TASK_RESULT_TYPE",
+    "TaskSnapshot",
+    "TaskStarted",
+    "decode_call_result",
+    "decode_snapshot",
+    "decode_task_result",
+    "is_empty_object",
+]
 
-TASK: Final = "task"
+TASK_RESULT_TYPE: Final = "task"
 """What a result says of itself that is a task, in the modern era."""
 
-ENDED: Final = frozenset({"completed", "failed", "cancelled"})
-_USUAL_POLL: Final = 1.0  # seconds, where the server does not say how long
-_SHORTEST_POLL: Final = 0.05  # seconds, whatever it says: otherwise 0 would be a flood of requests
-_LONGEST_POLL: Final = 60.0  # seconds, whatever it says
+FINAL_STATUSES: Final = frozenset({"completed", "failed", "cancelled"})
+_DEFAULT_POLL: Final = 1.0  # seconds, where the server does not say how long
+_MIN_POLL: Final = 0.05  # seconds, whatever it says: otherwise 0 would be a flood of requests
+_MAX_POLL: Final = 60.0  # seconds, whatever it says
 
 
 class _Meta(Struct):
     progress: TaskProgress | None = field(name=TASK_PROGRESS, default=None)
 
 
-class Seen(Struct, rename="camel"):
+class TaskSnapshot(Struct, rename="camel"):
     """A task, as it stood when it was last heard of. Times are milliseconds; from 2026-07-28 on their names say so."""
 
     task_id: str
@@ -41,7 +50,7 @@ class Seen(Struct, rename="camel"):
     ttl_ms: float | None = None
     poll_interval: float | None = None
     poll_interval_ms: float | None = None
-    input_requests: dict[str, Asked] | None = None
+    input_requests: dict[str, RawInputRequest] | None = None
     result: Raw | UnsetType = UNSET
     error: ErrorObject | None = None
     meta: Any = field(name="_meta", default=None)
@@ -58,66 +67,66 @@ class Seen(Struct, rename="camel"):
     def pause(self) -> float:
         """Seconds until the next look."""
         told = self.poll_interval if self.poll_interval_ms is None else self.poll_interval_ms
-        return _USUAL_POLL if told is None or told < 0 else min(max(told / 1000, _SHORTEST_POLL), _LONGEST_POLL)
+        return _DEFAULT_POLL if told is None or told < 0 else min(max(told / 1000, _MIN_POLL), _MAX_POLL)
 
     @property
-    def kept_for(self) -> float | None:
+    def retention_seconds(self) -> float | None:
         """Seconds that the server keeps it, from its creation; None: for ever, or nobody has said."""
         told = self.ttl if self.ttl_ms is None else self.ttl_ms
         return None if told is None else told / 1000
 
 
-class Started(NamedTuple):
+class TaskStarted(NamedTuple):
     """A call that was answered with a task."""
 
-    seen: Seen
-    asked: Awaited  # its progress is heard of for as long as somebody holds this
+    seen: TaskSnapshot
+    asked: OutgoingRequest  # its progress is heard of for as long as somebody holds this
 
 
 class _Head(Struct):
     task: Raw | UnsetType = UNSET
 
 
-_read_head: Final = codec.decoder(_Head)
-_read_seen: Final = codec.decoder(Seen)
-_read_created: Final = codec.decoder(TaskCreated)
-_read_augmented: Final = codec.decoder(CreateTaskResult)
+_decode_head: Final = codec.decoder(_Head)
+_decode_snapshot: Final = codec.decoder(TaskSnapshot)
+_decode_created: Final = codec.decoder(TaskCreated)
+_decode_augmented: Final = codec.decoder(CreateTaskResult)
 
 
-def read_call(raw: Any, asked: Awaited, *, is_task: bool) -> CallToolResult | Started:
+def decode_call_result(raw: Any, request: OutgoingRequest, *, is_task: bool) -> CallToolResult | TaskStarted:
     """What a call was answered with; `is_task`: with a task, by its own account. Raises `BadAnswer`."""
     try:
         if is_task:
-            _read_created(raw)  # all that has to be there
-            return Started(_read_seen(raw), asked)
-        if asked.as_task and (task := _read_head(raw).task) is not UNSET:
-            _read_augmented(raw)
-            return Started(_read_seen(task), asked)
+            _decode_created(raw)  # all that has to be there
+            return TaskStarted(_decode_snapshot(raw), request)
+        if request.as_task and (task := _decode_head(raw).task) is not UNSET:
+            _decode_augmented(raw)
+            return TaskStarted(_decode_snapshot(task), request)
     except (codec.DecodeError, RecursionError) as error:
         raise BadAnswer("tools/call", str(error)) from None
-    return read("tools/call", raw)
+    return decode_result("tools/call", raw)
 
 
-def read_seen(raw: Any) -> Seen:
+def decode_snapshot(raw: Any) -> TaskSnapshot:
     """How a task stands. Raises `BadAnswer`."""
     try:
-        return _read_seen(raw)
+        return _decode_snapshot(raw)
     except (codec.DecodeError, RecursionError) as error:
-        seen = lenient.task(Seen, raw)
+        seen = lenient.read_task(TaskSnapshot, raw)
         if seen is None:
             raise BadAnswer("tasks/get", str(error)) from None
         return seen
 
 
-def is_empty(raw: Any) -> bool:
+def is_empty_object(raw: Any) -> bool:
     """Whether an answer is an object without members, as some servers answer `tasks/cancel`."""
     return bytes(raw).strip() == b"{}"
 
 
-def read_result(raw: Any) -> CallToolResult:
+def decode_task_result(raw: Any) -> CallToolResult:
     """What a task came to. Raises `BadAnswer`."""
     given = b"null" if raw is UNSET else raw
     try:
-        return lenient.task_result(given)
+        return lenient.read_task_result(given)
     except (codec.DecodeError, RecursionError) as error:
-        raise BadAnswer("tools/call", codec.reason(error, given)) from None
+        raise BadAnswer("tools/call", codec.explain_decode_error(error, given)) from None

@@ -6,18 +6,18 @@ from typing import Any
 
 from msgspec import Raw
 
-from trunkline.client.listen import Listening
-from trunkline.client.multi_round import Asked, answered
+from trunkline.client.listen import ListenSubscription
+from trunkline.client.multi_round import RawInputRequest, answer_input_requests
 from trunkline.client.results import ToolResult
 from trunkline.client.standing import NOT_OPEN, Standing
-from trunkline.client.tasks.handle import Task, TaskHost
-from trunkline.client.tasks.status import TASK, Started, read_call
-from trunkline.client.tasks.watch import Following, Partings
+from trunkline.client.tasks.handle import Task, TaskClient
+from trunkline.client.tasks.status import TASK_RESULT_TYPE, TaskStarted, decode_call_result
+from trunkline.client.tasks.watch import BackgroundCancellations, TaskChangeWaiters
 from trunkline.errors import MisuseError
-from trunkline.protocol.client_envelope import head_of
-from trunkline.protocol.events import ProgressHeard
+from trunkline.protocol.client_envelope import read_result_header
+from trunkline.protocol.events import ProgressReceived
 from trunkline.protocol.extensions import agreed
-from trunkline.protocol.inflight import Awaited
+from trunkline.protocol.inflight import OutgoingRequest
 from trunkline.protocol.types import CallToolParams, CallToolResult, ProgressParams
 from trunkline.protocol.types.tasks_extension import TASKS_EXTENSION, TaskProgress
 
@@ -32,9 +32,9 @@ class Tasking(Standing):
 
     def __init__(self) -> None:
         super().__init__()
-        self._following = Following()
-        self._partings = Partings()
-        self._listening: Listening | None = None
+        self._task_waiters = TaskChangeWaiters()
+        self._cancellations = BackgroundCancellations()
+        self._listen_subscription: ListenSubscription | None = None
 
     def _speaks_modern(self) -> bool:
         """While the line is being made again, what was spoken before it was lost."""
@@ -49,64 +49,64 @@ class Tasking(Standing):
             return params.task is not None
         return agreed(TASKS_EXTENSION, {"extensions": EXTENSIONS}, self.capabilities) is not None
 
-    def _task_host(self, finish: Callable[[CallToolResult, bool], ToolResult]) -> TaskHost:
-        return TaskHost(
+    def _make_task_client(self, finish: Callable[[CallToolResult, bool], ToolResult]) -> TaskClient:
+        return TaskClient(
             modern=self._speaks_modern,
             ask=self._ask,
-            answer=self._answer,
+            answer=self._answer_input_requests,
             finish=finish,
-            expecting=self._following.expecting,
-            listen=self._hear_of_tasks,
+            expecting=self._task_waiters.expecting,
+            listen=self._listen_for_tasks,
             now=self._now,
             wait=self._wait_for,
             home=self._home,
-            progressed=self._progressed,
+            progressed=self._report_task_progress,
             recovers=lambda: self._line is not None and self._line.recovers,
         )
 
-    def _hear_of_tasks(self) -> None:
-        if self._line is not None and self._line.connection is not None and self._listening is not None:
-            self._line.beside(self._listening.follow())
+    def _listen_for_tasks(self) -> None:
+        if self._line is not None and self._line.connection is not None and self._listen_subscription is not None:
+            self._line.beside(self._listen_subscription.follow())
 
-    def _progressed(self, asked: Awaited, told: TaskProgress) -> None:
+    def _report_task_progress(self, asked: OutgoingRequest, told: TaskProgress) -> None:
         """Tells the caller of a task how far that has come, if it is further than was told before."""
         connection = None if self._line is None else self._line.last
         if connection is not None and asked.heard(told.progress, self._now()):
             said = ProgressParams(asked.id, told.progress, told.total, told.message)
-            connection.progressed(ProgressHeard(asked, said))
+            connection.progressed(ProgressReceived(asked, said))
 
     async def _wait_for(self, futures: "Sequence[asyncio.Future[Any]]", due: float | None) -> None:
         if self._line is None:
             raise MisuseError(NOT_OPEN)
         await self._line.wait_for(futures, due)
 
-    async def _answer(self, questions: Mapping[str, Asked]) -> dict[str, Raw]:
+    async def _answer_input_requests(self, questions: Mapping[str, RawInputRequest]) -> dict[str, Raw]:
         if self._line is None:
             raise MisuseError(NOT_OPEN)
-        return await answered(await self._line.usable("tasks/update", None), questions)
+        return await answer_input_requests(await self._line.wait_for_connection("tasks/update", None), questions)
 
     # --- what nobody wants any more --------------------------------------------------------------
 
-    def _part(self, task: Task) -> None:
+    def _cancel_task(self, task: Task) -> None:
         if self._line is not None and not self._line.over:
-            self._partings.begin(task.cancel())
+            self._cancellations.begin(task.cancel())
 
-    def _disown(self, asked: Awaited) -> None:
+    def _abandon_call(self, asked: OutgoingRequest) -> None:
         """Nobody waits for a call any more: if it is answered with a task, nobody wants that. Where the call has asked
         for one, that is to be expected, and who closes the line waits for it; elsewhere the server was told."""
         waiter: asyncio.Future[Any] = asked.waiter
         told = not waiter.cancelled() and waiter.exception() is None
         answer: asyncio.Future[Any] = waiter if told else asked.late
         if asked.as_task or answer.done():
-            self._partings.begin(self._disowned(asked, answer))
+            self._cancellations.begin(self._cancel_late_task(asked, answer))
         else:
-            answer.add_done_callback(lambda _: self._partings.begin(self._disowned(asked, answer)))
+            answer.add_done_callback(lambda _: self._cancellations.begin(self._cancel_late_task(asked, answer)))
 
-    async def _disowned(self, asked: Awaited, answer: "asyncio.Future[Any]") -> None:
+    async def _cancel_late_task(self, asked: OutgoingRequest, answer: "asyncio.Future[Any]") -> None:
         quick = self.settings.quick_timeout
         await self._wait_for([answer], None if quick is None else self._now() + quick)
         if answer.done():
             raw = answer.result()
-            found = read_call(raw, asked, is_task=head_of(raw).result_type == TASK)
-            if isinstance(found, Started):
+            found = decode_call_result(raw, asked, is_task=read_result_header(raw).result_type == TASK_RESULT_TYPE)
+            if isinstance(found, TaskStarted):
                 await self.task(found.seen.task_id).cancel()

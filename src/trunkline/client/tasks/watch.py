@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from trunkline.errors import TrunklineError
 
-__all__ = ["Following", "Partings"]
+__all__ = ["BackgroundCancellations", "TaskChangeWaiters"]
 
-_TOLD: Final = ("notifications/tasks", "notifications/tasks/status")  # of 2026-07-28, and of 2025-11-25
+_STATUS_NOTIFICATIONS: Final = ("notifications/tasks", "notifications/tasks/status")  # of 2026-07-28, and of 2025-11-25
 
 
-class Following:
+class TaskChangeWaiters:
     """Those who wait, on one loop."""
 
     def __init__(self) -> None:
@@ -41,9 +41,9 @@ class Following:
 
     def handlers(self) -> dict[str, Callable[[Any], None]]:
         """What has to hear of which notifications."""
-        return dict.fromkeys(_TOLD, self._heard)
+        return dict.fromkeys(_STATUS_NOTIFICATIONS, self._on_task_status)
 
-    def _heard(self, params: Any) -> None:
+    def _on_task_status(self, params: Any) -> None:
         self._wake(self._waiting.get(params.task_id, ()))
 
     def close(self) -> None:
@@ -51,13 +51,13 @@ class Following:
         for waiting in self._waiting.values():
             self._wake(waiting)
 
-    def _wake(self, waiting: "list[asyncio.Future[None]] | tuple[()]") -> None:
-        for news in waiting:
+    def _wake(self, waiters: "list[asyncio.Future[None]] | tuple[()]") -> None:
+        for news in waiters:
             if not news.done():
                 news.set_result(None)
 
 
-class Partings:
+class BackgroundCancellations:
     """Tells servers of tasks that nobody wants any more. Nobody waits for that but who closes the line."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Partings:
 
     def begin(self, work: Coroutine[Any, Any, Any]) -> None:
         """Does it, as well as that can be done."""
-        task = asyncio.get_running_loop().create_task(_tried(work))
+        task = asyncio.get_running_loop().create_task(_suppress_errors(work))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
@@ -80,6 +80,6 @@ class Partings:
             await asyncio.wait(left)
 
 
-async def _tried(work: Coroutine[Any, Any, Any]) -> None:
+async def _suppress_errors(work: Coroutine[Any, Any, Any]) -> None:
     with suppress(TrunklineError):  # the server has gone, or its task has
         await work

@@ -13,16 +13,24 @@ from typing import Any
 from msgspec import Struct
 
 from trunkline.errors import InsufficientScope, InternalError, NotPermitted, ProtocolError
-from trunkline.protocol.inflight import Running
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.registry.access import Access
 from trunkline.registry.registry import Registry
 from trunkline.registry.tools import ToolEntry
-from trunkline.rpc.run_handler import Work, perform
-from trunkline.server.access.rules import Ruled, held_by, holds
+from trunkline.rpc.run_handler import Work, run_work
+from trunkline.server.access.rules import AccessControlled, evaluate_predicate, scopes_of
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
 
-__all__ = ["ToolNotAllowed", "Wanted", "admitted", "answers", "covered", "may_have", "visible"]
+__all__ = [
+    "ProtectedTarget",
+    "ToolNotAllowed",
+    "evaluate_predicates",
+    "has_scopes",
+    "is_permitted",
+    "run_if_authorized",
+    "visible_keys",
+]
 
 
 class ToolNotAllowed(InternalError):
@@ -34,7 +42,7 @@ class ToolNotAllowed(InternalError):
         super().__init__(f"tool {name!r} is not allowed here", data={"name": name})
 
 
-class Wanted(Struct, frozen=True):
+class ProtectedTarget(Struct, frozen=True):
     """What a call is about, where not everybody may have that."""
 
     entry: Any
@@ -43,56 +51,64 @@ class Wanted(Struct, frozen=True):
     hidden: ProtocolError | None = None  # is raised whatever is missing, where nothing shall be told
 
     @classmethod
-    def of(cls, entry: Ruled, what: str, hidden: ProtocolError | None = None) -> "Wanted | None":
+    def of(
+        cls, entry: AccessControlled, description: str, masking_error: ProtocolError | None = None
+    ) -> "ProtectedTarget | None":
         """None where everybody may have it."""
         access = entry.access
-        return None if access is None or access.open else cls(entry, access, what, hidden)
+        return None if access is None or access.open else cls(entry, access, description, masking_error)
 
 
-def admitted(connection: Connection, call: Running, wanted: Wanted, work: Callable[[], Work]) -> Work:
+def run_if_authorized(
+    connection: Connection, call: IncomingRequest, target: ProtectedTarget, work: Callable[[], Work]
+) -> Work:
     """The work of a call whose sender may have what it is about. Raises for one who has not the scopes; one who is
     refused by a predicate, which may take time to find out, learns that from what is given back."""
-    if call.admitted is wanted.entry:  # on its way in, before what goes around it
+    if call.admitted_entry is target.entry:  # on its way in, before what goes around it
         return work()
-    if not covered(connection, call, wanted.access):
-        raise wanted.hidden or InsufficientScope(wanted.what, wanted.access.scopes)
-    if wanted.access.allow is not None:
-        return _asked(connection, call, wanted, wanted.access.allow, work)
-    call.admitted = wanted.entry
+    if not has_scopes(connection, call, target.access):
+        raise target.hidden or InsufficientScope(target.what, target.access.scopes)
+    if target.access.allow is not None:
+        return _run_if_predicate_allows(connection, call, target, target.access.allow, work)
+    call.admitted_entry = target.entry
     return work()
 
 
-async def _asked(
-    connection: Connection, call: Running, wanted: Wanted, allow: Callable[[Any], Any], work: Callable[[], Work]
+async def _run_if_predicate_allows(
+    connection: Connection,
+    call: IncomingRequest,
+    target: ProtectedTarget,
+    allow: Callable[[Any], Any],
+    work: Callable[[], Work],
 ) -> Any:
-    if not await holds(partial(allow, Context(connection, call))):
-        refused = ToolNotAllowed(wanted.entry.key) if isinstance(wanted.entry, ToolEntry) else NotPermitted(wanted.what)
-        raise wanted.hidden or refused
-    call.admitted = wanted.entry
-    return await perform(work(), connection.threads)
+    if not await evaluate_predicate(partial(allow, Context(connection, call))):
+        refused = ToolNotAllowed(target.entry.key) if isinstance(target.entry, ToolEntry) else NotPermitted(target.what)
+        raise target.hidden or refused
+    call.admitted_entry = target.entry
+    return await run_work(work(), connection.threads)
 
 
-def covered(connection: Connection, call: Running, access: Access) -> bool:
+def has_scopes(connection: Connection, call: IncomingRequest, access: Access) -> bool:
     """Whether the sender of a call has the scopes."""
-    return access.covered(held_by(call.origin.principal, local=connection.channel.info.local))
+    return access.is_covered_by(scopes_of(call.origin.principal, local=connection.channel.info.local))
 
 
-def visible(connection: Connection, call: Running, registry: Registry[Any]) -> Iterator[str]:
+def visible_keys(connection: Connection, call: IncomingRequest, registry: Registry[Any]) -> Iterator[str]:
     """The keys of enabled entries that the sender of a call may see for certain, without asking any predicate."""
     for entry in registry:
         access: Access | None = entry.access
-        if access is None or (access.allow is None and covered(connection, call, access)):
+        if access is None or (access.allow is None and has_scopes(connection, call, access)):
             yield entry.key
 
 
-async def answers(
-    connection: Connection, call: Running, predicates: Iterable[Callable[[Any], Any]]
+async def evaluate_predicates(
+    connection: Connection, call: IncomingRequest, predicates: Iterable[Callable[[Any], Any]]
 ) -> dict[Callable[[Any], Any], bool]:
     """What predicates say of the sender of a call. Where one fails that is a no, and its reason is the operator's."""
     context, found = Context(connection, call), dict[Callable[[Any], Any], bool]()
     for predicate in predicates:
         try:
-            found[predicate] = await holds(partial(predicate, context))
+            found[predicate] = await evaluate_predicate(partial(predicate, context))
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # noqa: BLE001 - a call would fail, too
@@ -102,10 +118,10 @@ async def answers(
     return found
 
 
-async def may_have(connection: Connection, call: Running, access: Access) -> bool:
+async def is_permitted(connection: Connection, call: IncomingRequest, access: Access) -> bool:
     """Whether the sender of a call may have something, for what is not an answer to the call."""
-    if not covered(connection, call, access):
+    if not has_scopes(connection, call, access):
         return False
     if access.allow is None:
         return True
-    return (await answers(connection, call, [access.allow]))[access.allow]
+    return (await evaluate_predicates(connection, call, [access.allow]))[access.allow]

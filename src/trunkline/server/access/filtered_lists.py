@@ -11,62 +11,64 @@ from typing import Any, Final, cast
 from msgspec import Raw
 
 from trunkline.errors import InvalidCursor
-from trunkline.protocol.inflight import Running
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.types import ListResourcesResult, PaginatedParams, Resource
 from trunkline.registry.handlers import Handler
 from trunkline.registry.registry import Registry
 from trunkline.registry.resources import TemplateEntry
-from trunkline.rpc.run_handler import Work, perform
-from trunkline.server.access.enforcement import answers
-from trunkline.server.access.rules import Viewer, held_by
-from trunkline.server.catalog import Offer
+from trunkline.rpc.run_handler import Work, run_work
+from trunkline.server.access.enforcement import evaluate_predicates
+from trunkline.server.access.rules import Viewer, scopes_of
+from trunkline.server.catalog import ServerCatalog
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
-from trunkline.server.input.multi_round import named
+from trunkline.server.input.multi_round import principal_name
 
-__all__ = ["listed", "listed_with_templates"]
+__all__ = ["list_page", "list_resources_with_templates"]
 
-_CURSOR: Final = "listed_resource"
+_CURSOR_KIND: Final = "listed_resource"
 
 
-def listed(connection: Connection, call: Running, params: PaginatedParams, registry: Registry[Any]) -> Work:
+def list_page(connection: Connection, call: IncomingRequest, params: PaginatedParams, registry: Registry[Any]) -> Work:
     """A page of what whoever asks may have. Of what that cannot be told it may not."""
     offer = connection.offer
-    rules = offer.rules[registry.kind]
+    rules = offer.access_rules[registry.kind]
     if not rules:
         spoken = connection.session.revision_of(call)
         return offer.listed(registry, spoken, params.cursor, params.limit, now=connection.shared.wall.now())
-    viewer = _viewer(connection, call)
-    make = _listed_after_asking if rules.predicates(viewer.held) else _listed_for
+    viewer = _viewer_of(connection, call)
+    make = _list_after_predicates if rules.predicates(viewer.held) else _list_for_viewer
     return make(viewer, connection, call, params, registry)
 
 
-def _viewer(connection: Connection, call: Running) -> Viewer:
+def _viewer_of(connection: Connection, call: IncomingRequest) -> Viewer:
     principal = call.origin.principal
-    return Viewer(held_by(principal, local=connection.channel.info.local), named(principal))
+    return Viewer(scopes_of(principal, local=connection.channel.info.local), principal_name(principal))
 
 
-def _listed_for(
-    viewer: Viewer, connection: Connection, call: Running, params: PaginatedParams, registry: Registry[Any]
+def _list_for_viewer(
+    viewer: Viewer, connection: Connection, call: IncomingRequest, params: PaginatedParams, registry: Registry[Any]
 ) -> Raw:
     spoken, now = connection.session.revision_of(call), connection.shared.wall.now()
     return connection.offer.listed(registry, spoken, params.cursor, params.limit, now=now, viewer=viewer)
 
 
-async def _listed_after_asking(
-    viewer: Viewer, connection: Connection, call: Running, params: PaginatedParams, registry: Registry[Any]
+async def _list_after_predicates(
+    viewer: Viewer, connection: Connection, call: IncomingRequest, params: PaginatedParams, registry: Registry[Any]
 ) -> Raw:
-    predicates = connection.offer.rules[registry.kind].predicates(viewer.held)
-    viewer = Viewer(viewer.held, viewer.whose, await answers(connection, call, predicates))
-    return _listed_for(viewer, connection, call, params, registry)
+    predicates = connection.offer.access_rules[registry.kind].predicates(viewer.held)
+    viewer = Viewer(viewer.held, viewer.principal_name, await evaluate_predicates(connection, call, predicates))
+    return _list_for_viewer(viewer, connection, call, params, registry)
 
 
-async def listed_with_templates(connection: Connection, call: Running, params: PaginatedParams) -> ListResourcesResult:
+async def list_resources_with_templates(
+    connection: Connection, call: IncomingRequest, params: PaginatedParams
+) -> ListResourcesResult:
     """A page of all resources that whoever asks may have, those that templates list among them."""
     offer, now = connection.offer, connection.shared.wall.now()
     room = offer.resources.size_of(params.limit)
-    viewer = await _asked_about_resources(connection, call)
-    start = _position(offer, params.cursor, now, viewer.whose)
+    viewer = await _resource_viewer(connection, call)
+    start = _template_position(offer, params.cursor, now, viewer.principal_name)
     shown: list[Resource] = []
     if start is None:
         page = offer.shown(offer.resources, params.cursor, params.limit, now=now, viewer=viewer)
@@ -74,29 +76,31 @@ async def listed_with_templates(connection: Connection, call: Running, params: P
         if page.next_cursor is not None:
             return ListResourcesResult(shown, next_cursor=page.next_cursor)
         room, start = room - len(shown), 0
-    found = await _found(connection, call, offer.rules["resource_template"].hidden(viewer))
+    found = await _template_resources(connection, call, offer.access_rules["resource_template"].hidden(viewer))
     rest = list(found.values())[start : start + room]
     more = start + room < len(found)
-    cursor = offer.cursors.seal(_CURSOR, start + room, now, viewer.whose) if more else None
+    cursor = offer.cursors.seal(_CURSOR_KIND, start + room, now, viewer.principal_name) if more else None
     return ListResourcesResult([*shown, *rest], next_cursor=cursor)
 
 
-async def _asked_about_resources(connection: Connection, call: Running) -> Viewer:
-    viewer, rules = _viewer(connection, call), connection.offer.rules
+async def _resource_viewer(connection: Connection, call: IncomingRequest) -> Viewer:
+    viewer, rules = _viewer_of(connection, call), connection.offer.access_rules
     kinds = [rules[kind] for kind in ("resource", "resource_template") if rules[kind]]
     predicates = dict.fromkeys(predicate for each in kinds for predicate in each.predicates(viewer.held))
     if not predicates:
         return viewer
-    return Viewer(viewer.held, viewer.whose, await answers(connection, call, predicates))
+    return Viewer(viewer.held, viewer.principal_name, await evaluate_predicates(connection, call, predicates))
 
 
-async def _found(connection: Connection, call: Running, hidden: frozenset[str]) -> dict[str, Resource]:
+async def _template_resources(
+    connection: Connection, call: IncomingRequest, hidden: frozenset[str]
+) -> dict[str, Resource]:
     """What templates list, by its URI; without what is registered, and without what a hidden template would read."""
     offer, found = connection.offer, dict[str, Resource]()
-    for template in offer.listing_templates():
+    for template in offer.templates_with_lister():
         if template.key in hidden:
             continue
-        for resource in await _listed_by(connection, call, template):
+        for resource in await _run_lister(connection, call, template):
             if resource.uri in offer.resources.live:
                 continue
             reader = offer.reader(resource.uri) if hidden else None
@@ -105,17 +109,17 @@ async def _found(connection: Connection, call: Running, hidden: frozenset[str]) 
     return found
 
 
-def _position(offer: Offer, cursor: str | None, now: float, whose: str) -> int | None:
+def _template_position(catalog: ServerCatalog, cursor: str | None, now: float, principal_name: str) -> int | None:
     """Where in what templates list a cursor points to; None if it is not one of those."""
     if cursor is None:
         return None
     try:
-        return offer.cursors.open(_CURSOR, cursor, now, whose)
+        return catalog.cursors.open(_CURSOR_KIND, cursor, now, principal_name)
     except InvalidCursor:
         return None
 
 
-async def _listed_by(connection: Connection, call: Running, template: TemplateEntry) -> list[Resource]:
+async def _run_lister(connection: Connection, call: IncomingRequest, template: TemplateEntry) -> list[Resource]:
     lister = cast("Handler", template.lister)  # it is one of those that have one
     context = Context(connection, call) if lister.wants_context else None
-    return await perform(template.run_lister(lister.convert({}), context, None), connection.threads)
+    return await run_work(template.run_lister(lister.convert({}), context, None), connection.threads)

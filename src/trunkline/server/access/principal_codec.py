@@ -5,10 +5,10 @@ from typing import Any
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from trunkline.auth.principal import Principal
-from trunkline.server.input.multi_round import named
+from trunkline.server.input.multi_round import principal_name
 from trunkline.wire import codec
 
-__all__ = ["Crossing", "read", "written"]
+__all__ = ["PrincipalCodec", "decode_principal", "written"]
 
 
 class _KeptPrincipal(Struct, array_like=True):
@@ -30,7 +30,7 @@ def written(principal: Any) -> Raw | UnsetType:
         return UNSET
 
 
-def read(raw: Raw | bytes) -> Any:
+def decode_principal(raw: Raw | bytes) -> Any:
     """The principal that was written."""
     [(kind, value)] = codec.decoder(dict[str, Raw])(raw).items()
     if kind != _KeptPrincipal.__name__:
@@ -39,20 +39,20 @@ def read(raw: Raw | bytes) -> Any:
     return Principal(p.subject, issuer=p.issuer, client=p.client, scopes=frozenset(p.scopes), claims=p.claims)
 
 
-class Crossing:
+class PrincipalCodec:
     """How principals cross from one process to another."""
 
     def letters(self, principal: Any) -> str:
         """A principal in letters: those of another are others."""
-        return named(principal)
+        return principal_name(principal)
 
     def written(self, principal: Any) -> bytes | None:
         """All of a principal; None if what is read would not be the same."""
         raw = written(principal)
         if raw is UNSET:
             return None
-        return bytes(raw) if isinstance(principal, Principal | str) or read(raw) == principal else None
+        return bytes(raw) if isinstance(principal, Principal | str) or decode_principal(raw) == principal else None
 
-    def read(self, written: bytes) -> Any:
+    def read(self, encoded: bytes) -> Any:
         """The principal that was written."""
-        return read(written)
+        return decode_principal(encoded)

@@ -13,60 +13,60 @@ from struct import Struct as Layout
 from typing import Final
 
 from trunkline.clock import Clock
-from trunkline.server.cluster.membership import Place, Roster
-from trunkline.server.cluster.messages import CONFIRMED, MISSED, TOLD, Audience
+from trunkline.server.cluster.membership import Membership, PeerTable
+from trunkline.server.cluster.messages import ACK, BROADCAST, BROADCAST_MISSED, ClusterCallbacks
 
-__all__ = ["Heard", "Talk", "Telling", "Tellings"]
+__all__ = ["PendingBroadcast", "PendingBroadcasts", "ReceivedBroadcasts", "ReliableBroadcast"]
 
-_NUMBERS: Final = Layout(">QQ")
+_HEADER: Final = Layout(">QQ")
 
 
-class Telling:
+class PendingBroadcast:
     """One thing that was told."""
 
     __slots__ = ("at", "done", "number", "text", "waiting")
 
-    def __init__(self, number: int, text: bytes, at: float, done: "asyncio.Future[None]") -> None:
-        self.number = number
-        self.text = text
-        self.at = at
+    def __init__(self, sequence: int, payload: bytes, sent_at: float, done: "asyncio.Future[None]") -> None:
+        self.number = sequence
+        self.text = payload
+        self.at = sent_at
         self.done = done
         self.waiting: set[str] = set()  # those who have not confirmed it
 
 
-class Tellings:
+class PendingBroadcasts:
     """What this process has told. What was told first is done first: who learns that something is confirmed knows it of
     all that was told before."""
 
     def __init__(self) -> None:
         self._last = 0
-        self._open: deque[Telling] = deque()
+        self._open: deque[PendingBroadcast] = deque()
 
-    def tell(self, text: bytes, to: Iterable[str], now: float) -> Telling:
+    def tell(self, payload: bytes, recipients: Iterable[str], now: float) -> PendingBroadcast:
         """Something more, for those who are there now."""
         self._last += 1
         done = asyncio.get_running_loop().create_future()
-        telling = Telling(self._last, text, now, done)
-        telling.waiting.update(to)
+        telling = PendingBroadcast(self._last, payload, now, done)
+        telling.waiting.update(recipients)
         self._open.append(telling)
         return telling
 
-    def written(self, telling: Telling) -> bytes:
+    def written(self, broadcast: PendingBroadcast) -> bytes:
         """How it is sent."""
-        return _NUMBERS.pack(telling.number, self._open[0].number) + telling.text
+        return _HEADER.pack(broadcast.number, self._open[0].number) + broadcast.text
 
-    def confirmed(self, name: str, number: int) -> None:
+    def confirmed(self, name: str, sequence: int) -> None:
         """Somebody has confirmed something."""
-        first = self._open[0].number if self._open else number + 1
-        if 0 <= number - first < len(self._open):  # numbers follow each other
-            self._open[number - first].waiting.discard(name)
-            self._settle()
+        first = self._open[0].number if self._open else sequence + 1
+        if 0 <= sequence - first < len(self._open):  # numbers follow each other
+            self._open[sequence - first].waiting.discard(name)
+            self._complete_acknowledged()
 
     def gone(self, name: str) -> None:
         """Nobody waits for that process any more."""
         for telling in self._open:
             telling.waiting.discard(name)
-        self._settle()
+        self._complete_acknowledged()
 
     def give_up(self, before: float) -> set[str]:
         """Waits no longer for what was told before that time; gives those who have not confirmed it."""
@@ -75,141 +75,143 @@ class Tellings:
             if telling.at < before:
                 missed |= telling.waiting
                 telling.waiting.clear()
-        self._settle()
+        self._complete_acknowledged()
         return missed
 
-    def anew(self, names: Iterable[str]) -> list[Telling]:
+    def set_recipients(self, recipients: Iterable[str]) -> list[PendingBroadcast]:
         """Nobody knows the name any more under which all of it was told; gives what has to be told to others now."""
         for telling in self._open:
-            telling.waiting = set(names)
-        self._settle()
+            telling.waiting = set(recipients)
+        self._complete_acknowledged()
         return list(self._open)
 
-    def _settle(self) -> None:
+    def _complete_acknowledged(self) -> None:
         while self._open and not self._open[0].waiting:
             done = self._open.popleft().done
             if not done.done():  # somebody may have stopped waiting
                 done.set_result(None)
 
-    def awaited(self) -> set[str]:
+    def awaited_peers(self) -> set[str]:
         """Those who have not confirmed everything."""
         return set[str]().union(*(telling.waiting for telling in self._open))
 
-    def awaited_of(self, name: str, before: float) -> list[Telling]:
+    def pending_for(self, name: str, before: float) -> list[PendingBroadcast]:
         """What one has not confirmed, of what was told until that time."""
         return [telling for telling in self._open if name in telling.waiting and telling.at <= before]
 
 
-class Heard:
+class ReceivedBroadcasts:
     """What one other process has told."""
 
     def __init__(self) -> None:
-        self._done: dict[int, bool] = {}  # by number: whether it is to be confirmed if it comes again
+        self._acknowledged: dict[int, bool] = {}  # by number: whether it is to be confirmed if it comes again
 
     def take(self, message: bytes) -> tuple[int, bytes | None]:
         """The number and the text of what was told; no text if it is known."""
-        number, oldest = _NUMBERS.unpack_from(message)
-        while self._done and (first := next(iter(self._done))) < oldest:
-            del self._done[first]
-        if number in self._done:
+        number, oldest = _HEADER.unpack_from(message)
+        while self._acknowledged and (first := next(iter(self._acknowledged))) < oldest:
+            del self._acknowledged[first]
+        if number in self._acknowledged:
             return number, None
-        self._done[number] = False
-        return number, message[_NUMBERS.size :]
+        self._acknowledged[number] = False
+        return number, message[_HEADER.size :]
 
-    def done(self, number: int) -> None:
+    def done(self, sequence: int) -> None:
         """It is confirmed from now on."""
-        if number in self._done:
-            self._done[number] = True
+        if sequence in self._acknowledged:
+            self._acknowledged[sequence] = True
 
-    def is_done(self, number: int) -> bool:
+    def is_acknowledged(self, sequence: int) -> bool:
         """Whether it is to be confirmed again."""
-        return self._done.get(number, False)
+        return self._acknowledged.get(sequence, False)
 
 
-_PATIENCE: Final = 6  # leases, after which nobody waits any longer for one who lives and does not confirm
-_NUMBER: Final = 8  # bytes
+_ACK_TIMEOUT_LEASES: Final = 6  # leases, after which nobody waits any longer for one who lives and does not confirm
+_SEQUENCE_BYTES: Final = 8  # bytes
 
 
-class Talk:
+class ReliableBroadcast:
     """What this process has told the others, and they have told it."""
 
-    def __init__(self, place: Place, roster: Roster, audience: Audience, seconds: float, clock: Clock) -> None:
-        self._place = place
-        self._roster = roster
-        self._audience = audience
-        self._seconds = seconds
+    def __init__(
+        self, membership: Membership, peers: PeerTable, callbacks: ClusterCallbacks, lease_ttl: float, clock: Clock
+    ) -> None:
+        self._place = membership
+        self._roster = peers
+        self._callbacks = callbacks
+        self._lease_ttl = lease_ttl
         self._clock = clock
-        self._tellings = Tellings()
-        self._heard: dict[str, Heard] = {}
+        self._pending = PendingBroadcasts()
+        self._received: dict[str, ReceivedBroadcasts] = {}
 
     # --- telling -----------------------------------------------------------------------------------
 
-    def tell(self, text: bytes) -> "asyncio.Future[None]":
+    def tell(self, payload: bytes) -> "asyncio.Future[None]":
         """Tells all others something; gives what is done when each has confirmed it, and all told before, or is
         gone."""
         to = self._roster.names if self._place.taken else (self._place.name,)  # who has no name asks who is there later
-        telling = self._tellings.tell(text, to, self._clock.now())
+        telling = self._pending.tell(payload, to, self._clock.now())
         self._publish(telling)
         return telling.done
 
-    def _publish(self, telling: Telling) -> None:
-        self._place.broadcast(TOLD, self._tellings.written(telling))
+    def _publish(self, broadcast: PendingBroadcast) -> None:
+        self._place.broadcast(BROADCAST, self._pending.written(broadcast))
 
-    def awaited(self) -> set[str]:
+    def awaited_peers(self) -> set[str]:
         """Those who have not confirmed everything."""
-        return self._tellings.awaited()
+        return self._pending.awaited_peers()
 
-    def tell_again(self, name: str, before: float = float("inf")) -> None:
+    def resend(self, name: str, before: float = float("inf")) -> None:
         """Tells one again what it has not confirmed, of what was told until that time."""
-        for telling in self._tellings.awaited_of(name, before):
-            self._place.send(name, TOLD, self._tellings.written(telling))
+        for telling in self._pending.pending_for(name, before):
+            self._place.send(name, BROADCAST, self._pending.written(telling))
 
-    def tell_all_again(self) -> None:
+    def resend_all(self) -> None:
         """Tells everybody again what was told under another name."""
-        for telling in self._tellings.anew(self._roster.names):
+        for telling in self._pending.set_recipients(self._roster.names):
             self._publish(telling)
 
-    def press(self) -> None:
+    def retry_overdue(self) -> None:
         """Tells those again who have not confirmed something for a while, and waits no longer for those who have not
         for long."""
         now = self._clock.now()
-        for name in self._tellings.give_up(now - _PATIENCE * self._seconds):
-            self._place.send(name, MISSED)
-            self._audience.unconfirmed()
-        for name in self.awaited():
-            self.tell_again(name, now - self._seconds)
+        for name in self._pending.give_up(now - _ACK_TIMEOUT_LEASES * self._lease_ttl):
+            self._place.send(name, BROADCAST_MISSED)
+            self._callbacks.unconfirmed()
+        for name in self.awaited_peers():
+            self.resend(name, now - self._lease_ttl)
 
     def confirmed(self, sender: str, body: bytes) -> None:
         """Somebody has confirmed something."""
-        self._tellings.confirmed(sender, int.from_bytes(body, "big"))
+        self._pending.confirmed(sender, int.from_bytes(body, "big"))
 
     # --- being told --------------------------------------------------------------------------------
 
     def told(self, sender: str, body: bytes) -> None:
         """Somebody tells something, or tells it again."""
-        known = self._heard.setdefault(sender, Heard())
+        known = self._received.setdefault(sender, ReceivedBroadcasts())
         number, text = known.take(body)
-        waiting = None if text is None else self._audience.hear(sender, text)
+        waiting = None if text is None else self._callbacks.dispatch(sender, text)
         if waiting is not None:
-            waiting.add_done_callback(lambda _: self._confirm(sender, known, number))
-        elif text is not None or known.is_done(number):
-            self._confirm(sender, known, number)
+            waiting.add_done_callback(lambda _: self._acknowledge(sender, known, number))
+        elif text is not None or known.is_acknowledged(number):
+            self._acknowledge(sender, known, number)
 
-    def _confirm(self, sender: str, known: Heard, number: int) -> None:
-        known.done(number)
-        self._place.send(sender, CONFIRMED, number.to_bytes(_NUMBER, "big"))
+    def _acknowledge(self, sender: str, received: ReceivedBroadcasts, sequence: int) -> None:
+        received.done(sequence)
+        self._place.send(sender, ACK, sequence.to_bytes(_SEQUENCE_BYTES, "big"))
 
     # --- those who go ------------------------------------------------------------------------------
 
     def gone(self, name: str) -> None:
         """Nobody waits for that process any more, and it tells nothing more."""
-        self._heard.pop(name, None)
-        self._tellings.gone(name)
+        self._received.pop(name, None)
+        self._pending.gone(name)
 
     def forget(self) -> None:
         """Forgets what others have told: this process has no name, and they will tell it to another."""
-        self._heard.clear()
+        self._received.clear()
 
     def end(self) -> None:
         """Waits for nobody any more."""
-        self._tellings.anew(())
+        self._pending.set_recipients(())

@@ -12,78 +12,78 @@ from collections.abc import Callable
 from trunkline.clock import Clock
 from trunkline.errors import StoreError
 from trunkline.facts import Observers
-from trunkline.server.cluster.broadcast import Talk
-from trunkline.server.cluster.failure_detector import Deaths, Lookout
-from trunkline.server.cluster.heartbeat import Pulse
-from trunkline.server.cluster.membership import Place, Roster
+from trunkline.server.cluster.broadcast import ReliableBroadcast
+from trunkline.server.cluster.failure_detector import EvictionChecks, FailureDetector
+from trunkline.server.cluster.heartbeat import LeaseHeartbeat
+from trunkline.server.cluster.membership import Membership, PeerTable
 from trunkline.server.cluster.messages import (
-    ALIVE,
-    CALL,
-    CONFIRMED,
-    DEAD,
-    HERE,
+    ACK,
+    BROADCAST,
+    BROADCAST_MISSED,
+    CHECK_LEASE,
+    EVICTED,
+    HEARTBEAT,
     LEAVING,
-    LOOK,
-    MISSED,
-    TOLD,
-    Audience,
-    Handler,
+    PING,
+    PONG,
+    ClusterCallbacks,
+    MessageHandler,
 )
 from trunkline.stores.bus import Bus
 from trunkline.stores.store import Store
 
-__all__ = ["Crew", "Handler"]
+__all__ = ["Cluster", "MessageHandler"]
 
 
-class Crew:
+class Cluster:
     """The others, seen from one process."""
 
     def __init__(
-        self, store: Store, bus: Bus, *, seconds: float, clock: Clock, wall: Clock, observers: Observers
+        self, store: Store, bus: Bus, *, lease_ttl: float, clock: Clock, wall: Clock, observers: Observers
     ) -> None:
         """`seconds` is how long one may be silent."""
-        self._roster = roster = Roster(seconds)
-        self._audience = audience = Audience(observers, clock)
-        self._place = place = Place(store, bus, roster, audience, seconds=seconds, clock=clock, wall=wall)
-        self._talk = Talk(place, roster, audience, seconds, clock)
-        self._pulse = Pulse(
+        self._roster = roster = PeerTable(lease_ttl)
+        self._callbacks = audience = ClusterCallbacks(observers, clock)
+        self._place = place = Membership(store, bus, roster, audience, lease_ttl=lease_ttl, clock=clock, wall=wall)
+        self._talk = ReliableBroadcast(place, roster, audience, lease_ttl, clock)
+        self._pulse = LeaseHeartbeat(
             place,
             roster,
             audience,
-            seconds,
+            lease_ttl,
             clock,
-            enter=lambda: place.enter(self),
-            vacate=self._vacate,
-            beat=self._beat,
-            returned=self._returned,
+            join=lambda: place.enter(self),
+            disconnect=self._disconnect,
+            on_heartbeat=self._on_heartbeat,
+            on_rejoined=self._on_rejoined,
         )
-        self._lookout = Lookout(
+        self._failure_detector = FailureDetector(
             place,
             roster,
             audience,
-            seconds,
+            lease_ttl,
             clock,
-            talk=self._talk,
-            pulse=self._pulse,
-            deaths=Deaths(store, roster, seconds, clock, wall),
+            broadcasts=self._talk,
+            heartbeat=self._pulse,
+            eviction_checks=EvictionChecks(store, roster, lease_ttl, clock, wall),
         )
-        self._joining = asyncio.Lock()
-        self._listen()
+        self._join_lock = asyncio.Lock()
+        self._register_handlers()
 
-    def _listen(self) -> None:
+    def _register_handlers(self) -> None:
         """Has the crew's own parts be told what is theirs."""
-        lookout, talk, on = self._lookout, self._talk, self._audience.on
-        on(ALIVE, lambda sender, _: lookout.alive(sender))
+        lookout, talk, on = self._failure_detector, self._talk, self._callbacks.on
+        on(HEARTBEAT, lambda sender, _: lookout.alive(sender))
         on(LEAVING, lambda sender, _: lookout.depart(sender, "Depart"))
-        on(DEAD, lambda _, body: lookout.declared_dead(body.decode()))
-        on(LOOK, lambda _, __: self._pulse.beat_now())
-        on(CALL, self._answer)
-        on(TOLD, talk.told)
-        on(CONFIRMED, talk.confirmed)
-        on(MISSED, lambda _, __: self._audience.missed())
+        on(EVICTED, lambda _, body: lookout.on_eviction_notice(body.decode()))
+        on(CHECK_LEASE, lambda _, __: self._pulse.renew_now())
+        on(PING, self._send_pong)
+        on(BROADCAST, talk.told)
+        on(ACK, talk.confirmed)
+        on(BROADCAST_MISSED, lambda _, __: self._callbacks.notify_missed())
 
-    def _answer(self, sender: str, _: bytes) -> None:
-        self._place.send(sender, HERE)
+    def _send_pong(self, sender: str, _: bytes) -> None:
+        self._place.send(sender, PONG)
 
     @property
     def name(self) -> str:
@@ -103,30 +103,30 @@ class Crew:
     @property
     def alone(self) -> bool:
         """Whether nobody else is there. Who has no name for now does not know."""
-        return not self._pulse.going or (self._place.taken and not self._roster)
+        return not self._pulse.running or (self._place.taken and not self._roster)
 
     async def gone(self, name: str) -> bool:
         """Whether a process is gone: one that has been silent for too long is, from now on. Raises `StoreUnavailable`
         if that cannot be found out."""
-        return await self._lookout.gone(name)
+        return await self._failure_detector.gone(name)
 
     async def there(self, name: str) -> bool:
         """Whether a process is there to be sent something. Who was lost sight of is waited for, until it is heard of or
         gone. Raises `StoreUnavailable` if that cannot be found out."""
-        return await self._lookout.there(name)
+        return await self._failure_detector.there(name)
 
     # --- coming and going --------------------------------------------------------------------------
 
     async def join(self) -> None:
         """Becomes one of them: from then on this process has met the others, and they have met it."""
-        async with self._joining:
-            if not self._pulse.going:
+        async with self._join_lock:
+            if not self._pulse.running:
                 await self._place.enter(self)
                 self._pulse.start()
 
     async def leave(self) -> None:
         """Is no longer one of them: all that needs its name has been given back."""
-        if not self._pulse.going:
+        if not self._pulse.running:
             return
         await self._stop()
         self._place.broadcast(LEAVING)
@@ -136,32 +136,32 @@ class Crew:
             pass  # it runs out by itself
         finally:
             await self.close()
-        self._audience.step("Leave", self.name)
+        self._callbacks.step("Leave", self.name)
 
     async def close(self) -> None:
         """Says and hears nothing any more, be it that it could not leave in good order."""
         await self._stop()
-        await self._vacate()
+        await self._disconnect()
 
     async def _stop(self) -> None:
         await self._pulse.stop()
-        await self._lookout.close()
+        await self._failure_detector.close()
         self._talk.end()
 
-    async def _vacate(self) -> None:
+    async def _disconnect(self) -> None:
         """Says and hears nothing under the name that this process has had."""
-        self._lookout.forget()
+        self._failure_detector.forget()
         self._talk.forget()
         await self._place.leave()
 
-    def _returned(self) -> None:
+    def _on_rejoined(self) -> None:
         """What was told under the name before is told again."""
-        self._talk.tell_all_again()
-        self._lookout.look()
+        self._talk.resend_all()
+        self._failure_detector.look()
 
-    def _beat(self) -> None:
-        self._talk.press()
-        self._lookout.look_around()
+    def _on_heartbeat(self) -> None:
+        self._talk.retry_overdue()
+        self._failure_detector.check_peers()
 
     # --- saying ------------------------------------------------------------------------------------
 
@@ -183,50 +183,50 @@ class Crew:
         if self.alone:
             return None
         done = self._talk.tell(kind + body)
-        self._lookout.look_in_time()
+        self._failure_detector.ensure_check_scheduled()
         return done
 
     # --- hearing -----------------------------------------------------------------------------------
 
-    def on(self, kind: bytes, heard: Handler) -> None:
+    def on(self, kind: bytes, handler: MessageHandler) -> None:
         """Has a function be told what comes of a kind, which is one byte; those up to 15 are the crew's own."""
-        self._audience.on(kind, heard)
+        self._callbacks.on(kind, handler)
 
-    def on_lost(self, lost: Callable[[str | None], None]) -> None:
+    def on_lost(self, callback: Callable[[str | None], None]) -> None:
         """Has a function be told whose messages may have been lost, of None: anybody's; or who is gone."""
-        self._audience.on_lost.append(lost)
+        self._callbacks.on_lost.append(callback)
 
-    def on_deposed(self, deposed: Callable[[], None]) -> None:
+    def on_deposed(self, callback: Callable[[], None]) -> None:
         """Has a function be told that this process was declared dead: what it held under its name is others' now."""
-        self._audience.on_deposed.append(deposed)
+        self._callbacks.on_deposed.append(callback)
 
-    def on_store_reset(self, reset: Callable[[], None]) -> None:
+    def on_store_reset(self, callback: Callable[[], None]) -> None:
         """Has a function be told that the store has lost its data, once this process has joined again: what was read
         from it before may be another now."""
-        self._audience.on_store_reset.append(reset)
+        self._callbacks.on_store_reset.append(callback)
 
-    def on_missed(self, missed: Callable[[], None]) -> None:
+    def on_missed(self, callback: Callable[[], None]) -> None:
         """Has a function be told that this process may not have heard what others have told."""
-        self._audience.on_missed.append(missed)
+        self._callbacks.on_missed.append(callback)
 
     # --- what the bus says -------------------------------------------------------------------------
 
     def met(self, name: str) -> None:
         """Another process is there."""
-        self._lookout.met(name)
+        self._failure_detector.met(name)
 
     def heard(self, sender: str, message: bytes) -> None:
         """Something came over the bus. Those who are gone say nothing any more."""
-        if self._roster.is_gone(sender):
+        if self._roster.has_departed(sender):
             self._place.warn(sender)
             return
-        self._lookout.heard_of(sender)
-        self._audience.hear(sender, message)
+        self._failure_detector.record_message(sender)
+        self._callbacks.dispatch(sender, message)
 
     def lost(self, name: str | None) -> None:
         """Something may not have arrived."""
-        self._lookout.lost(name)
+        self._failure_detector.lost(name)
 
     def rejected(self, why: str) -> None:
         """A frame failed verification. It is counted; nothing else follows from it."""
-        self._audience.rejected(why)
+        self._callbacks.rejected(why)

@@ -12,89 +12,93 @@ from typing import Final
 
 from trunkline.clock import Clock, Timer
 from trunkline.errors import StoreUnavailable
-from trunkline.server.cluster.broadcast import Talk
-from trunkline.server.cluster.heartbeat import BEATS, Pulse
-from trunkline.server.cluster.membership import MARGIN, Place, Roster, declare
-from trunkline.server.cluster.messages import CALL, DEAD, Audience
+from trunkline.server.cluster.broadcast import ReliableBroadcast
+from trunkline.server.cluster.heartbeat import HEARTBEATS_PER_LEASE, LeaseHeartbeat
+from trunkline.server.cluster.membership import CLOCK_MARGIN, Membership, PeerTable, evict_process
+from trunkline.server.cluster.messages import EVICTED, PING, ClusterCallbacks
 from trunkline.stores.store import Held, Lease, Store
 
-__all__ = ["Deaths", "Doubts", "Lookout"]
+__all__ = ["EvictionChecks", "FailureDetector", "SuspectedPeers"]
 
 
-class Deaths:
+class EvictionChecks:
     """Those that are being found out, for one process."""
 
-    def __init__(self, store: Store, roster: Roster, seconds: float, clock: Clock, wall: Clock) -> None:
+    def __init__(self, store: Store, peers: PeerTable, lease_ttl: float, clock: Clock, wall: Clock) -> None:
         self._store = store
-        self._roster = roster
-        self._seconds = seconds
+        self._roster = peers
+        self._lease_ttl = lease_ttl
         self._clock = clock
         self._wall = wall
-        self._checking: dict[tuple[str, bool], asyncio.Task[bool]] = {}
+        self._checks: dict[tuple[str, bool], asyncio.Task[bool]] = {}
 
-    def check(self, name: str, by: str, found: Callable[[str, bool], None], *, certain: bool) -> "asyncio.Task[bool]":
+    def check(
+        self, name: str, evictor: str, on_dead: Callable[[str, bool], None], *, known_dead: bool
+    ) -> "asyncio.Task[bool]":
         """What says whether a process is dead. If it is, `found` is told, and whether it was declared so just now; if
         not, nobody needs to ask for some time. `certain` says that nobody is there, whatever the lease says."""
-        checking = self._checking.get((name, certain))
+        checking = self._checks.get((name, known_dead))
         if checking is None:
-            checking = asyncio.get_running_loop().create_task(self._check(name, by, found, certain=certain))
-            self._checking[name, certain] = checking
-            checking.add_done_callback(partial(self._checked, (name, certain)))
+            checking = asyncio.get_running_loop().create_task(
+                self._check(name, evictor, on_dead, known_dead=known_dead)
+            )
+            self._checks[name, known_dead] = checking
+            checking.add_done_callback(partial(self._finish_check, (name, known_dead)))
         return checking
 
-    def _checked(self, what: tuple[str, bool], checking: "asyncio.Task[bool]") -> None:
-        del self._checking[what]
-        if not checking.cancelled():
-            checking.exception()  # whoever waits has it; who does not asks again
+    def _finish_check(self, key: tuple[str, bool], check: "asyncio.Task[bool]") -> None:
+        del self._checks[key]
+        if not check.cancelled():
+            check.exception()  # whoever waits has it; who does not asks again
 
-    async def _check(self, name: str, by: str, found: Callable[[str, bool], None], *, certain: bool) -> bool:
-        lease = await declare(self._store, name, by, self._seconds, certain=certain)
+    async def _check(self, name: str, evictor: str, on_dead: Callable[[str, bool], None], *, known_dead: bool) -> bool:
+        lease = await evict_process(self._store, name, evictor, self._lease_ttl, known_dead=known_dead)
         if isinstance(lease, Held) and lease.holder == name:
-            left = min(max(lease.expires - self._wall.now(), MARGIN * self._seconds), self._seconds)
+            left = min(max(lease.expires - self._wall.now(), CLOCK_MARGIN * self._lease_ttl), self._lease_ttl)
             self._roster.alive(name, self._clock.now() + left)
             return False
-        found(name, isinstance(lease, Lease))
+        on_dead(name, isinstance(lease, Lease))
         return True
 
     async def close(self) -> None:
         """Finds out nothing more."""
-        checking = list(self._checking.values())
+        checking = list(self._checks.values())
         for task in checking:
             task.cancel()
         await asyncio.gather(*checking, return_exceptions=True)
 
 
-class Doubts:
+class SuspectedPeers:
     """Those of whom it is in doubt whether they hear anything."""
 
     def __init__(self) -> None:
-        self._settled: dict[str, asyncio.Future[None]] = {}
+        self._resolved: dict[str, asyncio.Future[None]] = {}
 
     def __contains__(self, name: str) -> bool:
-        return name in self._settled
+        return name in self._resolved
 
     def about(self, names: Iterable[str]) -> None:
         """What those were sent may not have arrived."""
         for name in names:
-            if name not in self._settled:
-                self._settled[name] = asyncio.get_running_loop().create_future()
+            if name not in self._resolved:
+                self._resolved[name] = asyncio.get_running_loop().create_future()
 
     def settle(self, name: str) -> None:
         """That one was heard of, or is gone."""
-        if (settled := self._settled.pop(name, None)) is not None and not settled.done():
+        if (settled := self._resolved.pop(name, None)) is not None and not settled.done():
             settled.set_result(None)
 
-    def settle_all(self) -> None:
+    def clear(self) -> None:
         """Nobody waits any more."""
-        for name in list(self._settled):
+        for name in list(self._resolved):
             self.settle(name)
 
-    async def wait(self, name: str, clock: Clock, until: float) -> None:
+    async def wait(self, name: str, clock: Clock, deadline: float) -> None:
         """Waits until that is settled, at most until then."""
-        if (settled := self._settled.get(name)) is None:
+        if (settled := self._resolved.get(name)) is None:
             return
         due = asyncio.Event()
-        timer, waiting = clock.call_at(until, due.set), asyncio.ensure_future(due.wait())
+        timer, waiting = clock.call_at(deadline, due.set), asyncio.ensure_future(due.wait())
         try:
             await asyncio.wait([settled, waiting], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -102,107 +106,107 @@ class Doubts:
             waiting.cancel()
 
 
-_PATIENCE: Final = 2  # leases, for which one is waited for that was lost sight of and lives
+_SUSPECT_TIMEOUT_LEASES: Final = 2  # leases, for which one is waited for that was lost sight of and lives
 
 
-class Lookout:
+class FailureDetector:
     """The others, as far as this process sees them."""
 
     def __init__(
         self,
-        place: Place,
-        roster: Roster,
-        audience: Audience,
-        seconds: float,
+        membership: Membership,
+        peers: PeerTable,
+        callbacks: ClusterCallbacks,
+        lease_ttl: float,
         clock: Clock,
         *,
-        talk: Talk,
-        pulse: Pulse,
-        deaths: Deaths,
+        broadcasts: ReliableBroadcast,
+        heartbeat: LeaseHeartbeat,
+        eviction_checks: EvictionChecks,
     ) -> None:
-        self._place = place
-        self._roster = roster
-        self._audience = audience
-        self._seconds = seconds
+        self._place = membership
+        self._roster = peers
+        self._callbacks = callbacks
+        self._lease_ttl = lease_ttl
         self._clock = clock
-        self._talk = talk
-        self._pulse = pulse
-        self._deaths = deaths
-        self._doubts = Doubts()
-        self._next: tuple[float, Timer] | None = None
+        self._talk = broadcasts
+        self._pulse = heartbeat
+        self._eviction_checks = eviction_checks
+        self._suspects = SuspectedPeers()
+        self._next_check: tuple[float, Timer] | None = None
 
     # --- who is seen, and who is not ---------------------------------------------------------------
 
     def met(self, name: str) -> None:
         """Another process is there."""
         if name != self._place.name and self._roster.met(name, self._clock.now()):
-            self._audience.step("Meet", name)
+            self._callbacks.step("Meet", name)
 
-    def heard_of(self, name: str) -> None:
+    def record_message(self, name: str) -> None:
         """It is there, and is heard."""
         self.met(name)
-        self._doubts.settle(name)
+        self._suspects.settle(name)
 
     def alive(self, name: str) -> None:
         """It has said that it has renewed its lease."""
-        self._roster.alive(name, self._clock.now() + self._seconds)
+        self._roster.alive(name, self._clock.now() + self._lease_ttl)
 
     def lost(self, name: str | None) -> None:
         """Something may not have arrived. Who is there is told again what it has not confirmed."""
-        if name is not None and self._roster.is_gone(name):
+        if name is not None and self._roster.has_departed(name):
             return  # that was said
-        self._doubts.about(self._roster.names if name is None else (name,))
-        self._audience.lost(name)
+        self._suspects.about(self._roster.names if name is None else (name,))
+        self._callbacks.lost(name)
         if name is None:
-            self._place.broadcast(CALL)
+            self._place.broadcast(PING)
         elif not self._place.reaches(name):
-            self._check(name, certain=True)
+            self._check(name, known_dead=True)
             return
-        for other in self._talk.awaited() if name is None else (name,):
-            self._talk.tell_again(other)
+        for other in self._talk.awaited_peers() if name is None else (name,):
+            self._talk.resend(other)
 
     # --- who is dead -------------------------------------------------------------------------------
 
     async def gone(self, name: str) -> bool:
         """Whether a process is gone: one that has been silent for too long is, from now on. Raises `StoreUnavailable`
         if that cannot be found out."""
-        if self._roster.is_gone(name):
+        if self._roster.has_departed(name):
             return True
         if name == self._place.name:
             return False
         certain = not self._place.reaches(name)
         if not certain:
-            await self._pulse.be_sure()
+            await self._pulse.ensure_lease_valid()
             if not self._place.may_evict or not self._roster.is_silent(name, self._clock.now()):
                 return False
-        return await asyncio.shield(self._check(name, certain=certain))
+        return await asyncio.shield(self._check(name, known_dead=certain))
 
     async def there(self, name: str) -> bool:
         """Whether a process is there to be sent something. Who was lost sight of is waited for, until it is heard of or
         gone. Raises `StoreUnavailable` if that cannot be found out, or if one that lives is not heard of for long."""
         began = self._clock.now()
-        while name in self._doubts:
+        while name in self._suspects:
             if await self.gone(name):
                 return False
-            if (now := self._clock.now()) >= began + _PATIENCE * self._seconds:
+            if (now := self._clock.now()) >= began + _SUSPECT_TIMEOUT_LEASES * self._lease_ttl:
                 raise StoreUnavailable("a process that lives is not heard of")
-            await self._doubts.wait(name, self._clock, now + self._seconds / BEATS)
-        return not self._roster.is_gone(name)
+            await self._suspects.wait(name, self._clock, now + self._lease_ttl / HEARTBEATS_PER_LEASE)
+        return not self._roster.has_departed(name)
 
-    def _check(self, name: str, *, certain: bool = False) -> "asyncio.Task[bool]":
-        return self._deaths.check(name, self._place.name, self._found_dead, certain=certain)
+    def _check(self, name: str, *, known_dead: bool = False) -> "asyncio.Task[bool]":
+        return self._eviction_checks.check(name, self._place.name, self._on_dead, known_dead=known_dead)
 
-    def _found_dead(self, name: str, now: bool) -> None:
-        if now:
-            self._place.broadcast(DEAD, name.encode())
-        self.depart(name, "DeclareDead" if now else None)
+    def _on_dead(self, name: str, evicted_now: bool) -> None:
+        if evicted_now:
+            self._place.broadcast(EVICTED, name.encode())
+        self.depart(name, "DeclareDead" if evicted_now else None)
 
-    def declared_dead(self, name: str) -> None:
+    def on_eviction_notice(self, name: str) -> None:
         """Another process says that it has declared one dead. That is a hint: what counts is what the store says, of
         this process as of others."""
         if name == self._place.name:
-            self._pulse.beat_now()
-        elif self._place.may_evict and not self._roster.is_gone(name):
+            self._pulse.renew_now()
+        elif self._place.may_evict and not self._roster.has_departed(name):
             self._check(name)
 
     def depart(self, name: str, step: str | None = None) -> None:
@@ -210,47 +214,47 @@ class Lookout:
         if not self._roster.depart(name):
             return
         if step is not None:
-            self._audience.step(step, name)
-        self._doubts.settle(name)
+            self._callbacks.step(step, name)
+        self._suspects.settle(name)
         self._talk.gone(name)
-        self._audience.lost(name)
+        self._callbacks.lost(name)
 
     # --- looking -----------------------------------------------------------------------------------
 
     def look(self) -> None:
         """Finds out about those who are waited for and silent, and comes back when the next one may be."""
-        self._rest()
-        now, awaited = self._clock.now(), self._talk.awaited()
+        self._cancel_next_check()
+        now, awaited = self._clock.now(), self._talk.awaited_peers()
         for name in awaited - {self._place.name} if self._place.may_evict else ():
             if self._roster.is_silent(name, now):
                 self._check(name)  # again with the next beat, if the store does not say
         due = self._roster.silence(awaited, now)
         if due is not None:
-            self._next = due, self._clock.call_at(due, self.look)
+            self._next_check = due, self._clock.call_at(due, self.look)
 
-    def look_in_time(self) -> None:
+    def ensure_check_scheduled(self) -> None:
         """More is waited for, of all that are there: looks no later than when the first of them may be silent."""
         now = self._clock.now()
-        if self._next is None or (self._roster.silence(self._roster.names, now) or now) < self._next[0]:
+        if self._next_check is None or (self._roster.silence(self._roster.names, now) or now) < self._next_check[0]:
             self.look()
 
-    def look_around(self) -> None:
+    def check_peers(self) -> None:
         """Looks, and sees to the one that was not heard of for longest, whom nobody waits for."""
         self.look()
         silent = self._roster.most_silent
         if silent is not None and self._roster.is_silent(silent, self._clock.now()) and self._place.may_evict:
             self._check(silent)
 
-    def _rest(self) -> None:
-        if self._next is not None:
-            self._next[1].cancel()
-            self._next = None
+    def _cancel_next_check(self) -> None:
+        if self._next_check is not None:
+            self._next_check[1].cancel()
+            self._next_check = None
 
     def forget(self) -> None:
         """Waits for nobody any more: this process hears nothing."""
-        self._doubts.settle_all()
+        self._suspects.clear()
 
     async def close(self) -> None:
         """Looks no more."""
-        self._rest()
-        await self._deaths.close()
+        self._cancel_next_check()
+        await self._eviction_checks.close()

@@ -7,135 +7,135 @@ from typing import Final
 
 from trunkline.clock import Clock, Timer
 from trunkline.errors import StoreError, StoreUnavailable
-from trunkline.server.cluster.membership import Place, Roster
-from trunkline.server.cluster.messages import ALIVE, Audience
+from trunkline.server.cluster.membership import Membership, PeerTable
+from trunkline.server.cluster.messages import HEARTBEAT, ClusterCallbacks
 
-__all__ = ["BEATS", "Pulse"]
+__all__ = ["HEARTBEATS_PER_LEASE", "LeaseHeartbeat"]
 
-BEATS: Final = 3  # in the time of a lease
-_ATTEMPTS: Final = 12  # in that time, while the store cannot be reached
+HEARTBEATS_PER_LEASE: Final = 3  # in the time of a lease
+_RETRIES_PER_LEASE: Final = 12  # in that time, while the store cannot be reached
 
 
-class Pulse:
+class LeaseHeartbeat:
     """The life of this process as one of them."""
 
     def __init__(
         self,
-        place: Place,
-        roster: Roster,
-        audience: Audience,
-        seconds: float,
+        membership: Membership,
+        peers: PeerTable,
+        callbacks: ClusterCallbacks,
+        lease_ttl: float,
         clock: Clock,
         *,
-        enter: Callable[[], Awaitable[None]],
-        vacate: Callable[[], Awaitable[None]],
-        beat: Callable[[], None],
-        returned: Callable[[], None],
+        join: Callable[[], Awaitable[None]],
+        disconnect: Callable[[], Awaitable[None]],
+        on_heartbeat: Callable[[], None],
+        on_rejoined: Callable[[], None],
     ) -> None:
         """`enter` takes a new place, and `vacate` leaves one; `beat` and `returned` are told when there is a beat, and
         when this process has come back."""
-        self._place = place
-        self._roster = roster
-        self._audience = audience
-        self._seconds = seconds
+        self._place = membership
+        self._roster = peers
+        self._callbacks = callbacks
+        self._lease_ttl = lease_ttl
         self._clock = clock
-        self._enter = enter
-        self._vacate = vacate
-        self._on_beat = beat
-        self._returned = returned
-        self._beating: asyncio.Task[None] | None = None
-        self._next: Timer | None = None
+        self._enter = join
+        self._disconnect = disconnect
+        self._on_heartbeat = on_heartbeat
+        self._on_rejoined = on_rejoined
+        self._renewal: asyncio.Task[None] | None = None
+        self._timer: Timer | None = None
 
     @property
-    def going(self) -> bool:
+    def running(self) -> bool:
         """Whether this process has joined the others and not left them, be it that it has no name for now."""
-        return self._next is not None
+        return self._timer is not None
 
     def start(self) -> None:
         """This process has joined."""
-        self._beat_later(BEATS)
+        self._schedule(HEARTBEATS_PER_LEASE)
 
     async def stop(self) -> None:
         """It says no more that it lives."""
-        if self._next is not None:
-            self._next.cancel()
-            self._next = None
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.wait([self._beating])
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._renewal is not None:
+            self._renewal.cancel()
+            await asyncio.wait([self._renewal])
 
     # --- beats -------------------------------------------------------------------------------------
 
-    def _beat_later(self, times: int) -> None:
-        if self._next is not None:
-            self._next.cancel()
-        self._next = self._clock.call_at(self._clock.now() + self._seconds / times, self._beat)
+    def _schedule(self, per_lease: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._clock.call_at(self._clock.now() + self._lease_ttl / per_lease, self._on_timer)
 
-    def _beat(self) -> None:
-        self._beat_later(BEATS)
-        self.beat_now()
-        self._on_beat()
+    def _on_timer(self) -> None:
+        self._schedule(HEARTBEATS_PER_LEASE)
+        self.renew_now()
+        self._on_heartbeat()
 
-    def beat_now(self) -> None:
+    def renew_now(self) -> None:
         """Sees now whether this process lives, and says so."""
-        if self._beating is None and self.going:
-            self._beating = asyncio.get_running_loop().create_task(self._live())
-            self._beating.add_done_callback(self._beaten)
+        if self._renewal is None and self.running:
+            self._renewal = asyncio.get_running_loop().create_task(self._renew())
+            self._renewal.add_done_callback(self._finish_renewal)
 
-    def _beaten(self, beating: "asyncio.Task[None]") -> None:
-        self._beating = None
-        error = None if beating.cancelled() else beating.exception()
-        if error is not None and self.going:
-            self._beat_later(_ATTEMPTS)
+    def _finish_renewal(self, renewal: "asyncio.Task[None]") -> None:
+        self._renewal = None
+        error = None if renewal.cancelled() else renewal.exception()
+        if error is not None and self.running:
+            self._schedule(_RETRIES_PER_LEASE)
             if not isinstance(error, StoreError):
-                self._audience.report("the lease of this process", error)
+                self._callbacks.report("the lease of this process", error)
 
-    async def be_sure(self) -> None:
+    async def ensure_lease_valid(self) -> None:
         """Sees whether this process lives. Raises `StoreUnavailable` if it cannot be sure of that."""
-        if self._place.sure:
+        if self._place.lease_valid:
             return
-        self.beat_now()
-        if self._beating is not None:
-            await asyncio.wait([self._beating])
-        if not self._place.sure:
+        self.renew_now()
+        if self._renewal is not None:
+            await asyncio.wait([self._renewal])
+        if not self._place.lease_valid:
             raise StoreUnavailable("this process does not know whether it is taken for dead itself")
 
     # --- life and death ----------------------------------------------------------------------------
 
-    async def _live(self) -> None:
+    async def _renew(self) -> None:
         """Says in the store, and to the others, that this process lives; or finds out that it does not."""
         if not self._place.taken:
-            await self._return()
+            await self._rejoin()
             return
         standing = self._place.standing
         sure_until = standing.sure_until
         regained = not await standing.renew()
         if regained and not await standing.take():
-            await self._deposed()
+            await self._handle_eviction()
             return
-        self._place.broadcast(ALIVE)
+        self._place.broadcast(HEARTBEAT)
         if self._clock.now() >= sure_until:  # it may be this process that has heard nothing of the others
-            self._roster.spare(self._clock.now() + self._seconds)
+            self._roster.mark_all_alive(self._clock.now() + self._lease_ttl)
         if regained:
-            self._audience.step("Regain", self._place.name)
-            self._audience.missed()
+            self._callbacks.step("Regain", self._place.name)
+            self._callbacks.notify_missed()
 
-    async def _deposed(self) -> None:
+    async def _handle_eviction(self) -> None:
         """Lets go of everything, and comes back under another name."""
-        self._audience.step("Deposed", self._place.name)
+        self._callbacks.step("Deposed", self._place.name)
         self._place.standing.lost()
         self._roster.depart(self._place.name)
-        self._audience.deposed()
-        self._audience.lost(None)
-        await self._vacate()
-        await self._return()
+        self._callbacks.notify_evicted()
+        self._callbacks.lost(None)
+        await self._disconnect()
+        await self._rejoin()
 
-    async def _return(self) -> None:
+    async def _rejoin(self) -> None:
         """Comes back. What others have told meanwhile may be anything."""
         before = self._place.standing.identity
         await self._enter()
         if self._place.standing.identity != before:
-            self._audience.store_reset()
-        self._audience.lost(None)
-        self._returned()
-        self._audience.missed()
+            self._callbacks.notify_store_reset()
+        self._callbacks.lost(None)
+        self._on_rejoined()
+        self._callbacks.notify_missed()

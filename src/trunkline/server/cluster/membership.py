@@ -23,102 +23,102 @@ from typing import Final, TypeVar
 
 from trunkline.clock import Clock
 from trunkline.errors import Fenced, StoreError, StoreUnavailable
-from trunkline.server.cluster.messages import ALIVE, CALL, LOOK, Audience, CrewEars
-from trunkline.stores.bus import Bus, Ears
+from trunkline.server.cluster.messages import CHECK_LEASE, HEARTBEAT, PING, BufferedListener, ClusterCallbacks
+from trunkline.stores.bus import Bus, BusListener
 from trunkline.stores.identity import StoreIdentity
 from trunkline.stores.shared_values import load_identity, read_identity
 from trunkline.stores.store import Held, Lease, Store, key_of
 
-__all__ = ["MARGIN", "Place", "Roster", "Standing", "declare"]
+__all__ = ["CLOCK_MARGIN", "Membership", "PeerTable", "ProcessLease", "evict_process"]
 
-_REMEMBERED: Final = 1000  # names of those who are gone; of others it is found out again
+_MAX_DEPARTED: Final = 1000  # names of those who are gone; of others it is found out again
 _NEVER: Final = float("-inf")
 
 
-class Roster:
+class PeerTable:
     """All of them but this process."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, lease_ttl: float) -> None:
         """`seconds` is how long one may be silent."""
-        self._seconds = seconds
-        self._sure: dict[str, float] = {}  # of those who were met: until when nobody needs to ask after them
+        self._lease_ttl = lease_ttl
+        self._alive_until: dict[str, float] = {}  # of those who were met: until when nobody needs to ask after them
         self._gone: dict[str, None] = {}
 
     @property
     def names(self) -> frozenset[str]:
         """Those who were met and are not gone."""
-        return frozenset(self._sure)
+        return frozenset(self._alive_until)
 
     def __len__(self) -> int:
-        return len(self._sure)
+        return len(self._alive_until)
 
     def met(self, name: str, now: float) -> bool:
         """One is there; False if that is known, or if it is not really."""
-        if name in self._sure or name in self._gone:
+        if name in self._alive_until or name in self._gone:
             return False
-        self._sure[name] = now + self._seconds
+        self._alive_until[name] = now + self._lease_ttl
         return True
 
     def alive(self, name: str, until: float) -> None:
         """Nobody needs to ask after that one until then."""
-        if name in self._sure:
-            self._sure[name] = until
+        if name in self._alive_until:
+            self._alive_until[name] = until
 
-    def spare(self, until: float) -> None:
+    def mark_all_alive(self, until: float) -> None:
         """Nobody needs to ask after anybody until then: it was this process that has heard nothing."""
-        self._sure = dict.fromkeys(self._sure, until)
+        self._alive_until = dict.fromkeys(self._alive_until, until)
 
     def depart(self, name: str) -> bool:
         """One is gone, for ever; False if that is known."""
         if name in self._gone:
             return False
-        self._sure.pop(name, None)
+        self._alive_until.pop(name, None)
         self._gone[name] = None
-        if len(self._gone) > _REMEMBERED:
+        if len(self._gone) > _MAX_DEPARTED:
             del self._gone[next(iter(self._gone))]
         return True
 
     def forget(self) -> None:
         """Nobody was met."""
-        self._sure.clear()
+        self._alive_until.clear()
 
-    def is_gone(self, name: str) -> bool:
+    def has_departed(self, name: str) -> bool:
         """Whether that one is known to be gone."""
         return name in self._gone
 
     def is_silent(self, name: str, now: float) -> bool:
         """Whether somebody needs to ask after that one."""
-        return self._sure.get(name, _NEVER) <= now
+        return self._alive_until.get(name, _NEVER) <= now
 
     def silence(self, names: Iterable[str], now: float) -> float | None:
         """When the next of those who are not silent will be, if nothing is heard; None if all are."""
-        return min((until for name in names if (until := self._sure.get(name, _NEVER)) > now), default=None)
+        return min((until for name in names if (until := self._alive_until.get(name, _NEVER)) > now), default=None)
 
     @property
     def most_silent(self) -> str | None:
         """The one that was not heard of for longest."""
-        return min(self._sure, key=self._sure.__getitem__, default=None)
+        return min(self._alive_until, key=self._alive_until.__getitem__, default=None)
 
 
-MARGIN: Final = 0.1  # of a lease: for clocks that do not go alike
-_DEAD: Final = 24 * 3600.0  # seconds that it can be found out
-_FAREWELL: Final = 1.0  # seconds, at most, that are spent on giving a lease back
+CLOCK_MARGIN: Final = 0.1  # of a lease: for clocks that do not go alike
+_EVICTION_TTL: Final = 24 * 3600.0  # seconds that it can be found out
+_RELEASE_TIMEOUT: Final = 1.0  # seconds, at most, that are spent on giving a lease back
 
 _log: Final = logging.getLogger("trunkline")
 
 T = TypeVar("T")
 
 
-class Standing:
+class ProcessLease:
     """The lease of one process, under one name."""
 
-    def __init__(self, store: Store, seconds: float, clock: Clock, wall: Clock) -> None:
+    def __init__(self, store: Store, ttl: float, clock: Clock, wall: Clock) -> None:
         self.name = token_hex(8)
         self.sure_until = float("-inf")  # on the clock of the loop: nobody can have declared this process dead
-        self.settled_at = float("inf")  # on the clock of the loop: from then on silence may be taken for death
+        self.may_evict_from = float("inf")  # on the clock of the loop: from then on silence may be taken for death
         self.identity: StoreIdentity | None = None  # of the store, when this process joined
         self._store = store
-        self._seconds = seconds
+        self._ttl = ttl
         self._clock = clock
         self._wall = wall
         self._lease: Lease | None = None
@@ -127,28 +127,28 @@ class Standing:
         """Takes the lease, for the first time or again; False if somebody has declared this process dead, or may have,
         since the store has lost its data."""
         last, asked = self._lease, self._clock.now()
-        if last is not None and self._wall.now() >= last.expires + _DEAD / 2:
+        if last is not None and self._wall.now() >= last.expires + _EVICTION_TTL / 2:
             return False  # somebody may have, and nobody would know by now
-        lease = await answered(self._store.acquire(_lease(self.name), self.name, self._seconds), self._seconds)
+        lease = await await_store(self._store.acquire(_lease_key(self.name), self.name, self._ttl), self._ttl)
         if isinstance(lease, Held):
             return False
         if self.identity is None:
             self._lease = lease  # so that it is released if the rest fails
-            await self._identify(lease, asked)
+            await self._load_store_identity(lease, asked)
         elif not await self._is_same_store():  # asked after the lease was given, so it was given by the same store
             return False
-        self._keep(lease, asked)
+        self._set_lease(lease, asked)
         return True
 
-    async def _identify(self, lease: Lease, asked: float) -> None:
-        now = lease.expires - self._seconds  # on the store's clock
-        self.identity = await answered(load_identity(self._store, now), self._seconds)
+    async def _load_store_identity(self, lease: Lease, requested_at: float) -> None:
+        now = lease.expires - self._ttl  # on the store's clock
+        self.identity = await await_store(load_identity(self._store, now), self._ttl)
         age = max(0.0, now - self.identity.created)
-        self.settled_at = asked + max(0.0, self._seconds - age)
+        self.may_evict_from = requested_at + max(0.0, self._ttl - age)
 
     async def _is_same_store(self) -> bool:
         """Whether the store has kept its data since this process joined."""
-        same = await answered(read_identity(self._store), self._seconds) == self.identity
+        same = await await_store(read_identity(self._store), self._ttl) == self.identity
         if not same:
             _log.warning("the store has lost its data: sessions and tasks that were kept there are gone")
         return same
@@ -159,68 +159,76 @@ class Standing:
             return False
         asked = self._clock.now()
         try:
-            self._keep(await answered(self._store.renew(self._lease, self._seconds), self._seconds), asked)
+            self._set_lease(await await_store(self._store.renew(self._lease, self._ttl), self._ttl), asked)
         except Fenced:
             return False
         return True
 
-    def _keep(self, lease: Lease, asked: float) -> None:
+    def _set_lease(self, lease: Lease, requested_at: float) -> None:
         self._lease = lease
-        self.sure_until = asked + self._seconds * (1 - MARGIN)
+        self.sure_until = requested_at + self._ttl * (1 - CLOCK_MARGIN)
 
     async def release(self) -> None:
         """Gives the lease back."""
         self.lost()
         lease, self._lease = self._lease, None
         if lease is not None:
-            await answered(self._store.release(lease), min(self._seconds, _FAREWELL))
+            await await_store(self._store.release(lease), min(self._ttl, _RELEASE_TIMEOUT))
 
     def lost(self) -> None:
         """Nothing is sure any more."""
         self.sure_until = float("-inf")
 
 
-async def declare(store: Store, name: str, by: str, seconds: float, *, certain: bool) -> Lease | Held:
+async def evict_process(store: Store, name: str, evictor: str, timeout: float, *, known_dead: bool) -> Lease | Held:
     """Declares a process dead: a lease if that is done now; who holds it if it cannot be, or was done before."""
-    found = await answered(store.acquire(_lease(name), by, _DEAD), seconds)
-    if certain and isinstance(found, Held) and found.holder == name:
-        found = await answered(store.acquire(_lease(name), by, _DEAD, over=found.token), seconds)
+    found = await await_store(store.acquire(_lease_key(name), evictor, _EVICTION_TTL), timeout)
+    if known_dead and isinstance(found, Held) and found.holder == name:
+        found = await await_store(store.acquire(_lease_key(name), evictor, _EVICTION_TTL, over=found.token), timeout)
     return found
 
 
-async def answered(asked: Awaitable[T], seconds: float) -> T:
+async def await_store(operation: Awaitable[T], timeout: float) -> T:
     """What a store answers in so many seconds."""
     try:
-        async with asyncio.timeout(seconds):
-            return await asked
+        async with asyncio.timeout(timeout):
+            return await operation
     except TimeoutError:
-        raise StoreUnavailable(f"the store has not answered within {seconds:g} seconds") from None
+        raise StoreUnavailable(f"the store has not answered within {timeout:g} seconds") from None
 
 
-def _lease(name: str) -> str:
+def _lease_key(name: str) -> str:
     return key_of("process", name)
 
 
-class Place:
+class Membership:
     """One place at a time."""
 
     def __init__(
-        self, store: Store, bus: Bus, roster: Roster, audience: Audience, *, seconds: float, clock: Clock, wall: Clock
+        self,
+        store: Store,
+        bus: Bus,
+        peers: PeerTable,
+        callbacks: ClusterCallbacks,
+        *,
+        lease_ttl: float,
+        clock: Clock,
+        wall: Clock,
     ) -> None:
         """`bus` is for the first place; the store has others."""
         self._store = store
-        self._roster = roster
-        self._audience = audience
-        self._seconds = seconds
+        self._roster = peers
+        self._callbacks = callbacks
+        self._lease_ttl = lease_ttl
         self._clock = clock
         self._wall = wall
-        self._unused: Bus | None = bus
+        self._initial_bus: Bus | None = bus
         self._bus: Bus | None = None  # open, between entering and leaving
-        self._ears: CrewEars | None = None
-        self.standing = self._new_standing()
+        self._listener: BufferedListener | None = None
+        self.standing = self._new_lease()
 
-    def _new_standing(self) -> Standing:
-        return Standing(self._store, self._seconds, self._clock, self._wall)
+    def _new_lease(self) -> ProcessLease:
+        return ProcessLease(self._store, self._lease_ttl, self._clock, self._wall)
 
     @property
     def name(self) -> str:
@@ -228,7 +236,7 @@ class Place:
         return self.standing.name
 
     @property
-    def sure(self) -> bool:
+    def lease_valid(self) -> bool:
         """Whether nobody can have declared this process dead."""
         return self._clock.now() < self.standing.sure_until
 
@@ -236,18 +244,18 @@ class Place:
     def may_evict(self) -> bool:
         """Whether this process may declare others dead that are silent: it is sure that it lives itself, and all that
         were sure of it before the store lost its data have found out."""
-        return self.sure and self._clock.now() >= self.standing.settled_at
+        return self.lease_valid and self._clock.now() >= self.standing.may_evict_from
 
     @property
     def taken(self) -> bool:
         """Whether this process has a place now."""
         return self._bus is not None
 
-    async def enter(self, crew: Ears) -> None:
+    async def enter(self, target: BusListener) -> None:
         """Makes up a name, and has it known."""
-        bus, self._unused = self._unused or self._store.bus(), None
-        standing = self._new_standing()
-        ears = CrewEars(crew)
+        bus, self._initial_bus = self._initial_bus or self._store.bus(), None
+        standing = self._new_lease()
+        ears = BufferedListener(target)
         try:
             if bus is None or not await standing.take() or standing.identity is None:
                 raise StoreUnavailable("there is no way to the processes that share the store")
@@ -256,17 +264,17 @@ class Place:
             with suppress(StoreError):
                 await standing.release()
             raise
-        self.standing, self._bus, self._ears = standing, bus, ears
-        self._audience.step("Join", standing.name)
+        self.standing, self._bus, self._listener = standing, bus, ears
+        self._callbacks.step("Join", standing.name)
         ears.begin()
-        bus.publish(ALIVE)
+        bus.publish(HEARTBEAT)
 
     async def leave(self) -> None:
         """Says and hears nothing any more."""
         bus, self._bus = self._bus, None
         self._roster.forget()
-        if self._ears is not None:
-            self._ears.end()
+        if self._listener is not None:
+            self._listener.end()
         if bus is not None:
             await bus.close()
 
@@ -275,7 +283,7 @@ class Place:
     def send(self, to: str, kind: bytes, body: bytes = b"") -> bool:
         """Sends something to one process. False if nothing was sent: it is certain that nobody is there, or this
         process has no name for now."""
-        if self._roster.is_gone(to):
+        if self._roster.has_departed(to):
             return False
         return self._bus is not None and self._bus.send(to, kind + body)
 
@@ -291,9 +299,9 @@ class Place:
 
     def reaches(self, name: str) -> bool:
         """False if it is certain that a process is not there; otherwise it is asked to say that it is."""
-        return self._bus is None or self._bus.send(name, CALL)
+        return self._bus is None or self._bus.send(name, PING)
 
     def warn(self, name: str) -> None:
         """Tells a process that others take for dead, and that does not know, to see for itself."""
         if self._bus is not None:
-            self._bus.send(name, LOOK)
+            self._bus.send(name, CHECK_LEASE)

@@ -14,39 +14,39 @@ from typing import Any, Final
 
 from trunkline.clock import Clock
 from trunkline.facts import CrewStep, Dropped, HandlerFailed, Observers
-from trunkline.stores.bus import Ears
+from trunkline.stores.bus import BusListener
 
 __all__ = [
-    "ALIVE",
-    "CALL",
-    "CONFIRMED",
-    "DEAD",
-    "HERE",
+    "ACK",
+    "BROADCAST",
+    "BROADCAST_MISSED",
+    "CHECK_LEASE",
+    "EVICTED",
+    "HEARTBEAT",
     "LEAVING",
-    "LOOK",
-    "MISSED",
-    "TOLD",
-    "Audience",
-    "CrewEars",
-    "Handler",
+    "PING",
+    "PONG",
+    "BufferedListener",
+    "ClusterCallbacks",
+    "MessageHandler",
 ]
 
-ALIVE: Final = b"\x00"  # a process has renewed its lease
-TOLD: Final = b"\x01"
-CONFIRMED: Final = b"\x02"
-MISSED: Final = b"\x03"  # who is told this has not confirmed something, and nobody waits for it any longer
+HEARTBEAT: Final = b"\x00"  # a process has renewed its lease
+BROADCAST: Final = b"\x01"
+ACK: Final = b"\x02"
+BROADCAST_MISSED: Final = b"\x03"  # who is told this has not confirmed something, and nobody waits for it any longer
 LEAVING: Final = b"\x04"
-DEAD: Final = b"\x05"  # somebody was declared dead: the name
-LOOK: Final = b"\x06"  # who is told this was declared dead
-CALL: Final = b"\x07"  # who is told this says that it is there
-HERE: Final = b"\x08"  # says no more than that
+EVICTED: Final = b"\x05"  # somebody was declared dead: the name
+CHECK_LEASE: Final = b"\x06"  # who is told this was declared dead
+PING: Final = b"\x07"  # who is told this says that it is there
+PONG: Final = b"\x08"  # says no more than that
 
 
-Handler = Callable[[str, bytes], "asyncio.Future[Any] | None"]
+MessageHandler = Callable[[str, bytes], "asyncio.Future[Any] | None"]
 """Is told who says something, and what. Of what was told it may give what is done when that can be confirmed."""
 
 
-class Audience:
+class ClusterCallbacks:
     """All who are told."""
 
     def __init__(self, observers: Observers, clock: Clock) -> None:
@@ -54,42 +54,42 @@ class Audience:
         self.on_deposed: list[Callable[[], None]] = []
         self.on_missed: list[Callable[[], None]] = []
         self.on_store_reset: list[Callable[[], None]] = []
-        self._handlers: dict[bytes, Handler] = {}
+        self._handlers: dict[bytes, MessageHandler] = {}
         self._observers = observers
         self._clock = clock
 
-    def on(self, kind: bytes, heard: Handler) -> None:
+    def on(self, kind: bytes, handler: MessageHandler) -> None:
         """Has a function be told what comes of a kind."""
         if kind in self._handlers:
             raise ValueError(f"somebody else is told what comes of the kind {kind!r}")
-        self._handlers[kind] = heard
+        self._handlers[kind] = handler
 
-    def hear(self, sender: str, text: bytes) -> "asyncio.Future[Any] | None":
+    def dispatch(self, sender: str, message: bytes) -> "asyncio.Future[Any] | None":
         """Another process says something, whose first byte is its kind."""
-        handler = self._handlers.get(text[:1])
-        return None if handler is None else self._safely(partial(handler, sender, text[1:]))
+        handler = self._handlers.get(message[:1])
+        return None if handler is None else self._call_safely(partial(handler, sender, message[1:]))
 
     def lost(self, name: str | None) -> None:
         """That process is gone, or messages from or to it may be lost; of None: anybody's."""
         for lost in self.on_lost:
-            self._safely(partial(lost, name))
+            self._call_safely(partial(lost, name))
 
-    def deposed(self) -> None:
+    def notify_evicted(self) -> None:
         """This process was declared dead."""
         for deposed in self.on_deposed:
-            self._safely(deposed)
+            self._call_safely(deposed)
 
-    def missed(self) -> None:
+    def notify_missed(self) -> None:
         """This process may not have heard what others have told."""
         for missed in self.on_missed:
-            self._safely(missed)
+            self._call_safely(missed)
 
-    def store_reset(self) -> None:
+    def notify_store_reset(self) -> None:
         """The store has lost its data, and this process has joined again."""
         for reset in self.on_store_reset:
-            self._safely(reset)
+            self._call_safely(reset)
 
-    def _safely(self, action: Callable[[], Any]) -> Any:
+    def _call_safely(self, action: Callable[[], Any]) -> Any:
         try:
             return action()
         except Exception as error:  # noqa: BLE001 - an error of our own, which must not end the bus
@@ -114,26 +114,26 @@ class Audience:
         if self._observers:
             self._observers.on(Dropped(connection=0, at=self._clock.now(), why=why, kind="bus frame"))
 
-    def report(self, what: str, error: BaseException) -> None:
+    def report(self, operation: str, error: BaseException) -> None:
         """Something of ours went wrong."""
         if self._observers.hear_failures:
             at = self._clock.now()
             self._observers.on(
-                HandlerFailed(connection=0, at=at, request=None, method=what, reference="-", error=error)
+                HandlerFailed(connection=0, at=at, request=None, method=operation, reference="-", error=error)
             )
 
 
-class CrewEars:
+class BufferedListener:
     """Passes on what is heard; what comes before the process has its name waits until then."""
 
-    def __init__(self, crew: Ears) -> None:
-        self._crew = crew
-        self._early: list[Callable[[], None]] | None = []
+    def __init__(self, target: BusListener) -> None:
+        self._target = target
+        self._buffered: list[Callable[[], None]] | None = []
         self._ended = False
 
     def begin(self) -> None:
         """The process has its name."""
-        early, self._early = self._early or [], None
+        early, self._buffered = self._buffered or [], None
         for heard in early:
             heard()
 
@@ -141,25 +141,25 @@ class CrewEars:
         """It has it no more."""
         self._ended = True
 
-    def _pass_on(self, heard: Callable[[], None]) -> None:
-        if self._early is not None:
-            self._early.append(heard)
+    def _deliver(self, event: Callable[[], None]) -> None:
+        if self._buffered is not None:
+            self._buffered.append(event)
         elif not self._ended:
-            heard()
+            event()
 
     def heard(self, sender: str, message: bytes) -> None:
         """A message from another process."""
-        self._pass_on(lambda: self._crew.heard(sender, message))
+        self._deliver(lambda: self._target.heard(sender, message))
 
     def met(self, name: str) -> None:
         """Another process is there."""
-        self._pass_on(lambda: self._crew.met(name))
+        self._deliver(lambda: self._target.met(name))
 
     def lost(self, name: str | None) -> None:
         """Something may not have arrived."""
-        self._pass_on(lambda: self._crew.lost(name))
+        self._deliver(lambda: self._target.lost(name))
 
     def rejected(self, why: str) -> None:
         """A frame failed verification."""
         if not self._ended:
-            self._crew.rejected(why)
+            self._target.rejected(why)

@@ -13,97 +13,99 @@ from trunkline.wire import codec
 from trunkline.wire.messages import Encoded, Notification
 
 if TYPE_CHECKING:
-    from trunkline.server.cluster.cluster import Crew
-    from trunkline.server.sessions.durable import Keeper
+    from trunkline.server.cluster.cluster import Cluster
+    from trunkline.server.sessions.durable import DurableSessions
 
-__all__ = ["News"]
+__all__ = ["ClusterNotifications"]
 
-_NEWS: Final = b"n"
-_FOR_SESSION: Final = b"s"
-_MOST_UNDER_WAY: Final = 100  # batches; what is new meanwhile is told together
-_MOST_AT_ONCE: Final = 1000  # pieces of news in one batch
-_MOST_WAITING: Final = 10_000  # pieces of news; of more, the same is told once
+_CHANGES: Final = b"n"
+_SESSION_NOTIFICATION: Final = b"s"
+_MAX_BATCHES_IN_FLIGHT: Final = 100  # batches; what is new meanwhile is told together
+_MAX_CHANGES_PER_BATCH: Final = 1000  # pieces of news in one batch
+_MAX_QUEUED_CHANGES: Final = 10_000  # pieces of news; of more, the same is told once
 
-_read: Final = codec.json_decoder(list[str])
+_decode_changes: Final = codec.json_decoder(list[str])
 
 
-class News:
+class ClusterNotifications:
     """What is new, on its way to and from the other processes."""
 
-    def __init__(self, keeper: "Keeper", crew: "Crew | None", heard: Callable[[str], None]) -> None:
+    def __init__(
+        self, sessions: "DurableSessions", cluster: "Cluster | None", on_change: Callable[[str], None]
+    ) -> None:
         """`heard` tells the clients of this process: of a resource, by its URI, or of a list, by its notification."""
-        self._keeper = keeper
-        self._crew = crew
-        self._heard = heard
+        self._sessions = sessions
+        self._cluster = cluster
+        self._on_change = on_change
         self._waiting: list[str] = []
-        self._told: asyncio.Future[None] | None = None  # when all is confirmed that is new by now
-        self._sending: asyncio.Future[None] | None = None  # when what waits is
+        self._acknowledged: asyncio.Future[None] | None = None  # when all is confirmed that is new by now
+        self._queue_acknowledged: asyncio.Future[None] | None = None  # when what waits is
         self._under_way = 0
-        if crew is not None:
-            crew.on(_NEWS, self._hear)
-            crew.on(_FOR_SESSION, self._pass_on)
+        if cluster is not None:
+            cluster.on(_CHANGES, self._on_changes)
+            cluster.on(_SESSION_NOTIFICATION, self._on_session_notification)
 
     @property
     def unsettled(self) -> "asyncio.Future[Any] | None":
         """What is done when all is kept and confirmed that is new by now; None if it is."""
-        kept, told = self._keeper.news, self._told
+        kept, told = self._sessions.news, self._acknowledged
         if told is None or told.done():
-            self._told = None
+            self._acknowledged = None
             return kept
         return told if kept is None else asyncio.gather(kept, told, return_exceptions=True)
 
     # --- telling the others ------------------------------------------------------------------------
 
-    def tell(self, piece: str) -> None:
+    def tell(self, change: str) -> None:
         """Something is new: a resource, or a list."""
-        if self._crew is None or self._crew.alone:
+        if self._cluster is None or self._cluster.alone:
             return
-        self._waiting.append(piece)
-        if len(self._waiting) > _MOST_WAITING:
+        self._waiting.append(change)
+        if len(self._waiting) > _MAX_QUEUED_CHANGES:
             self._waiting = list(dict.fromkeys(self._waiting))
-        if self._sending is None:
+        if self._queue_acknowledged is None:
             loop = asyncio.get_running_loop()
-            self._told = self._sending = loop.create_future()
-            if self._under_way < _MOST_UNDER_WAY:
-                loop.call_soon(self._send, self._crew)
+            self._acknowledged = self._queue_acknowledged = loop.create_future()
+            if self._under_way < _MAX_BATCHES_IN_FLIGHT:
+                loop.call_soon(self._send_queue, self._cluster)
 
-    def _send(self, crew: "Crew") -> None:
+    def _send_queue(self, cluster: "Cluster") -> None:
         """Sends what waits."""
-        sending, self._sending = self._sending, None
+        sending, self._queue_acknowledged = self._queue_acknowledged, None
         waiting, self._waiting = self._waiting, []
         last = None
-        for start in range(0, len(waiting), _MOST_AT_ONCE):
-            last = crew.tell(_NEWS, codec.to_json(waiting[start : start + _MOST_AT_ONCE])) or last
+        for start in range(0, len(waiting), _MAX_CHANGES_PER_BATCH):
+            last = cluster.tell(_CHANGES, codec.to_json(waiting[start : start + _MAX_CHANGES_PER_BATCH])) or last
         if sending is None:
             return
         if last is None:
             sending.set_result(None)
         else:
             self._under_way += 1
-            last.add_done_callback(lambda _: self._confirmed(crew, sending))
+            last.add_done_callback(lambda _: self._finish_batch(cluster, sending))
 
-    def _confirmed(self, crew: "Crew", sending: "asyncio.Future[None]") -> None:
-        if not sending.done():  # somebody may have stopped waiting
-            sending.set_result(None)
+    def _finish_batch(self, cluster: "Cluster", acknowledged: "asyncio.Future[None]") -> None:
+        if not acknowledged.done():  # somebody may have stopped waiting
+            acknowledged.set_result(None)
         self._under_way -= 1
-        if self._sending is not None and self._under_way == _MOST_UNDER_WAY - 1:
-            self._send(crew)
+        if self._queue_acknowledged is not None and self._under_way == _MAX_BATCHES_IN_FLIGHT - 1:
+            self._send_queue(cluster)
 
-    def tell_session(self, session: str, name: str, params: Any) -> None:
+    def notify_session(self, session_id: str, method: str, params: Any) -> None:
         """Has whoever holds a session send it a notification, if anybody does."""
-        if self._crew is not None:
-            frame = codec.encode(Notification(name, params))
-            self._crew.broadcast(_FOR_SESSION, b"\n".join([session.encode(), name.encode(), frame]))
+        if self._cluster is not None:
+            frame = codec.encode(Notification(method, params))
+            self._cluster.broadcast(_SESSION_NOTIFICATION, b"\n".join([session_id.encode(), method.encode(), frame]))
 
     # --- being told --------------------------------------------------------------------------------
 
-    def _hear(self, _: str, body: bytes) -> "asyncio.Future[None] | None":
-        for piece in _read(body):
-            self._heard(piece)
-        return self._keeper.news
+    def _on_changes(self, _: str, body: bytes) -> "asyncio.Future[None] | None":
+        for piece in _decode_changes(body):
+            self._on_change(piece)
+        return self._sessions.news
 
-    def _pass_on(self, _: str, body: bytes) -> None:
+    def _on_session_notification(self, _: str, body: bytes) -> None:
         session, name, frame = body.split(b"\n", 2)
-        connection = self._keeper.connection_of(session.decode())
+        connection = self._sessions.connection_of(session.decode())
         if connection is not None:
             connection.broadcast(name.decode(), Encoded(frame), None)

@@ -3,61 +3,63 @@
 from functools import partial
 
 from trunkline.errors import CompletionNotFound, InvalidParams
-from trunkline.errors.suggestions import suggesting
-from trunkline.protocol.inflight import Running
+from trunkline.errors.suggestions import with_suggestion
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.types import CompleteParams, Reference
-from trunkline.registry.completions import Completed, arguments_of, completion_key, no_completion
+from trunkline.registry.completions import Completable, completable_arguments, completion_key, empty_completion
 from trunkline.rpc.dispatch import Feature
 from trunkline.rpc.run_handler import Work
-from trunkline.server.access.enforcement import Wanted, admitted
-from trunkline.server.catalog import Offer
+from trunkline.server.access.enforcement import ProtectedTarget, run_if_authorized
+from trunkline.server.catalog import ServerCatalog
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
 
-__all__ = ["FEATURE", "wanted"]
+__all__ = ["FEATURE", "find_protected"]
 
 
-def wanted(offer: Offer, params: CompleteParams) -> Wanted | None:
+def find_protected(catalog: ServerCatalog, params: CompleteParams) -> ProtectedTarget | None:
     """What is being completed, if it is not for everybody. To others it is not there."""
-    kind, name = _target(params.ref)
-    entry = offer.completed(kind, name)
-    return None if entry is None else _wanted(entry, name)
+    kind, name = _parse_reference(params.ref)
+    entry = catalog.find_completion_target(kind, name)
+    return None if entry is None else _protected(entry, name)
 
 
-def _wanted(entry: Completed, name: str) -> Wanted | None:
-    return Wanted.of(entry, repr(name), CompletionNotFound(name))
+def _protected(entry: Completable, name: str) -> ProtectedTarget | None:
+    return ProtectedTarget.of(entry, repr(name), CompletionNotFound(name))
 
 
-def _complete(connection: Connection, call: Running, params: CompleteParams) -> Work:
-    kind, name = _target(params.ref)
-    entry = connection.offer.completed(kind, name)
+def _complete(connection: Connection, call: IncomingRequest, params: CompleteParams) -> Work:
+    kind, name = _parse_reference(params.ref)
+    entry = connection.offer.find_completion_target(kind, name)
     if entry is None:
         raise CompletionNotFound(name)
-    if entry.access is not None and (asked := _wanted(entry, name)) is not None:
-        return admitted(connection, call, asked, partial(_run, entry, connection, call, params, kind=kind, name=name))
+    if entry.access is not None and (asked := _protected(entry, name)) is not None:
+        return run_if_authorized(
+            connection, call, asked, partial(_run, entry, connection, call, params, kind=kind, name=name)
+        )
     return _run(entry, connection, call, params, kind=kind, name=name)
 
 
 def _run(
-    target: Completed, connection: Connection, call: Running, params: CompleteParams, *, kind: str, name: str
+    target: Completable, connection: Connection, call: IncomingRequest, params: CompleteParams, *, kind: str, name: str
 ) -> Work:
     argument = params.argument
-    names = arguments_of(target)
+    names = completable_arguments(target)
     if argument.name not in names:
         raise InvalidParams(
-            suggesting(f"{name!r} has no argument {argument.name!r}", argument.name, names),
+            with_suggestion(f"{name!r} has no argument {argument.name!r}", argument.name, names),
             data={"kind": "invalid_completion_argument", "argument": argument.name},
         )
     labelled = not params.ref.type.startswith("ref/")
     entry = connection.offer.completions.live.get(completion_key(kind, name, argument.name))
     if entry is None:
-        return no_completion(labelled)
+        return empty_completion(labelled)
     filled = (params.context.arguments if params.context is not None else None) or {}
     context = Context(connection, call) if entry.handler.wants_context else None
     return entry.run(entry.arguments(argument.value, filled), context, labelled)
 
 
-def _target(ref: Reference) -> tuple[str, str]:
+def _parse_reference(ref: Reference) -> tuple[str, str]:
     """What is being completed. Some peers leave out the prefix of the type, and then give a template by
     its name as well."""
     kind = ref.type.removeprefix("ref/")

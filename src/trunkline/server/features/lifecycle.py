@@ -2,38 +2,40 @@
 
 from typing import Any
 
-from trunkline.protocol.inflight import Running
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.types import Empty, InitializeParams
 from trunkline.rpc.dispatch import Feature
 from trunkline.rpc.run_handler import Work
 from trunkline.server.connection import Connection
-from trunkline.server.input.multi_round import named
+from trunkline.server.input.multi_round import principal_name
 
 __all__ = ["FEATURE"]
 
 
-def _initialize(connection: Connection, call: Running, params: InitializeParams) -> Work:
-    connection.session.offered = connection.offer.capabilities()  # as they are now, not when the line was opened
+def _initialize(connection: Connection, call: IncomingRequest, params: InitializeParams) -> Work:
+    connection.session.own_capabilities = (
+        connection.offer.capabilities()
+    )  # as they are now, not when the line was opened
     result = connection.session.initialize(params)
-    connection.phase_changed(Phase.CONNECTING)
+    connection.report_phase_change(Phase.CONNECTING)
     if connection.kept is not None:
-        connection.kept.owner = named(call.origin.principal)
+        connection.kept.owner = principal_name(call.origin.principal)
     return connection.keep(result)
 
 
-def _ping(connection: Connection, call: Running, params: Empty) -> Any:  # noqa: ARG001
+def _ping(connection: Connection, call: IncomingRequest, params: Empty) -> Any:  # noqa: ARG001
     return Empty()
 
 
-def _shutdown(connection: Connection, call: Running, params: Empty) -> Work:  # noqa: ARG001
+def _shutdown(connection: Connection, call: IncomingRequest, params: Empty) -> Work:  # noqa: ARG001
     """Ends this conversation and no other: nothing new is taken, what runs may finish, and then the line is closed."""
     connection.drain()
     connection.shared.left(connection)
-    return _drained(connection)
+    return _wait_until_drained(connection)
 
 
-async def _drained(connection: Connection) -> Empty:
+async def _wait_until_drained(connection: Connection) -> Empty:
     await connection.alone(connection.settings.drain_timeout)
     return Empty()
 

@@ -1,24 +1,24 @@
 """Logging: which messages a client wants to hear."""
 
-from trunkline.protocol.inflight import Running
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.types import LOGGING_LEVELS, Empty, SetLevelParams
 from trunkline.rpc.dispatch import Feature
 from trunkline.rpc.run_handler import Work
 from trunkline.server.connection import Connection
-from trunkline.server.sessions.durable import KeptSession
+from trunkline.server.sessions.durable import DurableSession
 
 __all__ = ["FEATURE"]
 
 
-def _set_level(connection: Connection, call: Running, params: SetLevelParams) -> Work:  # noqa: ARG001
+def _set_level(connection: Connection, call: IncomingRequest, params: SetLevelParams) -> Work:  # noqa: ARG001
     level = LOGGING_LEVELS.index(params.level)
     if connection.kept is not None:
-        return _set_and_keep(connection, connection.kept, level)
+        return _set_and_persist(connection, connection.kept, level)
     connection.log_level = level
     return Empty()
 
 
-async def _set_and_keep(connection: Connection, kept: KeptSession, level: int) -> Empty:
+async def _set_and_persist(connection: Connection, session: DurableSession, level: int) -> Empty:
     before = connection.log_level
 
     async def do() -> bool:
@@ -29,7 +29,7 @@ async def _set_and_keep(connection: Connection, kept: KeptSession, level: int) -
     async def undo() -> None:
         connection.log_level = before
 
-    await kept.change(do, undo)
+    await session.change(do, undo)
     return Empty()
 
 

@@ -4,59 +4,59 @@ from functools import partial
 
 from trunkline.errors import PromptNotFound
 from trunkline.facts import PromptStep
-from trunkline.protocol.inflight import Running
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.meta import progress_token
 from trunkline.protocol.types import GetPromptParams, PaginatedParams
 from trunkline.registry.prompts import PromptEntry
 from trunkline.rpc.dispatch import Feature
 from trunkline.rpc.run_handler import Work
-from trunkline.server.access.enforcement import Wanted, admitted, visible
-from trunkline.server.access.filtered_lists import listed
-from trunkline.server.catalog import Offer
+from trunkline.server.access.enforcement import ProtectedTarget, run_if_authorized, visible_keys
+from trunkline.server.access.filtered_lists import list_page
+from trunkline.server.catalog import ServerCatalog
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
-from trunkline.server.input.multi_round import begin
+from trunkline.server.input.multi_round import begin_round
 
-__all__ = ["FEATURE", "wanted"]
-
-
-def _list(connection: Connection, call: Running, params: PaginatedParams) -> Work:
-    return listed(connection, call, params, connection.offer.prompts)
+__all__ = ["FEATURE", "find_protected"]
 
 
-def wanted(offer: Offer, params: GetPromptParams) -> Wanted | None:
+def _list(connection: Connection, call: IncomingRequest, params: PaginatedParams) -> Work:
+    return list_page(connection, call, params, connection.offer.prompts)
+
+
+def find_protected(catalog: ServerCatalog, params: GetPromptParams) -> ProtectedTarget | None:
     """The prompt that a request is about, if it is not for everybody."""
-    entry = offer.prompts.live.get(params.name)
-    return None if entry is None else _wanted(entry)
+    entry = catalog.prompts.live.get(params.name)
+    return None if entry is None else _protected(entry)
 
 
-def _wanted(entry: PromptEntry) -> Wanted | None:
-    return Wanted.of(entry, f"prompt {entry.key!r}")
+def _protected(entry: PromptEntry) -> ProtectedTarget | None:
+    return ProtectedTarget.of(entry, f"prompt {entry.key!r}")
 
 
-def _get(connection: Connection, call: Running, params: GetPromptParams) -> Work:
+def _get(connection: Connection, call: IncomingRequest, params: GetPromptParams) -> Work:
     prompts = connection.offer.prompts
     entry = prompts.live.get(params.name)
     if entry is None:
-        raise PromptNotFound(params.name, visible(connection, call, prompts))
-    if entry.access is not None and (asked := _wanted(entry)) is not None:
-        return admitted(connection, call, asked, partial(_run, entry, connection, call, params))
+        raise PromptNotFound(params.name, visible_keys(connection, call, prompts))
+    if entry.access is not None and (asked := _protected(entry)) is not None:
+        return run_if_authorized(connection, call, asked, partial(_run, entry, connection, call, params))
     return _run(entry, connection, call, params)
 
 
-def _run(entry: PromptEntry, connection: Connection, call: Running, params: GetPromptParams) -> Work:
+def _run(entry: PromptEntry, connection: Connection, call: IncomingRequest, params: GetPromptParams) -> Work:
     if params.meta is not None:
         call.token = progress_token(params.meta)
     if call.envelope is not None:
-        begin(connection, call, params)
+        begin_round(connection, call, params)
     context = Context(connection, call) if entry.wants_context else None
-    if connection.watched:
-        return _watched(entry, context, connection, call, params)
+    if connection.observed:
+        return _run_observed(entry, context, connection, call, params)
     return entry.run(entry.arguments(params.arguments or {}), context, None)
 
 
-def _watched(
-    entry: PromptEntry, context: Context | None, connection: Connection, call: Running, params: GetPromptParams
+def _run_observed(
+    entry: PromptEntry, context: Context | None, connection: Connection, call: IncomingRequest, params: GetPromptParams
 ) -> Work:
     """The same, told step by step."""
     tell = partial(connection.tell, PromptStep, request=call.id, name=params.name)

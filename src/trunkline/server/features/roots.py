@@ -2,7 +2,7 @@
 
 import asyncio
 
-from trunkline.protocol.inflight import Running
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.types import Empty
 from trunkline.rpc.dispatch import Feature
 from trunkline.server.connection import Connection
@@ -11,7 +11,7 @@ from trunkline.server.context import Context
 __all__ = ["FEATURE"]
 
 
-async def _changed(connection: Connection, call: Running, params: Empty) -> None:  # noqa: ARG001
+async def _roots_changed(connection: Connection, call: IncomingRequest, params: Empty) -> None:  # noqa: ARG001
     for told in connection.shared.on_roots_changed:
         try:
             await told(Context(connection, call))
@@ -21,4 +21,4 @@ async def _changed(connection: Connection, call: Running, params: Empty) -> None
             connection.report_failure(call, "-", error)
 
 
-FEATURE = Feature("roots", {"notifications/roots/list_changed": _changed})
+FEATURE = Feature("roots", {"notifications/roots/list_changed": _roots_changed})

@@ -5,19 +5,19 @@ from functools import partial
 from msgspec.structs import replace
 
 from trunkline.errors import InternalError
-from trunkline.protocol.inflight import Running
-from trunkline.protocol.task_dialects import Dialect, detailed
+from trunkline.protocol.inflight import IncomingRequest
+from trunkline.protocol.task_dialects import Dialect, to_detailed_task
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.protocol.types import ListenParams, SubscriptionFilter
 from trunkline.registry.resources import check_uri
 from trunkline.rpc.dispatch import Feature
-from trunkline.server.access.enforcement import may_have
+from trunkline.server.access.enforcement import is_permitted
 from trunkline.server.access.owner_id import owner_of
 from trunkline.server.connection import Connection
-from trunkline.server.notifications.listen import Listening, honoured
+from trunkline.server.notifications.listen import ListenStream, supported_filter
 from trunkline.server.notifications.subscriptions import TooManySubscriptions
 from trunkline.server.tasks.create import require_extension
-from trunkline.server.tasks.repository import Kept
+from trunkline.server.tasks.repository import StoredTask
 
 __all__ = ["FEATURE"]
 
@@ -27,37 +27,41 @@ class TooManyListens(InternalError):
 
     kind = "maximum_subscriptions_exceeded"
 
-    def __init__(self, most: int) -> None:
-        super().__init__(f"{most} subscriptions are open on this connection, which is the most", data={"maximum": most})
+    def __init__(self, maximum: int) -> None:
+        super().__init__(
+            f"{maximum} subscriptions are open on this connection, which is the most", data={"maximum": maximum}
+        )
 
 
-def _check_amount(connection: Connection, asked: SubscriptionFilter) -> None:
+def _check_subscription_limit(connection: Connection, requested: SubscriptionFilter) -> None:
     """Raise `TooManySubscriptions` if a request names more resources and tasks than a client may listen to. On a line
     of its own, those of its other requests count, too."""
     most = connection.settings.max_subscriptions
-    named = len(asked.resource_subscriptions or ()) + len(asked.task_ids or ())
+    named = len(requested.resource_subscriptions or ()) + len(requested.task_ids or ())
     if not connection.channel.info.shared:
-        named += connection.shared.listeners.named_by(connection)
+        named += connection.shared.listeners.target_count_for(connection)
     if named > most:
         raise TooManySubscriptions(most, f"{named} resources and tasks were named, and {most} is the most")
 
 
-async def _listen(connection: Connection, call: Running, params: ListenParams) -> None:
-    _check_amount(connection, params.notifications)
-    wanted = await _permitted(connection, call, honoured(params.notifications, connection.offer.capabilities()))
-    followed = await _own_tasks(connection, call, wanted)
+async def _listen(connection: Connection, call: IncomingRequest, params: ListenParams) -> None:
+    _check_subscription_limit(connection, params.notifications)
+    wanted = await _filter_permitted(
+        connection, call, supported_filter(params.notifications, connection.offer.capabilities())
+    )
+    followed = await _find_own_tasks(connection, call, wanted)
     wanted = replace(wanted, task_ids=[kept.record.task_id for kept in followed] or None)
-    listening = Listening(connection, call, wanted)
+    listening = ListenStream(connection, call, wanted)
     shared = connection.shared
     if not connection.channel.info.shared and shared.listeners.of(connection) >= connection.settings.max_calls:
         raise TooManyListens(connection.settings.max_calls)
-    tell = partial(_tell, listening)
-    unfollow = [shared.tasks.interest.follow(kept, Dialect.EXTENSION, tell) for kept in followed]
+    tell = partial(_notify_task, listening)
+    unfollow = [shared.tasks.watchers.follow(kept, Dialect.EXTENSION, tell) for kept in followed]
     connection.rest(1)  # it waits for nothing in particular, and shall keep nobody from being answered
     try:
         for uri in wanted.resource_subscriptions or ():
             await shared.watchers.started(check_uri(uri, connection.settings), listening)
-        _check_amount(connection, wanted)  # others may have come meanwhile
+        _check_subscription_limit(connection, wanted)  # others may have come meanwhile
         listening.acknowledge()
         shared.listeners.add(listening)
         await connection.loop.create_future()  # until it is ended, or called off
@@ -69,28 +73,34 @@ async def _listen(connection: Connection, call: Running, params: ListenParams) -
         await shared.watchers.ended(shared.watchers.subscriptions.drop(listening))
 
 
-async def _permitted(connection: Connection, call: Running, wanted: SubscriptionFilter) -> SubscriptionFilter:
+async def _filter_permitted(
+    connection: Connection, call: IncomingRequest, requested: SubscriptionFilter
+) -> SubscriptionFilter:
     """What a client may hear of, of what it wants to: no resources that it may not read."""
     uris: list[str] = []
-    for uri in wanted.resource_subscriptions or ():
-        access = connection.offer.rule_of(uri)
-        if access is None or await may_have(connection, call, access):
+    for uri in requested.resource_subscriptions or ():
+        access = connection.offer.access_rule_of(uri)
+        if access is None or await is_permitted(connection, call, access):
             uris.append(uri)
-    return replace(wanted, resource_subscriptions=uris or None)
+    return replace(requested, resource_subscriptions=uris or None)
 
 
-async def _own_tasks(connection: Connection, call: Running, wanted: SubscriptionFilter) -> list[Kept]:
+async def _find_own_tasks(
+    connection: Connection, call: IncomingRequest, requested: SubscriptionFilter
+) -> list[StoredTask]:
     """Those of the tasks that a client wants to hear of that are there, and its own."""
-    if wanted.task_ids is None:
+    if requested.task_ids is None:
         return []
     require_extension(connection, call)
     owner = owner_of(call.origin.principal)
-    found = [await connection.shared.tasks.shelf.find(owner, task_id) for task_id in dict.fromkeys(wanted.task_ids)]
+    found = [
+        await connection.shared.tasks.repository.find(owner, task_id) for task_id in dict.fromkeys(requested.task_ids)
+    ]
     return [kept for kept in found if kept is not None]
 
 
-def _tell(listening: Listening, record: TaskRecord) -> bool:
-    listening.tell("notifications/tasks", detailed(record))
+def _notify_task(listening: ListenStream, record: TaskRecord) -> bool:
+    listening.tell("notifications/tasks", to_detailed_task(record))
     return True
 
 

@@ -8,18 +8,18 @@ from msgspec import Raw
 
 from trunkline.errors import InvalidParams, NotNow, ProtocolError, StoreUnavailable
 from trunkline.protocol import lenient
-from trunkline.protocol.inflight import Running
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.meta import IDEMPOTENCY_KEY
-from trunkline.protocol.methods import find
+from trunkline.protocol.methods import find_method
 from trunkline.protocol.task_dialects import (
     Dialect,
-    augmented,
-    cancellable,
-    detailed,
+    check_cancellable,
     dialect_of,
-    founding,
-    in_words_of,
-    outcome,
+    task_outcome,
+    to_augmented_task,
+    to_detailed_task,
+    to_founding_task,
+    translate_error,
 )
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.protocol.types import (
@@ -41,118 +41,120 @@ from trunkline.protocol.types.tasks_founding import (
     ListFoundingTasksResult,
 )
 from trunkline.registry.tools import ToolEntry
-from trunkline.rpc.dispatch import Answer, Feature
-from trunkline.rpc.run_handler import Work, perform
-from trunkline.server.access.enforcement import Wanted, admitted
+from trunkline.rpc.dispatch import Feature, MethodHandler
+from trunkline.rpc.run_handler import Work, run_work
+from trunkline.server.access.enforcement import ProtectedTarget, run_if_authorized
 from trunkline.server.access.owner_id import owner_of
-from trunkline.server.catalog import Offer
+from trunkline.server.catalog import ServerCatalog
 from trunkline.server.connection import Connection
 from trunkline.server.features import tools
-from trunkline.server.tasks.create import Making, create_task, require_extension
+from trunkline.server.tasks.create import NewTask, require_extension, start_founding_task
 from trunkline.server.tasks.errors import TaskFailed, TaskNotFound
-from trunkline.server.tasks.result import awaited
+from trunkline.server.tasks.result import wait_for_outcome
 from trunkline.wire import codec
 from trunkline.wire.messages import ErrorObject
 
-__all__ = ["FEATURE", "wanted"]
+__all__ = ["FEATURE", "find_protected"]
 
 _CURSOR: Final = "task"
 
 
-def _dialect(connection: Connection, call: Running, about: TaskRecord | None = None) -> Dialect:
+def _dialect(connection: Connection, call: IncomingRequest, task: TaskRecord | None = None) -> Dialect:
     """In which words a request asks. With a profile, those in which the task that it is about was asked for, or else
     those that its conversation was heard to use. Raises for a request that may not ask at all."""
     if call.envelope is not None:
         require_extension(connection, call)
         return Dialect.EXTENSION
-    profile, augmenting = connection.offer.profile, connection.shared.tasks.augmenting
+    profile, augmenting = connection.offer.profile, connection.shared.tasks.augmenting_connections
     if profile is None:
         return Dialect.AUGMENTED
-    if about is not None and dialect_of(about) is Dialect.AUGMENTED:
+    if task is not None and dialect_of(task) is Dialect.AUGMENTED:
         augmenting.add(connection)
-    if about is not None and dialect_of(about) is profile.tasks:
+    if task is not None and dialect_of(task) is profile.tasks:
         return profile.tasks
     return Dialect.AUGMENTED if connection in augmenting else profile.tasks
 
 
-async def _get(connection: Connection, call: Running, params: GetTaskParams) -> Any:
+async def _get(connection: Connection, call: IncomingRequest, params: GetTaskParams) -> Any:
     _dialect(connection, call)
     record = (await connection.shared.tasks.get(owner_of(call.origin.principal), params.task_id)).record
     dialect = _dialect(connection, call, record)
     match dialect:
         case Dialect.AUGMENTED:
-            connection.shared.tasks.looks.looked(connection, record)
-            return augmented(record, GetTaskResult)
+            connection.shared.tasks.question_delivery.record_poll(connection, record)
+            return to_augmented_task(record, GetTaskResult)
         case Dialect.EXTENSION:
-            return detailed(record)
+            return to_detailed_task(record)
         case Dialect.FOUNDING:
-            return GetFoundingTaskResult(founding(record))
+            return GetFoundingTaskResult(to_founding_task(record))
         case _:
             assert_never(dialect)
 
 
-def wanted(offer: Offer, params: CreateFoundingTaskParams) -> Wanted | None:
+def find_protected(catalog: ServerCatalog, params: CreateFoundingTaskParams) -> ProtectedTarget | None:
     """The tool that a task is to be made of, if not everybody may call it."""
-    return tools.wanted(offer, CallToolParams(name=params.action.type))
+    return tools.find_protected(catalog, CallToolParams(name=params.action.type))
 
 
-def _create(connection: Connection, call: Running, params: CreateFoundingTaskParams) -> Work:
+def _create(connection: Connection, call: IncomingRequest, params: CreateFoundingTaskParams) -> Work:
     """Makes a task of a tool that is named by the type of an action, with its parameters."""
     entry = connection.offer.tools.live.get(params.action.type)
     if entry is None or entry.task is None:
         raise InvalidParams(f"there is no action of type {params.action.type!r} that runs as a task")
-    asked, work = wanted(connection.offer, params), partial(_created, entry, connection, call, params)
-    return work() if asked is None else admitted(connection, call, asked, work)
+    asked, work = find_protected(connection.offer, params), partial(_create_from_tool, entry, connection, call, params)
+    return work() if asked is None else run_if_authorized(connection, call, asked, work)
 
 
-def _created(entry: ToolEntry, connection: Connection, call: Running, params: CreateFoundingTaskParams) -> Work:
+def _create_from_tool(
+    entry: ToolEntry, connection: Connection, call: IncomingRequest, params: CreateFoundingTaskParams
+) -> Work:
     asked = CallToolParams(name=entry.name, arguments=params.action.parameters)
-    making = Making(entry, connection, call, tools.work_of(entry, connection.shared, asked))
+    making = NewTask(entry, connection, call, tools.prepare_run(entry, connection.shared, asked))
     if params.meta is not None and IDEMPOTENCY_KEY in params.meta:
         from trunkline.server.idempotency.tool_calls import create_task_once
 
         return create_task_once(making, params)
-    return create_task(making, params)
+    return start_founding_task(making, params)
 
 
-async def _cancel(connection: Connection, call: Running, params: CancelTaskParams) -> CancelTaskResult | Empty:
+async def _cancel(connection: Connection, call: IncomingRequest, params: CancelTaskParams) -> CancelTaskResult | Empty:
     _dialect(connection, call)
 
     def cancelled(record: TaskRecord, now: float) -> TaskRecord:
         asks = _dialect(connection, call, record)
-        return record.cancel(now, params.reason) if cancellable(record, asks) else record
+        return record.cancel(now, params.reason) if check_cancellable(record, asks) else record
 
     changed = await connection.shared.tasks.change(owner_of(call.origin.principal), params.task_id, cancelled)
     if changed is None:
         raise TaskNotFound(params.task_id)
     asks = _dialect(connection, call, changed[1])
-    return augmented(changed[1], CancelTaskResult) if asks is Dialect.AUGMENTED else Empty()
+    return to_augmented_task(changed[1], CancelTaskResult) if asks is Dialect.AUGMENTED else Empty()
 
 
-async def _update(connection: Connection, call: Running, params: UpdateTaskParams) -> Empty:
+async def _update(connection: Connection, call: IncomingRequest, params: UpdateTaskParams) -> Empty:
     require_extension(connection, call)
     tasks = connection.shared.tasks
     record = (await tasks.get(owner_of(call.origin.principal), params.task_id)).record
     for key, question in record.questions.items():
         if key in params.input_responses:
-            _check(key, question.method, params.input_responses[key])
+            _check_input_response(key, question.method, params.input_responses[key])
     await tasks.change(record.client, record.task_id, lambda record, now: record.answer(now, params.input_responses))
     return Empty()
 
 
-def _check(key: str, method: str, answer: Raw) -> None:
-    row = find(method)
+def _check_input_response(key: str, method: str, answer: Raw) -> None:
+    row = find_method(method)
     try:
         lenient.read(object if row is None or row.result is None else row.result, answer)
     except codec.DecodeError as error:
         raise InvalidParams(f"inputResponses.{key} is no answer to {method}: {error}") from None
 
 
-async def _result(connection: Connection, call: Running, params: GetTaskPayloadParams) -> Raw:
+async def _result(connection: Connection, call: IncomingRequest, params: GetTaskPayloadParams) -> Raw:
     """What the request of a task has come to, once it has. While that is waited for, its questions are put."""
     _dialect(connection, call)
-    found = await awaited(
-        connection, call, params.task_id, lambda record: outcome(record, _dialect(connection, call, record))
+    found = await wait_for_outcome(
+        connection, call, params.task_id, lambda record: task_outcome(record, _dialect(connection, call, record))
     )
     if isinstance(found, Raw):
         return found
@@ -160,7 +162,7 @@ async def _result(connection: Connection, call: Running, params: GetTaskPayloadP
 
 
 async def _list(
-    connection: Connection, call: Running, params: PaginatedParams
+    connection: Connection, call: IncomingRequest, params: PaginatedParams
 ) -> ListTasksResult | ListFoundingTasksResult:
     """Those of whoever asks, the oldest first. Where nobody has to say who it is, those of its conversation."""
     tasks, offer, now = connection.shared.tasks, connection.offer, connection.shared.wall.now()
@@ -168,28 +170,28 @@ async def _list(
     session = None if call.origin.principal is not None else tasks.session_of(connection)
     whose = session or owner
     after = b"" if params.cursor is None else offer.cursors.open_name(_CURSOR, params.cursor, now, whose)
-    shown, last = await tasks.shelf.page(owner, session, after.decode(), offer.tools.size_of(params.limit))
+    shown, last = await tasks.repository.page(owner, session, after.decode(), offer.tools.size_of(params.limit))
     cursor = None if last is None else offer.cursors.seal_name(_CURSOR, last.encode(), now, whose)
     if _dialect(connection, call, shown[0] if shown else None) is Dialect.FOUNDING:
-        return ListFoundingTasksResult([founding(record) for record in shown], cursor=cursor)
-    return ListTasksResult([augmented(record, Task) for record in shown], next_cursor=cursor)
+        return ListFoundingTasksResult([to_founding_task(record) for record in shown], cursor=cursor)
+    return ListTasksResult([to_augmented_task(record, Task) for record in shown], next_cursor=cursor)
 
 
-def _answer(handler: Callable[[Connection, Running, Any], Work]) -> Answer:
+def _translate_errors(handler: Callable[[Connection, IncomingRequest, Any], Work]) -> MethodHandler:
     """A handler whose errors have the codes that the words have for them in which it is asked."""
 
-    def answer(connection: Connection, call: Running, params: Any) -> Work:
+    def answer(connection: Connection, call: IncomingRequest, params: Any) -> Work:
         if connection.offer.profile is None or call.envelope is not None:
             return handler(connection, call, params)
-        return _in_its_words(connection, handler, call, params)
+        return _run_translating_errors(connection, handler, call, params)
 
     return answer
 
 
-def _reached(handler: Callable[[Connection, Running, Any], Awaitable[Any]]) -> Callable[..., Work]:
+def _retryable(handler: Callable[[Connection, IncomingRequest, Any], Awaitable[Any]]) -> Callable[..., Work]:
     """A handler that may be asked again while the store is away: what it does does no harm twice."""
 
-    async def answer(connection: Connection, call: Running, params: Any) -> Any:
+    async def answer(connection: Connection, call: IncomingRequest, params: Any) -> Any:
         try:
             return await handler(connection, call, params)
         except StoreUnavailable as error:
@@ -198,23 +200,25 @@ def _reached(handler: Callable[[Connection, Running, Any], Awaitable[Any]]) -> C
     return answer
 
 
-async def _in_its_words(connection: Connection, handler: Callable[..., Work], call: Running, params: Any) -> Any:
+async def _run_translating_errors(
+    connection: Connection, handler: Callable[..., Work], call: IncomingRequest, params: Any
+) -> Any:
     try:
-        return await perform(handler(connection, call, params), connection.threads)
+        return await run_work(handler(connection, call, params), connection.threads)
     except ProtocolError as error:
         told = ErrorObject(error.code, error.message, error.data)
-        error.code = in_words_of(_dialect(connection, call), told).code
+        error.code = translate_error(_dialect(connection, call), told).code
         raise
 
 
 FEATURE = Feature(
     "tasks",
     {
-        "tasks/create": _answer(_create),
-        "tasks/get": _answer(_reached(_get)),
-        "tasks/result": _answer(_reached(_result)),
-        "tasks/list": _answer(_reached(_list)),
-        "tasks/cancel": _answer(_reached(_cancel)),
-        "tasks/update": _reached(_update),
+        "tasks/create": _translate_errors(_create),
+        "tasks/get": _translate_errors(_retryable(_get)),
+        "tasks/result": _translate_errors(_retryable(_result)),
+        "tasks/list": _translate_errors(_retryable(_list)),
+        "tasks/cancel": _translate_errors(_retryable(_cancel)),
+        "tasks/update": _retryable(_update),
     },
 )

@@ -23,26 +23,26 @@ from trunkline.errors import (
 )
 from trunkline.protocol.types import ReadResourceResult, Resource, ResourceContents
 from trunkline.registry import options as registry_options
-from trunkline.registry.access import access_of
+from trunkline.registry.access import parse_access
 from trunkline.registry.handlers import Handler
 from trunkline.registry.resources import ResourceEntry, TemplateEntry, check_uri, make_resource, make_template
 from trunkline.registry.results import resource_contents
-from trunkline.server.catalog import Offer
-from trunkline.server.files.folder import Folder, look
-from trunkline.server.files.reader import FileReader, Opened
-from trunkline.server.files.safe_open import Outside, file_status, open_file, open_regular
+from trunkline.server.catalog import ServerCatalog
+from trunkline.server.files.folder import FolderSnapshot, scan_folder
+from trunkline.server.files.reader import FileReader, OpenFile
+from trunkline.server.files.safe_open import OutsideRoot, file_status, open_file, open_regular
 from trunkline.server.files.uris import FileUris
-from trunkline.server.options import DirectoryOptions, FileOptions, only
+from trunkline.server.options import DirectoryOptions, FileOptions, select_options
 from trunkline.wire.media_types import essence
 
-__all__ = ["DirectoryEntry", "FileEntry", "make_directory", "make_file", "mime_type_of", "status"]
+__all__ = ["DirectoryEntry", "FileEntry", "make_directory", "make_file", "mime_type_of", "stat_file"]
 
-_TEXTUAL: Final = re.compile(r"text/.+|.+\+(json|xml)|application/(json|xml|javascript|toml|yaml|x-yaml|x-sh|sql)")
-_UNSIZED: Final = 1 * MIB  # bytes of a file that has no size until it is read
-_LONGEST_CHARACTER: Final = 4  # bytes, in UTF-8
-_NOT_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG})
+_TEXT_TYPES: Final = re.compile(r"text/.+|.+\+(json|xml)|application/(json|xml|javascript|toml|yaml|x-yaml|x-sh|sql)")
+_MAX_UNSIZED: Final = 1 * MIB  # bytes of a file that has no size until it is read
+_MAX_CHARACTER_BYTES: Final = 4  # bytes, in UTF-8
+_NOT_FOUND_ERRNOS: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG})
 
-Read = Callable[[Callable[..., Any]], Handler]
+ReadSignature = Callable[[Callable[..., Any]], Handler]
 """Reads the signature of a function that blocks."""
 
 
@@ -57,7 +57,7 @@ class DirectoryEntry(TemplateEntry, frozen=True, kw_only=True):
 
     folder: Path
     uris: FileUris
-    on_listed: Callable[["DirectoryEntry", Folder], None]
+    on_listed: Callable[["DirectoryEntry", FolderSnapshot], None]
 
     def arguments(self, uri: str) -> Any:
         """The path of the file that a URI names; UNSET where the URI does not follow the pattern."""
@@ -70,7 +70,7 @@ class DirectoryEntry(TemplateEntry, frozen=True, kw_only=True):
 
     def listed(self, value: Any, _: Any) -> list[Resource]:
         """What was listed; whoever watches the folder learns what has been shown."""
-        seen, resources = cast("tuple[Folder, list[Resource]]", value)
+        seen, resources = cast("tuple[FolderSnapshot, list[Resource]]", value)
         self.on_listed(self, seen)
         return resources
 
@@ -86,7 +86,7 @@ def mime_type_of(path: Path) -> str | None:
 # --- finding and reading, on a thread ----------------------------------------------------------------
 
 
-class _Files:
+class _FileLoader:
     """How the files of one resource or template are opened, limited and converted."""
 
     def __init__(self, mime_type: str | None, settings: Settings, reader: FileReader) -> None:
@@ -98,8 +98,8 @@ class _Files:
         """The contents of the file that `open_` opens and names, or an awaitable of them."""
         return self._read(partial(self._open, open_, uri))
 
-    def _open(self, open_: Callable[[], tuple[int, str]], uri: str) -> Opened:
-        with _faults(uri):
+    def _open(self, open_: Callable[[], tuple[int, str]], uri: str) -> OpenFile:
+        with _translate_os_errors(uri):
             descriptor, name = open_()
         try:
             size = os.fstat(descriptor).st_size
@@ -109,9 +109,9 @@ class _Files:
             os.close(descriptor)
             raise
         if size:
-            return Opened(descriptor, size, partial(self._contents, uri, mime_type))
+            return OpenFile(descriptor, size, partial(self._contents, uri, mime_type))
         # The system makes up such files when they are read, as in /proc; or it is empty.
-        return Opened(descriptor, _UNSIZED + 1, partial(self._unsized, uri, mime_type))
+        return OpenFile(descriptor, _MAX_UNSIZED + 1, partial(self._unsized_contents, uri, mime_type))
 
     def _check(self, size: int, mime_type: str | None) -> None:
         """Raises `ContentTooLarge` for a size that is too much already. What is read is measured exactly, later."""
@@ -119,13 +119,13 @@ class _Files:
         if settings.max_file is not None and size > settings.max_file:
             raise ContentTooLarge(size, settings.max_file, setting="max_file")
         textual = mime_type is not None and _may_be_text(mime_type)
-        if textual and settings.max_text is not None and size > settings.max_text * _LONGEST_CHARACTER:
+        if textual and settings.max_text is not None and size > settings.max_text * _MAX_CHARACTER_BYTES:
             raise ContentTooLarge(size, settings.max_text, setting="max_text", kind="text_too_long")
         if not _may_be_text(mime_type) and settings.max_binary is not None and size > settings.max_binary:
             raise ContentTooLarge(size, settings.max_binary, setting="max_binary", kind="binary_data_too_large")
 
-    def _unsized(self, uri: str, mime_type: str | None, data: bytearray) -> ResourceContents:
-        most = min(_UNSIZED, self._settings.max_file or _UNSIZED)
+    def _unsized_contents(self, uri: str, mime_type: str | None, data: bytearray) -> ResourceContents:
+        most = min(_MAX_UNSIZED, self._settings.max_file or _MAX_UNSIZED)
         if len(data) > most:
             raise ContentTooLarge(len(data), most, setting="for a file without a size")
         return self._contents(uri, mime_type, data)
@@ -142,43 +142,43 @@ class _Files:
         return resource_contents(value, uri, mime_type, self._settings)[0]
 
 
-def _finish(contents: ResourceContents, uri: str) -> ReadResourceResult:
+def _to_result(contents: ResourceContents, uri: str) -> ReadResourceResult:
     """The answer to a request, under the URI that it was made with."""
     return ReadResourceResult([replace(contents, uri=uri)])
 
 
 def _may_be_text(mime_type: str | None) -> bool:
-    return mime_type is None or _TEXTUAL.fullmatch(essence(mime_type)) is not None
+    return mime_type is None or _TEXT_TYPES.fullmatch(essence(mime_type)) is not None
 
 
 @contextmanager
-def _faults(uri: str) -> Generator[None]:
+def _translate_os_errors(uri: str) -> Generator[None]:
     """What a client is told of a file that cannot be opened; other errors are the server's own fault."""
     try:
         yield
-    except (Outside, ValueError):  # a null character
+    except (OutsideRoot, ValueError):  # a null character
         raise ResourceAccessDenied(uri) from None
     except OSError as error:
-        if error.errno in _NOT_THERE:
+        if error.errno in _NOT_FOUND_ERRNOS:
             raise ResourceNotFound(uri) from None
         raise
 
 
-def status(folder: Path, path: str, uri: str) -> os.stat_result | None:
+def stat_file(folder: Path, path: str, uri: str) -> os.stat_result | None:
     """The status of a file in a folder; None if it is not there. Raises for a path that leads outside."""
     try:
         return file_status(folder, path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (Outside, ValueError):
+    except (OutsideRoot, ValueError):
         raise ResourceAccessDenied(uri) from None
     except OSError:  # too long a name, links in a circle
         raise ResourceNotFound(uri) from None
 
 
-def _list(folder: Path, uris: FileUris, mime_type: str | None, settings: Settings) -> Any:
+def _list_folder(folder: Path, uris: FileUris, mime_type: str | None, settings: Settings) -> Any:
     """The files of a folder as they are now. A file whose URI would be too long is left out."""
-    seen = look(folder)
+    seen = scan_folder(folder)
     listed: list[Resource] = []
     for name, size in zip(seen.names, seen.sizes, strict=True):
         try:
@@ -186,11 +186,11 @@ def _list(folder: Path, uris: FileUris, mime_type: str | None, settings: Setting
         except (InvalidUri, TemplateError, UnicodeEncodeError):  # or its name is no Unicode at all, as on Windows
             continue
         kind = mime_type or mime_type_of(Path(name))
-        listed.append(Resource(uri=uri, name=_displayed(name), mime_type=kind, size=size))
+        listed.append(Resource(uri=uri, name=_display_name(name), mime_type=kind, size=size))
     return seen, listed
 
 
-def _displayed(name: str) -> str:
+def _display_name(name: str) -> str:
     """A file's name as JSON can carry it: bytes that are not UTF-8 are replaced."""
     return name if name.isascii() else os.fsencode(name).decode(errors="replace")
 
@@ -201,8 +201,8 @@ def _displayed(name: str) -> str:
 def make_file(
     uri: str,
     path: str | os.PathLike[str],
-    offer: Offer,
-    read: Read,
+    catalog: ServerCatalog,
+    read: ReadSignature,
     reader: FileReader,
     **options: Unpack[FileOptions],
 ) -> FileEntry:
@@ -211,47 +211,47 @@ def make_file(
     if file.is_dir():
         raise RegistrationError(f"resource {uri!r}: {file} is a folder; use add_directory")
     options["mime_type"] = options.get("mime_type") or mime_type_of(file)
-    options["name"] = options.get("name") or _displayed(file.name)
-    files = _Files(options["mime_type"], offer.settings, reader)
+    options["name"] = options.get("name") or _display_name(file.name)
+    files = _FileLoader(options["mime_type"], catalog.settings, reader)
 
     def contents() -> Any:
         return files.read(lambda: (open_regular(file), file.name), uri)
 
-    access = access_of(f"resource {uri!r}", options.get("scopes"), options.get("allow"))
-    described = only(registry_options.ResourceOptions, options)
-    made = make_resource(uri, read(contents), offer.settings, finish=_finish, access=access, **described)
-    return FileEntry(**_members(made), path=file)
+    access = parse_access(f"resource {uri!r}", options.get("scopes"), options.get("allow"))
+    described = select_options(registry_options.ResourceOptions, options)
+    made = make_resource(uri, read(contents), catalog.settings, finish=_to_result, access=access, **described)
+    return FileEntry(**_fields_of(made), path=file)
 
 
 def make_directory(
     pattern: str,
     folder: str | os.PathLike[str],
-    offer: Offer,
-    read: Read,
+    catalog: ServerCatalog,
+    read: ReadSignature,
     reader: FileReader,
     *,
-    on_listed: Callable[[DirectoryEntry, Folder], None],
+    on_listed: Callable[[DirectoryEntry, FolderSnapshot], None],
     **options: Unpack[DirectoryOptions],
 ) -> DirectoryEntry:
     """A template of the files in a folder, which must be there."""
-    root, uris, settings = Path(folder), FileUris(pattern), offer.settings
+    root, uris, settings = Path(folder), FileUris(pattern), catalog.settings
     if not root.is_dir():
         raise RegistrationError(f"resource template {pattern!r}: {root} is not a folder")
 
-    files = _Files(options.get("mime_type"), settings, reader)
+    files = _FileLoader(options.get("mime_type"), settings, reader)
 
     def file(path: str) -> Any:
         return files.read(partial(open_file, root, path), uris.uri_of(path))
 
-    access = access_of(f"resource {pattern!r}", options.get("scopes"), options.get("allow"))
-    described = only(registry_options.TemplateOptions, options)
-    described["name"] = options.get("name") or _displayed(root.resolve().name)
-    walk = partial(_list, root, uris, options.get("mime_type"), settings)
+    access = parse_access(f"resource {pattern!r}", options.get("scopes"), options.get("allow"))
+    described = select_options(registry_options.TemplateOptions, options)
+    described["name"] = options.get("name") or _display_name(root.resolve().name)
+    walk = partial(_list_folder, root, uris, options.get("mime_type"), settings)
     lister = read(walk) if options.get("listed", True) else None
-    made = make_template(pattern, read(file), settings, lister=lister, finish=_finish, access=access, **described)
-    members: dict[str, Any] = {**_members(made), "template": uris.template}
+    made = make_template(pattern, read(file), settings, lister=lister, finish=_to_result, access=access, **described)
+    members: dict[str, Any] = {**_fields_of(made), "template": uris.template}
     return DirectoryEntry(**members, folder=root, uris=uris, on_listed=on_listed)
 
 
-def _members(entry: ResourceEntry | TemplateEntry) -> dict[str, Any]:
+def _fields_of(entry: ResourceEntry | TemplateEntry) -> dict[str, Any]:
     return {name: getattr(entry, name) for name in entry.__struct_fields__}

@@ -14,20 +14,20 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, Final
 
-from trunkline.rpc.threads import Threads
+from trunkline.rpc.threads import ThreadPool
 
-__all__ = ["Budget", "FileReader", "Opened", "read_pieces"]
+__all__ = ["ByteBudget", "FileReader", "OpenFile", "read_chunks"]
 
-_PIECE: Final = 256 * 1024  # bytes; between two pieces other threads have their turn
+_CHUNK_SIZE: Final = 256 * 1024  # bytes; between two pieces other threads have their turn
 
 
-def read_pieces(descriptor: int, size: int) -> bytearray:
+def read_chunks(descriptor: int, size: int) -> bytearray:
     """Read a file from its start: `size` bytes, or fewer if it ends before."""
     data = bytearray(size)
     filled = 0
     with io.FileIO(descriptor, closefd=False) as file, memoryview(data) as room:
         while filled < size:
-            count = file.readinto(room[filled : filled + _PIECE])
+            count = file.readinto(room[filled : filled + _CHUNK_SIZE])
             if not count:
                 break
             filled += count
@@ -35,20 +35,20 @@ def read_pieces(descriptor: int, size: int) -> bytearray:
     return data
 
 
-class Lease:
+class BudgetShare:
     """A share of a budget. It goes back once: when the read that started has ended, or is abandoned before."""
 
-    def __init__(self, budget: "Budget", size: int) -> None:
+    def __init__(self, budget: "ByteBudget", size: int) -> None:
         self._budget = budget
         self._size = size
         self._lock = threading.Lock()
         self._started = False
-        self._over = False
+        self._returned = False
 
     def start(self) -> bool:
         """Begin to use it; False if it was abandoned."""
         with self._lock:
-            self._started = not self._over
+            self._started = not self._returned
             return self._started
 
     def end(self) -> None:
@@ -58,33 +58,33 @@ class Lease:
     def abandon(self) -> None:
         """Give it back, unless its use has begun: then that ends it."""
         with self._lock:
-            if self._started or self._over:
+            if self._started or self._returned:
                 return
-            self._over = True
+            self._returned = True
         self._budget.give_back(self._size)
 
 
-class Budget:
+class ByteBudget:
     """How many bytes may be read at once. Shares are taken on any thread, and waited for on the loop, in order."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._free = most
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._free = capacity
         self._lock = threading.Lock()
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
 
-    def take_now(self, size: int) -> bool:
+    def try_take(self, size: int) -> bool:
         """Take a share, if there is room and nothing waits. It is given back by `give_back`."""
-        size = min(size, self._most)  # a file that is larger is read alone
+        size = min(size, self._capacity)  # a file that is larger is read alone
         with self._lock:
             if self._waiting or size > self._free:
                 return False
             self._free -= size
             return True
 
-    async def take(self, size: int) -> Lease:
+    async def take(self, size: int) -> BudgetShare:
         """A share, after all that have been waiting for one."""
-        size = min(size, self._most)
+        size = min(size, self._capacity)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with self._lock:
             self._waiting.append((turn, size))
@@ -92,20 +92,20 @@ class Budget:
         try:
             await turn
         except asyncio.CancelledError:
-            self._leave(turn, size)
+            self._stop_waiting(turn, size)
             raise
-        return Lease(self, size)
+        return BudgetShare(self, size)
 
-    def _leave(self, turn: "asyncio.Future[None]", size: int) -> None:
+    def _stop_waiting(self, waiter: "asyncio.Future[None]", size: int) -> None:
         with self._lock:
-            waited = (turn, size) in self._waiting
+            waited = (waiter, size) in self._waiting
             if waited:
-                self._waiting.remove((turn, size))
+                self._waiting.remove((waiter, size))
         self.give_back(0 if waited else size)
 
     def give_back(self, size: int) -> None:
         """Take a share back, and give it to the next in turn."""
-        size = min(size, self._most)
+        size = min(size, self._capacity)
         granted: list[tuple[asyncio.Future[None], int]] = []
         with self._lock:
             self._free += size
@@ -119,68 +119,68 @@ class Budget:
                 self.give_back(wanted)
 
 
-def _grant(turn: "asyncio.Future[None]") -> None:
-    if not turn.done():  # cancelled: it gives back what it was granted
-        turn.set_result(None)
+def _grant(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():  # cancelled: it gives back what it was granted
+        waiter.set_result(None)
 
 
-class Opened:
+class OpenFile:
     """A file that is open: how much of it to read, and what to make of that."""
 
     __slots__ = ("descriptor", "make", "size")
 
-    def __init__(self, descriptor: int, size: int, make: Callable[[bytearray], Any]) -> None:
+    def __init__(self, descriptor: int, size: int, convert: Callable[[bytearray], Any]) -> None:
         self.descriptor = descriptor
         self.size = size
-        self.make = make
+        self.make = convert
 
 
 class FileReader:
     """Reads the files of one server."""
 
-    def __init__(self, most_at_once: int, threads: Callable[[], Threads]) -> None:
-        self._budget = Budget(most_at_once)
+    def __init__(self, max_bytes: int, threads: Callable[[], ThreadPool]) -> None:
+        self._budget = ByteBudget(max_bytes)
         self._threads = threads
 
-    def read(self, open_: Callable[[], Opened]) -> Any:
+    def read(self, open_: Callable[[], OpenFile]) -> Any:
         """Read a file, on a thread: what `Opened.read` returns, or an awaitable of it if it has to wait for its turn.
         `open_` is called again then, so that files that wait take no descriptors."""
         opened = open_()
         try:
-            if self._budget.take_now(opened.size):
+            if self._budget.try_take(opened.size):
                 try:
-                    return opened.make(read_pieces(opened.descriptor, opened.size))
+                    return opened.make(read_chunks(opened.descriptor, opened.size))
                 finally:
                     self._budget.give_back(opened.size)
         finally:
             os.close(opened.descriptor)
-        return _Later(partial(self._read_in_turn, open_, opened.size))
+        return _LazyAwaitable(partial(self._read_when_granted, open_, opened.size))
 
-    async def _read_in_turn(self, open_: Callable[[], Opened], size: int) -> Any:
+    async def _read_when_granted(self, open_: Callable[[], OpenFile], size: int) -> Any:
         while True:
             lease = await self._budget.take(size)
             try:
-                read = await self._threads().run(partial(_read_again, open_, size, lease))
+                read = await self._threads().run(partial(_read_granted, open_, size, lease))
             finally:
                 lease.abandon()
-            if not isinstance(read, _Grown):
+            if not isinstance(read, _FileGrew):
                 return read
             size = read.size
 
 
-class _Later:
+class _LazyAwaitable:
     """An awaitable that begins when it is awaited, and can be dropped before."""
 
     __slots__ = ("_begin",)
 
-    def __init__(self, begin: Callable[[], Any]) -> None:
-        self._begin = begin
+    def __init__(self, start: Callable[[], Any]) -> None:
+        self._begin = start
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self._begin().__await__()
 
 
-class _Grown:
+class _FileGrew:
     """A file that has grown while it waited for its turn: its share is too small."""
 
     __slots__ = ("size",)
@@ -189,17 +189,17 @@ class _Grown:
         self.size = size
 
 
-def _read_again(open_: Callable[[], Opened], size: int, lease: Lease) -> Any:
+def _read_granted(open_: Callable[[], OpenFile], size: int, share: BudgetShare) -> Any:
     """Read a file whose turn has come."""
-    if not lease.start():
+    if not share.start():
         return None  # nothing waits for it any more
     try:
         opened = open_()
         try:
             if opened.size > size:
-                return _Grown(opened.size)
-            return opened.make(read_pieces(opened.descriptor, opened.size))
+                return _FileGrew(opened.size)
+            return opened.make(read_chunks(opened.descriptor, opened.size))
         finally:
             os.close(opened.descriptor)
     finally:
-        lease.end()
+        share.end()

@@ -15,7 +15,7 @@ from trunkline.registry.templates import UriTemplate, escapes
 __all__ = ["FileUris"]
 
 _VARIABLE: Final = "path"
-_SEGMENTS: Final = "/!$&'()*+,;=:@"  # RFC 3986: stands in a path as it is, besides what `quote` never encodes
+_SAFE_CHARACTERS: Final = "/!$&'()*+,;=:@"  # RFC 3986: stands in a path as it is, besides what `quote` never encodes
 
 
 class FileUris:
@@ -29,7 +29,7 @@ class FileUris:
     def uri_of(self, path: str) -> str:
         """The URI of a file, by its path from the directory."""
         if self.template.keeps_reserved:  # and triplets, too: what is encoded here stays as it is
-            path = quote(path, safe=_SEGMENTS, errors="surrogateescape")
+            path = quote(path, safe=_SAFE_CHARACTERS, errors="surrogateescape")
         return self.template.expand({_VARIABLE: path})
 
     def path_of(self, uri: str) -> str | None:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from msgspec import Raw, Struct
 
 from trunkline.errors import InvalidParams, ProtocolError
-from trunkline.protocol.inflight import Running
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.meta import IDEMPOTENCY_KEY
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.protocol.types import CallToolParams, CallToolResult
 from trunkline.rpc.run_handler import Work
 from trunkline.server.access.owner_id import owner_of
-from trunkline.server.input.multi_round import asked_by
+from trunkline.server.input.multi_round import canonical_params
 from trunkline.stores.store import Put, key_of
 from trunkline.wire import codec
 
@@ -23,34 +23,34 @@ if TYPE_CHECKING:
     from trunkline.server.connection import Connection
 
 __all__ = [
-    "Became",
-    "Begun",
-    "Claim",
-    "Entry",
-    "Gave",
-    "KeyReused",
-    "Keyed",
-    "Raised",
-    "RunLost",
-    "Start",
-    "read_entry",
+    "BecameTask",
+    "Failed",
+    "IdempotencyKeyReused",
+    "InProgress",
+    "KeyEntry",
+    "KeyedCall",
+    "RunOutcomeUnknown",
+    "StartTool",
+    "Succeeded",
+    "TaskClaim",
+    "decode_entry",
 ]
 
-_LONGEST: Final = 255  # characters of a key
-Start = Callable[[Callable[[], None]], Work]
+_MAX_KEY_LENGTH: Final = 255  # characters of a key
+StartTool = Callable[[Callable[[], None]], Work]
 """Gives the work of a call. It is given what is to be called when the tool itself begins."""
 
 
-class InvalidKey(InvalidParams):
+class InvalidIdempotencyKey(InvalidParams):
     """An idempotency key that is none."""
 
     kind = "invalid_idempotency_key"
 
     def __init__(self) -> None:
-        super().__init__(f"an idempotency key is a text of 1 to {_LONGEST} characters")
+        super().__init__(f"an idempotency key is a text of 1 to {_MAX_KEY_LENGTH} characters")
 
 
-class KeyReused(InvalidParams):
+class IdempotencyKeyReused(InvalidParams):
     """A key under which something else has been asked before."""
 
     kind = "idempotency_key_reused"
@@ -59,7 +59,7 @@ class KeyReused(InvalidParams):
         super().__init__("this idempotency key was used for another tool or other arguments; use a new one")
 
 
-class RunLost(ProtocolError):
+class RunOutcomeUnknown(ProtocolError):
     """A call that was begun, and of which nobody knows how it ended."""
 
     kind = "outcome_unknown"
@@ -71,7 +71,7 @@ class RunLost(ProtocolError):
 # --- what is kept ---------------------------------------------------------------------------------
 
 
-class Begun(Struct, tag="begun"):
+class InProgress(Struct, tag="begun"):
     """It is being done; after `until`, whoever did it is taken for dead."""
 
     asked: str
@@ -79,7 +79,7 @@ class Begun(Struct, tag="begun"):
     until: float
 
 
-class Gave(Struct, tag="gave"):
+class Succeeded(Struct, tag="gave"):
     """It came to a result."""
 
     asked: str
@@ -87,10 +87,10 @@ class Gave(Struct, tag="gave"):
 
     def value(self) -> CallToolResult:
         """The result."""
-        return _read_result(self.result)
+        return _decode_result(self.result)
 
 
-class Raised(Struct, tag="raised"):
+class Failed(Struct, tag="raised"):
     """It came to an error."""
 
     asked: str
@@ -103,41 +103,43 @@ class Raised(Struct, tag="raised"):
         raise ProtocolError.rebuilt(self.message, self.code, self.data)
 
 
-class Became(Struct, tag="became"):
+class BecameTask(Struct, tag="became"):
     """It became a task, which has the same owner; what became of that is the task's own business."""
 
     asked: str
     task_id: str
 
 
-Entry = Begun | Gave | Raised | Became
-read_entry: Final[Callable[[bytes], Entry]] = codec.decoder(cast("Any", Entry))
-_read_result: Final = codec.decoder(CallToolResult)
+KeyEntry = InProgress | Succeeded | Failed | BecameTask
+decode_entry: Final[Callable[[bytes], KeyEntry]] = codec.decoder(cast("Any", KeyEntry))
+_decode_result: Final = codec.decoder(CallToolResult)
 
 
 # --- calls ----------------------------------------------------------------------------------------
 
 
-class Keyed:
+class KeyedCall:
     """A call that carries a key: whose it is, where that is kept, and what it asks."""
 
-    __slots__ = ("asked", "call", "connection", "idempotent", "owner", "where")
+    __slots__ = ("asked", "call", "connection", "idempotent", "owner", "store_key")
 
-    def __init__(self, connection: "Connection", call: Running, params: CallToolParams, *, idempotent: bool) -> None:
+    def __init__(
+        self, connection: "Connection", call: IncomingRequest, params: CallToolParams, *, idempotent: bool
+    ) -> None:
         key = (params.meta or {}).get(IDEMPOTENCY_KEY)
-        if not isinstance(key, str) or not 1 <= len(key) <= _LONGEST:
-            raise InvalidKey
+        if not isinstance(key, str) or not 1 <= len(key) <= _MAX_KEY_LENGTH:
+            raise InvalidIdempotencyKey
         digest = hashlib.sha256(key.encode()).hexdigest()
         self.connection = connection
         self.call = call
         self.owner = owner_of(call.origin.principal)
-        self.where = key_of("owner", self.owner, "once", digest)
-        self.asked = hashlib.sha256(asked_by(params)).hexdigest()
+        self.store_key = key_of("owner", self.owner, "once", digest)
+        self.asked = hashlib.sha256(canonical_params(params)).hexdigest()
         self.idempotent = idempotent
 
     async def task(self, task_id: str) -> TaskRecord | None:
         """A task of whoever makes the call."""
-        kept = await self.connection.shared.tasks.shelf.find(self.owner, task_id)
+        kept = await self.connection.shared.tasks.repository.find(self.owner, task_id)
         return None if kept is None else kept.record
 
     @property
@@ -148,18 +150,18 @@ class Keyed:
         return connection.close_reason is not None or (connection.channel.info.shared and self.call.cancelled)
 
 
-class Claim:
+class TaskClaim:
     """The right to say which task a call became, under its key: unless somebody else says something first."""
 
     __slots__ = ("_expires", "_version", "keyed")
 
-    def __init__(self, keyed: Keyed, version: int, expires: float) -> None:
-        self.keyed = keyed
+    def __init__(self, keyed_call: KeyedCall, version: int, expires: float) -> None:
+        self.keyed = keyed_call
         self._version = version
         self._expires = expires
 
     def of(self, record: TaskRecord) -> Put:
         """What is kept together with the task, and at least as long."""
         lasts = None if record.expires_at is None else max(self._expires, record.expires_at)
-        entry = Became(self.keyed.asked, record.task_id)
-        return Put(self.keyed.where, codec.to_json(entry), lasts, self._version)
+        entry = BecameTask(self.keyed.asked, record.task_id)
+        return Put(self.keyed.store_key, codec.to_json(entry), lasts, self._version)

@@ -38,22 +38,22 @@ from trunkline.errors import (
 from trunkline.protocol.error_codes import code_of
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.protocol.types import CallToolResult
-from trunkline.rpc.dispatch import failure_of
-from trunkline.rpc.run_handler import Work, perform
+from trunkline.rpc.dispatch import build_failure
+from trunkline.rpc.run_handler import Work, run_work
 from trunkline.server.idempotency.key import (
-    Became,
-    Begun,
-    Claim,
-    Entry,
-    Gave,
-    Keyed,
-    KeyReused,
-    Raised,
-    RunLost,
-    Start,
-    read_entry,
+    BecameTask,
+    Failed,
+    IdempotencyKeyReused,
+    InProgress,
+    KeyedCall,
+    KeyEntry,
+    RunOutcomeUnknown,
+    StartTool,
+    Succeeded,
+    TaskClaim,
+    decode_entry,
 )
-from trunkline.server.input.multi_round import ending
+from trunkline.server.input.multi_round import to_modern_outcome
 from trunkline.stores.store import ABSENT, Delete, Item, Put, Store
 from trunkline.wire import codec
 
@@ -61,27 +61,27 @@ __all__ = ["Ledger"]
 
 
 T = TypeVar("T")
-_DIED: Final = "whoever did it was stopped, or died"
-_GONE: Final = "it became a task, which is not kept any more"
-_AGAIN: Final = 0.1  # seconds until a store that is unavailable is asked again
+_RUN_DIED: Final = "whoever did it was stopped, or died"
+_TASK_GONE: Final = "it became a task, which is not kept any more"
+_RETRY_DELAY: Final = 0.1  # seconds until a store that is unavailable is asked again
 
 
-def _away() -> NotNow:
+def _unavailable() -> NotNow:
     return NotNow("what is kept of idempotency keys cannot be reached now; try again with the same key")
 
 
-async def _answered(asked: Awaitable[T]) -> T:
+async def _await_store(operation: Awaitable[T]) -> T:
     """What the store says. While it is away, nothing is begun."""
     try:
-        return await asked
+        return await operation
     except StoreUnavailable as error:
-        raise _away() from error
+        raise _unavailable() from error
 
 
-def _raised(keyed: Keyed, error: ProtocolError) -> Raised:
+def _failed_entry(keyed_call: KeyedCall, error: ProtocolError) -> Failed:
     """An error as what came of a call."""
-    revision = keyed.connection.session.revision_of(keyed.call)
-    return Raised(keyed.asked, code_of(error, revision), error.message, error.data)
+    revision = keyed_call.connection.session.revision_of(keyed_call.call)
+    return Failed(keyed_call.asked, code_of(error, revision), error.message, error.data)
 
 
 class _Run:
@@ -89,30 +89,30 @@ class _Run:
 
     task: asyncio.Task[Any]
 
-    def __init__(self, keyed: Keyed, start: Start, version: int) -> None:
-        self.keyed = keyed
-        self._start = start
+    def __init__(self, keyed_call: KeyedCall, start: StartTool, version: int) -> None:
+        self.keyed = keyed_call
+        self._start_tool = start
         self.name = secrets.token_hex(8)
         self.begun = False  # the tool itself has
         self.version = version  # of what the store has
         self.turn = asyncio.Lock()  # one write at a time, each for the version of the last
-        self.timer: Timer | None = None
-        self.renewing: asyncio.Task[None] | None = None
+        self.renewal_timer: Timer | None = None
+        self.renewal: asyncio.Task[None] | None = None
         self.known = False  # that it is being done is kept
-        self.unwanted = False
+        self.stop_requested = False
         self.over = False  # the work is: what is left is to keep what came of it
         self.taken: Conflict | None = None  # somebody else does it by now
 
     def start(self) -> Work:
         """Its work."""
-        return self._start(self._begin)
+        return self._start_tool(self._begin)
 
     def _begin(self) -> None:
         self.begun = True
 
     def stop(self) -> None:
         """Ends the work: before it begins, or where it waits. What is being kept is kept."""
-        self.unwanted = True
+        self.stop_requested = True
         if self.known and not self.over:
             self.task.cancel()
 
@@ -120,48 +120,52 @@ class _Run:
 class Ledger:
     """Keeps what was asked under a key, and what came of it."""
 
-    def __init__(self, store: Store, settings: Settings, wall: Clock, clock: Clock) -> None:
+    def __init__(self, store: Store, settings: Settings, wall_clock: Clock, clock: Clock) -> None:
         """`wall` is the time that the store goes by, `clock` that of the calls."""
         self._store = store
         self._ttl = settings.idempotency_ttl
         self._lease = settings.idempotency_lease
-        self._wall = wall
+        self._wall_clock = wall_clock
         self._clock = clock
         self._runs: dict[str, _Run] = {}
         self._beside: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def once(self, keyed: Keyed, start: Start, of_task: Callable[[TaskRecord], Awaitable[Any]]) -> Any:
+    async def once(
+        self, keyed_call: KeyedCall, start: StartTool, of_task: Callable[[TaskRecord], Awaitable[Any]]
+    ) -> Any:
         """What came of a call: now, or when it was made first; what `of_task` gives if it became a task. Raises the
         error that it came to, `KeyReused`, or `RunLost`."""
         while True:
-            found, version = await _answered(self._found(keyed))
+            found, version = await _await_store(self._found(keyed_call))
             if isinstance(found, TaskRecord):
                 return await of_task(found)
             if found is not None:
                 return found.value()
             with contextlib.suppress(Conflict):  # somebody else was faster
-                return await self._follow(self._begin(_Run(keyed, start, version)))
+                return await self._await_run(self._begin(_Run(keyed_call, start, version)))
 
-    async def task(self, keyed: Keyed, make: Callable[[Claim], Awaitable[TaskRecord]]) -> TaskRecord | CallToolResult:
+    async def task(
+        self, keyed_call: KeyedCall, make: Callable[[TaskClaim], Awaitable[TaskRecord]]
+    ) -> TaskRecord | CallToolResult:
         """The task that a call became when it was made first, or else the one that `make` keeps with its claim. If the
         call was none then, what it came to."""
         while True:
-            found, version = await _answered(self._found(keyed))
+            found, version = await _await_store(self._found(keyed_call))
             if isinstance(found, TaskRecord):
                 return found
             if found is not None:
                 return found.value()
             with contextlib.suppress(Conflict):
-                return await _answered(make(self._claim(keyed, version)))
+                return await _await_store(make(self._new_claim(keyed_call, version)))
 
-    async def hand_over(self, keyed: Keyed, make: Callable[[Claim], Awaitable[TaskRecord]]) -> TaskRecord:
+    async def hand_over(self, keyed_call: KeyedCall, make: Callable[[TaskClaim], Awaitable[TaskRecord]]) -> TaskRecord:
         """What is being done goes on as a task, which `make` keeps. Raises `CancelledError` if somebody else does it by
         now."""
-        run = self._runs[keyed.where]
+        run = self._runs[keyed_call.store_key]
         async with run.turn:
             try:
-                return await _answered(make(self._claim(keyed, run.version)))
+                return await _await_store(make(self._new_claim(keyed_call, run.version)))
             except Conflict as taken:
                 run.taken = taken
                 raise asyncio.CancelledError from None
@@ -169,43 +173,43 @@ class Ledger:
                 run.begun = False  # all that it has done by now it would do again as a task
                 raise
 
-    def _claim(self, keyed: Keyed, version: int) -> Claim:
-        return Claim(keyed, version, self._wall.now() + self._ttl)
+    def _new_claim(self, keyed_call: KeyedCall, version: int) -> TaskClaim:
+        return TaskClaim(keyed_call, version, self._wall_clock.now() + self._ttl)
 
-    async def _found(self, keyed: Keyed) -> tuple[Gave | Raised | TaskRecord | None, int]:
+    async def _found(self, keyed_call: KeyedCall) -> tuple[Succeeded | Failed | TaskRecord | None, int]:
         """What a call came to, or the task that it became; None if it may be begun, for that version. Waits while it is
         being done. Raises `KeyReused`, or `RunLost`."""
         while True:
-            item = await self._store.get(keyed.where)
-            entry = None if item is None else read_entry(item.value)
-            if entry is not None and entry.asked != keyed.asked:
-                raise KeyReused
+            item = await self._store.get(keyed_call.store_key)
+            entry = None if item is None else decode_entry(item.value)
+            if entry is not None and entry.asked != keyed_call.asked:
+                raise IdempotencyKeyReused
             version = ABSENT if item is None else item.version
-            if isinstance(entry, Gave | Raised):
+            if isinstance(entry, Succeeded | Failed):
                 return entry, version
-            if isinstance(entry, Became) and (task := await keyed.task(entry.task_id)) is not None:
+            if isinstance(entry, BecameTask) and (task := await keyed_call.task(entry.task_id)) is not None:
                 return task, version
-            if (run := self._runs.get(keyed.where)) is not None:
+            if (run := self._runs.get(keyed_call.store_key)) is not None:
                 await asyncio.wait([run.task])
-            elif item is not None and isinstance(entry, Begun) and entry.until > self._wall.now():
-                await self._change_of(item, entry.until)
-            elif isinstance(entry, Begun) and not keyed.idempotent:
+            elif item is not None and isinstance(entry, InProgress) and entry.until > self._wall_clock.now():
+                await self._wait_for_change(item, entry.until)
+            elif isinstance(entry, InProgress) and not keyed_call.idempotent:
                 with contextlib.suppress(Conflict):  # it has come to something at the last moment
-                    await self._give_up(keyed, version)
-            elif entry is not None and not keyed.idempotent:
-                raise RunLost(_GONE)
+                    await self._record_unknown_outcome(keyed_call, version)
+            elif entry is not None and not keyed_call.idempotent:
+                raise RunOutcomeUnknown(_TASK_GONE)
             else:
                 return None, version
 
-    async def _give_up(self, keyed: Keyed, version: int) -> None:
+    async def _record_unknown_outcome(self, keyed_call: KeyedCall, version: int) -> None:
         """Write down that the outcome of a run is unknown, unless the run changes what is kept before. Then raise
         `RunLost`."""
-        unknown = RunLost(_DIED)
-        entry = codec.to_json(_raised(keyed, unknown))
-        await self._store.commit([Put(keyed.where, entry, self._wall.now() + self._ttl, version)])
+        unknown = RunOutcomeUnknown(_RUN_DIED)
+        entry = codec.to_json(_failed_entry(keyed_call, unknown))
+        await self._store.commit([Put(keyed_call.store_key, entry, self._wall_clock.now() + self._ttl, version)])
         raise unknown
 
-    async def _change_of(self, item: Item, until: float) -> None:
+    async def _wait_for_change(self, item: Item, until: float) -> None:
         """Waits until somebody changes what is kept, or is taken for dead."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -213,7 +217,7 @@ class Ledger:
             if not changed.done():
                 changed.set_result(None)
 
-        watch, timer = self._store.watch(item.key, wake), self._wall.call_at(until, wake)
+        watch, timer = self._store.watch(item.key, wake), self._wall_clock.call_at(until, wake)
         try:
             found = await self._store.get(item.key)
             if found is not None and found.version == item.version:
@@ -222,7 +226,7 @@ class Ledger:
             timer.cancel()
             watch.close()
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Waits until nothing is being done."""
         while self._runs:
             await asyncio.wait([run.task for run in self._runs.values()])
@@ -232,24 +236,24 @@ class Ledger:
         self._closed = True
         for run in list(self._runs.values()):
             run.stop()
-        await self.drained()
+        await self.drain()
         if self._beside:
             await asyncio.wait(self._beside)
 
     # --- a run -----------------------------------------------------------------------------------
 
     def _begin(self, run: _Run) -> _Run:
-        self._runs[run.keyed.where] = run
+        self._runs[run.keyed.store_key] = run
         run.task = asyncio.create_task(self._run(run))
         run.task.add_done_callback(lambda _: self._forget(run))
         return run
 
     def _forget(self, run: _Run) -> None:
-        del self._runs[run.keyed.where]
+        del self._runs[run.keyed.store_key]
         if not run.task.cancelled():
             run.task.exception()  # whoever still waits for it has been told
 
-    async def _follow(self, run: _Run) -> CallToolResult:
+    async def _await_run(self, run: _Run) -> CallToolResult:
         """What a run comes to. If whoever waits for it has lost the line, it goes on until its time is up."""
         task = run.task
         try:
@@ -268,15 +272,15 @@ class Ledger:
         try:
             await self._write(run, self._begun(run))
         except StoreUnavailable as error:
-            self._unbegin_later(run)
-            raise _away() from error
+            self._discard_start_later(run)
+            raise _unavailable() from error
         run.known = True
-        self._renew_later(run)
+        self._schedule_renewal(run)
         try:
-            if run.unwanted:
+            if run.stop_requested:
                 raise asyncio.CancelledError
-            result: CallToolResult = await perform(run.start(), keyed.connection.threads)
-            kept = Gave(keyed.asked, codec.to_raw(result))
+            result: CallToolResult = await run_work(run.start(), keyed.connection.threads)
+            kept = Succeeded(keyed.asked, codec.to_raw(result))
         except asyncio.CancelledError:
             run.over = True
             await self._stopped(run)
@@ -285,43 +289,43 @@ class Ledger:
             raise
         except BaseException as error:  # noqa: BLE001 - kept, as what came of it
             run.over = True
-            return await self._failed(run, error)
+            return await self._handle_error(run, error)
         finally:
-            if run.timer is not None:
-                run.timer.cancel()
+            if run.renewal_timer is not None:
+                run.renewal_timer.cancel()
         run.over = True
-        await self._keep(run, kept)
+        await self._store_outcome(run, kept)
         return result
 
     async def _stopped(self, run: _Run) -> None:
         """It was stopped: to ask a question first, which is no end; or else nobody knows how far it came."""
         call = run.keyed.call
-        asks = call.round is not None and call.round.has_asked
-        await self._leave(run, None if asks or not run.begun else self._begun(run, lasts=False))
+        asks = call.input_round is not None and call.input_round.has_asked
+        await self._release(run, None if asks or not run.begun else self._begun(run, lasts=False))
 
-    async def _failed(self, run: _Run, error: BaseException) -> CallToolResult:
+    async def _handle_error(self, run: _Run, error: BaseException) -> CallToolResult:
         """It raised something: before it began, to send the user elsewhere first, or else as what came of it."""
         call, connection = run.keyed.call, run.keyed.connection
         if not run.begun or isinstance(error, UrlElicitationRequired):
-            await self._leave(run, None)
+            await self._release(run, None)
             raise error
-        raised = error if call.envelope is None else ending(call, error)
+        raised = error if call.envelope is None else to_modern_outcome(call, error)
         revision = connection.session.revision_of(call)
-        failure = failure_of(cast("BaseException", raised), call, revision, expose=connection.exposes_errors)
+        failure = build_failure(cast("BaseException", raised), call, revision, expose=connection.exposes_errors)
         if failure.reference is not None:
             connection.report_failure(call, failure.reference, error)
         if isinstance(failure.answer, CallToolResult):
-            await self._keep(run, Gave(run.keyed.asked, codec.to_raw(failure.answer)))
+            await self._store_outcome(run, Succeeded(run.keyed.asked, codec.to_raw(failure.answer)))
             return failure.answer
-        await self._keep(run, _raised(run.keyed, failure.answer))
+        await self._store_outcome(run, _failed_entry(run.keyed, failure.answer))
         raise failure.answer
 
     # --- what is kept ------------------------------------------------------------------------------
 
-    def _begun(self, run: _Run, *, lasts: bool = True) -> Begun:
-        return Begun(run.keyed.asked, run.name, self._wall.now() + self._lease if lasts else 0.0)
+    def _begun(self, run: _Run, *, lasts: bool = True) -> InProgress:
+        return InProgress(run.keyed.asked, run.name, self._wall_clock.now() + self._lease if lasts else 0.0)
 
-    async def _write(self, run: _Run, entry: Entry | None, *, unless_over: bool = False) -> None:
+    async def _write(self, run: _Run, entry: KeyEntry | None, *, unless_over: bool = False) -> None:
         """Changes what is kept, for nobody else has; None: keeps nothing. Raises `Conflict` if somebody has."""
         async with run.turn:
             if unless_over and run.over:
@@ -329,65 +333,67 @@ class Ledger:
             try:
                 await self._commit(run, entry)
             except Conflict:
-                if not await self._caught_up(run):
+                if not await self._adopt_own_write(run):
                     raise
                 await self._commit(run, entry)
 
-    async def _commit(self, run: _Run, entry: Entry | None) -> None:
-        where, expires = run.keyed.where, self._wall.now() + self._ttl
+    async def _commit(self, run: _Run, entry: KeyEntry | None) -> None:
+        where, expires = run.keyed.store_key, self._wall_clock.now() + self._ttl
         value = None if entry is None else codec.to_json(entry)
         write = Delete(where, run.version) if value is None else Put(where, value, expires, run.version)
         run.version = await self._store.commit([write])
 
-    async def _caught_up(self, run: _Run) -> bool:
+    async def _adopt_own_write(self, run: _Run) -> bool:
         """Whether what is there was written by the run itself: it was told that the store is away, and it was kept."""
-        item = await self._store.get(run.keyed.where)
-        entry = None if item is None else read_entry(item.value)
-        if item is None or not isinstance(entry, Begun) or entry.by != run.name:
+        item = await self._store.get(run.keyed.store_key)
+        entry = None if item is None else decode_entry(item.value)
+        if item is None or not isinstance(entry, InProgress) or entry.by != run.name:
             return False
         run.version = item.version
         return True
 
-    async def _keep(self, run: _Run, ended: Gave | Raised) -> None:
+    async def _store_outcome(self, run: _Run, ended: Succeeded | Failed) -> None:
         """Keep what came of a run, or, if the store refuses that, that it is unknown. Raise `Conflict` if another
         process took this one for dead: what that has written is the answer."""
         try:
-            await self._insist(run, ended)
+            await self._write_until_stored(run, ended)
         except MisuseError as error:  # it is larger than what a store keeps
-            unknown = RunLost("what came of it could not be kept")
-            await self._insist(run, _raised(run.keyed, unknown))
+            unknown = RunOutcomeUnknown("what came of it could not be kept")
+            await self._write_until_stored(run, _failed_entry(run.keyed, unknown))
             raise unknown from error
 
-    async def _insist(self, run: _Run, entry: Entry | None) -> None:
+    async def _write_until_stored(self, run: _Run, entry: KeyEntry | None) -> None:
         """Write as often as it takes until the store has answered."""
         while True:
             try:
                 return await self._write(run, entry)
             except StoreUnavailable as error:
                 if self._closed:
-                    raise _away() from error
-                await asyncio.sleep(_AGAIN)
+                    raise _unavailable() from error
+                await asyncio.sleep(_RETRY_DELAY)
 
-    def _unbegin_later(self, run: _Run) -> None:
+    def _discard_start_later(self, run: _Run) -> None:
         """Remove what the store may have kept of a run that is not begun, when it answers again."""
 
         async def unbegin() -> None:
             with contextlib.suppress(StoreError, NotNow):  # another process has begun it since; or this one ends
-                await self._insist(run, None)
+                await self._write_until_stored(run, None)
 
         task = asyncio.create_task(unbegin())
         self._beside.add(task)
         task.add_done_callback(self._beside.discard)
 
-    async def _leave(self, run: _Run, record: Begun | None) -> None:
+    async def _release(self, run: _Run, record: InProgress | None) -> None:
         """Lets others have it, now if that can be written, or else when the time is up."""
         with contextlib.suppress(StoreError):
             await self._write(run, record)
 
-    def _renew_later(self, run: _Run) -> None:
-        run.timer = self._wall.call_at(self._wall.now() + self._lease / 3, lambda: self._renew(run))
+    def _schedule_renewal(self, run: _Run) -> None:
+        run.renewal_timer = self._wall_clock.call_at(
+            self._wall_clock.now() + self._lease / 3, lambda: self._start_renewal(run)
+        )
 
-    def _renew(self, run: _Run) -> None:
+    def _start_renewal(self, run: _Run) -> None:
         async def renew() -> None:
             try:
                 await self._write(run, self._begun(run), unless_over=True)
@@ -395,9 +401,9 @@ class Ledger:
                 run.taken = taken
                 run.stop()
             except StoreError:
-                self._renew_later(run)  # it may answer again in time
+                self._schedule_renewal(run)  # it may answer again in time
             else:
-                self._renew_later(run)
+                self._schedule_renewal(run)
 
         if not run.over:
-            run.renewing = asyncio.create_task(renew())
+            run.renewal = asyncio.create_task(renew())

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from trunkline.errors import CapabilityNotSupported, ConnectionClosed, MethodNotFound, PeerError, RequestTimeout
 from trunkline.protocol import lenient
-from trunkline.protocol.inflight import Running
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.methods import Side
 from trunkline.protocol.types import (
     CancelTaskParams,
@@ -27,20 +27,20 @@ from trunkline.wire import codec
 if TYPE_CHECKING:
     from trunkline.server.connection import Connection
 
-__all__ = ["Asker", "ClientLacks", "LiveAsker", "OnProgress", "UnfitAnswer"]
+__all__ = ["Asker", "ClientLacksCapability", "InvalidInputResponse", "OnProgress", "RequestAsker"]
 
-_AS_TASK: Final[Mapping[str, str]] = {
+_TASK_CAPABILITIES: Final[Mapping[str, str]] = {
     "sampling/createMessage": "tasks.requests.sampling.createMessage",
     "elicitation/create": "tasks.requests.elicitation.create",
 }
 """What a client declares that makes tasks of such requests."""
-_read_created: Final = codec.decoder(CreateTaskResult)
+_decode_created: Final = codec.decoder(CreateTaskResult)
 
 OnProgress = Callable[[ProgressParams], None]
 """Told what the client reports of a request that it works on."""
 
 
-class ClientLacks(PeerError):
+class ClientLacksCapability(PeerError):
     """The client has not declared what an ask needs. Nothing was sent."""
 
     def __init__(self, capability: str) -> None:
@@ -52,7 +52,7 @@ class ClientLacks(PeerError):
         self.capability = capability
 
 
-class UnfitAnswer(PeerError):
+class InvalidInputResponse(PeerError):
     """The client has answered an ask with something that is no answer to it."""
 
 
@@ -72,10 +72,10 @@ class Asker(Protocol):
     ) -> Any: ...
 
 
-class LiveAsker:
+class RequestAsker:
     """Asks by sending a request."""
 
-    def __init__(self, connection: "Connection", call: Running) -> None:
+    def __init__(self, connection: "Connection", call: IncomingRequest) -> None:
         self._connection = connection
         self._call = call
 
@@ -95,7 +95,7 @@ class LiveAsker:
         if self._connection.close_reason is not None:  # and its handler goes on all the same
             raise ConnectionClosed("the client has gone", reached=False)
         await self._connection.drain_of(self._call)()
-        asks_for_task = task and self._connection.session.has(Side.CLIENT, _AS_TASK.get(name, ""))
+        asks_for_task = task and self._connection.session.has(Side.CLIENT, _TASK_CAPABILITIES.get(name, ""))
         if asks_for_task:
             params = replace(params, task=TaskMetadata())
         try:
@@ -103,32 +103,32 @@ class LiveAsker:
                 name, params, about=self._call, needs=needs, timeout=timeout, on_progress=on_progress
             )
         except CapabilityNotSupported as error:
-            raise ClientLacks(error.data["capability"]) from None
+            raise ClientLacksCapability(error.data["capability"]) from None
         except MethodNotFound:
-            raise ClientLacks(name.partition("/")[0]) from None  # not part of the revision that is spoken
+            raise ClientLacksCapability(name.partition("/")[0]) from None  # not part of the revision that is spoken
         if asks_for_task:
-            raw = await self._fetched(raw, timeout)
+            raw = await self._fetch_task_result(raw, timeout)
         result = self._connection.session.result_type(name)
         try:
             return lenient.read(result, raw)
         except msgspec.ValidationError as error:
-            raise UnfitAnswer(-32603, f"the client's answer to {name} is malformed: {error}") from None
+            raise InvalidInputResponse(-32603, f"the client's answer to {name} is malformed: {error}") from None
 
-    async def _fetched(self, raw: Any, timeout: float | None) -> Any:
+    async def _fetch_task_result(self, raw: Any, timeout: float | None) -> Any:
         """The result of a request that the client has made a task of. Who stops waiting for it cancels it."""
         try:
-            task_id = _read_created(raw).task.task_id
+            task_id = _decode_created(raw).task.task_id
         except msgspec.ValidationError:
             return raw  # it was answered right away, which is a mistake that does no harm
         request = self._connection.request
         try:
             return await request("tasks/result", GetTaskPayloadParams(task_id), about=self._call, timeout=timeout)
         except (asyncio.CancelledError, RequestTimeout):
-            self._connection.ask("tasks/cancel", CancelTaskParams(task_id)).waiter.add_done_callback(_heard)
+            self._connection.ask("tasks/cancel", CancelTaskParams(task_id)).waiter.add_done_callback(_ignore_outcome)
             raise
 
 
-def _heard(done: "asyncio.Future[Any]") -> None:
+def _ignore_outcome(done: "asyncio.Future[Any]") -> None:
     """Nobody waits for an answer to this."""
     if not done.cancelled():
         done.exception()

@@ -17,7 +17,7 @@ from trunkline.errors import MisuseError
 
 __all__ = ["Choice", "EnumNames", "Titles", "choice_of"]
 
-_MANY: Final = frozenset({list, set, frozenset, tuple, Sequence, Collection, AbstractSet})
+_COLLECTION_TYPES: Final = frozenset({list, set, frozenset, tuple, Sequence, Collection, AbstractSet})
 
 
 class Titles:
@@ -70,9 +70,9 @@ class Choice(Struct, frozen=True):
 
 def choice_of(annotation: Any, field: str) -> Choice | None:
     """The choice that an annotation describes; None where it is not one."""
-    kind, titles = _unwrapped(annotation)
+    kind, titles = _unwrap_annotation(annotation)
     origin: Any = get_origin(kind)
-    if origin in _MANY:
+    if origin in _COLLECTION_TYPES:
         inner = [argument for argument in get_args(kind) if argument is not Ellipsis]
         found = choice_of(inner[0], field) if len(inner) == 1 else None
         return None if found is None or found.many else Choice(found.values, True, titles or found.titles)
@@ -91,7 +91,7 @@ def choice_of(annotation: Any, field: str) -> Choice | None:
     return Choice([str(value) for value in values], False, titles)
 
 
-def _unwrapped(annotation: Any) -> tuple[Any, Titles | None]:
+def _unwrap_annotation(annotation: Any) -> tuple[Any, Titles | None]:
     """The type that an annotation is about, without `Annotated` and the None that an optional one allows."""
     titles: Titles | None = None
     while True:

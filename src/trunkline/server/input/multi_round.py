@@ -22,9 +22,9 @@ from trunkline.errors import (
     UrlElicitationRequired,
 )
 from trunkline.protocol import lenient
-from trunkline.protocol.capabilities import declared
-from trunkline.protocol.inflight import Running
-from trunkline.protocol.methods import find
+from trunkline.protocol.capabilities import is_declared
+from trunkline.protocol.inflight import IncomingRequest
+from trunkline.protocol.methods import find_method
 from trunkline.protocol.projection import project
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import (
@@ -35,24 +35,35 @@ from trunkline.protocol.types import (
     InputRequiredResult,
     ReadResourceParams,
 )
-from trunkline.server.input.ask import ClientLacks, UnfitAnswer
+from trunkline.server.input.ask import ClientLacksCapability, InvalidInputResponse
 from trunkline.transports.channel import ChannelInfo
 from trunkline.wire import codec
 
 if TYPE_CHECKING:
     from trunkline.server.connection import Connection
-    from trunkline.server.input.state_keys import SealKeys
-    from trunkline.server.input.state_token import Seal
+    from trunkline.server.input.state_keys import StateKeyRing
+    from trunkline.server.input.state_token import StateSealer
 
-__all__ = ["ASKABLE", "Once", "Round", "RoundAsker", "Seals", "asked_by", "begin", "blamed", "ending", "named"]
+__all__ = [
+    "INPUT_CAPABILITIES",
+    "EffectLog",
+    "MultiRoundAsker",
+    "Round",
+    "StateSealers",
+    "begin_round",
+    "canonical_params",
+    "principal_name",
+    "to_modern_error",
+    "to_modern_outcome",
+]
 
-Askable = CallToolParams | GetPromptParams | ReadResourceParams
+MultiRoundParams = CallToolParams | GetPromptParams | ReadResourceParams
 """Parameters of requests that may be answered with questions."""
 
 _ELICIT: Final = "elicitation/create"
-_URLS: Final = "elicitation.url"
-ASKABLE: Final = ("elicitation", "sampling", "roots")  # what a client declares that can be asked something
-_SETTLING: Final = 3  # turns of the loop, in which a handler may ask something else as well
+_URL_ELICITATION: Final = "elicitation.url"
+INPUT_CAPABILITIES: Final = ("elicitation", "sampling", "roots")  # what a client declares that can be asked something
+_SETTLE_TURNS: Final = 3  # turns of the loop, in which a handler may ask something else as well
 
 
 class _State(Struct):
@@ -62,80 +73,92 @@ class _State(Struct):
     effects: dict[str, Raw] = {}
 
 
-_read_state: Final = codec.decoder(_State)
-_read_choice: Final = codec.decoder(ElicitResult)
+_decode_state: Final = codec.decoder(_State)
+_decode_elicit_result: Final = codec.decoder(ElicitResult)
 
 
 class Round:
     """One run of a handler, and what it has been told."""
 
-    __slots__ = ("_asked", "_asking", "_call", "_connection", "_counts", "_known", "_params", "_pending", "_settling")
+    __slots__ = (
+        "_call",
+        "_connection",
+        "_counts",
+        "_params",
+        "_pending",
+        "_state",
+        "_turns_left",
+        "_used_keys",
+        "_waiters",
+    )
 
-    def __init__(self, connection: "Connection", call: Running, known: _State, params: Askable) -> None:
+    def __init__(
+        self, connection: "Connection", call: IncomingRequest, state: _State, params: MultiRoundParams
+    ) -> None:
         self._connection = connection
         self._call = call
-        self._known = known
+        self._state = state
         self._params = params
         self._counts: dict[str, int] = {}
-        self._asked: set[str] = set()  # names of questions, in this run
+        self._used_keys: set[str] = set()  # names of questions, in this run
         self._pending: dict[str, InputRequest] = {}  # those without an answer
-        self._asking: list[asyncio.Future[Raw]] = []  # who waits for one
-        self._settling = 0
+        self._waiters: list[asyncio.Future[Raw]] = []  # who waits for one
+        self._turns_left = 0
 
     # --- questions -----------------------------------------------------------------------------
 
-    def key(self, given: str | None, method: str) -> str:
+    def key(self, key: str | None, method: str) -> str:
         """The name of a question: what the handler calls it, or else which one of its kind it is. Raises `MisuseError`
         for one that was asked before: its answer is known, and would be the same for ever."""
-        if given is None:
+        if key is None:
             number = self._counts[method] = self._counts.get(method, 0) + 1
-            given = f"{method}-{number}"
-        if given in self._asked:
-            raise MisuseError(f"two questions of one call are both named {given!r}")
-        self._asked.add(given)
-        return given
+            key = f"{method}-{number}"
+        if key in self._used_keys:
+            raise MisuseError(f"two questions of one call are both named {key!r}")
+        self._used_keys.add(key)
+        return key
 
     def answer(self, key: str) -> Raw | None:
         """What was answered to a question, if anything."""
-        return self._known.answers.get(key)
+        return self._state.answers.get(key)
 
     async def ask(self, key: str, request: InputRequest) -> Raw:
         """Asks, and never comes back: the answer finds another run of the handler, and this one is cancelled."""
         self._pending[key] = request
         waiting: asyncio.Future[Raw] = self._connection.loop.create_future()
-        self._asking.append(waiting)
-        if not self._settling:
-            self._settling = _SETTLING
-            self._settle()
+        self._waiters.append(waiting)
+        if not self._turns_left:
+            self._turns_left = _SETTLE_TURNS
+            self._answer_when_settled()
         return await waiting
 
-    def _settle(self) -> None:
-        if self._settling:
-            self._settling -= 1
-            self._connection.loop.call_soon(self._settle)
+    def _answer_when_settled(self) -> None:
+        if self._turns_left:
+            self._turns_left -= 1
+            self._connection.loop.call_soon(self._answer_when_settled)
             return
         try:
             self._connection.answer(self._call, self.result(self._pending), "input_required")
         except Exception as error:  # noqa: BLE001 - too large a state, for one
             self._connection.abandon(self._call, error)
-        for waiting in self._asking:  # a plain handler waits on its thread, where nothing else would end it
+        for waiting in self._waiters:  # a plain handler waits on its thread, where nothing else would end it
             waiting.cancel()
 
     def result(self, questions: dict[str, InputRequest]) -> InputRequiredResult:
         """Questions, as the answer to the request."""
         expires = time.time() + self._connection.settings.state_lifetime
-        sealed = self.seal.seal(codec.to_json(self._known), self.bound(), expires)
+        sealed = self.seal.seal(codec.to_json(self._state), self.bound(), expires)
         return InputRequiredResult(input_requests=questions, request_state=sealed)
 
-    def sent_away(self, required: UrlElicitationRequired) -> InputRequiredResult | ProtocolError:
+    def require_urls(self, required: UrlElicitationRequired) -> InputRequiredResult | ProtocolError:
         """What answers a handler that cannot go on until the user has been to some places: the way there. It is an
         error if the client cannot show it, or if the user does not want to go."""
         envelope = self._call.envelope
-        if envelope is not None and not declared(envelope.capabilities, _URLS):
-            return MissingCapability(_URLS)
+        if envelope is not None and not is_declared(envelope.capabilities, _URL_ELICITATION):
+            return MissingCapability(_URL_ELICITATION)
         places = {f"url {step['url']}": step for step in required.data["elicitations"]}
         try:
-            choices = [_read_choice(answer) for key in places if (answer := self.answer(key)) is not None]
+            choices = [_decode_elicit_result(answer) for key in places if (answer := self.answer(key)) is not None]
         except codec.DecodeError as error:
             return InvalidParams(f"inputResponses: no answer to {_ELICIT}: {error}")
         if any(choice.action != "accept" for choice in choices):
@@ -155,76 +178,78 @@ class Round:
     @property
     def known(self) -> tuple[Mapping[str, Raw], Mapping[str, Raw]]:
         """What was answered in earlier rounds, and what was done that must not be done twice."""
-        return self._known.answers, self._known.effects
+        return self._state.answers, self._state.effects
 
     @property
-    def seal(self) -> "Seal":
+    def seal(self) -> "StateSealer":
         """What makes states, on this line."""
-        return self._connection.shared.seals.of(self._connection.channel.info)
+        return self._connection.shared.state_tokens.of(self._connection.channel.info)
 
     def bound(self) -> bytes:
         """What a state belongs to: this request of this caller, and no other."""
-        from trunkline.server.input.state_token import binding
+        from trunkline.server.input.state_token import request_binding
 
-        return binding(named(self._call.origin.principal), self._call.method.name, asked_by(self._params))
+        return request_binding(
+            principal_name(self._call.origin.principal), self._call.method.name, canonical_params(self._params)
+        )
 
 
-class Once:
+class EffectLog:
     """What a call does that must not be done twice, by the names that its handler gives."""
 
-    __slots__ = ("_done", "_keep", "_turns")
+    __slots__ = ("_results", "_save", "_turns")
 
-    def __init__(self, done: dict[str, Raw], keep: Callable[[str, Raw], Awaitable[None]] | None = None) -> None:
+    def __init__(self, results: dict[str, Raw], save: Callable[[str, Raw], Awaitable[None]] | None = None) -> None:
         """`keep` is told of each thing that is done, before anybody may rely on it."""
-        self._done = done
-        self._keep = keep
+        self._results = results
+        self._save = save
         self._turns: dict[str, asyncio.Lock] = {}
 
     async def value(self, key: str, function: Callable[[], Any]) -> Any:
         """What a function gave, now or earlier; each time the same, as JSON has it."""
         async with self._turns.setdefault(key, asyncio.Lock()):
-            if key not in self._done:
+            if key not in self._results:
                 value: Any = function()
                 done = codec.to_raw(await value if isawaitable(value) else value)
-                if self._keep is not None:
-                    await self._keep(key, done)
-                self._done[key] = done
-        return codec.decoder(object)(self._done[key])
+                if self._save is not None:
+                    await self._save(key, done)
+                self._results[key] = done
+        return codec.decoder(object)(self._results[key])
 
 
-def begin(connection: "Connection", call: Running, params: Askable) -> None:
+def begin_round(connection: "Connection", call: IncomingRequest, params: MultiRoundParams) -> None:
     """Readies a request that carries an envelope for being answered with questions. Raises `InvalidParams` for a state
     that is none of ours, or of another request."""
     known = _State({}, {})
-    current = call.round = Round(connection, call, known, params)
+    current = call.input_round = Round(connection, call, known, params)
     if params.request_state is not None:
-        earlier = _read_state(current.seal.open(params.request_state, current.bound(), time.time()))
+        earlier = _decode_state(current.seal.open(params.request_state, current.bound(), time.time()))
         known.answers, known.effects = earlier.answers, earlier.effects
     if params.input_responses:
         known.answers.update(params.input_responses)
-    call.once = Once(known.effects)
+    call.once = EffectLog(known.effects)
 
 
-def ending(call: Running, error: BaseException) -> InputRequiredResult | BaseException:
+def to_modern_outcome(call: IncomingRequest, error: BaseException) -> InputRequiredResult | BaseException:
     """What a client of the modern era is told where a handler ends like that: what it lacks or got wrong is an error of
     the request, and where its user has to go is a question."""
-    if isinstance(error, UrlElicitationRequired) and call.round is not None:
-        return call.round.sent_away(error)
-    return blamed(error)
+    if isinstance(error, UrlElicitationRequired) and call.input_round is not None:
+        return call.input_round.require_urls(error)
+    return to_modern_error(error)
 
 
-def blamed(error: BaseException) -> BaseException:
+def to_modern_error(error: BaseException) -> BaseException:
     """What a client of the modern era is told of an error: what it lacks or got wrong is one of its request."""
-    if isinstance(error, ClientLacks) and error.capability.partition(".")[0] in ASKABLE:
+    if isinstance(error, ClientLacksCapability) and error.capability.partition(".")[0] in INPUT_CAPABILITIES:
         return MissingCapability(error.capability)
-    return InvalidParams(error.message) if isinstance(error, UnfitAnswer) else error
+    return InvalidParams(error.message) if isinstance(error, InvalidInputResponse) else error
 
 
-def asked_by(params: Askable) -> bytes:
+def canonical_params(params: MultiRoundParams) -> bytes:
     """What a request asks: its parameters without what changes from round to round."""
     match params:
         case CallToolParams(name=name, arguments=arguments):
-            asked: Any = [name, _comparable(codec.as_written(arguments))]
+            asked: Any = [name, _comparable_arguments(codec.original_json(arguments))]
         case GetPromptParams(name=name, arguments=arguments):
             asked = [name, arguments]
         case ReadResourceParams(uri=uri):
@@ -232,7 +257,7 @@ def asked_by(params: Askable) -> bytes:
     return codec.to_canonical(asked)
 
 
-def _comparable(arguments: Raw) -> Any:
+def _comparable_arguments(arguments: Raw) -> Any:
     """Arguments as values; as they were written if one is a number that only a `Decimal` can hold."""
     try:
         return codec.decoder(object)(arguments)
@@ -240,21 +265,21 @@ def _comparable(arguments: Raw) -> Any:
         return bytes(arguments).decode()
 
 
-def named(principal: Any) -> str:
+def principal_name(principal: Any) -> str:
     """A principal in letters, each of them in others; nobody in particular in none."""
     return "" if principal is None else f"{type(principal).__qualname__} {principal!r}"
 
 
-class Seals:
+class StateSealers:
     """What makes states: within a process that keeps the line a name for what is kept here, elsewhere all of it."""
 
-    def __init__(self, settings: Settings, kept: "SealKeys | None" = None) -> None:
+    def __init__(self, settings: Settings, stored_keys: "StateKeyRing | None" = None) -> None:
         """`kept` are keys that outlive the process, where none are set."""
         self._settings = settings
-        self._kept = kept
-        self._made: dict[bool, Seal] = {}
-        if kept is not None:
-            kept.changed = lambda: self._made.pop(True, None)
+        self._kept = stored_keys
+        self._sealers: dict[bool, StateSealer] = {}
+        if stored_keys is not None:
+            stored_keys.changed = lambda: self._sealers.pop(True, None)
 
     async def load(self) -> None:
         """Gets the keys that are kept; before anything is sealed."""
@@ -266,21 +291,21 @@ class Seals:
         if self._kept is not None:
             await self._kept.close()
 
-    def of(self, info: ChannelInfo) -> "Seal":
+    def of(self, info: ChannelInfo) -> "StateSealer":
         """For a line of that kind."""
-        if info.shared not in self._made:
-            from trunkline.server.input.state_token import Handles, Sealed
+        if info.shared not in self._sealers:
+            from trunkline.server.input.state_token import EncryptingSealer, InMemorySealer
 
             given = [key.encode() for key in self._settings.state_keys]
             keys = given if self._kept is None else self._kept.secrets()
-            self._made[info.shared] = Sealed(keys) if info.shared else Handles()
-        return self._made[info.shared]
+            self._sealers[info.shared] = EncryptingSealer(keys) if info.shared else InMemorySealer()
+        return self._sealers[info.shared]
 
 
-class RoundAsker:
+class MultiRoundAsker:
     """Asks by answering."""
 
-    def __init__(self, connection: "Connection", call: Running) -> None:
+    def __init__(self, connection: "Connection", call: IncomingRequest) -> None:
         self._connection = connection
         self._call = call
 
@@ -296,15 +321,15 @@ class RoundAsker:
         task: bool = False,  # noqa: ARG002 - the client keeps the question anyhow
     ) -> Any:
         """The answer, if it is known by now. Raises `ClientLacks` for what the client has not declared."""
-        row = find(name)
-        if row is None or row.result is None or row.needs not in ASKABLE:
-            raise ClientLacks(name)
-        if self._call.round is None or self._call.envelope is None:
+        row = find_method(name)
+        if row is None or row.result is None or row.needs not in INPUT_CAPABILITIES:
+            raise ClientLacksCapability(name)
+        if self._call.input_round is None or self._call.envelope is None:
             raise MisuseError(f"{name} cannot be asked here: {self._call.method.name} is answered without questions")
         for path in (row.needs, needs):
-            if path is not None and not declared(self._call.envelope.capabilities, path):
-                raise ClientLacks(path)
-        current: Round = self._call.round
+            if path is not None and not is_declared(self._call.envelope.capabilities, path):
+                raise ClientLacksCapability(path)
+        current: Round = self._call.input_round
         own = current.key(key, name)
         answer = current.answer(own)
         if answer is None:
@@ -312,4 +337,4 @@ class RoundAsker:
         try:
             return lenient.read(row.result, answer)
         except codec.DecodeError as error:
-            raise UnfitAnswer(-32602, f"inputResponses.{own} is no answer to {name}: {error}") from None
+            raise InvalidInputResponse(-32602, f"inputResponses.{own} is no answer to {name}: {error}") from None

@@ -7,15 +7,15 @@ from trunkline.protocol.types import SamplingMessage, Tool, ToolResultContent, T
 from trunkline.registry.registry import Registry
 from trunkline.registry.tools import ToolEntry
 
-__all__ = ["check_messages", "offered_tools"]
+__all__ = ["check_messages", "resolve_tools"]
 
 
-def offered_tools(tools: Sequence[Tool | str], registered: Registry[ToolEntry]) -> list[Tool]:
+def resolve_tools(tools: Sequence[Tool | str], registered: Registry[ToolEntry]) -> list[Tool]:
     """Tools as they are told to a model: as given, or by the name under which the server has them."""
-    return [_registered(tool, registered) if isinstance(tool, str) else tool for tool in tools]
+    return [_tool_definition(tool, registered) if isinstance(tool, str) else tool for tool in tools]
 
 
-def _registered(name: str, registered: Registry[ToolEntry]) -> Tool:
+def _tool_definition(name: str, registered: Registry[ToolEntry]) -> Tool:
     entry = registered.get(name)
     if entry is None:
         raise MisuseError(f"there is no tool named {name!r} to sample with; register it, or give a Tool")
@@ -45,12 +45,12 @@ def check_messages(messages: Sequence[SamplingMessage]) -> None:
         raise MisuseError(f"the tool use {min(open_uses)!r} is not answered; put a message with its result at the end")
 
 
-def _check_results(message: SamplingMessage, number: int, strange: set[str]) -> None:
+def _check_results(message: SamplingMessage, number: int, unexpected: set[str]) -> None:
     if message.role != "user":
         raise MisuseError(f"message {number} is the assistant's and has tool results, which only the user gives")
     if not all(isinstance(block, ToolResultContent) for block in message.blocks):
         raise MisuseError(f"message {number} has tool results and other content; a message with results has only those")
-    if strange:
+    if unexpected:
         raise MisuseError(
-            f"message {number} answers the tool use {min(strange)!r}, which was not asked for just before"
+            f"message {number} answers the tool use {min(unexpected)!r}, which was not asked for just before"
         )

@@ -13,45 +13,45 @@ from typing import Final
 from msgspec import Struct
 
 from trunkline.clock import Clock, Timer
-from trunkline.config import SHORTEST_KEY
+from trunkline.config import MIN_KEY_BYTES
 from trunkline.errors import Conflict, StoreError
 from trunkline.stores.store import ABSENT, Put, Store, key_of
 from trunkline.wire import codec
 
-__all__ = ["LOOK_EVERY", "ROTATE_EVERY", "SealKeys"]
+__all__ = ["RELOAD_INTERVAL", "ROTATION_INTERVAL", "StateKeyRing"]
 
-ROTATE_EVERY: Final = 30 * 24 * 3600.0  # seconds; a key is good for 2**32 states
-LOOK_EVERY: Final = 600.0
-_KNOWN_AFTER: Final = 2 * LOOK_EVERY  # to every process
+ROTATION_INTERVAL: Final = 30 * 24 * 3600.0  # seconds; a key is good for 2**32 states
+RELOAD_INTERVAL: Final = 600.0
+_ACTIVATION_DELAY: Final = 2 * RELOAD_INTERVAL  # to every process
 
 
-class SealKey(Struct, frozen=True):
+class StateKey(Struct, frozen=True):
     """A key, and from when on it seals."""
 
     secret: bytes
     since: float
 
 
-_read: Final = codec.json_decoder(list[SealKey])
+_decode_keys: Final = codec.json_decoder(list[StateKey])
 
 
-class SealKeys:
+class StateKeyRing:
     """The keys of a server, the oldest first."""
 
-    def __init__(self, store: Store, name: str, lifetime: float, wall: Clock) -> None:
+    def __init__(self, store: Store, name: str, lifetime: float, wall_clock: Clock) -> None:
         """`lifetime` is that of what is sealed."""
         self._store = store
         self._key = key_of("server", name, "seal-keys")
         self._lifetime = lifetime
-        self._wall = wall
-        self._keys: Sequence[SealKey] = ()
+        self._wall_clock = wall_clock
+        self._keys: Sequence[StateKey] = ()
         self._timer: Timer | None = None
         self._looking: asyncio.Task[None] | None = None
         self.changed: Callable[[], object] = lambda: None  # is called when others open, or another one seals
 
     def secrets(self) -> list[bytes]:
         """All that open; the first is the one that seals now."""
-        now = self._wall.now()
+        now = self._wall_clock.now()
         known = [key for key in self._keys if key.since > now]
         seals = [key for key in self._keys if key.since <= now]
         return [key.secret for key in (*reversed(seals), *known)]
@@ -60,8 +60,8 @@ class SealKeys:
         """Reads them, and sees to it that there is one that is not too old."""
         while True:
             item = await self._store.get(self._key)
-            found = () if item is None else _read(item.value)
-            wanted = self._wanted(found)
+            found = () if item is None else _decode_keys(item.value)
+            wanted = self._desired_keys(found)
             if wanted == found:
                 break
             version = ABSENT if item is None else item.version
@@ -71,33 +71,33 @@ class SealKeys:
                 continue  # another process was faster
         self._keys = found
         self.changed()
-        self._plan()
+        self._schedule_reload()
 
-    def _wanted(self, found: Sequence[SealKey]) -> Sequence[SealKey]:
+    def _desired_keys(self, stored: Sequence[StateKey]) -> Sequence[StateKey]:
         """The keys that there should be now."""
-        now = self._wall.now()
-        if not found:
-            return [SealKey(os.urandom(SHORTEST_KEY), now)]
-        successors = found[1:]
-        kept = [key for key, after in zip(found, successors, strict=False) if after.since + self._lifetime > now]
-        kept.append(found[-1])
-        if found[-1].since + ROTATE_EVERY <= now:
-            kept.append(SealKey(os.urandom(SHORTEST_KEY), now + _KNOWN_AFTER))
-        return found if len(kept) == len(found) and kept[-1] is found[-1] else kept
+        now = self._wall_clock.now()
+        if not stored:
+            return [StateKey(os.urandom(MIN_KEY_BYTES), now)]
+        successors = stored[1:]
+        kept = [key for key, after in zip(stored, successors, strict=False) if after.since + self._lifetime > now]
+        kept.append(stored[-1])
+        if stored[-1].since + ROTATION_INTERVAL <= now:
+            kept.append(StateKey(os.urandom(MIN_KEY_BYTES), now + _ACTIVATION_DELAY))
+        return stored if len(kept) == len(stored) and kept[-1] is stored[-1] else kept
 
-    def _plan(self) -> None:
+    def _schedule_reload(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._wall.call_at(self._wall.now() + LOOK_EVERY, self._look)
+        self._timer = self._wall_clock.call_at(self._wall_clock.now() + RELOAD_INTERVAL, self._look)
 
     def _look(self) -> None:
-        self._looking = asyncio.get_running_loop().create_task(self._look_again())
+        self._looking = asyncio.get_running_loop().create_task(self._reload())
 
-    async def _look_again(self) -> None:
+    async def _reload(self) -> None:
         try:
             await self.load()
         except StoreError:
-            self._plan()
+            self._schedule_reload()
 
     async def close(self) -> None:
         """Looks no more."""

@@ -16,22 +16,22 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from trunkline.config import KIB, MIB, SHORTEST_KEY
+from trunkline.config import KIB, MIB, MIN_KEY_BYTES
 from trunkline.errors import ConfigError, InvalidParams, MisuseError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-__all__ = ["BadState", "Handles", "Seal", "Sealed", "binding"]
+__all__ = ["EncryptingSealer", "InMemorySealer", "InvalidRequestState", "StateSealer", "request_binding"]
 
 _VERSION: Final = b"\x01"
 _PURPOSE: Final = b"trunkline requestState 1"  # keys of this purpose open nothing else that is made of the same secret
-_KEY_ID, _NONCE, _TAG = 8, 12, 16  # bytes
+_KEY_ID_SIZE, _NONCE_SIZE, _TAG_SIZE = 8, 12, 16  # bytes
 _EXPIRES: Final = struct.Struct(">d")
-_OVERHEAD: Final = len(_VERSION) + _KEY_ID + _NONCE + _EXPIRES.size + _TAG
+_OVERHEAD: Final = len(_VERSION) + _KEY_ID_SIZE + _NONCE_SIZE + _EXPIRES.size + _TAG_SIZE
 
 
-class BadState(InvalidParams):
+class InvalidRequestState(InvalidParams):
     """A `requestState` that this server did not give, not for this request, or too long ago. Which, is not said."""
 
     kind = "invalid_request_state"
@@ -40,27 +40,27 @@ class BadState(InvalidParams):
         super().__init__("the requestState is not one for this request, or no longer; start again without it")
 
 
-class Seal(Protocol):
+class StateSealer(Protocol):
     """Makes texts of states, and states of texts. Both times are of one clock; where several processes share keys, of
     one that they share as well, such as `time.time`."""
 
-    def seal(self, state: bytes, bound: bytes, expires: float) -> str:
+    def seal(self, state: bytes, binding: bytes, expires: float) -> str:
         """A text for a client to carry. Raises `MisuseError` for a state that is too large."""
         ...
 
-    def open(self, text: str, bound: bytes, now: float) -> bytes:
+    def open(self, text: str, binding: bytes, now: float) -> bytes:
         """The state in a text. Raises `BadState` for all that was not sealed here, bound to the same, to expire later
         than now."""
         ...
 
 
-def binding(principal: str | None, method: str, params_digest: bytes) -> bytes:
+def request_binding(principal: str | None, method: str, params_digest: bytes) -> bytes:
     """What a state is bound to: who asked for what. No two askings have the same."""
     parts = [b"" if principal is None else b"=" + principal.encode(), method.encode(), params_digest]
     return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
 
 
-class _Kept(NamedTuple):
+class _StoredState(NamedTuple):
     """A state behind a handle."""
 
     state: bytes
@@ -68,43 +68,43 @@ class _Kept(NamedTuple):
     expires: float
 
 
-class Handles:
+class InMemorySealer:
     """States that stay in this process, under names that cannot be guessed. When there are too many, or they are too
     large together, the oldest are forgotten."""
 
-    def __init__(self, most: int = 10_000, most_bytes: int = 64 * MIB) -> None:
-        self._kept: dict[str, _Kept] = {}
+    def __init__(self, max_states: int = 10_000, max_bytes: int = 64 * MIB) -> None:
+        self._kept: dict[str, _StoredState] = {}
         self._size = 0
-        self._most = most
-        self._most_bytes = most_bytes
+        self._max_states = max_states
+        self._max_bytes = max_bytes
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def seal(self, state: bytes, bound: bytes, expires: float) -> str:
+    def seal(self, state: bytes, binding: bytes, expires: float) -> str:
         """A handle of a state."""
-        _check_size(state, self._most_bytes)
+        _check_size(state, self._max_bytes)
         handle = urlsafe_b64encode(os.urandom(24)).decode()
-        self._kept[handle] = _Kept(state, bound, expires)
+        self._kept[handle] = _StoredState(state, binding, expires)
         self._size += len(state)
-        while len(self._kept) > self._most or self._size > self._most_bytes:
+        while len(self._kept) > self._max_states or self._size > self._max_bytes:
             self._forget(next(iter(self._kept)))
         return handle
 
-    def open(self, text: str, bound: bytes, now: float) -> bytes:
+    def open(self, text: str, binding: bytes, now: float) -> bytes:
         """The state behind a handle."""
         while self._kept and self._kept[oldest := next(iter(self._kept))].expires <= now:
             self._forget(oldest)
         kept = self._kept.get(text)
-        if kept is None or kept.expires <= now or not hmac.compare_digest(kept.bound, bound):
-            raise BadState
+        if kept is None or kept.expires <= now or not hmac.compare_digest(kept.bound, binding):
+            raise InvalidRequestState
         return kept.state
 
     def _forget(self, handle: str) -> None:
         self._size -= len(self._kept.pop(handle).state)
 
 
-class Sealed:
+class EncryptingSealer:
     """States that travel, encrypted with AES-256-GCM. The first key seals and all of them open, so a new one is first
     added at the end everywhere, then moved to the front, and the old one is dropped when its last state has expired.
 
@@ -113,52 +113,52 @@ class Sealed:
 
     def __init__(self, keys: Sequence[bytes] = (), limit: int = 64 * KIB) -> None:
         for position, secret in enumerate(keys):
-            if len(secret) < SHORTEST_KEY:
-                raise ConfigError(f"key {position} has {len(secret)} bytes; it needs at least {SHORTEST_KEY}")
-        ciphers = [_cipher(secret) for secret in keys or (os.urandom(SHORTEST_KEY),)]
-        self._first = ciphers[0]
-        self._by_id = dict(ciphers)
+            if len(secret) < MIN_KEY_BYTES:
+                raise ConfigError(f"key {position} has {len(secret)} bytes; it needs at least {MIN_KEY_BYTES}")
+        ciphers = [_derive_cipher(secret) for secret in keys or (os.urandom(MIN_KEY_BYTES),)]
+        self._sealing_cipher = ciphers[0]
+        self._ciphers = dict(ciphers)
         self._limit = limit
 
-    def seal(self, state: bytes, bound: bytes, expires: float) -> str:
+    def seal(self, state: bytes, binding: bytes, expires: float) -> str:
         """A state, encrypted: version, id of the key, nonce, and the ciphertext of the time and the state."""
         _check_size(state, self._limit)
-        key_id, cipher = self._first
-        head, nonce = _VERSION + key_id, os.urandom(_NONCE)
-        return _to_text(head + nonce + cipher.encrypt(nonce, _EXPIRES.pack(expires) + state, head + bound))
+        key_id, cipher = self._sealing_cipher
+        head, nonce = _VERSION + key_id, os.urandom(_NONCE_SIZE)
+        return _encode_token(head + nonce + cipher.encrypt(nonce, _EXPIRES.pack(expires) + state, head + binding))
 
-    def open(self, text: str, bound: bytes, now: float) -> bytes:
+    def open(self, text: str, binding: bytes, now: float) -> bytes:
         """The state in an encrypted one."""
         from cryptography.exceptions import InvalidTag
 
-        sealed = self._from_text(text)
-        after_head = len(_VERSION) + _KEY_ID
-        head, nonce, hidden = sealed[:after_head], sealed[after_head:][:_NONCE], sealed[after_head + _NONCE :]
-        cipher = self._by_id.get(head[len(_VERSION) :])
+        sealed = self._decode_token(text)
+        after_head = len(_VERSION) + _KEY_ID_SIZE
+        head, nonce, hidden = sealed[:after_head], sealed[after_head:][:_NONCE_SIZE], sealed[after_head + _NONCE_SIZE :]
+        cipher = self._ciphers.get(head[len(_VERSION) :])
         if cipher is None:
-            raise BadState
+            raise InvalidRequestState
         try:
-            plain = cipher.decrypt(nonce, hidden, head + bound)  # of another version, this fails as well
+            plain = cipher.decrypt(nonce, hidden, head + binding)  # of another version, this fails as well
         except InvalidTag:
-            raise BadState from None
+            raise InvalidRequestState from None
         if _EXPIRES.unpack_from(plain)[0] <= now:
-            raise BadState
+            raise InvalidRequestState
         return plain[_EXPIRES.size :]
 
-    def _from_text(self, text: str) -> bytes:
+    def _decode_token(self, text: str) -> bytes:
         longest = (self._limit + _OVERHEAD + 2) // 3 * 4
         if len(text) > longest:
-            raise BadState
+            raise InvalidRequestState
         try:
             sealed = urlsafe_b64decode(text + "=" * (-len(text) % 4))
         except ValueError:  # letters outside of ASCII, or too few
-            raise BadState from None
-        if len(sealed) < _OVERHEAD or _to_text(sealed) != text:  # base64 has several spellings
-            raise BadState
+            raise InvalidRequestState from None
+        if len(sealed) < _OVERHEAD or _encode_token(sealed) != text:  # base64 has several spellings
+            raise InvalidRequestState
         return sealed
 
 
-def _cipher(secret: bytes) -> "tuple[bytes, AESGCM]":
+def _derive_cipher(secret: bytes) -> "tuple[bytes, AESGCM]":
     """What a secret encrypts with, and what is told of it in clear."""
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -166,7 +166,7 @@ def _cipher(secret: bytes) -> "tuple[bytes, AESGCM]":
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF
     except ImportError as error:
         raise ConfigError("sealing state needs the package cryptography: pip install 'trunkline[http]'") from error
-    derived = HKDF(SHA256(), length=32 + _KEY_ID, salt=None, info=_PURPOSE).derive(secret)
+    derived = HKDF(SHA256(), length=32 + _KEY_ID_SIZE, salt=None, info=_PURPOSE).derive(secret)
     return derived[32:], AESGCM(derived[:32])
 
 
@@ -175,5 +175,5 @@ def _check_size(state: bytes, limit: int) -> None:
         raise MisuseError(f"the state of a request has {len(state)} bytes, more than {limit}", kind="state_too_large")
 
 
-def _to_text(sealed: bytes) -> str:
+def _encode_token(sealed: bytes) -> str:
     return urlsafe_b64encode(sealed).decode().rstrip("=")

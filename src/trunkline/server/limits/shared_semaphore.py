@@ -21,46 +21,46 @@ from msgspec import Struct
 
 from trunkline.clock import Clock, Timer
 from trunkline.errors import Conflict, NotNow, StoreError, StoreUnavailable
-from trunkline.server.limits.local_semaphore import Limit, Queue, TooManyCalls
+from trunkline.server.limits.local_semaphore import ConcurrencyLimit, TooManyCalls, WaitQueue
 from trunkline.stores.store import ABSENT, Delete, Item, Put, Store, Watch, Write, key_of
 
-__all__ = ["SharedTurns", "Slot", "Slots", "scanned"]
+__all__ = ["Permit", "SharedSemaphore", "SharedSemaphores", "scan_all"]
 
-_TURN: Final = 1.0  # seconds that calls of one process may hand a slot on
-_AGAIN: Final = 0.1  # seconds until a store that could not be reached is tried again
-_SOONEST: Final = 0.05  # seconds between two looks, if nothing has changed
-_PAGE: Final = 500
+_LOCAL_HANDOVER: Final = 1.0  # seconds that calls of one process may hand a slot on
+_RETRY_DELAY: Final = 0.1  # seconds until a store that could not be reached is tried again
+_MIN_POLL_INTERVAL: Final = 0.05  # seconds between two looks, if nothing has changed
+_SCAN_PAGE_SIZE: Final = 500
 
 
-def _away(tool: str) -> NotNow:
+def _unavailable(tool: str) -> NotNow:
     return NotNow(f"who calls tool {tool!r} cannot be found out now; try again later")
 
 
-class Slots:
+class SharedSemaphores:
     """The turns at all tools of a server."""
 
-    def __init__(self, store: Store, wall: Clock, server: str, lease: float) -> None:
+    def __init__(self, store: Store, wall_clock: Clock, server: str, lease: float) -> None:
         """`lease` is for how long a slot is held by who does not say that it still is."""
         self.store = store
-        self.wall = wall
+        self.wall = wall_clock
         self.lease = lease
         self.process = secrets.token_hex(8)
         self._server = server
-        self._numbers = count()
-        self._turns: dict[Limit, SharedTurns] = {}
+        self._serial_numbers = count()
+        self._turns: dict[ConcurrencyLimit, SharedSemaphore] = {}
         self._beside: set[asyncio.Task[None]] = set()
 
-    def at(self, limit: Limit) -> "SharedTurns":
+    def at(self, limit: ConcurrencyLimit) -> "SharedSemaphore":
         """The turns at one tool."""
         turns = self._turns.get(limit)
         if turns is None:
             where = key_of("tool", key_of(self._server, limit.tool))
-            turns = self._turns[limit] = SharedTurns(self, limit, where)
+            turns = self._turns[limit] = SharedSemaphore(self, limit, where)
         return turns
 
-    def new_name(self) -> bytes:
+    def new_holder_id(self) -> bytes:
         """A name that nothing else has, in any process."""
-        return f"{self.process}-{next(self._numbers)}".encode()
+        return f"{self.process}-{next(self._serial_numbers)}".encode()
 
     def beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Does something that nobody waits for."""
@@ -77,7 +77,7 @@ class Slots:
             await asyncio.wait(self._beside)
 
 
-class Slot(Struct, eq=False):
+class Permit(Struct, eq=False):
     """The right to run one call, until it runs out."""
 
     key: str
@@ -85,48 +85,48 @@ class Slot(Struct, eq=False):
     version: int
     since: float  # when it was taken
     lost: bool = False
-    timer: Timer | None = None
-    renewing: "asyncio.Task[None] | None" = None
+    renewal_timer: Timer | None = None
+    renewal: "asyncio.Task[None] | None" = None
 
 
-class SharedTurns:
+class SharedSemaphore:
     """The turns at one tool."""
 
-    def __init__(self, slots: Slots, limit: Limit, home: str) -> None:
-        self._slots = slots
+    def __init__(self, semaphores: SharedSemaphores, limit: ConcurrencyLimit, prefix: str) -> None:
+        self._semaphores = semaphores
         self._limit = limit
-        self._held = f"{home}/slots/"
-        self._line = f"{home}/waiting/"
-        self._home = f"{home}/"
-        self._queue: Queue[Slot] = Queue(limit)
+        self._permit_prefix = f"{prefix}/slots/"
+        self._line = f"{prefix}/waiting/"
+        self._home = f"{prefix}/"
+        self._queue: WaitQueue[Permit] = WaitQueue(limit)
         self._ticket: str | None = None  # the key of ours, while there is one
-        self._ticket_until = 0.0
+        self._ticket_expires = 0.0
         self._changed = asyncio.Event()
-        self._seeking: asyncio.Task[None] | None = None
-        self._busy = False  # nothing was free, and we are told when that changes
+        self._acquire_task: asyncio.Task[None] | None = None
+        self._contended = False  # nothing was free, and we are told when that changes
 
-    async def take(self) -> Slot:
+    async def take(self) -> Permit:
         """A slot, once there is one."""
-        if self._busy and self._queue.full:
+        if self._contended and self._queue.full:
             raise TooManyCalls(self._limit)
-        if self._seeking is None:
-            self._seeking = self._slots.beside(self._seek())
+        if self._acquire_task is None:
+            self._acquire_task = self._semaphores.beside(self._serve_waiters())
         return await self._queue.wait(self.give)
 
-    def give(self, turn: Slot) -> None:
+    def give(self, permit: Permit) -> None:
         """A call has ended: another one of this process goes on with its slot, or whoever is next anywhere."""
-        mine = not turn.lost and self._slots.wall.now() - turn.since < _TURN
-        if not (mine and self._queue.pass_on(turn)):
-            self._slots.beside(self._release(turn))
+        mine = not permit.lost and self._semaphores.wall.now() - permit.since < _LOCAL_HANDOVER
+        if not (mine and self._queue.grant(permit)):
+            self._semaphores.beside(self._release(permit))
 
     def stop(self) -> None:
         """Turns those away who still wait."""
-        self._queue.fail(_away(self._limit.tool))
+        self._queue.fail(_unavailable(self._limit.tool))
         self._changed.set()
 
     # --- getting one -----------------------------------------------------------------------------
 
-    async def _seek(self) -> None:
+    async def _serve_waiters(self) -> None:
         """Gets slots for those who wait, until nobody does."""
         watch: Watch | None = None
         try:
@@ -136,49 +136,51 @@ class SharedTurns:
                 if until is None:
                     continue
                 if watch is None:
-                    watch = self._slots.store.watch(self._home, lambda _: self._changed.set())
-                    self._busy = True
+                    watch = self._semaphores.store.watch(self._home, lambda _: self._changed.set())
+                    self._contended = True
                     self._queue.cut()
                 else:
-                    await self._pause(until)
+                    await self._wait_for_change(until)
         except StoreError:
-            self._queue.fail(_away(self._limit.tool))
+            self._queue.fail(_unavailable(self._limit.tool))
         finally:
-            self._seeking, self._busy = None, False
+            self._acquire_task, self._contended = None, False
             if watch is not None:
                 watch.close()
             if self._ticket is not None:
-                self._slots.beside(self._leave(self._ticket))
+                self._semaphores.beside(self._delete_ticket(self._ticket))
                 self._ticket = None
 
     async def _look(self) -> float | None:
         """Takes what is free and ours to take. If that is nothing, says when to look again; who is told of changes by
         then stands in line."""
-        now, lease = self._slots.wall.now(), self._slots.lease
-        items = await scanned(self._slots.store, self._home)
-        held = {item.key for item in items if item.key.startswith(self._held)}
+        now, lease = self._semaphores.wall.now(), self._semaphores.lease
+        items = await scan_all(self._semaphores.store, self._home)
+        held = {item.key for item in items if item.key.startswith(self._permit_prefix)}
         ahead = sum(self._is_ahead(item.key) for item in items)
         free = min(self._limit.most - len(held) - ahead, len(self._queue))
         if free > 0:
             await self._take(held, free)
             return None
-        if self._busy and (self._ticket is None or self._ticket_until - lease / 2 <= now):
-            await self._stand_in_line(now)
+        if self._contended and (self._ticket is None or self._ticket_expires - lease / 2 <= now):
+            await self._renew_ticket(now)
         ends = (item.expires for item in items if item.expires is not None)
-        return min(*ends, self._ticket_until - lease / 2)
+        return min(*ends, self._ticket_expires - lease / 2)
 
     def _is_ahead(self, key: str) -> bool:
         """Whether a key is the ticket of a process that is served before this one; their names begin with the time. One
         of our own that is being given back is nobody's."""
-        if not key.startswith(self._line) or key.endswith(self._slots.process):
+        if not key.startswith(self._line) or key.endswith(self._semaphores.process):
             return False
         return self._ticket is None or key < self._ticket
 
     async def _take(self, held: set[str], number: int) -> None:
         """Takes some slots at once, unless somebody else is faster with one of them."""
-        slots, now = self._slots, self._slots.wall.now()
-        free = [key for key in (f"{self._held}{each:06}" for each in range(self._limit.most)) if key not in held]
-        taken = [Slot(key, slots.new_name(), ABSENT, now) for key in secrets.SystemRandom().sample(free, number)]
+        slots, now = self._semaphores, self._semaphores.wall.now()
+        free = [
+            key for key in (f"{self._permit_prefix}{each:06}" for each in range(self._limit.most)) if key not in held
+        ]
+        taken = [Permit(key, slots.new_holder_id(), ABSENT, now) for key in secrets.SystemRandom().sample(free, number)]
         writes: list[Write] = [Put(slot.key, slot.name, now + slots.lease, ABSENT) for slot in taken]
         if self._ticket is not None:
             writes.append(Delete(self._ticket))
@@ -187,24 +189,24 @@ class SharedTurns:
             self._ticket = None
             for slot in taken:
                 slot.version = version
-                self._renew_later(slot)
+                self._schedule_renewal(slot)
                 self.give(slot)
 
-    async def _stand_in_line(self, now: float) -> None:
+    async def _renew_ticket(self, now: float) -> None:
         """Gets a ticket, or says that it still counts."""
-        ticket = self._ticket or f"{self._line}{int(now * 1000):012x}-{self._slots.process}"
-        until = now + self._slots.lease
-        await self._slots.store.commit([Put(ticket, b"", until)])
-        self._ticket, self._ticket_until = ticket, until
+        ticket = self._ticket or f"{self._line}{int(now * 1000):012x}-{self._semaphores.process}"
+        until = now + self._semaphores.lease
+        await self._semaphores.store.commit([Put(ticket, b"", until)])
+        self._ticket, self._ticket_expires = ticket, until
 
-    async def _leave(self, ticket: str) -> None:
+    async def _delete_ticket(self, ticket: str) -> None:
         with contextlib.suppress(StoreError):  # it runs out by itself
-            await self._slots.store.commit([Delete(ticket)])
+            await self._semaphores.store.commit([Delete(ticket)])
 
-    async def _pause(self, until: float) -> None:
+    async def _wait_for_change(self, until: float) -> None:
         """Waits until something has changed, or that time has come."""
-        wall = self._slots.wall
-        timer = wall.call_at(max(until, wall.now() + _SOONEST), self._changed.set)
+        wall = self._semaphores.wall
+        timer = wall.call_at(max(until, wall.now() + _MIN_POLL_INTERVAL), self._changed.set)
         try:
             await self._changed.wait()
         finally:
@@ -212,30 +214,30 @@ class SharedTurns:
 
     # --- having one ------------------------------------------------------------------------------
 
-    def _renew_later(self, slot: Slot, delay: float | None = None) -> None:
-        wall = self._slots.wall
-        due = wall.now() + (self._slots.lease / 3 if delay is None else delay)
-        slot.timer = wall.call_at(due, lambda: self._renew(slot))
+    def _schedule_renewal(self, slot: Permit, delay: float | None = None) -> None:
+        wall = self._semaphores.wall
+        due = wall.now() + (self._semaphores.lease / 3 if delay is None else delay)
+        slot.renewal_timer = wall.call_at(due, lambda: self._start_renewal(slot))
 
-    def _renew(self, slot: Slot) -> None:
-        slot.timer = None
-        slot.renewing = self._slots.beside(self._renewed(slot))
+    def _start_renewal(self, slot: Permit) -> None:
+        slot.renewal_timer = None
+        slot.renewal = self._semaphores.beside(self._renew_or_retry(slot))
 
-    async def _renewed(self, slot: Slot) -> None:
+    async def _renew_or_retry(self, slot: Permit) -> None:
         try:
-            await self._say_again(slot)
+            await self._extend_lease(slot)
         except StoreUnavailable:
-            self._renew_later(slot, _AGAIN)
+            self._schedule_renewal(slot, _RETRY_DELAY)
         except StoreError:
             slot.lost = True
         else:
-            self._renew_later(slot)
+            self._schedule_renewal(slot)
 
-    async def _say_again(self, slot: Slot) -> None:
+    async def _extend_lease(self, slot: Permit) -> None:
         """Says that a slot is still held. Who was told that the store is away finds what it has written all the same,
         and who has slept for too long has it again if nobody wants it. Raises `Conflict` if somebody else has it."""
-        until = self._slots.wall.now() + self._slots.lease
-        store = self._slots.store
+        until = self._semaphores.wall.now() + self._semaphores.lease
+        store = self._semaphores.store
         try:
             slot.version = await store.commit([Put(slot.key, slot.name, until, slot.version)])
         except Conflict:
@@ -245,20 +247,20 @@ class SharedTurns:
             version = ABSENT if item is None else item.version
             slot.version = await store.commit([Put(slot.key, slot.name, until, version)])
 
-    async def _release(self, slot: Slot) -> None:
+    async def _release(self, slot: Permit) -> None:
         """Lets others have a slot."""
-        if slot.renewing is not None:
-            await asyncio.wait([slot.renewing])
-        if slot.timer is not None:
-            slot.timer.cancel()
+        if slot.renewal is not None:
+            await asyncio.wait([slot.renewal])
+        if slot.renewal_timer is not None:
+            slot.renewal_timer.cancel()
         if not slot.lost:
             with contextlib.suppress(StoreError):  # it runs out by itself
-                await self._slots.store.commit([Delete(slot.key, slot.version)])
+                await self._semaphores.store.commit([Delete(slot.key, slot.version)])
 
 
-async def scanned(store: Store, prefix: str) -> list[Item]:
+async def scan_all(store: Store, prefix: str) -> list[Item]:
     """All that is kept under a prefix."""
     found: list[Item] = []
-    while page := await store.scan(prefix, after=found[-1].key if found else "", limit=_PAGE):
+    while page := await store.scan(prefix, after=found[-1].key if found else "", limit=_SCAN_PAGE_SIZE):
         found += page
     return found

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 from trunkline.errors import InternalError, RegistrationError
 from trunkline.registry.signatures import name_of
 from trunkline.registry.tools import ToolEntry
-from trunkline.rpc.run_handler import perform
-from trunkline.server.access.rules import holds
-from trunkline.server.limits.local_semaphore import Limit, LocalTurns, Turns
+from trunkline.rpc.run_handler import run_work
+from trunkline.server.access.rules import evaluate_predicate
+from trunkline.server.limits.local_semaphore import ConcurrencyLimit, LocalSemaphore, ToolSemaphore
 from trunkline.server.options import Health, LimitOptions
 from trunkline.wire import codec
 
 if TYPE_CHECKING:
-    from trunkline.server.connection import Shared
+    from trunkline.server.connection import SharedServices
 
-__all__ = ["Guard", "Predicates", "guard_of"]
+__all__ = ["HealthPredicates", "ToolGuard", "make_guard"]
 
-_QUEUE: Final = 64  # calls that wait for one tool: a burst of a busy host, not a backlog
+_DEFAULT_MAX_QUEUE: Final = 64  # calls that wait for one tool: a burst of a busy host, not a backlog
 
 
 class ToolResultTooLarge(InternalError):
@@ -43,55 +43,55 @@ class ToolDependencyFailed(InternalError):
         super().__init__(told, data={"name": name, "dependency": what})
 
 
-class Predicates:
+class HealthPredicates:
     """The predicates that have names. Until a server serves, tools may require names that are yet to be given."""
 
     def __init__(self) -> None:
-        self._named: dict[str, Health] = {}
-        self._settled = False
+        self._by_name: dict[str, Health] = {}
+        self._enforced = False
 
     def add(self, name: str, predicate: Health) -> None:
         """Names a predicate; one that had the name before has it no more."""
         if not callable(predicate):
             raise RegistrationError(f"what is named {name!r} must be a function, not {predicate!r}")
-        self._named[name] = predicate
+        self._by_name[name] = predicate
 
     @property
     def named(self) -> Mapping[str, Health]:
         """All of them, by their names; those that are named later, too."""
-        return self._named
+        return self._by_name
 
     def of(self, required: str | Health) -> Health:
         """The predicate of that name, or the one given."""
-        return self._named[required] if isinstance(required, str) else required
+        return self._by_name[required] if isinstance(required, str) else required
 
     def settle(self, tools: Iterable[ToolEntry]) -> None:
         """From now on all names must be known. Raises `RegistrationError` for the first that is not."""
-        if not self._settled:
+        if not self._enforced:
             for entry in tools:
                 if entry.guard is not None:
                     self._check(entry.name, entry.guard.requires)
-        self._settled = True
+        self._enforced = True
 
-    def unsettle(self) -> None:
+    def relax_names(self) -> None:
         """Names may come later again."""
-        self._settled = False
+        self._enforced = False
 
-    def added(self, tool: str, requires: Iterable[str | Health]) -> None:
+    def check_added(self, tool: str, requires: Iterable[str | Health]) -> None:
         """Checks what a tool requires that is being added."""
-        if self._settled:
+        if self._enforced:
             self._check(tool, requires)
 
     def _check(self, tool: str, requires: Iterable[str | Health]) -> None:
         for required in requires:
-            if isinstance(required, str) and required not in self._named:
-                known = ", ".join(map(repr, sorted(self._named))) or "none"
+            if isinstance(required, str) and required not in self._by_name:
+                known = ", ".join(map(repr, sorted(self._by_name))) or "none"
                 raise RegistrationError(
                     f"tool {tool!r} requires {required!r}, which no predicate is named; there are: {known}"
                 )
 
 
-def guard_of(name: str, predicates: Predicates, **limits: Unpack[LimitOptions]) -> "Guard | None":
+def make_guard(name: str, predicates: HealthPredicates, **limits: Unpack[LimitOptions]) -> "ToolGuard | None":
     """The guard of a tool; None if it needs none."""
     most = limits.get("max_concurrency")
     for option, value, least in (
@@ -104,41 +104,43 @@ def guard_of(name: str, predicates: Predicates, **limits: Unpack[LimitOptions]) 
     if limits.get("max_queue") is not None and most is None:
         raise RegistrationError(f"tool {name!r}: max_queue says how many wait; it needs max_concurrency")
     requires = limits.get("requires", ())
-    predicates.added(name, requires)
+    predicates.check_added(name, requires)
     needed = requires or not (most is limits.get("max_result_bytes") is None)
-    return Guard(name, predicates, limits) if needed else None
+    return ToolGuard(name, predicates, limits) if needed else None
 
 
-class Guard:
+class ToolGuard:
     """Holds the calls of one tool to its limits."""
 
-    def __init__(self, name: str, predicates: Predicates, limits: LimitOptions) -> None:
+    def __init__(self, name: str, predicates: HealthPredicates, limits: LimitOptions) -> None:
         self.requires = tuple(limits.get("requires", ()))
         self._name = name
         self._predicates = predicates
-        self._most_bytes = limits.get("max_result_bytes")
+        self._max_result_bytes = limits.get("max_result_bytes")
         most, queue = limits.get("max_concurrency"), limits.get("max_queue")
-        self._limit = None if most is None else Limit(name, most, _QUEUE if queue is None else queue)
-        self._turns = None if self._limit is None else LocalTurns(self._limit)
+        self._limit = (
+            None if most is None else ConcurrencyLimit(name, most, _DEFAULT_MAX_QUEUE if queue is None else queue)
+        )
+        self._turns = None if self._limit is None else LocalSemaphore(self._limit)
 
-    async def run(self, arguments: Any, start: Callable[[Any], Any], shared: "Shared") -> Any:
+    async def run(self, arguments: Any, start: Callable[[Any], Any], shared: "SharedServices") -> Any:
         """Runs a call, if it may and when it may. `start` gives its work with the arguments."""
         for required in self.requires:
-            if not await holds(self._predicates.of(required)):
+            if not await evaluate_predicate(self._predicates.of(required)):
                 raise ToolDependencyFailed(self._name, required if isinstance(required, str) else name_of(required))
-        turns = self._turns_in(shared)
+        turns = self._semaphore_in(shared)
         if turns is None:
-            result = await perform(start(arguments), shared.threads)
+            result = await run_work(start(arguments), shared.threads)
         else:
             turn = await turns.take()
             try:
-                result = await perform(start(arguments), shared.threads)
+                result = await run_work(start(arguments), shared.threads)
             finally:
                 turns.give(turn)
-        if self._most_bytes is not None and (size := len(codec.to_json(result))) > self._most_bytes:
-            raise ToolResultTooLarge(self._name, size, self._most_bytes)
+        if self._max_result_bytes is not None and (size := len(codec.to_json(result))) > self._max_result_bytes:
+            raise ToolResultTooLarge(self._name, size, self._max_result_bytes)
         return result
 
-    def _turns_in(self, shared: "Shared") -> Turns | None:
+    def _semaphore_in(self, shared: "SharedServices") -> ToolSemaphore | None:
         """Who may call it now: of this process, or of all that share its store."""
         return self._turns if self._limit is None or shared.slots is None else shared.slots.at(self._limit)

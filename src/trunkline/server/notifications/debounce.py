@@ -8,7 +8,7 @@ from typing import Final
 
 from trunkline.clock import Clock, Timer
 
-__all__ = ["CHANGES", "Announcer", "Coalescer"]
+__all__ = ["LIST_CHANGED_METHODS", "Announcer", "Coalescer"]
 
 
 class Coalescer:
@@ -16,16 +16,16 @@ class Coalescer:
 
     def __init__(self, interval: float) -> None:
         self._interval = interval
-        self._announced: dict[str, float] = {}  # when each kind was last
+        self._last_sent: dict[str, float] = {}  # when each kind was last
         self._waiting: dict[str, float] = {}  # when each kind is to be next
 
     def changed(self, kind: str, now: float) -> bool:
         """Notes a change. True: announce it now; otherwise it is announced when `next_due` has come."""
         if kind in self._waiting:
             return False
-        due = self._announced.get(kind, now - self._interval) + self._interval
+        due = self._last_sent.get(kind, now - self._interval) + self._interval
         if due <= now:
-            self._announced[kind] = now
+            self._last_sent[kind] = now
             return True
         self._waiting[kind] = due
         return False
@@ -39,11 +39,11 @@ class Coalescer:
         kinds = [kind for kind, when in self._waiting.items() if when <= now]
         for kind in kinds:
             del self._waiting[kind]
-            self._announced[kind] = now
+            self._last_sent[kind] = now
         return kinds
 
 
-CHANGES: Final = {
+LIST_CHANGED_METHODS: Final = {
     "tool": "notifications/tools/list_changed",
     "resource": "notifications/resources/list_changed",
     "resource_template": "notifications/resources/list_changed",
@@ -70,9 +70,9 @@ class Announcer:
 
     def _wait(self) -> None:
         due = self._coalescer.next_due()
-        self._timer = None if due is None else self._clock.call_at(due, self._late)
+        self._timer = None if due is None else self._clock.call_at(due, self._send_due)
 
-    def _late(self) -> None:
+    def _send_due(self) -> None:
         for name in self._coalescer.due(self._clock.now()):
             self._send(name)
         self._wait()

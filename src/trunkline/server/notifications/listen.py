@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from trunkline.protocol.inflight import Running
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.meta import SUBSCRIPTION_ID
 from trunkline.protocol.types import (
     CancelledParams,
@@ -23,25 +23,27 @@ from trunkline.wire.messages import Encoded, Notification, RequestId
 if TYPE_CHECKING:
     from trunkline.server.connection import Connection
 
-__all__ = ["Listeners", "Listening", "honoured"]
+__all__ = ["ListenStream", "ListenStreams", "supported_filter"]
 
 _ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 _CANCELLED: Final = "notifications/cancelled"
-_WANTED: Final = {
+_FILTER_FIELDS: Final = {
     "notifications/tools/list_changed": "tools_list_changed",
     "notifications/prompts/list_changed": "prompts_list_changed",
     "notifications/resources/list_changed": "resources_list_changed",
 }
 
 
-class Listening:
+class ListenStream:
     """One such request."""
 
-    def __init__(self, connection: "Connection", call: Running, wanted: SubscriptionFilter) -> None:
+    def __init__(
+        self, connection: "Connection", call: IncomingRequest, subscription_filter: SubscriptionFilter
+    ) -> None:
         self._call = call
         self.connection = connection
-        self.wanted = wanted
-        self._early: (
+        self.wanted = subscription_filter
+        self._backlog: (
             list[tuple[str, Params | DetailedTask]] | None
         ) = []  # what happened before the client knows what it will hear
 
@@ -57,27 +59,27 @@ class Listening:
         return len(self.wanted.resource_subscriptions or ()) + len(self.wanted.task_ids or ())
 
     @property
-    def standing(self) -> "tuple[Connection, Running | None]":
+    def standing(self) -> "tuple[Connection, IncomingRequest | None]":
         """Who it is that listens: the sender of the request."""
         return self.connection, self._call
 
     def acknowledge(self) -> None:
         """Tells the client what it will be told of; and then what has happened meanwhile."""
-        early, self._early = self._early or [], None
+        early, self._backlog = self._backlog or [], None
         self.tell(_ACKNOWLEDGED, SubscriptionsAcknowledgedParams(self.wanted))
         for name, params in early:
             self.tell(name, params)
 
     def tell(self, name: str, params: Params | DetailedTask) -> None:
         """Tells the client something, marked as belonging to this request."""
-        if self._early is not None:
-            self._early.append((name, params))
+        if self._backlog is not None:
+            self._backlog.append((name, params))
         else:
             self.connection.notify(
-                name, replace(params, meta={**(params.meta or {}), **self._mark()}), about=self._call
+                name, replace(params, meta={**(params.meta or {}), **self._subscription_meta()}), about=self._call
             )
 
-    def _mark(self) -> dict[str, Any]:
+    def _subscription_meta(self) -> dict[str, Any]:
         return {SUBSCRIPTION_ID: self.number}
 
     def broadcast(self, name: str, frame: Encoded, params: Params) -> None:  # noqa: ARG002 - each is marked otherwise
@@ -87,38 +89,38 @@ class Listening:
     def end(self) -> None:
         """Nothing more will be told: the request is answered, and whoever holds it open is stopped. On a pipe, which
         stays open, that is said in a second way (cancellation, "Cancellation Flow")."""
-        self.connection.answer(self._call, Empty(meta=self._mark()))
+        self.connection.answer(self._call, Empty(meta=self._subscription_meta()))
         if not self.connection.channel.info.shared:
             gone = CancelledParams(request_id=self.number, reason="the server ends the subscription")
             self.connection.channel.send(Notification(_CANCELLED, gone))
 
 
-class Listeners:
+class ListenStreams:
     """All of them."""
 
     def __init__(self) -> None:
-        self._open: dict[Listening, None] = {}
+        self._open: dict[ListenStream, None] = {}
 
     def of(self, connection: "Connection") -> int:
         """How many one connection has."""
         return sum(listening.connection is connection for listening in self._open)
 
-    def named_by(self, connection: "Connection") -> int:
+    def target_count_for(self, connection: "Connection") -> int:
         """How many resources and tasks the requests of one connection name."""
         return sum(listening.named for listening in self._open if listening.connection is connection)
 
-    def add(self, listening: Listening) -> None:
+    def add(self, stream: ListenStream) -> None:
         """One more."""
-        self._open[listening] = None
+        self._open[stream] = None
 
-    def discard(self, listening: Listening) -> None:
+    def discard(self, stream: ListenStream) -> None:
         """It has ended."""
-        self._open.pop(listening, None)
+        self._open.pop(stream, None)
 
     def changed(self, name: str) -> None:
         """A list has changed."""
         for listening in list(self._open):
-            if getattr(listening.wanted, _WANTED[name]):
+            if getattr(listening.wanted, _FILTER_FIELDS[name]):
                 listening.tell(name, Empty())
 
     def end(self, connection: "Connection | None" = None) -> None:
@@ -129,7 +131,7 @@ class Listeners:
                 listening.end()
 
 
-def honoured(wanted: SubscriptionFilter, capabilities: Any) -> SubscriptionFilter:
+def supported_filter(requested: SubscriptionFilter, capabilities: Any) -> SubscriptionFilter:
     """What a client will be told of what it wants to hear: what the server declares."""
 
     def told(asked: bool | None, feature: str) -> bool | None:
@@ -137,9 +139,9 @@ def honoured(wanted: SubscriptionFilter, capabilities: Any) -> SubscriptionFilte
 
     watched = capabilities.get("resources", {}).get("subscribe")
     return SubscriptionFilter(
-        tools_list_changed=told(wanted.tools_list_changed, "tools"),
-        prompts_list_changed=told(wanted.prompts_list_changed, "prompts"),
-        resources_list_changed=told(wanted.resources_list_changed, "resources"),
-        resource_subscriptions=wanted.resource_subscriptions if watched else None,
-        task_ids=wanted.task_ids,
+        tools_list_changed=told(requested.tools_list_changed, "tools"),
+        prompts_list_changed=told(requested.prompts_list_changed, "prompts"),
+        resources_list_changed=told(requested.resources_list_changed, "resources"),
+        resource_subscriptions=requested.resource_subscriptions if watched else None,
+        task_ids=requested.task_ids,
     )

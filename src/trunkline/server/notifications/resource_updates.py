@@ -8,47 +8,47 @@ from typing import TYPE_CHECKING, Final
 
 from trunkline.protocol.types import ResourceUpdatedParams
 from trunkline.registry.access import Access
-from trunkline.server.access.enforcement import covered, may_have
-from trunkline.server.catalog import Offer
+from trunkline.server.access.enforcement import has_scopes, is_permitted
+from trunkline.server.catalog import ServerCatalog
 from trunkline.wire import codec
 from trunkline.wire.messages import Encoded, Notification
 
 if TYPE_CHECKING:
     from trunkline.server.connection import Connection
-    from trunkline.server.notifications.listen import Listening
+    from trunkline.server.notifications.listen import ListenStream
     from trunkline.server.notifications.subscriptions import Subscriptions
 
-__all__ = ["Updates"]
+__all__ = ["ResourceUpdates"]
 
 _UPDATED: Final = "notifications/resources/updated"
 
 
-class Updates:
+class ResourceUpdates:
     """Sends them, on the loop."""
 
-    def __init__(self, offer: Offer, subscriptions: "Subscriptions[Connection | Listening]") -> None:
-        self._offer = offer
+    def __init__(self, catalog: ServerCatalog, subscriptions: "Subscriptions[Connection | ListenStream]") -> None:
+        self._offer = catalog
         self._subscriptions = subscriptions
-        self._asking: set[asyncio.Task[None]] = set()
+        self._access_checks: set[asyncio.Task[None]] = set()
 
     def send(self, uri: str) -> None:
         """A resource has changed."""
         subscribers = self._subscriptions.subscribers(uri)
         if subscribers:
             params = ResourceUpdatedParams(uri=uri)
-            frame, access = Encoded(codec.encode(Notification(_UPDATED, params))), self._offer.rule_of(uri)
+            frame, access = Encoded(codec.encode(Notification(_UPDATED, params))), self._offer.access_rule_of(uri)
             for subscriber in subscribers:
                 tell = partial(subscriber.broadcast, _UPDATED, frame, params)
                 if access is None:
                     tell()
                 else:
-                    self._tell_if_allowed(uri, access, subscriber, tell)
+                    self._notify_if_permitted(uri, access, subscriber, tell)
 
-    def _tell_if_allowed(
-        self, uri: str, access: Access, subscriber: "Connection | Listening", tell: Callable[[], None]
+    def _notify_if_permitted(
+        self, uri: str, access: Access, subscriber: "Connection | ListenStream", tell: Callable[[], None]
     ) -> None:
         connection, call = subscriber.standing
-        if call is None or not covered(connection, call, access):
+        if call is None or not has_scopes(connection, call, access):
             return
         if access.allow is None:
             tell()
@@ -56,14 +56,14 @@ class Updates:
 
         async def ask() -> None:
             """Takes its time: who has gone meanwhile is told nothing."""
-            if await may_have(connection, call, access) and subscriber in self._subscriptions.subscribers(uri):
+            if await is_permitted(connection, call, access) and subscriber in self._subscriptions.subscribers(uri):
                 tell()
 
         task = connection.loop.create_task(ask())
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
+        self._access_checks.add(task)
+        task.add_done_callback(self._access_checks.discard)
 
     def close(self) -> None:
         """Nobody is there to be told any more."""
-        for task in self._asking:
+        for task in self._access_checks:
             task.cancel()

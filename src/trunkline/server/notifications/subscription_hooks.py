@@ -12,59 +12,59 @@ from weakref import WeakValueDictionary
 
 from trunkline.server.notifications.subscriptions import S, Subscriptions, TooManySubscriptions
 
-__all__ = ["Watch", "Watchers"]
+__all__ = ["SubscriptionHook", "SubscriptionHooks"]
 
-Watch = Callable[[str], Awaitable[None] | None]
+SubscriptionHook = Callable[[str], Awaitable[None] | None]
 """Starts or ends watching the resource with that URI."""
 
 
-class Watchers(Generic[S]):
+class SubscriptionHooks(Generic[S]):
     """Subscriptions, and whoever has to know when a resource gets its first and loses its last subscriber."""
 
     def __init__(self) -> None:
         self.subscriptions: Subscriptions[S] = Subscriptions()
-        self.on_first: list[Watch] = []
-        self.on_last: list[Watch] = []
+        self.on_first: list[SubscriptionHook] = []
+        self.on_last: list[SubscriptionHook] = []
         self._turns: WeakValueDictionary[str, asyncio.Lock] = (
             WeakValueDictionary()
         )  # gone when nobody holds or awaits one
 
-    async def started(self, uri: str, subscriber: S, most: int | None = None) -> bool:
+    async def started(self, uri: str, subscriber: S, limit: int | None = None) -> bool:
         """Subscribe, once watching has begun; return False if there was a subscription. If a watcher raises, there is
         none; nor if the subscriber has `most` of them already, which raises `TooManySubscriptions`."""
-        async with self._turn(uri):
-            self._check(uri, subscriber, most)
+        async with self._lock_of(uri):
+            self._check(uri, subscriber, limit)
             begun = not self.subscriptions.subscribers(uri)
             if begun:
                 await self._begin(uri)
             try:
-                self._check(uri, subscriber, most)  # others of its subscriptions may have begun meanwhile
+                self._check(uri, subscriber, limit)  # others of its subscriptions may have begun meanwhile
             except TooManySubscriptions:
                 if begun:
-                    await self._end(uri)
+                    await self._run_last_hooks(uri)
                 raise
             return self.subscriptions.add(uri, subscriber)
 
-    def _check(self, uri: str, subscriber: S, most: int | None) -> None:
+    def _check(self, uri: str, subscriber: S, limit: int | None) -> None:
         subscriptions = self.subscriptions
-        if most is not None and subscriptions.number(subscriber) >= most and not subscriptions.has(uri, subscriber):
-            raise TooManySubscriptions(most)
+        if limit is not None and subscriptions.number(subscriber) >= limit and not subscriptions.has(uri, subscriber):
+            raise TooManySubscriptions(limit)
 
     async def _begin(self, uri: str) -> None:
         for number, watch in enumerate(self.on_first):
             try:
-                await _called(watch, uri)
+                await _call_hook(watch, uri)
             except BaseException:
                 if number:  # others have begun already, and nobody will be there to end it
-                    await self._end(uri)
+                    await self._run_last_hooks(uri)
                 raise
 
-    async def _end(self, uri: str) -> list[Exception]:
+    async def _run_last_hooks(self, uri: str) -> list[Exception]:
         """Tells everybody; gives what they raised."""
         failed: list[Exception] = []
         for watch in self.on_last:
             try:
-                await _called(watch, uri)
+                await _call_hook(watch, uri)
             except Exception as error:  # noqa: BLE001 - the others have to end all the same
                 failed.append(error)
         return failed
@@ -80,17 +80,17 @@ class Watchers(Generic[S]):
         """Ends watching what nobody is subscribed to any more: all of it, though some watcher may raise."""
         failed: list[Exception] = []
         for uri in uris:
-            async with self._turn(uri):
+            async with self._lock_of(uri):
                 if not self.subscriptions.subscribers(uri):
-                    failed += await self._end(uri)
+                    failed += await self._run_last_hooks(uri)
         if failed:
             raise failed[0]
 
-    def _turn(self, uri: str) -> asyncio.Lock:
+    def _lock_of(self, uri: str) -> asyncio.Lock:
         return self._turns.setdefault(uri, asyncio.Lock())
 
 
-async def _called(watch: Watch, uri: str) -> None:
+async def _call_hook(watch: SubscriptionHook, uri: str) -> None:
     try:
         waiting = watch(uri)
         if isawaitable(waiting):

@@ -15,9 +15,9 @@ class TooManySubscriptions(InternalError):
 
     kind = "maximum_subscriptions_exceeded"
 
-    def __init__(self, most: int, why: str | None = None) -> None:
-        why = why or f"this client has {most} subscriptions, which is the most"
-        super().__init__(f"{why} (max_subscriptions); end some of them first", data={"maximum": most})
+    def __init__(self, limit: int, why: str | None = None) -> None:
+        why = why or f"this client has {limit} subscriptions, which is the most"
+        super().__init__(f"{why} (max_subscriptions); end some of them first", data={"maximum": limit})
 
 
 class Subscriptions(Generic[S]):

@@ -12,56 +12,58 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trunkline.clock import Clock
 from trunkline.errors import ConfigError, MisuseError, TransportError, TrunklineError
-from trunkline.errors.suggestions import near
-from trunkline.fdlimit import Reserve
+from trunkline.errors.suggestions import did_you_mean
+from trunkline.fdlimit import DescriptorReserve
 from trunkline.server.run.signals import on_signals
 from trunkline.server.shutdown import EXIT_CODES
-from trunkline.transports.addresses import parse, spelt
+from trunkline.transports.addresses import format_host_port, parse_address
 from trunkline.transports.channel import Listener
-from trunkline.transports.stdio.server import END_OF_INPUT, private_streams, serve_stdio
+from trunkline.transports.stdio.server import END_OF_INPUT, claim_stdio, serve_stdio
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from trunkline.auth.server.dpop import Memory
+    from trunkline.auth.server.dpop import SharedProofStore
     from trunkline.auth.server.resource_server import ResourceServer
     from trunkline.server.server import Server
-    from trunkline.transports.accept import Source
+    from trunkline.transports.accept import ConnectionSource
     from trunkline.transports.http.app import App
-    from trunkline.transports.http.authenticator import Gate, Identify
+    from trunkline.transports.http.authenticator import Authenticator, Identify
     from trunkline.transports.http.forwarding.outbound import Relay
     from trunkline.transports.http.health import Health
-    from trunkline.transports.http.session.backend import SessionKeeper
-    from trunkline.transports.listener_limits import Guard
+    from trunkline.transports.http.session.backend import SessionBackend
+    from trunkline.transports.listener_limits import ListenerGuard
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
-USAGE: Final = 2
+USAGE_ERROR: Final = 2
 """The exit code of a process whose server was started in a wrong way, or at an address that it cannot have."""
 
-_FAILED: Final = 1
+_FAILURE: Final = 1
 _OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     "stdio": frozenset(),
     "http": frozenset({"host", "port", "path", "tls", "workers"}),
     "tcp": frozenset({"host", "port", "tls"}),
     "unix": frozenset({"path"}),
 }  # of `run()`, by transport
-_WEB: Final = frozenset({"sse", "streamable-http", "streamable_http", "streamablehttp", "ws", "websocket", "https"})
+_HTTP_ALIASES: Final = frozenset(
+    {"sse", "streamable-http", "streamable_http", "streamablehttp", "ws", "websocket", "https"}
+)
 _PORTS: Final = range(1 << 16)
-_LOOPS: Final = (os.path.dirname(asyncio.__file__) + os.sep, "uvloop" + os.sep)
+_EVENT_LOOP_PATHS: Final = (os.path.dirname(asyncio.__file__) + os.sep, "uvloop" + os.sep)
 
 __all__ = [
-    "USAGE",
-    "address_of",
-    "application",
+    "USAGE_ERROR",
+    "build_address",
     "check_no_loop",
-    "explained",
-    "gate_at",
-    "http_extra",
-    "listener",
-    "run_listening",
+    "exit_on_startup_error",
+    "make_asgi_app",
+    "make_authenticator",
+    "open_listener",
+    "require_http_extra",
+    "run_listener",
     "run_on_loop",
     "run_stdio",
-    "until_told",
+    "serve_until_stopped",
 ]
 
 
@@ -82,7 +84,7 @@ def check_no_loop() -> None:
 
 
 @contextlib.contextmanager
-def explained() -> Generator[None]:
+def exit_on_startup_error() -> Generator[None]:
     """End the process with one line on standard error if a server cannot be started, instead of a traceback. On
     another thread than the main one, where that would end nothing, the error is raised."""
     try:
@@ -91,15 +93,15 @@ def explained() -> Generator[None]:
         if threading.current_thread() is not threading.main_thread():
             raise
         print(f"trunkline: {error}", file=sys.stderr, flush=True)  # noqa: T201 - for a person
-        raise SystemExit(USAGE if isinstance(error, MisuseError | TransportError) else _FAILED) from error
+        raise SystemExit(USAGE_ERROR if isinstance(error, MisuseError | TransportError) else _FAILURE) from error
 
 
-def address_of(transport: Any, **given: Any) -> str | None:
+def build_address(transport: Any, **given: Any) -> str | None:
     """The address to listen at for the options of `run()`; None for stdio. Raises `MisuseError` for a transport that
     does not exist, and for options that it does not use or that have no meaning."""
     if not isinstance(transport, str) or transport not in _OPTIONS:
         known = f"transport {transport!r} is not one of: {', '.join(_OPTIONS)}."
-        raise MisuseError(known + _advice(transport))
+        raise MisuseError(known + _suggest_transport(transport))
     given = {name: value for name, value in given.items() if value is not None}
     for name in given:
         if name not in _OPTIONS[transport]:
@@ -114,36 +116,36 @@ def address_of(transport: Any, **given: Any) -> str | None:
         return f"unix://{os.path.abspath(path)}"
     host, port = given.get("host", "127.0.0.1"), given.get("port")
     if transport == "tcp":
-        return f"{'tls' if secured else 'tcp'}://{spelt(host, port or 0)}"
+        return f"{'tls' if secured else 'tcp'}://{format_host_port(host, port or 0)}"
     if transport == "http":
         at = "/" + os.fspath(path or "mcp").lstrip("/")
-        return f"{'https' if secured else 'http'}://{spelt(host, 8000 if port is None else port)}{at}"
+        return f"{'https' if secured else 'http'}://{format_host_port(host, 8000 if port is None else port)}{at}"
     return None
 
 
-def _advice(transport: Any) -> str:
+def _suggest_transport(transport: Any) -> str:
     if not isinstance(transport, str):
         return ""
-    if transport.lower() in _WEB:
+    if transport.lower() in _HTTP_ALIASES:
         return ' "http" serves Streamable HTTP, HTTP+SSE and WebSocket at one address.'
-    return near(transport, _OPTIONS)
+    return did_you_mean(transport, _OPTIONS)
 
 
 def _check_options(given: Mapping[str, Any]) -> None:
     host, port, path, workers = (given.get(name) for name in ("host", "port", "path", "workers"))
     if host is not None and (not isinstance(host, str) or "/" in host):
         raise MisuseError(f"host= is a name or an address such as 127.0.0.1, not {host!r}")
-    if port is not None and (not _is_whole(port) or port not in _PORTS):
+    if port is not None and (not _is_integer(port) or port not in _PORTS):
         raise MisuseError(f"port= is a whole number from 0 to {_PORTS[-1]}, not {port!r}; 0 lets the system choose")
     if path is not None and not isinstance(path, str | os.PathLike):
         raise MisuseError(f"path= is a text or a path, not {path!r}")
-    if workers is not None and (not _is_whole(workers) or workers < 1):
+    if workers is not None and (not _is_integer(workers) or workers < 1):
         raise MisuseError(f"workers= is the number of processes, 1 or more, not {workers!r}")
     if "tls" in given:
         _check_tls(given["tls"])
 
 
-def _is_whole(value: object) -> bool:
+def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -158,7 +160,7 @@ def _check_tls(tls: Any) -> None:
         )
 
 
-class _NotStarted(Exception):
+class _StartFailed(Exception):
     """A server could not be started; its cause is why."""
 
     def __init__(self, error: TrunklineError) -> None:
@@ -168,8 +170,8 @@ class _NotStarted(Exception):
 def run_stdio(server: "Server") -> None:
     """Serves on standard input and output until the other side goes, or Ctrl+C."""
     if sys.stdin is not None and sys.stdin.isatty():
-        _introduce(server)
-    with private_streams() as (wire_in, wire_out):
+        _print_introduction(server)
+    with claim_stdio() as (wire_in, wire_out):
         run_on_loop(server, _serve(server, wire_in, wire_out))
 
 
@@ -177,14 +179,14 @@ async def _serve(server: "Server", wire_in: int, wire_out: int) -> Sequence[str]
     async def served() -> None:
         if await serve_stdio(server.connect, server.settings, wire_in, wire_out) == END_OF_INPUT:
             for connection in server.connections:
-                connection.deafen(END_OF_INPUT)
+                connection.fail_pending_requests(END_OF_INPUT)
 
-    return await _until_the_end(server, server.start(), served, sole=True)
+    return await _serve_until_signal(server, server.start(), served, sole=True)
 
 
-def run_listening(server: "Server", address: str, tls: "SSLContext | None") -> None:
+def run_listener(server: "Server", address: str, tls: "SSLContext | None") -> None:
     """Serves whoever comes to an address, until Ctrl+C or SIGTERM."""
-    Reserve(server.settings.descriptor_reserve).make_room(server.settings.max_connections)
+    DescriptorReserve(server.settings.descriptor_reserve).make_room(server.settings.max_connections)
     run_on_loop(server, _listen(server, address, tls))
 
 
@@ -193,38 +195,38 @@ async def _listen(server: "Server", address: str, tls: "SSLContext | None") -> S
         made = await server.listen(address, tls=tls)
         print(f"{server.name} listens at {made.address}", file=sys.stderr, flush=True)  # noqa: T201 - for a person
 
-    return await _until_the_end(server, opened(), asyncio.Event().wait)
+    return await _serve_until_signal(server, opened(), asyncio.Event().wait)
 
 
-def run_on_loop(server: "Server", serving: Coroutine[Any, Any, Sequence[str]]) -> None:
+def run_on_loop(server: "Server", main: Coroutine[Any, Any, Sequence[str]]) -> None:
     """Runs a server on a loop of its own, and ends the process, with a code if something took too long. What is left
     then, a task that cannot be cancelled or a thread that somebody waits for, does not keep it."""
-    _keep_large_blocks()
+    _raise_malloc_threshold()
     runner = asyncio.Runner(loop_factory=_loop_factory())
-    code = _FAILED
+    code = _FAILURE
     failure: TrunklineError | None = None
     try:
-        overran = runner.run(serving)
+        overran = runner.run(main)
         code = EXIT_CODES[overran[0]] if overran else 0
-    except _NotStarted as error:
+    except _StartFailed as error:
         failure = error.error
     finally:
-        with _within(server.settings.stage_timeout, code or EXIT_CODES["Terminate"]):
+        with _exit_if_slower(server.settings.stage_timeout, code or EXIT_CODES["Terminate"]):
             runner.close()
     if failure is not None:
-        with explained():
+        with exit_on_startup_error():
             raise failure
     if code:
         raise SystemExit(code)
 
 
 @contextlib.contextmanager
-def _within(seconds: float | None, code: int) -> Generator[None]:
+def _exit_if_slower(seconds: float | None, code: int) -> Generator[None]:
     """Ends the process with a code if something takes longer."""
     if seconds is None:
         yield
         return
-    timer = threading.Timer(seconds, _give_up, [code])
+    timer = threading.Timer(seconds, _force_exit, [code])
     timer.daemon = True
     timer.start()
     try:
@@ -233,13 +235,13 @@ def _within(seconds: float | None, code: int) -> Generator[None]:
         timer.cancel()
 
 
-def _give_up(code: int) -> None:
+def _force_exit(code: int) -> None:
     with contextlib.suppress(Exception):
         print("what was left of the server did not end in time", file=sys.stderr, flush=True)  # noqa: T201 - for a person
     os._exit(code)
 
 
-async def _until_the_end(
+async def _serve_until_signal(
     server: "Server",
     start: Coroutine[Any, Any, None],
     serve: Callable[[], Coroutine[Any, Any, Any]],
@@ -249,14 +251,14 @@ async def _until_the_end(
     """Starts a server and serves until serving ends, or the server, or there is a signal."""
     told = asyncio.Event()
     with on_signals(asyncio.get_running_loop(), told.set):
-        return await until_told(server, start, serve, told, sole=sole)
+        return await serve_until_stopped(server, start, serve, told, sole=sole)
 
 
-async def until_told(
+async def serve_until_stopped(
     server: "Server",
     start: Coroutine[Any, Any, None],
     serve: Callable[[], Coroutine[Any, Any, Any]],
-    told: asyncio.Event,
+    stop: asyncio.Event,
     *,
     sole: bool = False,
 ) -> Sequence[str]:
@@ -267,9 +269,9 @@ async def until_told(
         try:
             await start
         except TrunklineError as error:
-            raise _NotStarted(error) from error
-        asyncio.get_running_loop().set_exception_handler(partial(_unexpected, server, sole))
-        await _first_of(server, serve(), server.stopping(), told.wait())
+            raise _StartFailed(error) from error
+        asyncio.get_running_loop().set_exception_handler(partial(_handle_loop_exception, server, sole))
+        await _wait_for_first(server, serve(), server.stopping(), stop.wait())
     finally:
         overran = await server.shutdown()
     if server.crash is not None:
@@ -277,7 +279,7 @@ async def until_told(
     return overran
 
 
-async def _first_of(server: "Server", *ways: Coroutine[Any, Any, Any]) -> None:
+async def _wait_for_first(server: "Server", *ways: Coroutine[Any, Any, Any]) -> None:
     """Waits for the first of what can end a server. The server crashes with what it raises."""
     tasks = [asyncio.ensure_future(way) for way in ways]
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -288,7 +290,9 @@ async def _first_of(server: "Server", *ways: Coroutine[Any, Any, Any]) -> None:
             server.abort(error)
 
 
-def _unexpected(server: "Server", sole: bool, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _handle_loop_exception(
+    server: "Server", sole: bool, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
+) -> None:
     """Report what has reached the loop, and close the transport that it is about. The process goes on: others are
     served by it. Only where one connection is all that it serves, an error of our own ends both."""
     error: Any = context.get("exception")
@@ -299,33 +303,33 @@ def _unexpected(server: "Server", sole: bool, loop: asyncio.AbstractEventLoop, c
         abort()
     if isinstance(error, Exception):
         server.loop_failed(error, incident)
-        if sole and not context.keys() & {"task", "future"} and _is_ours(error):
+        if sole and not context.keys() & {"task", "future"} and _raised_by_trunkline(error):
             server.abort(error)
 
 
-def _is_ours(error: BaseException) -> bool:
+def _raised_by_trunkline(error: BaseException) -> bool:
     """Whether the loop has called code of ours, and not somebody else's, which may have called us."""
     places = (frame.filename for frame in extract_tb(error.__traceback__))
-    return next((place.startswith(_PACKAGE) for place in places if not place.startswith(_LOOPS)), False)
+    return next((place.startswith(_PACKAGE) for place in places if not place.startswith(_EVENT_LOOP_PATHS)), False)
 
 
-async def listener(
+async def open_listener(
     server: "Server",
     address: str,
     tls: "SSLContext | None",
     clock: Clock,
     auth: "ResourceServer | None" = None,
     *,
-    keeper: "SessionKeeper | None" = None,
-    relay: "Relay | None" = None,
-    memory: "Callable[[], Memory | None] | None" = None,
+    session_backend: "SessionBackend | None" = None,
+    forwarder: "Relay | None" = None,
+    dpop_replays: "Callable[[], SharedProofStore | None] | None" = None,
     health: "Callable[[], Health | None]" = lambda: None,
-    source: "Source | None" = None,
+    source: "ConnectionSource | None" = None,
 ) -> Listener:
     """Has a server wait for clients at an address. A transport is given the guard alone, to hand its peers to, and who
     keeps sessions if it has some, and carries requests to where others are held. Over HTTP somebody else may be the
     source of connections."""
-    where = parse(address)
+    where = parse_address(address)
     if tls is not None:
         _check_tls(tls)
     if where.scheme in {"ws", "wss"}:
@@ -333,38 +337,38 @@ async def listener(
     if (tls is not None) is not (where.scheme in {"tls", "https"}):
         raise ConfigError(f"{address} and tls= do not fit: tls:// and https:// need a context, and nothing else does")
     if auth is None:
-        _check_unscoped(server)
+        _check_no_scopes(server)
     if auth is not None and where.scheme not in {"http", "https"}:
         raise ConfigError(f"nobody can say who it is at {address}: a server with auth= listens at http:// or https://")
     if where.scheme == "unix":
         from trunkline.transports.unix import listen_unix
 
-        return await listen_unix(_guard(server, clock), where.path)
+        return await listen_unix(_make_listener_limits(server, clock), where.path)
     if where.scheme in {"http", "https"}:
-        with http_extra():
-            from trunkline.transports.http.listen import listen_http, names_of
-        names = names_of(where.host)
-        gate = gate_at(server, where.path, auth, names=names, memory=memory)
-        guard = _guard(server, clock, names)
+        with require_http_extra():
+            from trunkline.transports.http.listen import default_host_names, listen_http
+        names = default_host_names(where.host)
+        gate = make_authenticator(server, where.path, auth, host_names=names, dpop_replays=dpop_replays)
+        guard = _make_listener_limits(server, clock, names)
         return await listen_http(
             guard,
             host=where.host,
             port=where.port,
             path=where.path,
             tls=tls,
-            gate=gate,
-            keeper=keeper,
-            relay=relay,
+            authenticator=gate,
+            session_backend=session_backend,
+            relay=forwarder,
             health=health(),
             source=source,
         )
     from trunkline.transports.tcp import listen_tcp
 
-    return await listen_tcp(_guard(server, clock), host=where.host, port=where.port, tls=tls)
+    return await listen_tcp(_make_listener_limits(server, clock), host=where.host, port=where.port, tls=tls)
 
 
 @contextlib.contextmanager
-def http_extra() -> Generator[None]:
+def require_http_extra() -> Generator[None]:
     """Says what is to be installed, if what is imported meanwhile is not."""
     try:
         yield
@@ -372,13 +376,13 @@ def http_extra() -> Generator[None]:
         raise ConfigError(f"HTTP needs {str(error.name).partition('.')[0]}: pip install 'trunkline[http]'") from error
 
 
-def _guard(server: "Server", clock: Clock, names: Iterable[str] = ()) -> "Guard":
-    from trunkline.transports.listener_limits import Guard
+def _make_listener_limits(server: "Server", clock: Clock, host_names: Iterable[str] = ()) -> "ListenerGuard":
+    from trunkline.transports.listener_limits import ListenerGuard
 
-    return Guard(server.connect, server.settings, clock, names=names, observers=server.observers)
+    return ListenerGuard(server.connect, server.settings, clock, hosts=host_names, observers=server.observers)
 
 
-def _check_unscoped(server: "Server") -> None:
+def _check_no_scopes(server: "Server") -> None:
     """Keeps a server from where nobody can tell who has the scopes that it asks for."""
     if names := server.scoped():
         named = names[0] if len(names) == 1 else f"{names[0]}, as {len(names) - 1} more,"
@@ -388,39 +392,39 @@ def _check_unscoped(server: "Server") -> None:
         )
 
 
-def gate_at(
+def make_authenticator(
     server: "Server",
     path: str,
     auth: "ResourceServer | None",
     identify: "Identify | None" = None,
     *,
-    names: Iterable[str] = (),
-    memory: "Callable[[], Memory | None] | None" = None,
-) -> "Gate | None":
+    host_names: Iterable[str] = (),
+    dpop_replays: "Callable[[], SharedProofStore | None] | None" = None,
+) -> "Authenticator | None":
     """Who decides at an endpoint who may come in, or only says who it is; None where nobody does. `memory` gives what
     all processes that share a store know of who was there."""
     if auth is not None:
-        from trunkline.transports.origin_policy import IP
+        from trunkline.transports.origin_policy import ANY_IP_ADDRESS
 
-        known = (*names, *server.settings.allowed_hosts)
-        named = not any(name.startswith("*") or name == IP for name in known)
-        return auth.within(path, named=named, proxies=bool(server.settings.trusted_proxies), memory=memory)
+        known = (*host_names, *server.settings.allowed_hosts)
+        named = not any(name.startswith("*") or name == ANY_IP_ADDRESS for name in known)
+        return auth.within(path, named=named, proxies=bool(server.settings.trusted_proxies), memory=dpop_replays)
     if identify is not None:
-        from trunkline.transports.http.authenticator import Known
+        from trunkline.transports.http.authenticator import CallbackAuthenticator
 
-        return Known(identify)
+        return CallbackAuthenticator(identify)
     return None
 
 
-def application(
+def make_asgi_app(
     server: "Server",
     clock: Callable[[], Clock],
     path: str,
-    gate: "Gate | None",
-    released: Callable[[], None],
+    authenticator: "Authenticator | None",
+    end_listen_requests: Callable[[], None],
     *,
-    keeper: "Callable[[], SessionKeeper | None]",
-    relay: "Callable[[], Relay | None]",
+    session_backend: "Callable[[], SessionBackend | None]",
+    forwarder: "Callable[[], Relay | None]",
     health: "Health | None",
 ) -> "App":
     """An ASGI application around a server. `released` ends what is open for those who only listen; `keeper` gives who
@@ -428,13 +432,22 @@ def application(
     how it stands."""
     from trunkline.transports.http.app import App
 
-    async def start() -> "Guard":
-        if gate is None:
-            _check_unscoped(server)
+    async def start() -> "ListenerGuard":
+        if authenticator is None:
+            _check_no_scopes(server)
         await server.start()
-        return _guard(server, clock())
+        return _make_listener_limits(server, clock())
 
-    return App(start, server.aclose, path=path, gate=gate, released=released, keeper=keeper, relay=relay, health=health)
+    return App(
+        start,
+        server.aclose,
+        path=path,
+        authenticator=authenticator,
+        close_listeners=end_listen_requests,
+        session_backend=session_backend,
+        relay=forwarder,
+        health=health,
+    )
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -447,12 +460,12 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-def _keep_large_blocks() -> None:
+def _raise_malloc_threshold() -> None:
     """Frees one large block: from then on glibc keeps blocks of that size, instead of mapping each one anew."""
     bytes(31 << 20)
 
 
-def _introduce(server: "Server") -> None:
+def _print_introduction(server: "Server") -> None:
     """Says to a person at a terminal what this is, since nothing would happen otherwise."""
     program = os.path.basename(sys.argv[0]) or "server.py"
     print(  # noqa: T201 - a person is spoken to

@@ -11,7 +11,7 @@ __all__ = ["on_signals"]
 
 
 @contextlib.contextmanager
-def on_signals(loop: asyncio.AbstractEventLoop, end: Callable[[], object]) -> Generator[None]:
+def on_signals(loop: asyncio.AbstractEventLoop, on_signal: Callable[[], object]) -> Generator[None]:
     """The first Ctrl+C or SIGTERM calls a function on the loop; a second one ends the process at once, even if the loop
     is stuck. Outside of the main thread nothing is heard of either."""
     caught: list[int] = []
@@ -20,7 +20,7 @@ def on_signals(loop: asyncio.AbstractEventLoop, end: Callable[[], object]) -> Ge
         if caught:
             os._exit(128 + number)
         caught.append(number)
-        loop.call_soon_threadsafe(end)
+        loop.call_soon_threadsafe(on_signal)
 
     before: dict[int, Any] = {}
     try:

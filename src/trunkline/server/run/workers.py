@@ -22,56 +22,58 @@ from msgspec import Struct
 
 from trunkline.config import Settings
 from trunkline.errors import ConfigError, MisuseError
-from trunkline.fdlimit import Reserve
-from trunkline.server.run.process import http_extra, run_on_loop, until_told
+from trunkline.fdlimit import DescriptorReserve
+from trunkline.server.run.process import require_http_extra, run_on_loop, serve_until_stopped
 from trunkline.server.shutdown import EXIT_CODES
-from trunkline.supervision.restart_policy import Policy
-from trunkline.supervision.supervisor import Plan, Supervisor
-from trunkline.supervision.worker_channel import Post
+from trunkline.supervision.restart_policy import RestartPolicy
+from trunkline.supervision.supervisor import Supervisor, SupervisorOptions
+from trunkline.supervision.worker_channel import WorkerChannel
 from trunkline.transports.accept import bind
-from trunkline.transports.addresses import Address, spelt
-from trunkline.transports.tcp import warn_if_open
+from trunkline.transports.addresses import Address, format_host_port
+from trunkline.transports.tcp import warn_if_unencrypted
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
     from trunkline.server.server import Server
 
-__all__ = ["Work", "check", "private_store", "run_workers"]
+__all__ = ["WorkerJob", "check_workers_supported", "run_workers", "temporary_store_folder"]
 
-_MOMENT: Final = 0.5  # seconds that what is cut off after each stage has to let go
+_CANCEL_GRACE: Final = 0.5  # seconds that what is cut off after each stage has to let go
 
 
-class Work(Struct, frozen=True):
+class WorkerJob(Struct, frozen=True):
     """What every worker does."""
 
     server: "Server"
-    listen: Callable[[str, "SSLContext | None", Post], Awaitable[Any]]
+    listen: Callable[[str, "SSLContext | None", WorkerChannel], Awaitable[Any]]
     standing: Callable[[], str]  # how the server stands
     tls: "SSLContext | None"
     folder: Path | None = None  # where what workers share is kept, if that ends with them
 
 
-def run_workers(work: Work, where: Address, count: int) -> None:
+def run_workers(job: WorkerJob, bind_address: Address, count: int) -> None:
     """Serves with so many workers, until Ctrl+C or SIGTERM."""
-    with http_extra():
+    with require_http_extra():
         import_module("trunkline.transports.http.listen")  # once for all workers, which are forks
-    reserve = Reserve(work.server.settings.descriptor_reserve)
-    reserve.make_room(work.server.settings.max_connections)
-    places = bind(where.host, where.port)
+    reserve = DescriptorReserve(job.server.settings.descriptor_reserve)
+    reserve.make_room(job.server.settings.max_connections)
+    places = bind(bind_address.host, bind_address.port)
     hosts = [place.getsockname()[0] for place in places]
     port: int = places[0].getsockname()[1]
-    address = f"{where.scheme}://{spelt(where.host, port)}{where.path}"
-    shown = f"{where.scheme}://{spelt(hosts[0], port)}{where.path}"
-    warn_if_open(shown, hosts, work.tls)
-    server = work.server
-    supervisor = Supervisor(places, partial(_work, work, address), _plan(server.settings, count), reserve, _say)
-    if code := supervisor.run(lambda: _say(f"{server.name} listens at {shown}")):
+    address = f"{bind_address.scheme}://{format_host_port(bind_address.host, port)}{bind_address.path}"
+    shown = f"{bind_address.scheme}://{format_host_port(hosts[0], port)}{bind_address.path}"
+    warn_if_unencrypted(shown, hosts, job.tls)
+    server = job.server
+    supervisor = Supervisor(
+        places, partial(_run_worker, job, address), _make_plan(server.settings, count), reserve, _print_line
+    )
+    if code := supervisor.run(lambda: _print_line(f"{server.name} listens at {shown}")):
         raise SystemExit(code)
 
 
 @contextlib.contextmanager
-def private_store() -> Generator[Path]:
+def temporary_store_folder() -> Generator[Path]:
     """A folder for a store that lasts as long as the supervisor."""
     folder = Path(tempfile.mkdtemp(prefix="trunkline-"))
     try:
@@ -80,7 +82,7 @@ def private_store() -> Generator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def check() -> None:
+def check_workers_supported() -> None:
     """Raise if this process cannot have workers."""
     if not hasattr(os, "fork"):
         raise ConfigError("this system cannot fork, which workers are made by: run one process, or several of them")
@@ -88,47 +90,47 @@ def check() -> None:
         raise MisuseError("workers are run by the main thread, which hears of signals")
 
 
-def _plan(settings: Settings, count: int) -> Plan:
+def _make_plan(settings: Settings, count: int) -> SupervisorOptions:
     times = (settings.drain_timeout, *([settings.stage_timeout] * len(EXIT_CODES)))
     known = [seconds for seconds in times if seconds is not None]
-    policy = Policy(
+    policy = RestartPolicy(
         first=settings.backoff_first,
-        longest=settings.backoff_longest,
+        max_delay=settings.backoff_longest,
         intensity=settings.restart_intensity,
         period=settings.restart_period,
     )
-    return Plan(
+    return SupervisorOptions(
         workers=count,
         policy=policy,
         silence=settings.worker_timeout,
-        end=sum(known) + len(times) * _MOMENT if len(known) == len(times) else None,
-        overran=EXIT_CODES["Terminate"],
+        end=sum(known) + len(times) * _CANCEL_GRACE if len(known) == len(times) else None,
+        overrun_exit_code=EXIT_CODES["Terminate"],
     )
 
 
-def _say(what: str) -> None:
-    print(what, file=sys.stderr, flush=True)  # noqa: T201 - for a person
+def _print_line(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201 - for a person
 
 
-def _work(work: Work, address: str, number: int, end: socket.socket) -> int:
+def _run_worker(job: WorkerJob, address: str, number: int, sock: socket.socket) -> int:
     """The life of a worker."""
-    post = Post(number, end, work.standing, Reserve(work.server.settings.descriptor_reserve))
+    post = WorkerChannel(number, sock, job.standing, DescriptorReserve(job.server.settings.descriptor_reserve))
     try:
-        run_on_loop(work.server, _serve(work, address, post))
+        run_on_loop(job.server, _serve(job, address, post))
     finally:
-        if post.orphaned and work.folder is not None:
-            shutil.rmtree(work.folder, ignore_errors=True)
+        if post.orphaned and job.folder is not None:
+            shutil.rmtree(job.folder, ignore_errors=True)
     return 0
 
 
-async def _serve(work: Work, address: str, post: Post) -> Sequence[str]:
+async def _serve(job: WorkerJob, address: str, channel: WorkerChannel) -> Sequence[str]:
     async def opened() -> None:
-        await work.listen(address, work.tls, post)
+        await job.listen(address, job.tls, channel)
 
     told = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
-    post.open(told.set)
+    channel.open(told.set)
     try:
-        return await until_told(work.server, opened(), asyncio.Event().wait, told)
+        return await serve_until_stopped(job.server, opened(), asyncio.Event().wait, told)
     finally:
-        post.close()
+        channel.close()

@@ -25,134 +25,136 @@ from trunkline.clock import Clock
 from trunkline.config import Settings
 from trunkline.errors import Fenced, Interrupted, NotNow, StoreError, StoreUnavailable, StoreUnusable
 from trunkline.facts import HandlerFailed, Observers, RestoreStep
-from trunkline.protocol.capabilities import Negotiated
-from trunkline.protocol.inflight import Running
+from trunkline.protocol.capabilities import NegotiatedCapabilities
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.methods import METHODS
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import LOGGING_LEVELS, ResourceUpdatedParams
-from trunkline.rpc.run_handler import After, Work
-from trunkline.server.input.multi_round import named
-from trunkline.server.sessions.event_log import KeptEvents
-from trunkline.server.sessions.lease import Holding
-from trunkline.server.sessions.quota import Census, Entry, unused_lifetime
-from trunkline.server.sessions.record import Agreed, Metadata, SessionRecord, read_record
-from trunkline.server.sessions.write_batcher import Gathering
+from trunkline.rpc.run_handler import DeferredResult, Work
+from trunkline.server.input.multi_round import principal_name
+from trunkline.server.sessions.event_log import DurableEventLog
+from trunkline.server.sessions.lease import SessionLease
+from trunkline.server.sessions.quota import QuotaEntry, SessionQuota, unused_lifetime
+from trunkline.server.sessions.record import RecordedCapabilities, SessionMetadata, SessionRecord, read_record
+from trunkline.server.sessions.write_batcher import WriteBatcher
 from trunkline.stores.store import Delete, Lease, Store, key_of
-from trunkline.transports.channel import Origin
-from trunkline.transports.http.session.backend import EXPIRED, Elsewhere, Expired, Revived
-from trunkline.transports.http.session.backend import KeptSession as KeptSeam
+from trunkline.transports.channel import MessageOrigin
+from trunkline.transports.http.session.backend import EXPIRED, Expired, HeldElsewhere, RestoredStreams
+from trunkline.transports.http.session.backend import StoredSession as KeptSeam
 from trunkline.wire import codec
 from trunkline.wire.messages import ErrorResponse, RequestId
 
 if TYPE_CHECKING:
-    from trunkline.server.cluster.cluster import Crew
+    from trunkline.server.cluster.cluster import Cluster
     from trunkline.server.connection import Connection
 
-__all__ = ["Keeper", "KeptSession"]
+__all__ = ["DurableSession", "DurableSessions"]
 
-_OURS: Final = re.compile(r"[A-Za-z0-9_-]{43}")  # what our ids look like; nothing else is looked up
-_REMEMBERED: Final = 2  # times the time that a session may be unused: for so long it can be told that it has expired
-_REQUESTS: Final = 1 << 20  # ids of requests of ours that one process may use up; no two use the same
+_SESSION_ID: Final = re.compile(r"[A-Za-z0-9_-]{43}")  # what our ids look like; nothing else is looked up
+_RETENTION_FACTOR: Final = (
+    2  # times the time that a session may be unused: for so long it can be told that it has expired
+)
+_REQUEST_IDS_PER_PROCESS: Final = 1 << 20  # ids of requests of ours that one process may use up; no two use the same
 _UPDATED: Final = "notifications/resources/updated"
 _SUBSCRIBE: Final = next(row for row in METHODS if row.name == "resources/subscribe")
-_PAGE: Final = 500
-_FOR_GOOD: Final = 20 * 365 * 86400.0  # seconds that a session is held which never expires
+_PAGE_SIZE: Final = 500
+_UNLIMITED_TTL: Final = 20 * 365 * 86400.0  # seconds that a session is held which never expires
 
 
-def _unavailable() -> NotNow:
+def _not_now_error() -> NotNow:
     return NotNow("the store is unavailable, so the session cannot be changed; try again later")
 
 
-def _or_not_now(keeping: "asyncio.Future[Any]") -> "asyncio.Future[None]":
+def _raise_not_now_if_unavailable(write: "asyncio.Future[Any]") -> "asyncio.Future[None]":
     """A future for when something is kept; it raises `NotNow` if the store is unavailable."""
     told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def settle(_: "asyncio.Future[Any]") -> None:
-        error = keeping.exception()
+        error = write.exception()
         if told.done():
             return
         if error is None:
             told.set_result(None)
         else:
-            told.set_exception(_unavailable() if isinstance(error, StoreUnavailable) else error)
+            told.set_exception(_not_now_error() if isinstance(error, StoreUnavailable) else error)
             told.exception()  # the call may have ended meanwhile
 
-    keeping.add_done_callback(settle)
+    write.add_done_callback(settle)
     return told
 
 
-class KeptSession:
+class DurableSession:
     """One session."""
 
     def __init__(
         self,
         ident: str,
-        holding: Holding,
-        gathering: Gathering,
+        lease: SessionLease,
+        batcher: WriteBatcher,
         settings: Settings,
         wall: Clock,
         *,
-        census: Census,
+        quota: SessionQuota,
     ) -> None:
         self.connection: Connection | None = None  # who holds it now
         self.owner = ""  # the principal, in letters
         self.ending = False  # for good: nobody finds it any more
-        self.holding = holding
-        holding.taken = self._taken
+        self.lease = lease
+        lease.taken = self._handle_taken
         self._ident = ident
-        self._home = holding.at
-        self._key = f"{self._home}/record"
+        self._home = lease.at
+        self._record_key = f"{self._home}/record"
         self._settings = settings
         self._wall = wall
-        self._gathering = gathering
-        self._census = census
-        self._counted: Entry | None = None  # among those of its principal
+        self._batcher = batcher
+        self._quota = quota
+        self._quota_entry: QuotaEntry | None = None  # among those of its principal
         self._used = False  # nothing but its handshake was posted in it
-        self._unused = unused_lifetime(settings)
+        self._unused_lifetime = unused_lifetime(settings)
         self._created = wall.now()
         self._generation = 0
         self._found: SessionRecord | None = None  # what another process has left
-        self._told: Callable[[], None] | None = None  # that yet another has taken it
-        self._turn = asyncio.Lock()  # of changes that requests ask for
-        self._ending: set[str] = set()  # subscriptions that end when it is kept that they have
-        self.events = KeptEvents(holding, gathering, settings, self._expires)
+        self._taken_callback: Callable[[], None] | None = None  # that yet another has taken it
+        self._change_lock = asyncio.Lock()  # of changes that requests ask for
+        self._ending_subscriptions: set[str] = set()  # subscriptions that end when it is kept that they have
+        self.events = DurableEventLog(lease, batcher, settings, self._expires_at)
 
-    def _expires(self) -> float | None:
+    def _expires_at(self) -> float | None:
         ttl = self._settings.session_ttl
-        if not self._used and self._unused is not None:
-            return self._wall.now() + self._unused
-        return None if ttl is None else self._wall.now() + _REMEMBERED * ttl
+        if not self._used and self._unused_lifetime is not None:
+            return self._wall.now() + self._unused_lifetime
+        return None if ttl is None else self._wall.now() + _RETENTION_FACTOR * ttl
 
     # --- counting ------------------------------------------------------------------------------
 
     async def count(self, principal: Any) -> bool:
         """Counts it among the sessions of a principal, if there may be one more."""
-        self._counted = self._census.entry(self._ident, named(principal))
-        return self._counted is None or await self._counted.add()
+        self._quota_entry = self._quota.entry(self._ident, principal_name(principal))
+        return self._quota_entry is None or await self._quota_entry.add()
 
     # --- holding -------------------------------------------------------------------------------
 
-    def on_taken(self, told: Callable[[], None]) -> None:
+    def on_taken_over(self, callback: Callable[[], None]) -> None:
         """Names who is told when another process has taken it."""
-        self._told = told
-        if self.holding.over:  # meanwhile
-            told()
+        self._taken_callback = callback
+        if self.lease.over:  # meanwhile
+            callback()
 
-    def _taken(self) -> None:
+    def _handle_taken(self) -> None:
         self.events.lose()
         self.connection = None
-        if self._told is not None:
-            self._told()
+        if self._taken_callback is not None:
+            self._taken_callback()
 
     async def confirm(self) -> bool:
         """Whether this process still holds it."""
-        return await self.holding.confirm()
+        return await self.lease.confirm()
 
     async def leave(self) -> None:
         """Leaves it to whoever finds it next."""
         self.events.close()
-        await self.holding.release()
+        await self.lease.release()
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -160,14 +162,16 @@ class KeptSession:
         """It was used now: that is written down soon, and it is held for longer."""
         self._used = True
         self.changed()
-        self.holding.renew()
-        if self._counted is not None:
-            self._counted.renew()
+        self.lease.renew()
+        if self._quota_entry is not None:
+            self._quota_entry.renew()
 
     def changed(self) -> None:
         """It has changed: it is written down as it is, soon."""
         if (connection := self._standing) is not None:
-            self._gathering.put(self.holding, self._key, codec.to_json(self._record(connection)), self._expires())
+            self._batcher.put(
+                self.lease, self._record_key, codec.to_json(self._build_record(connection)), self._expires_at()
+            )
 
     @property
     def _standing(self) -> "Connection | None":
@@ -175,17 +179,17 @@ class KeptSession:
         connection = self.connection
         return None if connection is None or connection.session.negotiated is None else connection
 
-    def _record(self, connection: "Connection") -> SessionRecord:
+    def _build_record(self, connection: "Connection") -> SessionRecord:
         session, ttl = connection.session, self._settings.session_ttl
-        agreed = session.negotiated or Negotiated({}, {})
+        agreed = session.negotiated or NegotiatedCapabilities({}, {})
         return SessionRecord(
             id=self._ident,
             created_at=self._created,
             last_accessed=self._wall.now(),
             timeout_ms=None if ttl is None else round(ttl * 1000),
-            metadata=Metadata(
+            metadata=SessionMetadata(
                 principal=self.owner,
-                revision=session.spoken.value,
+                revision=session.effective_revision.value,
                 ready=session.phase is not Phase.INITIALIZING,
                 client=session.peer,
                 log_level=LOGGING_LEVELS[connection.log_level],
@@ -193,29 +197,33 @@ class KeptSession:
                 stream=self.events.newest,
                 event=self.events.last,
             ),
-            capabilities=Agreed(dict(agreed.server), dict(agreed.client)),
+            capabilities=RecordedCapabilities(dict(agreed.server), dict(agreed.client)),
             subscriptions=[
-                uri for uri in connection.shared.watchers.subscriptions.uris(connection) if uri not in self._ending
+                uri
+                for uri in connection.shared.watchers.subscriptions.uris(connection)
+                if uri not in self._ending_subscriptions
             ],
         )
 
-    def _keep(self) -> "asyncio.Future[Any] | None":
+    def _begin_write(self) -> "asyncio.Future[Any] | None":
         """What is done when it is kept as it is now; None if there is nothing to be kept."""
         if (connection := self._standing) is None:
             return None
-        return self._gathering.keep(self.holding, self._key, codec.to_json(self._record(connection)), self._expires())
+        return self._batcher.keep(
+            self.lease, self._record_key, codec.to_json(self._build_record(connection)), self._expires_at()
+        )
 
     async def keep(self) -> None:
         """Waits until it is kept as it is now."""
-        if (keeping := self._keep()) is not None:
+        if (keeping := self._begin_write()) is not None:
             await asyncio.shield(keeping)
-        elif self.holding.over:
+        elif self.lease.over:
             raise Fenced(self._home, 0)
 
-    def kept(self, answer: Any) -> Work:
+    def kept(self, reply: Any) -> Work:
         """An answer, once what it says is kept. If the store is unavailable, `NotNow` is answered instead."""
-        keeping = self._keep()
-        return answer if keeping is None else After(_or_not_now(keeping), answer)
+        keeping = self._begin_write()
+        return reply if keeping is None else DeferredResult(_raise_not_now_if_unavailable(keeping), reply)
 
     async def unsubscribe(self, uri: str, end: Callable[[], Awaitable[object]]) -> None:
         """End a subscription when it is kept that there is none: until then, its client may not miss an update. Raise
@@ -225,25 +233,25 @@ class KeptSession:
             connection = self.connection
             if connection is None or uri not in connection.shared.watchers.subscriptions.uris(connection):
                 return False
-            self._ending.add(uri)
+            self._ending_subscriptions.add(uri)
             return True
 
         async def undo() -> None:
-            self._ending.discard(uri)
+            self._ending_subscriptions.discard(uri)
 
-        async with self._turn:
-            if await self._change(do, undo):
-                self._ending.discard(uri)
+        async with self._change_lock:
+            if await self._apply_change(do, undo):
+                self._ending_subscriptions.discard(uri)
                 await end()
 
     async def change(self, do: Callable[[], Awaitable[bool]], undo: Callable[[], Awaitable[object]]) -> None:
         """Change the session, and wait until that is kept; `do` returns whether there is anything to change. If it
         cannot be kept, undo it, so that the answer agrees with what is in force; raise `NotNow` if the store is
         unavailable. Changes of one session do not overlap."""
-        async with self._turn:
-            await self._change(do, undo)
+        async with self._change_lock:
+            await self._apply_change(do, undo)
 
-    async def _change(self, do: Callable[[], Awaitable[bool]], undo: Callable[[], Awaitable[object]]) -> bool:
+    async def _apply_change(self, do: Callable[[], Awaitable[bool]], undo: Callable[[], Awaitable[object]]) -> bool:
         """Make a change and keep it, or undo it; return whether there was anything to change."""
         try:
             if not await do():
@@ -254,7 +262,7 @@ class KeptSession:
                 await self._undo(undo)
             self.changed()  # half of it may be done; and the store may have kept it all the same
             if isinstance(error, StoreUnavailable):
-                raise _unavailable() from error
+                raise _not_now_error() from error
             raise
         return True
 
@@ -268,7 +276,7 @@ class KeptSession:
     @property
     def unsettled(self) -> "asyncio.Future[None] | None":
         """What is done when all that has changed is kept; None if it is."""
-        return self._gathering.unsettled(self.holding)
+        return self._batcher.unsettled(self.lease)
 
     async def drop(self) -> None:
         """Keeps nothing of it any more."""
@@ -278,11 +286,11 @@ class KeptSession:
         try:
             if (unsettled := self.unsettled) is not None:
                 await asyncio.wait([unsettled])
-            while page := await self.holding.store.scan(f"{self._home}/", limit=_PAGE):
-                await self.holding.commit([Delete(item.key) for item in page])
-            await self.holding.release()
-            if self._counted is not None:
-                await self._counted.remove()
+            while page := await self.lease.store.scan(f"{self._home}/", limit=_PAGE_SIZE):
+                await self.lease.commit([Delete(item.key) for item in page])
+            await self.lease.release()
+            if self._quota_entry is not None:
+                await self._quota_entry.remove()
         finally:
             self.ending = False
 
@@ -295,9 +303,9 @@ class KeptSession:
         self._created = record.created_at
         self.owner = record.metadata.principal
         self._generation = record.metadata.generation + 1
-        self._counted = self._census.entry(self._ident, self.owner)
+        self._quota_entry = self._quota.entry(self._ident, self.owner)
 
-    async def revive(self, principal: Any) -> Revived | None:
+    async def restore(self, principal: Any) -> RestoredStreams | None:
         """Makes its conversation what it was; None if it cannot be read what that is."""
         connection, record = self.connection, self._found
         if connection is None or record is None:
@@ -310,44 +318,46 @@ class KeptSession:
             return None
         connection.restore(
             Revision(meta.revision),
-            Negotiated(record.capabilities.server, record.capabilities.client),
+            NegotiatedCapabilities(record.capabilities.server, record.capabilities.client),
             meta.client,
             complete=meta.ready,
         )
-        connection.session.last_id = self._generation * _REQUESTS
-        await self._subscribe(connection, record.subscriptions, principal)
-        await self._answer(connection, pending)
+        connection.session.last_id = self._generation * _REQUEST_IDS_PER_PROCESS
+        await self._restore_subscriptions(connection, record.subscriptions, principal)
+        await self._fail_pending_requests(connection, pending)
         connection.log_level = LOGGING_LEVELS.index(meta.log_level)
         connection.tell(RestoreStep, step="RestoreCapabilities")
         await self.keep()
-        if self._counted is not None:
-            self._counted.renew()
+        if self._quota_entry is not None:
+            self._quota_entry.renew()
         connection.tell(RestoreStep, step="StartMonitoring")
-        return Revived(streams, self.events.newest, self.events.read)
+        return RestoredStreams(streams, self.events.newest, self.events.read)
 
-    async def _subscribe(self, connection: "Connection", uris: Sequence[str], principal: Any) -> None:
-        call = Running(id="going on", method=_SUBSCRIBE, started=connection.now(), origin=Origin(principal))
+    async def _restore_subscriptions(self, connection: "Connection", uris: Sequence[str], principal: Any) -> None:
+        call = IncomingRequest(
+            id="going on", method=_SUBSCRIBE, started=connection.now(), origin=MessageOrigin(principal)
+        )
         connection.last_call = call
         for uri in uris:
             try:
-                if await self._may_hear(connection, call, uri):
+                if await self._may_subscribe(connection, call, uri):
                     await connection.shared.watchers.started(uri, connection)
                     connection.notify(_UPDATED, ResourceUpdatedParams(uri=uri))  # nobody watched meanwhile
             except Exception as error:  # noqa: BLE001 - a watcher's; the others go on
                 connection.report_failure(call, "-", error)
         connection.tell(RestoreStep, step="RestoreSubscriptions")
 
-    async def _may_hear(self, connection: "Connection", call: Running, uri: str) -> bool:
+    async def _may_subscribe(self, connection: "Connection", call: IncomingRequest, uri: str) -> bool:
         """Whether who comes back may still have a resource."""
-        from trunkline.server.access.enforcement import may_have
+        from trunkline.server.access.enforcement import is_permitted
 
-        access = connection.offer.rule_of(uri)
+        access = connection.offer.access_rule_of(uri)
         if access is None:
             return True
-        connection.mark_calls()  # who calls later may be somebody with less rights
-        return await may_have(connection, call, access)
+        connection.track_current_call()  # who calls later may be somebody with less rights
+        return await is_permitted(connection, call, access)
 
-    async def _answer(self, connection: "Connection", pending: dict[int, Sequence[RequestId]]) -> None:
+    async def _fail_pending_requests(self, connection: "Connection", pending: dict[int, Sequence[RequestId]]) -> None:
         """Ends the streams of what was being worked on."""
         error = connection.session.error_object(Interrupted("the server was restarted while it worked on this request"))
         for stream, requests in pending.items():
@@ -358,146 +368,150 @@ class KeptSession:
         connection.tell(RestoreStep, step="ReplayPending")
 
 
-class Keeper:
+class DurableSessions:
     """Keeps the sessions of a server."""
 
     def __init__(
-        self, store: Store, settings: Settings, wall: Clock, observers: Observers, crew: "Crew | None" = None
+        self, store: Store, settings: Settings, wall: Clock, observers: Observers, cluster: "Cluster | None" = None
     ) -> None:
         """`crew` are the others that share the store, if there can be any."""
         self._store = store
         self._observers = observers
-        self._gathering = Gathering(partial(self._report, "what is kept of sessions"))
-        self._census = Census(store, settings, wall)
+        self._batcher = WriteBatcher(partial(self._report_failure, "what is kept of sessions"))
+        self._quota = SessionQuota(store, settings, wall)
         self._settings = settings
         self._wall = wall
-        self._held: WeakValueDictionary[str, KeptSession] = WeakValueDictionary()
-        self._alone: WeakValueDictionary[str, Holding] = WeakValueDictionary()  # where there are no others
-        self._dropping: set[asyncio.Task[None]] = set()
-        self._crew = crew
-        if crew is not None:
-            crew.on_deposed(self._let_go)
-            crew.on_missed(self._renamed)
+        self._sessions: WeakValueDictionary[str, DurableSession] = WeakValueDictionary()
+        self._unshared_leases: WeakValueDictionary[str, SessionLease] = (
+            WeakValueDictionary()
+        )  # where there are no others
+        self._drop_tasks: set[asyncio.Task[None]] = set()
+        self._cluster = cluster
+        if cluster is not None:
+            cluster.on_deposed(self._lose_leases)
+            cluster.on_missed(self._check_lease_holders)
 
-    def opened(self, ident: str) -> KeptSession:
+    def opened(self, ident: str) -> DurableSession:
         """A session that a client is about to open."""
-        return self._hold(ident, None)
+        return self._create(ident, None)
 
-    def ended(self, kept: KeptSeam) -> None:
+    def ended(self, stored: KeptSeam) -> None:
         """A session has ended by itself. Soon nothing of it is kept any more."""
-        dropping = asyncio.get_running_loop().create_task(self._drop(kept))
-        self._dropping.add(dropping)
-        dropping.add_done_callback(self._dropping.discard)
+        dropping = asyncio.get_running_loop().create_task(self._drop(stored))
+        self._drop_tasks.add(dropping)
+        dropping.add_done_callback(self._drop_tasks.discard)
 
-    async def _drop(self, kept: KeptSeam) -> None:
+    async def _drop(self, session: KeptSeam) -> None:
         with contextlib.suppress(StoreError):  # what is left of it expires
-            await kept.drop()
+            await session.drop()
 
-    def _hold(self, ident: str, lease: Lease | None) -> KeptSession:
-        holding = Holding(key_of("session", ident), self._store, self._crew, self._ttl, lease)
-        if self._crew is None:
-            holding = self._alone.setdefault(ident, holding)
-        kept = KeptSession(ident, holding, self._gathering, self._settings, self._wall, census=self._census)
-        self._held[ident] = kept
+    def _create(self, ident: str, lease: Lease | None) -> DurableSession:
+        holding = SessionLease(key_of("session", ident), self._store, self._cluster, self._ttl, lease)
+        if self._cluster is None:
+            holding = self._unshared_leases.setdefault(ident, holding)
+        kept = DurableSession(ident, holding, self._batcher, self._settings, self._wall, quota=self._quota)
+        self._sessions[ident] = kept
         return kept
 
     @property
     def _ttl(self) -> float:
         ttl = self._settings.session_ttl
-        return _FOR_GOOD if ttl is None else _REMEMBERED * ttl
+        return _UNLIMITED_TTL if ttl is None else _RETENTION_FACTOR * ttl
 
     @property
     def sure_until(self) -> float:
         """Until when no other process can have taken what this one holds."""
-        return inf if self._crew is None else self._crew.sure_until
+        return inf if self._cluster is None else self._cluster.sure_until
 
-    def _let_go(self) -> None:
+    def _lose_leases(self) -> None:
         """This process was taken for dead, and others may hold what it held."""
-        for kept in list(self._held.values()):
-            kept.holding.lose()
+        for kept in list(self._sessions.values()):
+            kept.lease.lose()
 
-    def _renamed(self) -> None:
+    def _check_lease_holders(self) -> None:
         """This process may have another name than before."""
-        for kept in list(self._held.values()):
-            kept.holding.renamed()
+        for kept in list(self._sessions.values()):
+            kept.lease.renamed()
 
-    def held_by(self, connection: "Connection", ident: str) -> KeptSession | None:
+    def attach(self, connection: "Connection", ident: str) -> DurableSession | None:
         """What is kept of the session that a connection is for."""
-        kept = self._held.get(ident)
+        kept = self._sessions.get(ident)
         if kept is not None:
             kept.connection = connection
         return kept
 
     def connection_of(self, ident: str) -> "Connection | None":
         """The connection that a session has in this process, if it has one."""
-        kept = self._held.get(ident)
+        kept = self._sessions.get(ident)
         return None if kept is None else kept.connection
 
     @property
     def news(self) -> "asyncio.Future[None] | None":
         """What is done when all that clients have yet to hear of, in whatever session, is kept; None if it is."""
-        return self._gathering.urgent
+        return self._batcher.urgent_writes
 
-    async def find(self, ident: str, principal: Any) -> KeptSession | Literal[Expired.EXPIRED] | Elsewhere | None:
+    async def find(
+        self, ident: str, principal: Any
+    ) -> DurableSession | Literal[Expired.EXPIRED] | HeldElsewhere | None:
         """A session of that principal's that another process has held, or does."""
-        if not _OURS.fullmatch(ident):
+        if not _SESSION_ID.fullmatch(ident):
             return None
-        found = await self._look_up(ident, principal)
+        found = await self._read_record(ident, principal)
         if not isinstance(found, SessionRecord):
             return found
-        if self._crew is None:
-            return self._go_on(ident, None, found)
-        lease = await self._take(key_of("session", ident), self._crew)
+        if self._cluster is None:
+            return self._resume(ident, None, found)
+        lease = await self._take(key_of("session", ident), self._cluster)
         if not isinstance(lease, Lease):
             return lease
-        found = await self._look_up(ident, principal)  # as it is now that nobody else can change it
+        found = await self._read_record(ident, principal)  # as it is now that nobody else can change it
         if not isinstance(found, SessionRecord):
             await self._store.release(lease)
             return found
-        if lease.holder != self._crew.name:  # that one was declared dead meanwhile
+        if lease.holder != self._cluster.name:  # that one was declared dead meanwhile
             return await self.find(ident, principal)
-        return self._go_on(ident, lease, found)
+        return self._resume(ident, lease, found)
 
-    async def _look_up(self, ident: str, principal: Any) -> SessionRecord | Literal[Expired.EXPIRED] | None:
+    async def _read_record(self, ident: str, principal: Any) -> SessionRecord | Literal[Expired.EXPIRED] | None:
         """What is kept of a session of that principal's."""
         item = await self._store.get(f"{key_of('session', ident)}/record")
-        held = self._held.get(ident)
+        held = self._sessions.get(ident)
         if item is None or (held is not None and held.ending):
             return None
         try:
             record = read_record(item.value)
         except StoreUnusable as error:
-            self._report("a kept session", error)
+            self._report_failure("a kept session", error)
             return None
-        if record.id != ident or record.metadata.principal != named(principal):
+        if record.id != ident or record.metadata.principal != principal_name(principal):
             return None
         ttl = self._settings.session_ttl
         if ttl is not None and self._wall.now() - record.last_accessed >= ttl:
             return EXPIRED
         return record
 
-    async def _take(self, at: str, crew: "Crew") -> Lease | Elsewhere:
+    async def _take(self, key: str, cluster: "Cluster") -> Lease | HeldElsewhere:
         """The right to a session, or who has it and is not gone."""
-        given = await self._store.acquire(at, crew.name, self._ttl)
-        if not isinstance(given, Lease) and await crew.gone(given.holder):
-            given = await self._store.acquire(at, crew.name, self._ttl, over=given.token)
-        return given if isinstance(given, Lease) else Elsewhere(given.holder)
+        given = await self._store.acquire(key, cluster.name, self._ttl)
+        if not isinstance(given, Lease) and await cluster.gone(given.holder):
+            given = await self._store.acquire(key, cluster.name, self._ttl, over=given.token)
+        return given if isinstance(given, Lease) else HeldElsewhere(given.holder)
 
-    def _go_on(self, ident: str, lease: Lease | None, record: SessionRecord) -> KeptSession:
-        kept = self._hold(ident, lease)
+    def _resume(self, ident: str, lease: Lease | None, record: SessionRecord) -> DurableSession:
+        kept = self._create(ident, lease)
         kept.found(record)
         return kept
 
-    def _report(self, what: str, error: BaseException) -> None:
+    def _report_failure(self, operation: str, error: BaseException) -> None:
         if self._observers.hear_failures:
             at = asyncio.get_running_loop().time()
             self._observers.on(
-                HandlerFailed(connection=0, at=at, request=None, method=what, reference="-", error=error)
+                HandlerFailed(connection=0, at=at, request=None, method=operation, reference="-", error=error)
             )
 
     async def close(self) -> None:
         """Writes what is left to be written."""
-        await self._gathering.close()
-        if self._dropping:
-            await asyncio.wait(self._dropping)
-        await self._census.close()
+        await self._batcher.close()
+        if self._drop_tasks:
+            await asyncio.wait(self._drop_tasks)
+        await self._quota.close()

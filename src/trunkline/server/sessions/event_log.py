@@ -15,60 +15,62 @@ from msgspec import Struct
 
 from trunkline.config import Settings
 from trunkline.errors import StoreError
-from trunkline.server.sessions.lease import Holding
+from trunkline.server.sessions.lease import SessionLease
 from trunkline.server.sessions.record import StreamRecord, read_number, read_stream
-from trunkline.server.sessions.write_batcher import Gathering
+from trunkline.server.sessions.write_batcher import WriteBatcher
 from trunkline.stores.store import Item
-from trunkline.transports.http.session.event_store import MemoryEvents
+from trunkline.transports.http.session.event_store import MemoryEventStore
 from trunkline.wire import codec
 from trunkline.wire.messages import RequestId
 
-__all__ = ["KeptEvents"]
+__all__ = ["DurableEventLog"]
 
 STANDALONE: Final = 0
-_PAGE: Final = 500
-_ENDED: Final = codec.to_json(StreamRecord(()))
+_PAGE_SIZE: Final = 500
+_ENDED_STREAM: Final = codec.to_json(StreamRecord(()))
 
 
-class _Unsafe(Struct):
+class _WriteProgress(Struct):
     """How far a stream is kept."""
 
     safe: int  # the number of the last event that is
-    writes: int = 0  # that were asked for since all of it was
+    pending_writes: int = 0  # that were asked for since all of it was
 
 
-class KeptEvents:
+class DurableEventLog:
     """The streams of one session."""
 
     def __init__(
         self,
-        holding: Holding,
-        gathering: Gathering,
+        lease: SessionLease,
+        batcher: WriteBatcher,
         settings: Settings,
-        expires: Callable[[], float | None],
+        expires_at: Callable[[], float | None],
     ) -> None:
-        self._holding = holding
-        self._home = holding.at
-        self._store = holding.store
-        self._gathering = gathering
-        self._expires = expires
-        self._log = MemoryEvents(settings.replay_events, settings.replay_bytes)
-        self._oldest: dict[int, int] = {}  # by stream, the number before the oldest event that is kept
-        self._unsafe: dict[int, _Unsafe] = {}  # streams of which not all is kept
-        self._cold: set[int] = set()  # streams whose events are in the store alone
-        self._dropping: set[asyncio.Task[None]] = set()
+        self._lease = lease
+        self._home = lease.at
+        self._store = lease.store
+        self._batcher = batcher
+        self._expires_at = expires_at
+        self._log = MemoryEventStore(settings.replay_events, settings.replay_bytes)
+        self._trimmed_to: dict[int, int] = {}  # by stream, the number before the oldest event that is kept
+        self._unwritten: dict[int, _WriteProgress] = {}  # streams of which not all is kept
+        self._unloaded: set[int] = set()  # streams whose events are in the store alone
+        self._drop_tasks: set[asyncio.Task[None]] = set()
         self._read = 0  # up to where what belongs to no request was given to somebody, as it is written down
-        self._awaited = 0  # the last of it that somebody was there for when it came
-        self._told: Callable[[int], None] | None = None
-        self._batch: asyncio.Future[None] | None = None  # the last that something was added to
-        self._in_batch: dict[int, tuple[int, int]] = {}  # of each stream in it, the newest event and how many writes
+        self._last_delivered_live = 0  # the last of it that somebody was there for when it came
+        self._on_written: Callable[[int], None] | None = None
+        self._batch_done: asyncio.Future[None] | None = None  # the last that something was added to
+        self._batch_streams: dict[
+            int, tuple[int, int]
+        ] = {}  # of each stream in it, the newest event and how many writes
         self._closed = False
-        self._lost = False  # another process goes on
+        self._fenced = False  # another process goes on
         self.newest = 0  # the highest number of a stream
 
-    def listen(self, told: Callable[[int], None]) -> None:
+    def listen(self, callback: Callable[[int], None]) -> None:
         """Names who is told of streams of which more is kept now."""
-        self._told = told
+        self._on_written = callback
 
     @property
     def last(self) -> int:
@@ -82,85 +84,85 @@ class KeptEvents:
         self.newest = max(self.newest, stream)
         self._put(f"{self._home}/streams/{stream:08}", codec.to_json(StreamRecord(requests)), stream, 0)
 
-    def append(self, stream: int, frame: bytes, read: int | None) -> int:
+    def append(self, stream: int, frame: bytes, last_read: int | None) -> int:
         """Keeps one more, and lets the oldest go."""
-        number = self._log.append(stream, frame, read)
-        self._put(self._event(stream, number), frame, stream, number)
+        number = self._log.append(stream, frame, last_read)
+        self._put(self._event_key(stream, number), frame, stream, number)
         oldest, _ = self._log.bounds(stream)
-        for gone in range(self._oldest.get(stream, 0) + 1, oldest + 1):
-            self._gathering.delete(self._holding, self._event(stream, gone))
-        self._oldest[stream] = oldest
-        if stream == STANDALONE and read is not None:
-            self._awaited = number
-            self._keep_position(read)
+        for gone in range(self._trimmed_to.get(stream, 0) + 1, oldest + 1):
+            self._batcher.delete(self._lease, self._event_key(stream, gone))
+        self._trimmed_to[stream] = oldest
+        if stream == STANDALONE and last_read is not None:
+            self._last_delivered_live = number
+            self._write_position(last_read)
         return number
 
     def given(self, stream: int, number: int) -> None:
         """Somebody has been given all up to a number. Of an event that was waited for, that is written down with the
         next one: should the process die before, who comes without a position is given it rather twice than never."""
-        if stream == STANDALONE and number > self._awaited:
-            self._keep_position(number)
+        if stream == STANDALONE and number > self._last_delivered_live:
+            self._write_position(number)
 
-    def _keep_position(self, number: int) -> None:
+    def _write_position(self, number: int) -> None:
         if number > self._read:
             self._read = number
             if not self._closed:
-                self._gathering.put(self._holding, f"{self._home}/position", codec.to_json(number), self._expires())
+                self._batcher.put(self._lease, f"{self._home}/position", codec.to_json(number), self._expires_at())
 
     def end(self, stream: int) -> None:
         """The requests of a stream have been answered."""
-        self._put(f"{self._home}/streams/{stream:08}", _ENDED, stream, self._log.bounds(stream)[1])
+        self._put(f"{self._home}/streams/{stream:08}", _ENDED_STREAM, stream, self._log.bounds(stream)[1])
 
     def drop(self, stream: int) -> None:
         """Forgets a stream."""
-        if stream in self._cold:
-            task = asyncio.get_running_loop().create_task(self._recall_and_drop(stream))
-            self._dropping.add(task)
-            task.add_done_callback(self._dropping.discard)
+        if stream in self._unloaded:
+            task = asyncio.get_running_loop().create_task(self._load_and_drop(stream))
+            self._drop_tasks.add(task)
+            task.add_done_callback(self._drop_tasks.discard)
             return
         oldest, last = self._log.bounds(stream)
         for number in range(oldest + 1, last + 1):
-            self._gathering.delete(self._holding, self._event(stream, number))
-        self._gathering.delete(self._holding, f"{self._home}/streams/{stream:08}")
+            self._batcher.delete(self._lease, self._event_key(stream, number))
+        self._batcher.delete(self._lease, f"{self._home}/streams/{stream:08}")
         self._log.drop(stream)
-        self._oldest.pop(stream, None)
+        self._trimmed_to.pop(stream, None)
 
-    async def _recall_and_drop(self, stream: int) -> None:
+    async def _load_and_drop(self, stream: int) -> None:
         with contextlib.suppress(StoreError):  # then it expires
             await self.recall(stream)
             self.drop(stream)
 
-    def _event(self, stream: int, number: int) -> str:
+    def _event_key(self, stream: int, number: int) -> str:
         return f"{self._home}/events/{stream:08}/{number:012}"
 
     def _put(self, key: str, value: bytes, stream: int, number: int) -> None:
         """Keeps something of a stream, of which `number` is the newest event then. What belongs to no request is kept
         before anybody is answered: an answer may be what it was about."""
         if self._closed:
-            if self._lost:
-                self._unsafe.setdefault(stream, _Unsafe(number - 1))  # nobody is given it
+            if self._fenced:
+                self._unwritten.setdefault(stream, _WriteProgress(number - 1))  # nobody is given it
             return
-        done = self._gathering.put(self._holding, key, value, self._expires(), urgent=stream == STANDALONE)
-        if done is not self._batch:
-            self._batch, self._in_batch = done, {}
-            done.add_done_callback(partial(self._kept, self._in_batch))
-        unsafe = self._unsafe.get(stream)
+        done = self._batcher.put(self._lease, key, value, self._expires_at(), urgent=stream == STANDALONE)
+        if done is not self._batch_done:
+            self._batch_done, self._batch_streams = done, {}
+            done.add_done_callback(partial(self._kept, self._batch_streams))
+        unsafe = self._unwritten.get(stream)
         if unsafe is None:
-            unsafe = self._unsafe[stream] = _Unsafe(number - 1)
-        unsafe.writes += 1
-        self._in_batch[stream] = (number, unsafe.writes)
+            unsafe = self._unwritten[stream] = _WriteProgress(number - 1)
+        unsafe.pending_writes += 1
+        self._batch_streams[stream] = (number, unsafe.pending_writes)
 
     def _kept(self, batch: dict[int, tuple[int, int]], _: "asyncio.Future[None]") -> None:
         """A round has been written, or never will be: more of some streams can be sent. What was refused is not."""
-        if self._lost:
+        if self._fenced:
             return
         for stream, (number, writes) in batch.items():
-            unsafe = self._unsafe[stream]
+            unsafe = self._unwritten[stream]
             unsafe.safe = number
-            if unsafe.writes == writes:
-                del self._unsafe[stream]
-            if self._told is not None:
-                self._told(stream)
+            if unsafe.pending_writes == writes:
+                del self._unwritten[stream]
+            if self._on_written is not None:
+                self._on_written(stream)
 
     def close(self) -> None:
         """Keeps nothing more."""
@@ -168,13 +170,13 @@ class KeptEvents:
 
     def lose(self) -> None:
         """Another process goes on with them. What is not known to be kept by now is never there to be read."""
-        self._closed = self._lost = True
+        self._closed = self._fenced = True
 
     # --- reading -------------------------------------------------------------------------------
 
     def settled(self, stream: int) -> bool:
         """Whether all that was appended is kept."""
-        return stream not in self._unsafe
+        return stream not in self._unwritten
 
     def size(self, stream: int) -> int:
         """Bytes of a stream that this process holds beside the store."""
@@ -183,26 +185,26 @@ class KeptEvents:
     def after(self, stream: int, number: int) -> Sequence[tuple[int, bytes]] | None:
         """What came after a number and is kept; None if that is no longer known."""
         found = self._log.after(stream, number)
-        unsafe = self._unsafe.get(stream)
+        unsafe = self._unwritten.get(stream)
         return found if unsafe is None or not found else [event for event in found if event[0] <= unsafe.safe]
 
     # --- going on ------------------------------------------------------------------------------
 
-    async def load(self, newest: int, last: int) -> tuple[list[int], dict[int, Sequence[RequestId]]]:
+    async def load(self, newest_stream: int, last_event: int) -> tuple[list[int], dict[int, Sequence[RequestId]]]:
         """Takes over what an earlier process has kept: the numbers of all streams but the one of what belongs to no
         request, and the requests of those that were not answered. Numbers go on above those that are given."""
         pending: dict[int, Sequence[RequestId]] = {}
-        for item in await self._all("streams"):
+        for item in await self._scan_all("streams"):
             stream = int(item.key.rpartition("/")[2])
-            self._cold.add(stream)
+            self._unloaded.add(stream)
             if requests := read_stream(item.value).pending:
                 pending[stream] = requests
-        streams = sorted(self._cold)
-        self.newest = max([newest, *streams])
-        self._cold.add(STANDALONE)
+        streams = sorted(self._unloaded)
+        self.newest = max([newest_stream, *streams])
+        self._unloaded.add(STANDALONE)
         await self.recall(STANDALONE)
-        if self.last < last:
-            self._log.restore(STANDALONE, last, ())
+        if self.last < last_event:
+            self._log.restore(STANDALONE, last_event, ())
         position = await self._store.get(f"{self._home}/position")
         self._read = min(self.last, 0 if position is None else read_number(position.value))
         return streams, pending
@@ -214,19 +216,19 @@ class KeptEvents:
 
     async def recall(self, stream: int) -> None:
         """Gets what an earlier process has kept of a stream."""
-        if stream not in self._cold:
+        if stream not in self._unloaded:
             return
-        items = await self._all(f"events/{stream:08}")
-        if stream not in self._cold:
+        items = await self._scan_all(f"events/{stream:08}")
+        if stream not in self._unloaded:
             return  # somebody else was faster
-        self._cold.discard(stream)
+        self._unloaded.discard(stream)
         if items:
             first = int(items[0].key.rpartition("/")[2]) - 1
             self._log.restore(stream, first, [item.value for item in items])
-            self._oldest[stream] = first
+            self._trimmed_to[stream] = first
 
-    async def _all(self, part: str) -> list[Item]:
+    async def _scan_all(self, part: str) -> list[Item]:
         prefix, found = f"{self._home}/{part}/", list[Item]()
-        while page := await self._store.scan(prefix, after=found[-1].key if found else "", limit=_PAGE):
+        while page := await self._store.scan(prefix, after=found[-1].key if found else "", limit=_PAGE_SIZE):
             found += page
         return found

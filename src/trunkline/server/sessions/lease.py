@@ -17,68 +17,72 @@ from trunkline.errors import Fenced, StoreError
 from trunkline.stores.store import ABSENT, Held, Lease, Put, Store, Write
 
 if TYPE_CHECKING:
-    from trunkline.server.cluster.cluster import Crew
+    from trunkline.server.cluster.cluster import Cluster
 
-__all__ = ["Holding"]
+__all__ = ["SessionLease"]
 
 T = TypeVar("T")
 
 
-class Holding:
+class SessionLease:
     """The right to the home of one session. Of a new one, it is asked for with the first write."""
 
-    __slots__ = ("__weakref__", "_acquiring", "_crew", "_lease", "_ttl", "at", "over", "store", "taken")
+    __slots__ = ("__weakref__", "_acquisition", "_cluster", "_lease", "_ttl", "at", "over", "store", "taken")
 
-    def __init__(self, at: str, store: Store, crew: "Crew | None", ttl: float, lease: Lease | None = None) -> None:
+    def __init__(
+        self, key: str, store: Store, cluster: "Cluster | None", ttl: float, lease: Lease | None = None
+    ) -> None:
         """`ttl` is for how long nobody has to be told that it is still held."""
-        self.at = at
+        self.at = key
         self.over = False  # nothing is written here any more
         self.taken: Callable[[], None] | None = None  # is told that another process has it
         self.store = store
-        self._crew = crew
+        self._cluster = cluster
         self._ttl = ttl
         self._lease = lease
-        self._acquiring: asyncio.Future[Lease | Held] | None = None
+        self._acquisition: asyncio.Future[Lease | Held] | None = None
 
     # --- writing -------------------------------------------------------------------------------
 
     def commit(self, writes: Sequence[Write]) -> "asyncio.Future[int]":
         """Does some writes. Raises `Fenced` if they are no longer this process's to do."""
-        if self._crew is None:
+        if self._cluster is None:
             return asyncio.ensure_future(self.store.commit(writes))
         if self._lease is None or self.over:
-            return asyncio.ensure_future(self._commit_later(writes))
-        return self._heed(self.store.commit(writes, fence=self._lease))
+            return asyncio.ensure_future(self._acquire_and_commit(writes))
+        return self._watch_for_fencing(self.store.commit(writes, fence=self._lease))
 
-    async def _commit_later(self, writes: Sequence[Write]) -> int:
-        lease = await self._right()
-        return await self._heed(self.store.commit(writes, fence=lease))
+    async def _acquire_and_commit(self, writes: Sequence[Write]) -> int:
+        lease = await self._ensure_lease()
+        return await self._watch_for_fencing(self.store.commit(writes, fence=lease))
 
     def begin(self, put: Put) -> "asyncio.Future[Any]":
         """Do the first write, in one commit with acquiring the lease. It needs no fence: it says that nothing is there,
         and nobody else knows yet that anything will be."""
-        if self._crew is None or self._lease is not None or self.over or self._acquiring is not None:
+        if self._cluster is None or self._lease is not None or self.over or self._acquisition is not None:
             return self.commit((put,))
-        return asyncio.ensure_future(self._acquire_with(self._crew, replace(put, version=ABSENT)))
+        return asyncio.ensure_future(self._acquire_and_put(self._cluster, replace(put, version=ABSENT)))
 
-    async def _acquire_with(self, crew: "Crew", put: Put) -> None:
-        if not isinstance(await asyncio.shield(self._acquire(crew, (put,))), Lease):
+    async def _acquire_and_put(self, cluster: "Cluster", put: Put) -> None:
+        if not isinstance(await asyncio.shield(self._acquire(cluster, (put,))), Lease):
             raise Fenced(self.at, 0)
 
     # --- the right -----------------------------------------------------------------------------
 
-    def _acquire(self, crew: "Crew", writes: Sequence[Write] = ()) -> "asyncio.Future[Lease | Held]":
+    def _acquire(self, cluster: "Cluster", writes: Sequence[Write] = ()) -> "asyncio.Future[Lease | Held]":
         """Acquire the lease, with writes if it is not being acquired already."""
-        if self._acquiring is None:
-            self._acquiring = asyncio.ensure_future(self.store.acquire(self.at, crew.name, self._ttl, writes=writes))
-            self._acquiring.add_done_callback(self._given)
-        return self._acquiring
+        if self._acquisition is None:
+            self._acquisition = asyncio.ensure_future(
+                self.store.acquire(self.at, cluster.name, self._ttl, writes=writes)
+            )
+            self._acquisition.add_done_callback(self._finish_acquisition)
+        return self._acquisition
 
-    def _given(self, acquiring: "asyncio.Future[Lease | Held]") -> None:
-        self._acquiring = None
-        if acquiring.cancelled() or acquiring.exception() is not None:
+    def _finish_acquisition(self, acquisition: "asyncio.Future[Lease | Held]") -> None:
+        self._acquisition = None
+        if acquisition.cancelled() or acquisition.exception() is not None:
             return
-        given = acquiring.result()
+        given = acquisition.result()
         if isinstance(given, Lease) and self._is_ours(given):
             self._lease = given
         else:
@@ -86,29 +90,29 @@ class Holding:
 
     def _is_ours(self, lease: Lease) -> bool:
         """Whether a lease is held under the name that this process has now."""
-        return self._crew is not None and lease.holder == self._crew.name
+        return self._cluster is not None and lease.holder == self._cluster.name
 
     def renamed(self) -> None:
         """This process has another name. What it holds under one that was declared dead is everybody's."""
         if self._lease is not None and not self._is_ours(self._lease):
             self.lose()
 
-    async def _right(self) -> Lease:
+    async def _ensure_lease(self) -> Lease:
         """The lease, asked for if need be."""
-        if self._lease is None and not self.over and self._crew is not None:
-            await asyncio.shield(self._acquire(self._crew))
+        if self._lease is None and not self.over and self._cluster is not None:
+            await asyncio.shield(self._acquire(self._cluster))
         if self._lease is None or self.over:
             raise Fenced(self.at, 0)
         return self._lease
 
-    def _heed(self, asked: Awaitable[T]) -> "asyncio.Future[T]":
+    def _watch_for_fencing(self, operation: Awaitable[T]) -> "asyncio.Future[T]":
         """What was asked for under the lease; whoever waits for it learns that it is lost after everybody else."""
-        future = asyncio.ensure_future(asked)
+        future = asyncio.ensure_future(operation)
         future.add_done_callback(self._look)
         return future
 
-    def _look(self, asked: "asyncio.Future[Any]") -> None:
-        if not asked.cancelled() and isinstance(asked.exception(), Fenced):
+    def _look(self, operation: "asyncio.Future[Any]") -> None:
+        if not operation.cancelled() and isinstance(operation.exception(), Fenced):
             self.lose()
 
     def lose(self) -> None:
@@ -121,24 +125,24 @@ class Holding:
     def renew(self) -> None:
         """Holds it for as long as at first again, from now on."""
         if self._lease is not None and not self.over:
-            self._heed(self.store.renew(self._lease, self._ttl))
+            self._watch_for_fencing(self.store.renew(self._lease, self._ttl))
 
     async def confirm(self) -> bool:
         """Whether this process has it now."""
-        if self._crew is None:
+        if self._cluster is None:
             return True
         with contextlib.suppress(Fenced):
-            lease = await self._right()
-            await self._heed(self.store.renew(lease, self._ttl))
+            lease = await self._ensure_lease()
+            await self._watch_for_fencing(self.store.renew(lease, self._ttl))
         return not self.over
 
     async def release(self) -> None:
         """Lets others have it. That they cannot be told does no harm: they find out, in time."""
-        if self._crew is None:
+        if self._cluster is None:
             return
         self.over = True
-        if self._acquiring is not None:
-            await asyncio.wait([self._acquiring])
+        if self._acquisition is not None:
+            await asyncio.wait([self._acquisition])
         lease, self._lease = self._lease, None
         if lease is not None:
             with contextlib.suppress(StoreError):

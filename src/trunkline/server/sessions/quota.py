@@ -12,13 +12,13 @@ from typing import Final
 from trunkline.clock import Clock
 from trunkline.config import Settings
 from trunkline.errors import StoreError
-from trunkline.server.access.owner_id import owner_named
+from trunkline.server.access.owner_id import owner_from_name
 from trunkline.stores.store import Delete, Put, Store, key_of
 
-__all__ = ["Census", "Entry", "unused_lifetime"]
+__all__ = ["QuotaEntry", "SessionQuota", "unused_lifetime"]
 
-_PAGE: Final = 500
-_UNSEEN: Final = 1.1  # times the time that a session may be unused: it is not said more often that it was used
+_PAGE_SIZE: Final = 500
+_TTL_SLACK: Final = 1.1  # times the time that a session may be unused: it is not said more often that it was used
 
 
 def unused_lifetime(settings: Settings) -> float | None:
@@ -27,54 +27,56 @@ def unused_lifetime(settings: Settings) -> float | None:
     if confirm is None or unused is None:
         return None
     longest = confirm + unused + 2 * settings.session_sweep
-    return longest if settings.session_ttl is None else min(longest, _UNSEEN * settings.session_ttl)
+    return longest if settings.session_ttl is None else min(longest, _TTL_SLACK * settings.session_ttl)
 
 
-class Census:
+class SessionQuota:
     """Counts sessions."""
 
     def __init__(self, store: Store, settings: Settings, wall: Clock) -> None:
         self._store = store
-        self._most = settings.max_sessions_per_principal
-        self._lasts = None if settings.session_ttl is None else _UNSEEN * settings.session_ttl + settings.session_sweep
-        self._first = unused_lifetime(settings)
+        self._limit = settings.max_sessions_per_principal
+        self._entry_ttl = (
+            None if settings.session_ttl is None else _TTL_SLACK * settings.session_ttl + settings.session_sweep
+        )
+        self._unused_ttl = unused_lifetime(settings)
         self._wall = wall
         self._beside: set[asyncio.Future[int]] = set()
 
-    def entry(self, ident: str, name: str) -> "Entry | None":
+    def entry(self, ident: str, principal_name: str) -> "QuotaEntry | None":
         """The entry of a session of whoever has that name; None if nobody counts them."""
-        if not name or self._most is None:
+        if not principal_name or self._limit is None:
             return None
-        return Entry(self, key_of("owner", owner_named(name), "open", ident))
+        return QuotaEntry(self, key_of("owner", owner_from_name(principal_name), "open", ident))
 
-    def _put(self, key: str, lasts: float | None) -> Put:
-        return Put(key, b"", None if lasts is None else self._wall.now() + lasts)
+    def _put(self, key: str, ttl: float | None) -> Put:
+        return Put(key, b"", None if ttl is None else self._wall.now() + ttl)
 
     async def add(self, key: str) -> bool:
         """Adds an entry, if there may be one more. It lasts until the session is used, or could have been."""
-        await self._store.commit([self._put(key, self._lasts if self._first is None else self._first)])
-        if await self._count(key.rpartition("/")[0] + "/") <= (self._most or 0):
+        await self._store.commit([self._put(key, self._entry_ttl if self._unused_ttl is None else self._unused_ttl)])
+        if await self._count(key.rpartition("/")[0] + "/") <= (self._limit or 0):
             return True
         await self._store.commit([Delete(key)])
         return False
 
     async def _count(self, prefix: str) -> int:
         number, after = 0, ""
-        while page := await self._store.scan(prefix, after=after, limit=_PAGE):
+        while page := await self._store.scan(prefix, after=after, limit=_PAGE_SIZE):
             number += len(page)
             after = page[-1].key
         return number
 
     def renew(self, key: str) -> None:
         """Has an entry last, soon. If that cannot be written, it is when it is said next."""
-        renewing = asyncio.ensure_future(self._store.commit([self._put(key, self._lasts)]))
+        renewing = asyncio.ensure_future(self._store.commit([self._put(key, self._entry_ttl)]))
         self._beside.add(renewing)
-        renewing.add_done_callback(self._renewed)
+        renewing.add_done_callback(self._finish_renewal)
 
-    def _renewed(self, renewing: "asyncio.Future[int]") -> None:
-        self._beside.discard(renewing)
-        if not renewing.cancelled():
-            renewing.exception()
+    def _finish_renewal(self, renewal: "asyncio.Future[int]") -> None:
+        self._beside.discard(renewal)
+        if not renewal.cancelled():
+            renewal.exception()
 
     async def remove(self, key: str) -> None:
         """Takes an entry out. One that cannot be taken out runs out by itself."""
@@ -87,21 +89,21 @@ class Census:
             await asyncio.wait(self._beside)
 
 
-class Entry:
+class QuotaEntry:
     """One session, as it is counted."""
 
-    def __init__(self, census: Census, key: str) -> None:
-        self._census = census
+    def __init__(self, quota: SessionQuota, key: str) -> None:
+        self._quota = quota
         self._key = key
 
     async def add(self) -> bool:
         """Counts it, if its owner may have one more."""
-        return await self._census.add(self._key)
+        return await self._quota.add(self._key)
 
     def renew(self) -> None:
         """It is still there."""
-        self._census.renew(self._key)
+        self._quota.renew(self._key)
 
     async def remove(self) -> None:
         """It has ended."""
-        await self._census.remove(self._key)
+        await self._quota.remove(self._key)

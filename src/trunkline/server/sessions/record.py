@@ -18,8 +18,8 @@ from trunkline.wire.messages import RequestId
 __all__ = [
     "LAYOUT",
     "MIGRATIONS",
-    "Agreed",
-    "Metadata",
+    "RecordedCapabilities",
+    "SessionMetadata",
     "SessionRecord",
     "StreamRecord",
     "read_number",
@@ -33,14 +33,14 @@ LAYOUT: Final = 2
 _MS: Final = 1000
 
 
-class Agreed(Struct, frozen=True):
+class RecordedCapabilities(Struct, frozen=True):
     """What both sides have declared, as it was agreed upon in the handshake."""
 
     server: dict[str, Any]
     client: dict[str, Any]
 
 
-class Metadata(Struct, frozen=True, kw_only=True):
+class SessionMetadata(Struct, frozen=True, kw_only=True):
     """Who the session is with, and how it stands."""
 
     principal: str = ""  # in letters
@@ -61,8 +61,8 @@ class SessionRecord(Struct, frozen=True, kw_only=True):
     created_at: float
     last_accessed: float  # by a tenth of the time that it may be unused
     timeout_ms: int | None  # None: it never expires
-    metadata: Metadata
-    capabilities: Agreed
+    metadata: SessionMetadata
+    capabilities: RecordedCapabilities
     subscriptions: list[str] = []
 
 
@@ -72,12 +72,12 @@ class StreamRecord(Struct, frozen=True):
     pending: Sequence[RequestId]  # empty: they have been
 
 
-Layout = dict[str, Any]
+RawRecord = dict[str, Any]
 
 
-def _from_founding(old: Layout) -> Layout:
+def _migrate_founding(old: RawRecord) -> RawRecord:
     """The layout of the founding documents, which has no number: times in milliseconds, and one map for the rest."""
-    rest: Layout = old.get("metadata") or {}
+    rest: RawRecord = old.get("metadata") or {}
     timeout = old.get("timeout_ms")
     return {
         "version": 2,
@@ -99,21 +99,21 @@ def _from_founding(old: Layout) -> Layout:
     }
 
 
-MIGRATIONS: Final[Mapping[int, Callable[[Layout], Layout]]] = {1: _from_founding}
+MIGRATIONS: Final[Mapping[int, Callable[[RawRecord], RawRecord]]] = {1: _migrate_founding}
 """By the number of a layout, how it becomes the next one."""
 
-_read_any: Final = codec.json_decoder(dict[str, Any])
-_read: Final = codec.json_decoder(SessionRecord)
-_read_stream: Final = codec.json_decoder(StreamRecord)
-_read_number: Final = codec.json_decoder(int)
+_decode_any: Final = codec.json_decoder(dict[str, Any])
+_decode_record: Final = codec.json_decoder(SessionRecord)
+_decode_stream: Final = codec.json_decoder(StreamRecord)
+_decode_number: Final = codec.json_decoder(int)
 
 
 def read_record(value: bytes) -> SessionRecord:
     """A session as it was written down, whenever that was. Raises `StoreUnusable` for what is none, or is in a layout
     or about a revision that this Trunkline does not know."""
     try:
-        found = _read_any(value)
-        record = _read(value if found.get("version") == LAYOUT else codec.to_json(_migrated(found)))
+        found = _decode_any(value)
+        record = _decode_record(value if found.get("version") == LAYOUT else codec.to_json(_migrate(found)))
         Revision(record.metadata.revision)
         LOGGING_LEVELS.index(record.metadata.log_level)
     except (codec.DecodeError, LookupError, TypeError, ValueError, AttributeError) as error:
@@ -123,22 +123,22 @@ def read_record(value: bytes) -> SessionRecord:
 
 def read_stream(value: bytes) -> StreamRecord:
     """A stream as it was written down. Raises `StoreUnusable` for what is none."""
-    return _readable(_read_stream, value)
+    return _decode_or_raise(_decode_stream, value)
 
 
 def read_number(value: bytes) -> int:
     """A number as it was written down. Raises `StoreUnusable` for what is none."""
-    return _readable(_read_number, value)
+    return _decode_or_raise(_decode_number, value)
 
 
-def _readable(read: Callable[[bytes], T], value: bytes) -> T:
+def _decode_or_raise(decode: Callable[[bytes], T], value: bytes) -> T:
     try:
-        return read(value)
+        return decode(value)
     except codec.DecodeError as error:
         raise StoreUnusable(f"what is kept of a stream cannot be read: {error}") from error
 
 
-def _migrated(found: Layout) -> Layout:
+def _migrate(found: RawRecord) -> RawRecord:
     number: int = found.get("version", 1)
     while number < LAYOUT:
         found = MIGRATIONS[number](found)

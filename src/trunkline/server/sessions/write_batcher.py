@@ -12,65 +12,65 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from trunkline.errors import Fenced, StoreUnavailable
-from trunkline.server.sessions.lease import Holding
+from trunkline.server.sessions.lease import SessionLease
 from trunkline.stores.store import Delete, Put, Write
 
-__all__ = ["Gathering"]
+__all__ = ["WriteBatcher"]
 
-_AGAIN: Final = 0.5  # seconds, before a store that could not be reached is tried again
-_MOST: Final = 1000  # writes of one commit
+_RETRY_DELAY: Final = 0.5  # seconds, before a store that could not be reached is tried again
+_MAX_WRITES_PER_COMMIT: Final = 1000  # writes of one commit
 
-Writes = dict[str, Write]
+WritesByKey = dict[str, Write]
 """By their keys, in the order of the last that was asked for each."""
 
 
-class Gathering:
+class WriteBatcher:
     """What is to be written."""
 
-    def __init__(self, failed: Callable[[BaseException], None]) -> None:
+    def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
         """`failed` is told of what can never be written."""
-        self._failed = failed
+        self._on_failure = on_failure
         self._closed = False
-        self._away = False  # the store has failed once more since `close`
-        self._waiting: dict[Holding, Writes] = {}  # for the next round
-        self._next: asyncio.Future[None] | None = None  # when those are written
-        self._writing: dict[Holding, Writes] = {}  # in the round that is under way
-        self._round: asyncio.Future[None] | None = None  # when those are
-        self._urgent: asyncio.Future[None] | None = None  # when the last is that answers wait for
-        self._impatient: list[asyncio.Future[None]] = []  # waiting, and told if a commit has to be tried again
+        self._final_retry_failed = False  # the store has failed once more since `close`
+        self._waiting: dict[SessionLease, WritesByKey] = {}  # for the next round
+        self._queued_done: asyncio.Future[None] | None = None  # when those are written
+        self._in_flight: dict[SessionLease, WritesByKey] = {}  # in the round that is under way
+        self._in_flight_done: asyncio.Future[None] | None = None  # when those are
+        self._urgent_done: asyncio.Future[None] | None = None  # when the last is that answers wait for
+        self._fail_fast_waiters: list[asyncio.Future[None]] = []  # waiting, and told if a commit has to be tried again
         self._task: asyncio.Task[None] | None = None
 
     # --- asking --------------------------------------------------------------------------------
 
     def put(
-        self, at: Holding, key: str, value: bytes, expires: float | None, *, urgent: bool = False
+        self, lease: SessionLease, key: str, value: bytes, expires: float | None, *, urgent: bool = False
     ) -> "asyncio.Future[None]":
         """Keeps a value; gives what is done when it is, or is refused. What is urgent is kept before anybody is
         answered."""
-        done = self._add(at, Put(key, value, expires))
+        done = self._add(lease, Put(key, value, expires))
         if urgent:
-            self._urgent = done
+            self._urgent_done = done
         return done
 
-    def keep(self, at: Holding, key: str, value: bytes, expires: float | None) -> "asyncio.Future[Any]":
+    def keep(self, lease: SessionLease, key: str, value: bytes, expires: float | None) -> "asyncio.Future[Any]":
         """Keeps a value; gives what is done when it is. What is alone in its session goes to the store by itself, which
         costs half; it is not tried again. Otherwise it goes with a round, which is; yet whoever waits for it is told
         that the store is unavailable as soon as that is known."""
         put = Put(key, value, expires)
-        if at in self._waiting or at in self._writing:
-            heeding = _heeding(at, self._add(at, put))
-            self._impatient.append(heeding)
+        if lease in self._waiting or lease in self._in_flight:
+            heeding = _checked_for_fencing(lease, self._add(lease, put))
+            self._fail_fast_waiters.append(heeding)
             return heeding
-        return at.begin(put)
+        return lease.begin(put)
 
-    def delete(self, at: Holding, key: str) -> "asyncio.Future[None]":
+    def delete(self, lease: SessionLease, key: str) -> "asyncio.Future[None]":
         """Keeps a value no longer."""
-        return self._add(at, Delete(key))
+        return self._add(lease, Delete(key))
 
-    def _add(self, at: Holding, write: Write) -> "asyncio.Future[None]":
+    def _add(self, lease: SessionLease, write: Write) -> "asyncio.Future[None]":
         loop = asyncio.get_running_loop()
-        done = self._next = self._next or loop.create_future()
-        writes = self._waiting.setdefault(at, {})
+        done = self._queued_done = self._queued_done or loop.create_future()
+        writes = self._waiting.setdefault(lease, {})
         writes.pop(write.key, None)
         writes[write.key] = write
         if self._task is None:
@@ -79,18 +79,20 @@ class Gathering:
 
     # --- waiting -------------------------------------------------------------------------------
 
-    def unsettled(self, at: Holding) -> "asyncio.Future[None] | None":
+    def unsettled(self, lease: SessionLease) -> "asyncio.Future[None] | None":
         """What is done when all is written that was asked for by now in a session; None if it is. It fails if another
         process has taken that (`Fenced`)."""
-        done = self._next if at in self._waiting else self._round if at in self._writing else None
-        return None if done is None else _heeding(at, done)
+        done = (
+            self._queued_done if lease in self._waiting else self._in_flight_done if lease in self._in_flight else None
+        )
+        return None if done is None else _checked_for_fencing(lease, done)
 
     @property
-    def urgent(self) -> "asyncio.Future[None] | None":
+    def urgent_writes(self) -> "asyncio.Future[None] | None":
         """What is done when all is written that has to be before anybody is answered; None if it is."""
-        if self._urgent is not None and self._urgent.done():
-            self._urgent = None
-        return self._urgent
+        if self._urgent_done is not None and self._urgent_done.done():
+            self._urgent_done = None
+        return self._urgent_done
 
     async def close(self) -> None:
         """Waits for what is under way. What failed before is tried once more, since the store may be back; when that
@@ -103,13 +105,13 @@ class Gathering:
 
     async def _run(self) -> None:
         try:
-            while (done := self._next) is not None:
-                self._writing, self._waiting = self._waiting, {}
-                self._round, self._next = done, None
-                commits = [self._begin(at, list(writes.values())) for at, writes in self._writing.items()]
-                failures = [await self._end(*commit) for commit in commits]  # all of them are under way
-                self._writing, self._round = {}, None
-                self._impatient = [heeding for heeding in self._impatient if not heeding.done()]
+            while (done := self._queued_done) is not None:
+                self._in_flight, self._waiting = self._waiting, {}
+                self._in_flight_done, self._queued_done = done, None
+                commits = [self._begin(at, list(writes.values())) for at, writes in self._in_flight.items()]
+                failures = [await self._finish_commits(*commit) for commit in commits]  # all of them are under way
+                self._in_flight, self._in_flight_done = {}, None
+                self._fail_fast_waiters = [heeding for heeding in self._fail_fast_waiters if not heeding.done()]
                 if (failure := next(filter(None, failures), None)) is None:
                     done.set_result(None)
                 else:
@@ -118,57 +120,61 @@ class Gathering:
         finally:
             self._task = None
 
-    def _begin(self, at: Holding, writes: Sequence[Write]) -> "tuple[Holding, Sequence[Write], asyncio.Future[int]]":
-        return at, writes, at.commit(writes[:_MOST])
+    def _begin(
+        self, lease: SessionLease, writes: Sequence[Write]
+    ) -> "tuple[SessionLease, Sequence[Write], asyncio.Future[int]]":
+        return lease, writes, lease.commit(writes[:_MAX_WRITES_PER_COMMIT])
 
-    async def _end(self, at: Holding, writes: Sequence[Write], first: "asyncio.Future[int]") -> Exception | None:
+    async def _finish_commits(
+        self, lease: SessionLease, writes: Sequence[Write], first_commit: "asyncio.Future[int]"
+    ) -> Exception | None:
         """Does all that a round has for one session, of which the first commit is under way; gives why it cannot be
         done."""
         try:
-            await self._again(at, writes[:_MOST], first)
-            for start in range(_MOST, len(writes), _MOST):
-                await self._again(*self._begin(at, writes[start : start + _MOST]))
+            await self._await_commit(lease, writes[:_MAX_WRITES_PER_COMMIT], first_commit)
+            for start in range(_MAX_WRITES_PER_COMMIT, len(writes), _MAX_WRITES_PER_COMMIT):
+                await self._await_commit(*self._begin(lease, writes[start : start + _MAX_WRITES_PER_COMMIT]))
         except Fenced:
             return None  # whom that concerns has been told
         except Exception as error:  # noqa: BLE001 - told to whoever waits, and to the operator
-            self._failed(error)
+            self._on_failure(error)
             return error
         return None
 
-    async def _again(self, at: Holding, writes: Sequence[Write], commit: "asyncio.Future[int]") -> None:
+    async def _await_commit(self, lease: SessionLease, writes: Sequence[Write], commit: "asyncio.Future[int]") -> None:
         """Waits for a commit, and makes it again for as long as the store cannot be reached."""
         last = False
         while True:
             try:
                 await commit
             except StoreUnavailable as error:
-                self._away = self._away or last
-                if self._away:
+                self._final_retry_failed = self._final_retry_failed or last
+                if self._final_retry_failed:
                     raise
-                self._tell_impatient(error)
+                self._fail_waiters(error)
                 if not self._closed:
-                    await asyncio.sleep(_AGAIN)
+                    await asyncio.sleep(_RETRY_DELAY)
                 last = self._closed
-                _, _, commit = self._begin(at, writes)
+                _, _, commit = self._begin(lease, writes)
             else:
                 return
 
-    def _tell_impatient(self, error: StoreUnavailable) -> None:
-        waiting, self._impatient = self._impatient, []
+    def _fail_waiters(self, error: StoreUnavailable) -> None:
+        waiting, self._fail_fast_waiters = self._fail_fast_waiters, []
         for heeding in waiting:
             if not heeding.done():
                 heeding.set_exception(error)
                 heeding.exception()  # the caller may have stopped waiting
 
 
-def _heeding(at: Holding, done: "asyncio.Future[None]") -> "asyncio.Future[None]":
+def _checked_for_fencing(lease: SessionLease, done: "asyncio.Future[None]") -> "asyncio.Future[None]":
     """What is done when a round is, and raises `Fenced` if what was asked for in a session was refused."""
     heeding = asyncio.get_running_loop().create_future()
 
     def settle(_: "asyncio.Future[None]") -> None:
         if heeding.done():
             return
-        error = Fenced(at.at, 0) if at.over else done.exception()
+        error = Fenced(lease.at, 0) if lease.over else done.exception()
         if error is None:
             heeding.set_result(None)
         else:

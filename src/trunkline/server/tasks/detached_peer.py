@@ -9,30 +9,30 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, Raw, UnsetType
 
 from trunkline.config import Settings
-from trunkline.protocol.inflight import Running
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.tasks import TaskCaller
 from trunkline.protocol.types import LOGGING_LEVELS
-from trunkline.rpc.fact_reporter import Telling
-from trunkline.server.access.principal_codec import read, written
-from trunkline.server.call_peer import ClientFacts, Line
-from trunkline.server.catalog import Offer
+from trunkline.rpc.fact_reporter import FactReporter
+from trunkline.server.access.principal_codec import decode_principal, written
+from trunkline.server.call_peer import CallPeer, ClientFacts
+from trunkline.server.catalog import ServerCatalog
 from trunkline.server.input.ask import Asker
 
 if TYPE_CHECKING:
-    from trunkline.server.connection import Connection, Shared
-    from trunkline.server.tasks.runner import Attempt
+    from trunkline.server.connection import Connection, SharedServices
+    from trunkline.server.tasks.runner import TaskRunner
 
-__all__ = ["TaskLine", "caller_of", "principal_of"]
+__all__ = ["DetachedPeer", "caller_of", "principal_of"]
 
 
-class TaskLine(Telling, Line):
+class DetachedPeer(FactReporter, CallPeer):
     """What the context of a task talks to."""
 
-    def __init__(self, shared: "Shared", attempt: "Attempt") -> None:
+    def __init__(self, shared: "SharedServices", runner: "TaskRunner") -> None:
         super().__init__(shared.clock, shared.observers)
         self._shared = shared
-        self._attempt = attempt
+        self._attempt = runner
         self._thread = threading.get_ident()
 
     @property
@@ -41,7 +41,7 @@ class TaskLine(Telling, Line):
         return self._shared.offer.settings
 
     @property
-    def offer(self) -> Offer:
+    def offer(self) -> ServerCatalog:
         """What the server offers."""
         return self._shared.offer
 
@@ -77,53 +77,53 @@ class TaskLine(Telling, Line):
         self._shared.threads.post(action)
         return False
 
-    def notify(self, name: str, params: Any = UNSET, *, about: Running | None = None) -> bool:  # noqa: ARG002
+    def notify(self, name: str, params: Any = UNSET, *, about: IncomingRequest | None = None) -> bool:  # noqa: ARG002
         """A task tells how it stands, and nothing else."""
         return False
 
-    def log_level_of(self, call: Running) -> int:  # noqa: ARG002 - nobody hears of any
+    def log_level_of(self, call: IncomingRequest) -> int:  # noqa: ARG002 - nobody hears of any
         """Above the highest: there is nobody who hears it."""
         return len(LOGGING_LEVELS)
 
-    def revision_of(self, call: Running) -> Revision:  # noqa: ARG002 - there is one call
+    def revision_of(self, call: IncomingRequest) -> Revision:  # noqa: ARG002 - there is one call
         """The revision that the task was asked for in."""
         return Revision(self._attempt.caller.revision)
 
-    def client_of(self, call: Running) -> ClientFacts:  # noqa: ARG002 - there is one call
+    def client_of(self, call: IncomingRequest) -> ClientFacts:  # noqa: ARG002 - there is one call
         """Who asked for the task."""
         return ClientFacts(self._attempt.caller.info, self._attempt.caller.capabilities)
 
-    def asker_of(self, call: Running) -> Asker:  # noqa: ARG002 - there is one call
+    def asker_of(self, call: IncomingRequest) -> Asker:  # noqa: ARG002 - there is one call
         """Who keeps its questions until they are fetched."""
         return self._attempt
 
-    def drain_of(self, call: Running) -> Callable[[], Coroutine[Any, Any, None]]:  # noqa: ARG002
+    def drain_of(self, call: IncomingRequest) -> Callable[[], Coroutine[Any, Any, None]]:  # noqa: ARG002
         """Wait while the client that is told of the task reads too slowly."""
         return self._attempt.drain
 
-    def progress(self, call: Running, progress: float, total: float | None, message: str | None) -> None:
+    def progress(self, call: IncomingRequest, progress: float, total: float | None, message: str | None) -> None:
         """Says how far the task has come; it must grow."""
         if call.advance(progress, self.now()):
             self._attempt.advance(progress, total, message)
         else:
             self.dropped(f"progress {progress:g} does not grow", "progress_value_invalid")
 
-    def checkpoint_of(self, call: Running) -> Raw | UnsetType:  # noqa: ARG002 - there is one call
+    def checkpoint_of(self, call: IncomingRequest) -> Raw | UnsetType:  # noqa: ARG002 - there is one call
         """What an earlier run of the task has kept."""
         return self._attempt.checkpoint
 
-    async def keep_checkpoint(self, call: Running, checkpoint: Raw) -> None:  # noqa: ARG002 - there is one call
+    async def keep_checkpoint(self, call: IncomingRequest, checkpoint: Raw) -> None:  # noqa: ARG002 - there is one call
         """Keeps what the task needs to go on from here."""
         await self._attempt.reach(checkpoint)
 
-    async def begin_task(self, call: Running) -> None:
+    async def begin_task(self, call: IncomingRequest) -> None:
         """It is one."""
 
 
 # --- who asked ----------------------------------------------------------------------------------------
 
 
-def caller_of(connection: "Connection", call: Running) -> TaskCaller:
+def caller_of(connection: "Connection", call: IncomingRequest) -> TaskCaller:
     """What is kept of whoever asks for a task."""
     facts = connection.client_of(call)
     return TaskCaller(
@@ -139,4 +139,4 @@ def caller_of(connection: "Connection", call: Running) -> TaskCaller:
 
 def principal_of(caller: TaskCaller) -> Any:
     """The principal that was written."""
-    return None if caller.principal is UNSET else read(caller.principal)
+    return None if caller.principal is UNSET else decode_principal(caller.principal)

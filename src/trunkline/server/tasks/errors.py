@@ -24,8 +24,8 @@ class TooManyTasks(ProtocolError):
 
     kind = "maximum_concurrent_tasks_exceeded"
 
-    def __init__(self, most: int) -> None:
-        super().__init__(f"{most} tasks are at work, which is the most; try again later", data={"maximum": most})
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"{limit} tasks are at work, which is the most; try again later", data={"maximum": limit})
 
 
 class TaskSupportMismatch(MethodNotFound):

@@ -10,48 +10,50 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from trunkline.protocol.inflight import Running
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.meta import RELATED_TASK
-from trunkline.protocol.task_dialects import Dialect, augmented, dialect_of, founding_status
+from trunkline.protocol.task_dialects import Dialect, dialect_of, to_augmented_task, to_founding_status
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.protocol.types import ProgressParams, TaskStatusParams
 
 if TYPE_CHECKING:
-    from trunkline.server.connection import Connection, Shared
+    from trunkline.server.connection import Connection, SharedServices
 
-__all__ = ["Teller"]
+__all__ = ["TaskNotifier"]
 
 _STATUS: Final = "notifications/tasks/status"
 
 
-class Teller:
+class TaskNotifier:
     """Tells whoever asked for a task."""
 
-    def __init__(self, shared: "Shared", record: TaskRecord, line: "Connection | None" = None) -> None:
+    def __init__(self, shared: "SharedServices", record: TaskRecord, connection: "Connection | None" = None) -> None:
         """`line` is where the task was asked for, by a client that does not know of it yet."""
         self.dialect = dialect_of(record)
         self._shared = shared
         self._record = record
-        self._line = line
-        self._held: list[Callable[[], object]] | None = None if line is None else []
-        self._known: asyncio.Future[None] | None = None  # done when the client knows of the task
+        self._line = connection
+        self._held_back: list[Callable[[], object]] | None = None if connection is None else []
+        self._client_knows: asyncio.Future[None] | None = None  # done when the client knows of the task
 
-    def known_after(self, call: Running) -> None:
+    def release_after(self, call: IncomingRequest) -> None:
         """The client knows of the task when that call has been answered."""
         call.work.add_done_callback(self._release)  # the answer leaves first, in a callback made earlier
 
     def _release(self, *_: object) -> None:
-        held, self._held = self._held, None
+        held, self._held_back = self._held_back, None
         for told in held or ():
             told()
-        if self._known is not None:
-            self._known.set_result(None)
-            self._known = None
+        if self._client_knows is not None:
+            self._client_knows.set_result(None)
+            self._client_knows = None
 
     def status(self, record: TaskRecord) -> bool:
         """Tells how the task stands; False if nobody is there, nor will be."""
         founding = self.dialect is Dialect.FOUNDING
-        return self._tell(_STATUS, founding_status(record) if founding else augmented(record, TaskStatusParams))
+        return self._tell(
+            _STATUS, to_founding_status(record) if founding else to_augmented_task(record, TaskStatusParams)
+        )
 
     def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Tells how far the task has come, if its client wants to know."""
@@ -62,19 +64,19 @@ class Teller:
 
     async def drain(self) -> None:
         """Wait until the client knows of the task, and while it reads too slowly what it is told."""
-        if self._held is not None:
-            self._known = self._known or self._shared.threads.loop.create_future()
-            await asyncio.shield(self._known)
+        if self._held_back is not None:
+            self._client_knows = self._client_knows or self._shared.threads.loop.create_future()
+            await asyncio.shield(self._client_knows)
         if self._line is not None:
             await self._line.channel.drain()
 
     def _tell(self, name: str, params: Any) -> bool:
-        if self._held is not None:
-            self._held.append(partial(self._tell, name, params))
+        if self._held_back is not None:
+            self._held_back.append(partial(self._tell, name, params))
             return True
-        keeper, news, session = self._shared.keeper, self._shared.news, self._record.caller.session
+        keeper, news, session = self._shared.durable_sessions, self._shared.news, self._record.caller.session
         if self._line is None or self._line.close_reason is not None:
             self._line = None if keeper is None or session is None else keeper.connection_of(session)
             if self._line is None and news is not None and session is not None:
-                news.tell_session(session, name, params)
+                news.notify_session(session, name, params)
         return (self._line is not None and self._line.notify(name, params)) or keeper is not None

@@ -20,47 +20,47 @@ from trunkline.protocol.tasks import TaskRecord, TaskState
 from trunkline.protocol.types import CallToolParams
 from trunkline.registry.tasks import TaskPolicy
 from trunkline.registry.tools import ToolEntry
-from trunkline.server.features.tools import work_of
+from trunkline.server.features.tools import prepare_run
 from trunkline.server.tasks.errors import TooManyTasks
-from trunkline.server.tasks.repository import Kept
+from trunkline.server.tasks.repository import StoredTask
 from trunkline.stores.store import ABSENT, Held, Lease, Put, key_of
 from trunkline.wire import codec
 from trunkline.wire.messages import ErrorObject
 
 if TYPE_CHECKING:
-    from trunkline.server.connection import Shared
-    from trunkline.server.tasks.service import Begin, Tasks
+    from trunkline.server.connection import SharedServices
+    from trunkline.server.tasks.service import TaskService, WorkFactory
 
-__all__ = ["Recovery"]
+__all__ = ["TaskRecovery"]
 
 _read_params: Final = codec.decoder(CallToolParams)
-_SOONEST: Final = 0.01  # seconds between two looks
-_LOOK_AT_ONCE: Final = 2  # processes, when another one has gone
-_AUDITED: Final = key_of("recovery", "audit")  # exists while no audit is due
-_AUDIT_EVERY: Final = 3600.0  # seconds
-_AUDIT_TAKES: Final = 60.0  # seconds after which an audit that was not finished may be begun by another process
+_MIN_SCAN_INTERVAL: Final = 0.01  # seconds between two looks
+_IMMEDIATE_SCANNERS: Final = 2  # processes, when another one has gone
+_AUDIT_KEY: Final = key_of("recovery", "audit")  # exists while no audit is due
+_AUDIT_INTERVAL: Final = 3600.0  # seconds
+_AUDIT_TIMEOUT: Final = 60.0  # seconds after which an audit that was not finished may be begun by another process
 
 
-def _goes_on(policy: TaskPolicy, record: TaskRecord) -> bool:
+def _may_resume(policy: TaskPolicy, record: TaskRecord) -> bool:
     return policy.goes_on(record.tries, begun=record.state is not TaskState.PENDING)
 
 
-def _lost(record: TaskRecord) -> ErrorObject:
+def _lost_error(record: TaskRecord) -> ErrorObject:
     said = "the process that worked on this task has died; it may or may not have been done"
     return ErrorObject(InternalError.code, said, {"kind": "task_failed", "attempts": record.attempt})
 
 
-class _Found(Struct):
+class _OrphanedTask(Struct):
     """A task that nobody works on."""
 
-    kept: Kept
+    kept: StoredTask
     lease: Lease
 
 
-class Recovery:
+class TaskRecovery:
     """Looks for them, now and then."""
 
-    def __init__(self, tasks: "Tasks", shared: "Shared", *, lasting: bool) -> None:
+    def __init__(self, tasks: "TaskService", shared: "SharedServices", *, lasting: bool) -> None:
         """`lasting`: others may have left some, or may yet."""
         self._tasks = tasks
         self._shared = shared
@@ -70,18 +70,18 @@ class Recovery:
         self._looking: asyncio.Task[None] | None = None
         self._closed = False
         self._audit_due = 0.0
-        if shared.crew is not None:
-            shared.crew.on_lost(self._left)
+        if shared.cluster is not None:
+            shared.cluster.on_lost(self._on_peer_lost)
 
     @property
-    def _before(self) -> int:
+    def _rank(self) -> int:
         """How many other processes come before this one."""
-        crew = self._shared.crew
+        crew = self._shared.cluster
         return 0 if crew is None else sum(name < crew.name for name in crew.others)
 
-    def _left(self, name: str | None) -> None:
+    def _on_peer_lost(self, name: str | None) -> None:
         """Another process has gone, or may have: what it worked on is for others."""
-        if name is not None and not self._closed and self._before < _LOOK_AT_ONCE:
+        if name is not None and not self._closed and self._rank < _IMMEDIATE_SCANNERS:
             self.look_at(self._shared.wall.now())
 
     def look_at(self, when: float) -> None:
@@ -89,12 +89,12 @@ class Recovery:
         wall = self._shared.wall
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = wall.call_at(max(when, wall.now() + _SOONEST), self._look)
+        self._timer = wall.call_at(max(when, wall.now() + _MIN_SCAN_INTERVAL), self._look)
 
     def _look(self) -> None:
         self._timer = None
         if self._looking is None or self._looking.done():
-            self._looking = self._shared.threads.loop.create_task(self._looked())
+            self._looking = self._shared.threads.loop.create_task(self._scan())
 
     async def close(self) -> None:
         """Looks no more."""
@@ -105,18 +105,22 @@ class Recovery:
             self._looking.cancel()
             await asyncio.wait([self._looking])
 
-    async def _looked(self) -> None:
+    async def _scan(self) -> None:
         """Looks once at all that somebody should work on, and says when to look again."""
-        now, before = self._shared.wall.now(), self._before
+        now, before = self._shared.wall.now(), self._rank
         due = now + self._tasks.lease * (1 + before) if self._lasting else None
         with contextlib.suppress(StoreError):  # then the next look finds it
             if self._lasting and now >= self._audit_due:
                 await self._audit(now)
             after = ""
-            while page := await self._tasks.shelf.marks(after):
+            while page := await self._tasks.repository.list_marks(after):
                 for mark, owner, task_id in page:
                     after = mark
-                    held = None if self._tasks.works_on(task_id) else await self._look_behind(mark, owner, task_id)
+                    held = (
+                        None
+                        if self._tasks.is_handled_here(task_id)
+                        else await self._try_take_over(mark, owner, task_id)
+                    )
                     if held is not None and not before:
                         due = held if due is None else min(due, held)
         if due is not None and self._timer is None:
@@ -125,21 +129,21 @@ class Recovery:
     async def _audit(self, now: float) -> None:
         """Have unfinished tasks without a mark found, once an hour for all processes that share the store."""
         store = self._shared.store
-        if (found := await store.get(_AUDITED)) is not None:
+        if (found := await store.get(_AUDIT_KEY)) is not None:
             self._audit_due = found.expires or now
             return
         with contextlib.suppress(Conflict):  # another process was faster
-            version = await store.commit([Put(_AUDITED, b"", now + _AUDIT_TAKES, ABSENT)])
-            await self._tasks.shelf.mark_unmarked()
-            await store.commit([Put(_AUDITED, b"", now + _AUDIT_EVERY, version)])
+            version = await store.commit([Put(_AUDIT_KEY, b"", now + _AUDIT_TIMEOUT, ABSENT)])
+            await self._tasks.repository.restore_missing_marks()
+            await store.commit([Put(_AUDIT_KEY, b"", now + _AUDIT_INTERVAL, version)])
 
-    async def _look_behind(self, mark: str, owner: str, task_id: str) -> float | None:
+    async def _try_take_over(self, mark: str, owner: str, task_id: str) -> float | None:
         """Takes a task that nobody works on; or else says when it may be time to look again."""
-        shelf = self._tasks.shelf
+        shelf = self._tasks.repository
         if (kept := await shelf.find(owner, task_id)) is None:
             return None  # its maker may be about to write it
         if kept.record.ended:
-            await shelf.unmark(mark)
+            await shelf.delete_mark_key(mark)
             return None
         lease = await shelf.take(owner, task_id, self._holder, self._tasks.lease)
         if isinstance(lease, Held):
@@ -149,42 +153,44 @@ class Recovery:
             await shelf.release(lease)
             return None
         try:
-            await self._recover(_Found(kept, lease))
+            await self._recover(_OrphanedTask(kept, lease))
         except TooManyTasks:
             await shelf.release(lease)
             return self._shared.wall.now() + self._tasks.lease
         return None
 
-    async def _recover(self, found: _Found) -> None:
-        record = found.kept.record
+    async def _recover(self, orphan: _OrphanedTask) -> None:
+        record = orphan.kept.record
         params = _read_params(record.params)
         entry = self._shared.offer.tools.live.get(params.name)
         try:
-            work = None if entry is None else work_of(entry, self._shared, params)
+            work = None if entry is None else prepare_run(entry, self._shared, params)
         except InvalidParams:  # the tool has changed since
             work = None
-        if entry is None or work is None or entry.task is None or not _goes_on(entry.task, record):
-            await self._give_up(found)
+        if entry is None or work is None or entry.task is None or not _may_resume(entry.task, record):
+            await self._fail(orphan)
         else:
-            await self._go_on(found, entry, work)
+            await self._resume(orphan, entry, work)
 
-    async def _give_up(self, found: _Found) -> None:
+    async def _fail(self, found: _OrphanedTask) -> None:
         record = found.kept.record
         with contextlib.suppress(Fenced):
             await self._tasks.change(
-                record.client, record.task_id, lambda found, now: found.fail(now, _lost(found)), found.lease
+                record.client, record.task_id, lambda found, now: found.fail(now, _lost_error(found)), found.lease
             )
-            await asyncio.gather(self._tasks.shelf.forget_work(record), self._tasks.shelf.release(found.lease))
+            await asyncio.gather(
+                self._tasks.repository.delete_mark(record), self._tasks.repository.release(found.lease)
+            )
 
-    async def _go_on(self, found: _Found, entry: ToolEntry, work: "Begin") -> None:
-        self._tasks.make_room(found.kept.record.client)
+    async def _resume(self, orphan: _OrphanedTask, entry: ToolEntry, work: "WorkFactory") -> None:
+        self._tasks.make_room(orphan.kept.record.client)
 
         def taken(record: TaskRecord, now: float) -> TaskRecord:
             if record.ended:
                 return record
             return record.start(now) if record.state is TaskState.PENDING else record.resume(now)
 
-        record = found.kept.record
-        changed = await self._tasks.shelf.change(record.client, record.task_id, taken, found.lease)
+        record = orphan.kept.record
+        changed = await self._tasks.repository.change(record.client, record.task_id, taken, orphan.lease)
         if changed is not None and not changed[1].record.ended:
-            self._tasks.take_over(self._shared, changed[1], found.lease, entry, work)
+            self._tasks.take_over(self._shared, changed[1], orphan.lease, entry, work)

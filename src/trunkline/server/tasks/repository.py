@@ -25,30 +25,30 @@ from msgspec.structs import replace
 from trunkline.clock import Clock
 from trunkline.errors import Conflict, InternalError
 from trunkline.protocol.tasks import TaskRecord
-from trunkline.server.access.owner_id import NOBODY
+from trunkline.server.access.owner_id import ANONYMOUS_OWNER
 from trunkline.server.tasks.errors import TooManyTasks
 from trunkline.stores.store import ABSENT, Delete, Held, Item, Lease, Put, Store, Write, home, key_of
 from trunkline.wire import codec
 
-__all__ = ["WORKING", "Kept", "Shelf", "Step", "key_of_task"]
+__all__ = ["WORKING_PREFIX", "StoredTask", "TaskRepository", "Transition", "key_of_task"]
 
-WORKING: Final = "working/"
-_OWNERS: Final = "owner/"
-_LONGEST_ID: Final = 100  # characters; ours are shorter
-_PAGE: Final = 500  # items that are read at once
-_read: Final = codec.decoder(TaskRecord)
+WORKING_PREFIX: Final = "working/"
+_OWNER_PREFIX: Final = "owner/"
+_MAX_ID_LENGTH: Final = 100  # characters; ours are shorter
+_PAGE_SIZE: Final = 500  # items that are read at once
+_decode_record: Final = codec.decoder(TaskRecord)
 
 
-class Kept(NamedTuple):
+class StoredTask(NamedTuple):
     """A record as it was found or written, and the version that it has."""
 
     record: TaskRecord
     version: int
 
 
-Step = Callable[[TaskRecord, float], TaskRecord]
+Transition = Callable[[TaskRecord, float], TaskRecord]
 """What happens to a task: the record after that, of the one before and the time. The same record: nothing does."""
-_Take = Callable[[TaskRecord, Sequence[Put]], Awaitable[tuple[Kept, Lease]]]
+_Create = Callable[[TaskRecord, Sequence[Put]], Awaitable[tuple[StoredTask, Lease]]]
 """Keep a new task, with what is kept beside it, and take its lease."""
 
 
@@ -57,115 +57,119 @@ def key_of_task(owner: str, task_id: str) -> str:
     return key_of("owner", owner, "tasks", task_id)
 
 
-def _tasks_of(owner: str) -> str:
+def _owner_tasks_key(owner: str) -> str:
     return key_of("owner", owner, "tasks")
 
 
-def _tasks_in(owner: str, session: str) -> str:
+def _session_tasks_key(owner: str, session: str) -> str:
     return key_of("owner", owner, "sessions", session)
 
 
-def _places_of(owner: str) -> str:
+def _slots_prefix(owner: str) -> str:
     return key_of("owner", owner, "places") + "/"
 
 
-def _place(record: TaskRecord) -> str:
+def _slot_key(record: TaskRecord) -> str:
     """The key of the place that a task has."""
-    return f"{_places_of(record.client)}{record.place}"
+    return f"{_slots_prefix(record.client)}{record.place}"
 
 
-def _listed(record: TaskRecord) -> list[Put]:
+def _session_index_writes(record: TaskRecord) -> list[Put]:
     """What a task of nobody in particular is listed by: its conversation, which has no other tasks."""
     caller = record.caller
-    if record.client != NOBODY or caller.session is None or caller.modern:
+    if record.client != ANONYMOUS_OWNER or caller.session is None or caller.modern:
         return []
-    return [Put(f"{_tasks_in(NOBODY, caller.session)}/{record.task_id}", b"", record.expires_at)]
+    return [Put(f"{_session_tasks_key(ANONYMOUS_OWNER, caller.session)}/{record.task_id}", b"", record.expires_at)]
 
 
-def _new(record: TaskRecord, beside: Sequence[Put]) -> list[Put]:
+def _creation_writes(record: TaskRecord, extra_writes: Sequence[Put]) -> list[Put]:
     """The writes that keep a new task."""
     put = Put(key_of_task(record.client, record.task_id), codec.to_json(record), record.expires_at, ABSENT)
-    return [put, *_listed(record), *beside]
+    return [put, *_session_index_writes(record), *extra_writes]
 
 
-class Shelf:
+class TaskRepository:
     """The tasks in a store."""
 
     def __init__(self, store: Store, wall: Clock) -> None:
         self._store = store
         self._wall = wall
-        self._ours: defaultdict[str, set[int]] = defaultdict(set)  # places of tasks that were made here, by owner
+        self._slots_in_use: defaultdict[str, set[int]] = defaultdict(
+            set
+        )  # places of tasks that were made here, by owner
 
-    async def find(self, owner: str, task_id: str) -> Kept | None:
+    async def find(self, owner: str, task_id: str) -> StoredTask | None:
         """A task by its name."""
-        if not task_id or len(task_id) > _LONGEST_ID:
+        if not task_id or len(task_id) > _MAX_ID_LENGTH:
             return None
         item = await self._store.get(key_of_task(owner, task_id))
-        return None if item is None else _kept(item)
+        return None if item is None else _decode_stored(item)
 
     async def page(self, owner: str, session: str | None, after: str, size: int) -> tuple[list[TaskRecord], str | None]:
         """Tasks of an owner that come after a name, the oldest first: their names begin with the time. Of one who is
         nobody in particular, those of a conversation. If there are more, gives the name that the next ones follow."""
-        prefix = (_tasks_of(owner) if session is None else _tasks_in(owner, session)) + "/"
-        items = await self._some(prefix, prefix + after if after else "", size + 1)
+        prefix = (_owner_tasks_key(owner) if session is None else _session_tasks_key(owner, session)) + "/"
+        items = await self._scan_up_to(prefix, prefix + after if after else "", size + 1)
         names = [item.key.removeprefix(prefix) for item in items[:size]]
         if session is None:
-            found = [_kept(item) for item in items[:size]]
+            found = [_decode_stored(item) for item in items[:size]]
         else:
             found = await asyncio.gather(*(self.find(owner, name) for name in names))
         return [kept.record for kept in found if kept is not None], names[-1] if len(items) > size else None
 
-    async def _some(self, prefix: str, after: str, most: int) -> list[Item]:
+    async def _scan_up_to(self, prefix: str, after: str, limit: int) -> list[Item]:
         """What there is under a prefix, so much of it and no more."""
         found: list[Item] = []
-        while page := await self._store.scan(prefix, after=after, limit=min(most - len(found), _PAGE)):
+        while page := await self._store.scan(prefix, after=after, limit=min(limit - len(found), _PAGE_SIZE)):
             found += page
             after = found[-1].key
-            if len(found) == most:
+            if len(found) == limit:
                 break
         return found
 
     async def create(
         self, record: TaskRecord, holder: str, ttl: float, beside: Sequence[Put] = (), *, places: int | None = None
-    ) -> tuple[Kept, Lease]:
+    ) -> tuple[StoredTask, Lease]:
         """Keep a new task and take its lease. What is kept beside it is kept with it, or neither is (`Conflict`). With
         `places`, its owner has no more than so many at work, or neither is kept (`TooManyTasks`)."""
-        take = partial(self._mark_and_take, holder, ttl)
+        take = partial(self._create_with_mark, holder, ttl)
         try:
-            return await (take(record, beside) if places is None else self._take_in_place(take, record, beside, places))
+            return await (
+                take(record, beside) if places is None else self._create_in_slot(take, record, beside, places)
+            )
         except (Conflict, TooManyTasks):
-            await self.forget_work(record)
+            await self.delete_mark(record)
             raise
 
-    async def _take_in_place(
-        self, take: "_Take", record: TaskRecord, beside: Sequence[Put], places: int
-    ) -> tuple[Kept, Lease]:
+    async def _create_in_slot(
+        self, create: "_Create", record: TaskRecord, extra_writes: Sequence[Put], slots: int
+    ) -> tuple[StoredTask, Lease]:
         """Keep a new task in one of so many places. Which are free is looked at only if the first that is tried is not,
         and it is none of those that this process has given out: most owners have few tasks."""
-        ours = self._ours.get(record.client, ())
-        free = [number for number in range(places) if number not in ours] or list(range(places))
+        ours = self._slots_in_use.get(record.client, ())
+        free = [number for number in range(slots) if number not in ours] or list(range(slots))
         while free:
             placed = replace(record, place=secrets.choice(free))
-            put = Put(_place(placed), b"", record.expires_at, ABSENT)
-            self._ours[record.client].add(placed.place or 0)
+            put = Put(_slot_key(placed), b"", record.expires_at, ABSENT)
+            self._slots_in_use[record.client].add(placed.place or 0)
             try:
-                return await take(placed, (put, *beside))
+                return await create(placed, (put, *extra_writes))
             except BaseException as error:
-                self._leave(placed)
+                self._release_slot(placed)
                 if not isinstance(error, Conflict) or error.key != put.key:
                     raise
-            free = await self._free(record.client, places)
-        raise TooManyTasks(places)
+            free = await self._free_slots(record.client, slots)
+        raise TooManyTasks(slots)
 
-    async def _mark_and_take(
-        self, holder: str, ttl: float, record: TaskRecord, beside: Sequence[Put]
-    ) -> tuple[Kept, Lease]:
+    async def _create_with_mark(
+        self, holder: str, ttl: float, record: TaskRecord, extra_writes: Sequence[Put]
+    ) -> tuple[StoredTask, Lease]:
         """Commit the mark of a new task, then its record together with its lease. Both are asked for in one turn of the
         loop, so that the store can bring them at once, in this order."""
         key = key_of_task(record.client, record.task_id)
         marked, lease = await asyncio.gather(
             self._store.commit([_put_mark(record)]),
-            self._store.acquire(key, holder, ttl, writes=_new(record, beside)),
+            self._store.acquire(key, holder, ttl, writes=_creation_writes(record, extra_writes)),
             return_exceptions=True,
         )
         if isinstance(marked, BaseException):
@@ -174,54 +178,54 @@ class Shelf:
             raise lease
         if isinstance(lease, Held):
             raise InternalError(f"{lease.holder} has a task that was only just made")
-        return Kept(record, lease.token), lease
+        return StoredTask(record, lease.token), lease
 
-    async def _free(self, owner: str, places: int) -> list[int]:
+    async def _free_slots(self, owner: str, slots: int) -> list[int]:
         """The places of an owner that nobody has."""
-        prefix = _places_of(owner)
-        taken = {item.key for item in await self._some(prefix, "", places)}
-        return [number for number in range(places) if f"{prefix}{number}" not in taken]
+        prefix = _slots_prefix(owner)
+        taken = {item.key for item in await self._scan_up_to(prefix, "", slots)}
+        return [number for number in range(slots) if f"{prefix}{number}" not in taken]
 
-    def _leave(self, record: TaskRecord) -> None:
+    def _release_slot(self, record: TaskRecord) -> None:
         """The place of a task that has ended can be given out again."""
-        ours = self._ours.get(record.client)
+        ours = self._slots_in_use.get(record.client)
         if ours is not None and record.place is not None:
             ours.discard(record.place)
             if not ours:
-                del self._ours[record.client]
+                del self._slots_in_use[record.client]
 
-    async def keep(self, record: TaskRecord, beside: Sequence[Put] = ()) -> int:
+    async def keep(self, record: TaskRecord, extra_writes: Sequence[Put] = ()) -> int:
         """Keeps a new task, which nobody works on yet; the version that it has."""
-        return await self._store.commit(_new(record, beside))
+        return await self._store.commit(_creation_writes(record, extra_writes))
 
     async def change(
-        self, owner: str, task_id: str, step: Step, fence: Lease | None = None
-    ) -> tuple[Kept, Kept] | None:
+        self, owner: str, task_id: str, transition: Transition, fence: Lease | None = None
+    ) -> tuple[StoredTask, StoredTask] | None:
         """What becomes of a task, and what it was; None if it is not there. Raises `Fenced` for a holder who has lost
         it. Where somebody else is faster, the step is taken from what they made of it."""
         while True:
             before = await self.find(owner, task_id)
             if before is None:
                 return None
-            record = step(before.record, self._wall.now())
+            record = transition(before.record, self._wall.now())
             if record is before.record:
                 return before, before
             writes: list[Write] = [
                 Put(key_of_task(owner, task_id), codec.to_json(record), record.expires_at, before.version)
             ]
             if record.ended and record.place is not None:
-                writes.append(Delete(_place(record)))
+                writes.append(Delete(_slot_key(record)))
             try:
                 version = await self._store.commit(writes, fence=fence)
             except Conflict:
                 continue
             if record.ended:
-                self._leave(record)
-            return before, Kept(record, version)
+                self._release_slot(record)
+            return before, StoredTask(record, version)
 
-    async def forget_work(self, record: TaskRecord) -> None:
+    async def delete_mark(self, record: TaskRecord) -> None:
         """Nobody has to work on it any more."""
-        await self._store.commit([Delete(_mark(record))])
+        await self._store.commit([Delete(_mark_key(record))])
 
     async def take(self, owner: str, task_id: str, holder: str, ttl: float) -> Lease | Held:
         """The right to work on a task, or who has it."""
@@ -231,37 +235,37 @@ class Shelf:
         """Give back the lease of a task."""
         await self._store.release(lease)
 
-    async def marks(self, after: str) -> list[tuple[str, str, str]]:
+    async def list_marks(self, after: str) -> list[tuple[str, str, str]]:
         """A page of what somebody works on or should: its mark, whose it is, and its name."""
-        items = await self._store.scan(WORKING, after=after)
-        return [(item.key, item.value.decode(), item.key.removeprefix(WORKING)) for item in items]
+        items = await self._store.scan(WORKING_PREFIX, after=after)
+        return [(item.key, item.value.decode(), item.key.removeprefix(WORKING_PREFIX)) for item in items]
 
-    async def mark_unmarked(self) -> None:
+    async def restore_missing_marks(self) -> None:
         """Write the missing marks of unfinished tasks, of all owners. This version leaves none without; earlier ones
         could, if a process paused for longer than a lease while it made a task."""
         after = ""
-        while first := await self._store.scan(_OWNERS, after=after, limit=1):
+        while first := await self._store.scan(_OWNER_PREFIX, after=after, limit=1):
             at = home(first[0].key)
             after = f"{at}0"  # the character after "/": beyond all keys of that owner
             tasks, last = f"{at}/tasks/", ""
             while page := await self._store.scan(tasks, after=last):
                 last = page[-1].key
-                for record in (_read(item.value) for item in page):
-                    if not record.ended and await self._store.get(_mark(record)) is None:
+                for record in (_decode_record(item.value) for item in page):
+                    if not record.ended and await self._store.get(_mark_key(record)) is None:
                         await self._store.commit([_put_mark(record)])
 
-    async def unmark(self, mark: str) -> None:
+    async def delete_mark_key(self, mark: str) -> None:
         """There is nothing to be done behind a mark."""
         await self._store.commit([Delete(mark)])
 
 
-def _mark(record: TaskRecord) -> str:
-    return WORKING + record.task_id
+def _mark_key(record: TaskRecord) -> str:
+    return WORKING_PREFIX + record.task_id
 
 
 def _put_mark(record: TaskRecord) -> Put:
-    return Put(_mark(record), record.client.encode(), record.expires_at)
+    return Put(_mark_key(record), record.client.encode(), record.expires_at)
 
 
-def _kept(item: Item) -> Kept:
-    return Kept(_read(item.value), item.version)
+def _decode_stored(item: Item) -> StoredTask:
+    return StoredTask(_decode_record(item.value), item.version)

@@ -14,166 +14,175 @@ from weakref import WeakKeyDictionary
 from msgspec import UNSET, Raw
 
 from trunkline.errors import ConnectionClosed, InternalError, MisuseError, PeerError, ProtocolError, RequestTimeout
-from trunkline.protocol.inflight import Running
+from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.meta import RELATED_TASK
-from trunkline.protocol.methods import find
+from trunkline.protocol.methods import find_method
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.protocol.types import InputRequest, Params
 from trunkline.server.access.owner_id import owner_of
 from trunkline.server.connection import Connection
-from trunkline.server.tasks.repository import Step
+from trunkline.server.tasks.repository import Transition
 from trunkline.wire import codec
 from trunkline.wire.messages import ErrorObject
 
-__all__ = ["Looks", "awaited"]
+__all__ = ["QuestionDelivery", "wait_for_outcome"]
 
-_OURS: Final = InternalError.code
+_INTERNAL_ERROR: Final = InternalError.code
 T = TypeVar("T")
 
 
-async def awaited(connection: Connection, call: Running, task_id: str, come_to: Callable[[TaskRecord], T | None]) -> T:
+async def wait_for_outcome(
+    connection: Connection, call: IncomingRequest, task_id: str, get_outcome: Callable[[TaskRecord], T | None]
+) -> T:
     """What a task of whoever calls has come to, once it has come to something. Its questions are put meanwhile, where
     a client can be asked while it waits. Raises `TaskNotFound`."""
     tasks, owner = connection.shared.tasks, owner_of(call.origin.principal)
-    delivery, can_be_asked = _Delivery(connection, call), call.envelope is None
+    delivery, can_be_asked = _QuestionSender(connection, call), call.envelope is None
     connection.rest(1)  # it waits for something else, and shall keep nobody from being answered
     try:
-        with tasks.looks.waiting(task_id) if can_be_asked else nullcontext():
+        with tasks.question_delivery.waiting(task_id) if can_be_asked else nullcontext():
             while True:
-                with tasks.interest.expecting(owner, task_id) as heard:
+                with tasks.watchers.expecting(owner, task_id) as heard:
                     record = (await tasks.get(owner, task_id)).record
-                    found = come_to(record)
+                    found = get_outcome(record)
                     if found is not None:
                         return found
                     if can_be_asked:
-                        delivery.deliver(record)
-                    await _heard_or_expired(heard, record, connection)
+                        delivery.send_open(record)
+                    await _wait_for_change_or_expiry(heard, record, connection)
     finally:
         connection.rest(-1)
         delivery.end()
 
 
-async def _heard_or_expired(heard: "asyncio.Future[None]", record: TaskRecord, connection: Connection) -> None:
+async def _wait_for_change_or_expiry(
+    changed: "asyncio.Future[None]", record: TaskRecord, connection: Connection
+) -> None:
     """Waits for news of a task; that it has expired is told by nobody."""
     if record.expires_at is None:
-        return await heard
+        return await changed
 
     def wake() -> None:
-        if not heard.done():
-            heard.set_result(None)
+        if not changed.done():
+            changed.set_result(None)
 
     timer = connection.shared.wall.call_at(record.expires_at, wake)
     try:
-        await heard
+        await changed
     finally:
         timer.cancel()
 
 
-class Looks:
+class QuestionDelivery:
     """Who looks at tasks that ask, and whether somebody waits for them."""
 
     def __init__(self) -> None:
-        self._seen: WeakKeyDictionary[Connection, dict[str, frozenset[str]]] = WeakKeyDictionary()
-        self._waited_for: Counter[str] = Counter()
-        self._asking: dict[str, _Delivery] = {}  # by the name of the task
+        self._seen_questions: WeakKeyDictionary[Connection, dict[str, frozenset[str]]] = WeakKeyDictionary()
+        self._result_waiters: Counter[str] = Counter()
+        self._senders: dict[str, _QuestionSender] = {}  # by the name of the task
 
     @contextmanager
     def waiting(self, task_id: str) -> "Generator[None]":
         """Somebody waits for a task, and is asked what others are asked no more."""
-        self._waited_for[task_id] += 1
+        self._result_waiters[task_id] += 1
         self._stop(task_id)
         try:
             yield
         finally:
-            self._waited_for[task_id] -= 1
-            if not self._waited_for[task_id]:
-                del self._waited_for[task_id]
+            self._result_waiters[task_id] -= 1
+            if not self._result_waiters[task_id]:
+                del self._result_waiters[task_id]
 
-    def looked(self, connection: Connection, record: TaskRecord) -> None:
+    def record_poll(self, connection: Connection, record: TaskRecord) -> None:
         """Somebody has looked at a task. What it has found open before, and nobody waits for, it is asked."""
-        seen = self._seen.setdefault(connection, {})
+        seen = self._seen_questions.setdefault(connection, {})
         before = seen.pop(record.task_id, frozenset[str]())
         if not record.questions:
             self._stop(record.task_id)
             return
         seen[record.task_id] = frozenset(record.questions)
-        if before & record.questions.keys() and record.task_id not in self._waited_for:
-            if record.task_id not in self._asking:
-                self._asking[record.task_id] = _Delivery(connection, None, self._forget)
-            self._asking[record.task_id].deliver(record)
+        if before & record.questions.keys() and record.task_id not in self._result_waiters:
+            if record.task_id not in self._senders:
+                self._senders[record.task_id] = _QuestionSender(connection, None, self._forget)
+            self._senders[record.task_id].send_open(record)
 
-    def _forget(self, asking: "_Delivery") -> None:
-        self._asking = {name: other for name, other in self._asking.items() if other is not asking}
+    def _forget(self, sender: "_QuestionSender") -> None:
+        self._senders = {name: other for name, other in self._senders.items() if other is not sender}
 
     def _stop(self, task_id: str) -> None:
-        asking = self._asking.pop(task_id, None)
+        asking = self._senders.pop(task_id, None)
         if asking is not None:
             asking.end()
 
 
-class _Delivery:
+class _QuestionSender:
     """Puts each open question of a task to whoever waits for its result, or looks at it, once."""
 
     def __init__(
-        self, connection: Connection, call: Running | None, over: "Callable[[_Delivery], None] | None" = None
+        self,
+        connection: Connection,
+        call: IncomingRequest | None,
+        on_done: "Callable[[_QuestionSender], None] | None" = None,
     ) -> None:
         """`call` is what waits; None if nothing does. `over` is told when nothing is asked any more."""
         self._connection = connection
         self._call = call
-        self._over = over
-        self._asked: dict[str, asyncio.Task[None]] = {}
-        self._heard: set[str] = set()  # questions whose answer has come, and is being written down
+        self._on_done = on_done
+        self._requests: dict[str, asyncio.Task[None]] = {}
+        self._answered: set[str] = set()  # questions whose answer has come, and is being written down
 
-    def deliver(self, record: TaskRecord) -> None:
+    def send_open(self, record: TaskRecord) -> None:
         """Asks what is open and was not asked yet; what is not open any more is not wanted any more."""
-        self._withdraw(self._asked.keys() - record.questions.keys())
+        self._cancel_requests(self._requests.keys() - record.questions.keys())
         for key, question in record.questions.items():
-            if key not in self._asked:
-                asking = self._asked[key] = self._connection.loop.create_task(self._ask(record, key, question))
-                asking.add_done_callback(self._settled)
+            if key not in self._requests:
+                asking = self._requests[key] = self._connection.loop.create_task(self._ask(record, key, question))
+                asking.add_done_callback(self._on_request_done)
 
-    def _settled(self, _: "asyncio.Task[None]") -> None:
-        if self._over is not None and all(asking.done() for asking in self._asked.values()):
-            self._over(self)
+    def _on_request_done(self, _: "asyncio.Task[None]") -> None:
+        if self._on_done is not None and all(asking.done() for asking in self._requests.values()):
+            self._on_done(self)
 
     def end(self) -> None:
         """Nobody waits any more: what is still open stays so, for the next. What was answered just now is heard
         first."""
-        self._connection.loop.call_soon(lambda: self._withdraw(self._asked.keys()))
+        self._connection.loop.call_soon(lambda: self._cancel_requests(self._requests.keys()))
 
-    def _withdraw(self, keys: Iterable[str]) -> None:
+    def _cancel_requests(self, keys: Iterable[str]) -> None:
         for key in keys:
-            if key not in self._heard:
-                self._asked[key].cancel()
+            if key not in self._answered:
+                self._requests[key].cancel()
 
     async def _ask(self, record: TaskRecord, key: str, question: InputRequest) -> None:
-        step = await self._answer(record, key, question)
+        step = await self._request_answer(record, key, question)
         if step is not None:
-            self._heard.add(key)
+            self._answered.add(key)
             await self._connection.shared.tasks.change(record.client, record.task_id, step)
 
-    async def _answer(self, record: TaskRecord, key: str, question: InputRequest) -> Step | None:
+    async def _request_answer(self, record: TaskRecord, key: str, question: InputRequest) -> Transition | None:
         """What the answer to a question means for its task; None if there is none."""
         try:
-            answer = await self._connection.request(question.method, _params(record, question), about=self._call)
+            answer = await self._connection.request(
+                question.method, _question_params(record, question), about=self._call
+            )
         except ConnectionClosed:
             return None
         except RequestTimeout as error:
             if self._call is None:
                 return None  # it may not have heard, and somebody may come yet
-            refused = ErrorObject(_OURS, error.message, error.data)
+            refused = ErrorObject(_INTERNAL_ERROR, error.message, error.data)
         except PeerError as error:
             refused = ErrorObject(error.code, error.message, UNSET if error.data is None else error.data)
         except ProtocolError as error:  # it cannot be asked that
-            refused = ErrorObject(_OURS, error.message, error.data)
+            refused = ErrorObject(_INTERNAL_ERROR, error.message, error.data)
         else:
             return lambda found, now: found.answer(now, {key: answer})
         return lambda found, now: found.refuse(now, key, refused)
 
 
-def _params(record: TaskRecord, question: InputRequest) -> Params:
+def _question_params(record: TaskRecord, question: InputRequest) -> Params:
     """The params of a question, with the task that it belongs to."""
-    row = find(question.method)
+    row = find_method(question.method)
     if row is None:
         raise MisuseError(f"there is no method {question.method!r}")
     params: Params = codec.decoder(row.params)(Raw(codec.to_json(question.params or {})))

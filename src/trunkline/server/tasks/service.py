@@ -19,45 +19,47 @@ from trunkline.registry.tools import ToolEntry
 from trunkline.server.context import Context
 from trunkline.server.tasks.detached_peer import principal_of
 from trunkline.server.tasks.errors import TaskNotFound, TooManyTasks
-from trunkline.server.tasks.notify import Teller
-from trunkline.server.tasks.repository import Kept, Shelf, Step
-from trunkline.server.tasks.result import Looks
-from trunkline.server.tasks.runner import Attempt
-from trunkline.server.tasks.unconfirmed import Unconfirmed
-from trunkline.server.tasks.watchers import Interest
+from trunkline.server.tasks.notify import TaskNotifier
+from trunkline.server.tasks.repository import StoredTask, TaskRepository, Transition
+from trunkline.server.tasks.result import QuestionDelivery
+from trunkline.server.tasks.runner import TaskRunner
+from trunkline.server.tasks.unconfirmed import UnconfirmedTasks
+from trunkline.server.tasks.watchers import TaskWatchers
 from trunkline.stores.store import Lease, Put, Store
 
 if TYPE_CHECKING:
-    from trunkline.server.connection import Connection, Shared
-    from trunkline.server.tasks.recovery import Recovery
+    from trunkline.server.connection import Connection, SharedServices
+    from trunkline.server.tasks.recovery import TaskRecovery
 
-__all__ = ["Begin", "Tasks"]
+__all__ = ["TaskService", "WorkFactory"]
 
-Begin = Callable[[Context | None], Any]
+WorkFactory = Callable[[Context | None], Any]
 """Gives the work of a tool, for a context if it wants one."""
 
 
-class Tasks:
+class TaskService:
     """All of them, as one process sees them."""
 
-    def __init__(self, store: Store, wall: Clock, settings: Settings, recover: "type[Recovery]") -> None:
+    def __init__(self, store: Store, wall: Clock, settings: Settings, recovery_type: "type[TaskRecovery]") -> None:
         """`recover` sees to tasks whose process has died."""
-        self._recover = recover
-        self.shelf = Shelf(store, wall)
-        self.interest = Interest(store, self.shelf)
-        self.looks = Looks()
+        self._recovery_type = recovery_type
+        self.repository = TaskRepository(store, wall)
+        self.watchers = TaskWatchers(store, self.repository)
+        self.question_delivery = QuestionDelivery()
         self.lease = settings.task_lease
         self._store = store
         self._wall = wall
         self._settings = settings
         self.holder = f"process {urandom(8).hex()}"
-        self._at_work: dict[str, Attempt] = {}
-        self._of_owner: Counter[str] = Counter()
-        self._recovery: Recovery | None = None
+        self._runners: dict[str, TaskRunner] = {}
+        self._count_by_owner: Counter[str] = Counter()
+        self._recovery: TaskRecovery | None = None
         self._closing = False
-        self._making: set[asyncio.Future[None]] = set()  # done when a task is kept and begun, or is not
-        self._unconfirmed = Unconfirmed(self, settings.max_tasks)
-        self.augmenting: WeakSet[Connection] = WeakSet()  # where somebody has asked for a task as 2025-11-25 does
+        self._creating: set[asyncio.Future[None]] = set()  # done when a task is kept and begun, or is not
+        self._unconfirmed = UnconfirmedTasks(self, settings.max_tasks)
+        self.augmenting_connections: WeakSet[Connection] = (
+            WeakSet()
+        )  # where somebody has asked for a task as 2025-11-25 does
 
     def session_of(self, connection: "Connection") -> str | None:
         """A name for the conversation that a task is asked for in, unlike that of any other of any process."""
@@ -67,7 +69,7 @@ class Tasks:
     # --- making ----------------------------------------------------------------------------------
 
     def new(
-        self, owner: str, caller: TaskCaller, asked: tuple[str, Raw], policy: TaskPolicy, *, ttl: float | None = None
+        self, owner: str, caller: TaskCaller, request: tuple[str, Raw], policy: TaskPolicy, *, ttl: float | None = None
     ) -> TaskRecord:
         """The record of a task that is yet to be kept, of a method and its params. `ttl` is for how long its client
         wants it to be kept."""
@@ -78,8 +80,8 @@ class Tasks:
             task_id=f"{int(now * 1000):012x}-{urandom(16).hex()}",
             client=owner,
             caller=caller,
-            method=asked[0],
-            params=asked[1],
+            method=request[0],
+            params=request[1],
             created_at=now,
             updated_at=now,
             expires_at=now + min(wanted, settings.max_task_ttl),
@@ -92,111 +94,115 @@ class Tasks:
         process has no room."""
         settings = self._settings
         for count, most in (
-            (len(self._at_work), settings.max_tasks),
-            (self._of_owner[owner], settings.max_tasks_per_principal),
+            (len(self._runners), settings.max_tasks),
+            (self._count_by_owner[owner], settings.max_tasks_per_principal),
         ):
             if most is not None and count >= most:
                 raise TooManyTasks(most)
 
     @property
-    def _places(self) -> int | None:
+    def _owner_limit(self) -> int | None:
         """How many tasks an owner may have at work in all processes together, where that has to be counted."""
         return self._settings.max_tasks_per_principal if self._store.lasting else None
 
     async def begin(
         self,
-        shared: "Shared",
+        shared: "SharedServices",
         record: TaskRecord,
         entry: ToolEntry,
-        work: Begin,
+        work: WorkFactory,
         *,
         principal: Any,
         exposes_errors: bool = False,
-        teller: Teller | None = None,
+        notifier: TaskNotifier | None = None,
         pending: bool = False,
-        beside: Sequence[Put] = (),
+        extra_writes: Sequence[Put] = (),
     ) -> TaskRecord:
         """Keeps a task, with what is to be kept beside it, and begins to work on it; it is kept when this returns.
         `pending`: that it is begun with is a change of its own. If the store does not say whether the task is kept, it
         is not begun here; when the store answers again, a task that was kept is begun if something beside it names it,
         and cancelled if not."""
-        self.watch_over(shared, lasting=self._store.lasting)
+        self.start_recovery(shared, lasting=self._store.lasting)
         self.make_room(record.client)
 
-        def start(kept: Kept, lease: Lease) -> None:
-            self._of_owner[kept.record.client] += 1
-            attempt = Attempt(self, shared, kept, lease, entry, principal=principal, exposes_errors=exposes_errors)
-            self._start(attempt, kept, work, teller)
+        def start(kept: StoredTask, lease: Lease) -> None:
+            self._count_by_owner[kept.record.client] += 1
+            attempt = TaskRunner(self, shared, kept, lease, entry, principal=principal, exposes_errors=exposes_errors)
+            self._start(attempt, kept, work, notifier)
 
-        self._of_owner[record.client] += 1  # it has a place while it is being kept
+        self._count_by_owner[record.client] += 1  # it has a place while it is being kept
         made = asyncio.get_running_loop().create_future()
-        self._making.add(made)
+        self._creating.add(made)
         try:
             if not pending:
                 record = record.start(self._wall.now())
-            kept, lease = await self.shelf.create(record, self.holder, self.lease, beside, places=self._places)
+            kept, lease = await self.repository.create(
+                record, self.holder, self.lease, extra_writes, places=self._owner_limit
+            )
             start(kept, lease)
         except StoreUnavailable:
-            self._unconfirmed.add(record, start if beside else None)
+            self._unconfirmed.add(record, start if extra_writes else None)
             raise
         finally:
             self._uncount(record.client)
-            self._making.discard(made)
+            self._creating.discard(made)
             made.set_result(None)
         return kept.record
 
     def _uncount(self, owner: str) -> None:
         """Count one task less of an owner."""
-        self._of_owner[owner] -= 1
-        if not self._of_owner[owner]:
-            del self._of_owner[owner]
+        self._count_by_owner[owner] -= 1
+        if not self._count_by_owner[owner]:
+            del self._count_by_owner[owner]
 
-    def take_over(self, shared: "Shared", kept: Kept, lease: Lease, entry: ToolEntry, work: Begin) -> None:
+    def take_over(
+        self, shared: "SharedServices", stored: StoredTask, lease: Lease, entry: ToolEntry, work: WorkFactory
+    ) -> None:
         """Works on a task that somebody else has left."""
-        self._of_owner[kept.record.client] += 1
-        caller = kept.record.caller
+        self._count_by_owner[stored.record.client] += 1
+        caller = stored.record.caller
         exposes = bool(self._settings.expose_errors)  # its client may be anywhere by now
-        attempt = Attempt(self, shared, kept, lease, entry, principal=principal_of(caller), exposes_errors=exposes)
-        self._start(attempt, kept, work, None if caller.modern else Teller(shared, kept.record))
-        self.interest.tell(kept)
+        attempt = TaskRunner(self, shared, stored, lease, entry, principal=principal_of(caller), exposes_errors=exposes)
+        self._start(attempt, stored, work, None if caller.modern else TaskNotifier(shared, stored.record))
+        self.watchers.tell(stored)
 
-    def watch_over(self, shared: "Shared", *, lasting: bool) -> None:
+    def start_recovery(self, shared: "SharedServices", *, lasting: bool) -> None:
         """Sees to tasks whose process has died, from now on; `lasting`: also to those of other processes."""
         if self._recovery is None:
-            self._recovery = self._recover(self, shared, lasting=lasting)
+            self._recovery = self._recovery_type(self, shared, lasting=lasting)
             if lasting:
                 self._recovery.look_at(self._wall.now())
 
-    def works_on(self, task_id: str) -> bool:
+    def is_handled_here(self, task_id: str) -> bool:
         """Whether this process works on a task, or is about to decide what becomes of it."""
-        return task_id in self._at_work or task_id in self._unconfirmed
+        return task_id in self._runners or task_id in self._unconfirmed
 
-    def disown(self, making: "asyncio.Task[TaskRecord]") -> None:
+    def cancel_orphan(self, creation: "asyncio.Task[TaskRecord]") -> None:
         """A task was made, and nobody knows of it: it is cancelled."""
-        attempt = None if making.cancelled() or making.exception() else self._at_work.get(making.result().task_id)
+        attempt = None if creation.cancelled() or creation.exception() else self._runners.get(creation.result().task_id)
         if attempt is not None:
             attempt.beside(lambda: attempt.write(lambda record, now: record.cancel(now)))
 
-    def _start(self, attempt: Attempt, kept: Kept, work: Begin, teller: Teller | None) -> None:
-        if teller is not None:
-            self.interest.follow(kept, teller.dialect, teller.status)
-        self._at_work[attempt.record.task_id] = attempt
-        self.interest.works(attempt.record, attempt.heard)
-        attempt.start(work, teller)
+    def _start(self, runner: TaskRunner, stored: StoredTask, work: WorkFactory, notifier: TaskNotifier | None) -> None:
+        if notifier is not None:
+            self.watchers.follow(stored, notifier.dialect, notifier.status)
+        self._runners[runner.record.task_id] = runner
+        self.watchers.works(runner.record, runner.heard)
+        runner.start(work, notifier)
 
-    async def ended(self, attempt: Attempt) -> None:
+    async def ended(self, runner: TaskRunner) -> None:
         """Somebody does not work on a task any more. If it has ended, nobody has to; if not, somebody else may."""
-        record = attempt.record
-        self._at_work.pop(record.task_id, None)
+        record = runner.record
+        self._runners.pop(record.task_id, None)
         self._uncount(record.client)
-        self.interest.rests(record)
+        self.watchers.detach_runner(record)
         try:
             if record.ended:
-                await asyncio.gather(self.shelf.forget_work(record), self.shelf.release(attempt.lease))
+                await asyncio.gather(self.repository.delete_mark(record), self.repository.release(runner.lease))
                 return
             if self._closing:
-                await self.change(record.client, record.task_id, lambda found, now: found.leave(now), attempt.lease)
-            await self.shelf.release(attempt.lease)
+                await self.change(record.client, record.task_id, lambda found, now: found.leave(now), runner.lease)
+            await self.repository.release(runner.lease)
             if self._recovery is not None and not self._closing:
                 self._recovery.look_at(self._wall.now())
         except StoreError:
@@ -204,33 +210,33 @@ class Tasks:
 
     # --- finding and changing --------------------------------------------------------------------
 
-    async def get(self, owner: str, task_id: str) -> Kept:
+    async def get(self, owner: str, task_id: str) -> StoredTask:
         """A task of somebody's. Raises `TaskNotFound` if it is not there, or another's."""
-        kept = await self.shelf.find(owner, task_id)
+        kept = await self.repository.find(owner, task_id)
         if kept is None:
             raise TaskNotFound(task_id)
         return kept
 
     async def change(
-        self, owner: str, task_id: str, step: Step, fence: Lease | None = None
+        self, owner: str, task_id: str, transition: Transition, fence: Lease | None = None
     ) -> tuple[TaskRecord, TaskRecord] | None:
         """Has something happen to a task, and tells of it; gives what it was and what it is. None: it is not there."""
-        changed = await self.shelf.change(owner, task_id, step, fence)
+        changed = await self.repository.change(owner, task_id, transition, fence)
         if changed is None:
             return None
-        self.interest.tell(changed[1])
+        self.watchers.tell(changed[1])
         return changed[0].record, changed[1].record
 
     # --- the end ---------------------------------------------------------------------------------
 
     @property
-    def at_work(self) -> int:
+    def running_count(self) -> int:
         """How many tasks are worked on here."""
-        return len(self._at_work)
+        return len(self._runners)
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Waits for the work that would be lost with the process."""
-        while dear := [attempt for attempt in self._at_work.values() if not attempt.can_be_left]:
+        while dear := [attempt for attempt in self._runners.values() if not attempt.can_be_abandoned]:
             await asyncio.wait([attempt.work for attempt in dear], return_when=asyncio.FIRST_COMPLETED)
 
     async def close(self) -> None:
@@ -238,17 +244,17 @@ class Tasks:
         self._closing = True
         if self._recovery is not None:
             await self._recovery.close()
-        if self._making:
-            await asyncio.wait(self._making)
+        if self._creating:
+            await asyncio.wait(self._creating)
         await self._unconfirmed.close()
-        attempts = list(self._at_work.values())
+        attempts = list(self._runners.values())
         for attempt in attempts:
             attempt.stop()
         if attempts:
             await asyncio.wait([attempt.work for attempt in attempts])
-        self.interest.close()
+        self.watchers.close()
 
 
-def with_known(record: TaskRecord, answers: Any, effects: Any) -> TaskRecord:
+def with_prior_state(record: TaskRecord, answers: Any, effects: Any) -> TaskRecord:
     """A record that knows what was answered and done before there was a task."""
     return replace(record, answers=dict(answers), effects=dict(effects))

@@ -13,46 +13,46 @@ from typing import TYPE_CHECKING, Final
 
 from trunkline.errors import StoreError, StoreUnavailable
 from trunkline.protocol.tasks import TaskRecord
-from trunkline.server.tasks.repository import Kept
+from trunkline.server.tasks.repository import StoredTask
 from trunkline.stores.store import Lease
 
 if TYPE_CHECKING:
-    from trunkline.server.tasks.service import Tasks
+    from trunkline.server.tasks.service import TaskService
 
-__all__ = ["Unconfirmed"]
+__all__ = ["UnconfirmedTasks"]
 
-_AGAIN: Final = 0.5  # seconds until a store that is unavailable is asked again
+_RETRY_DELAY: Final = 0.5  # seconds until a store that is unavailable is asked again
 
-Start = Callable[[Kept, Lease], None]
+StartRun = Callable[[StoredTask, Lease], None]
 """Begin to work on a task."""
 
 
-class Unconfirmed:
+class UnconfirmedTasks:
     """The unconfirmed tasks of one process."""
 
-    def __init__(self, tasks: "Tasks", most: int | None) -> None:
+    def __init__(self, tasks: "TaskService", limit: int | None) -> None:
         """`most` limits how many are remembered; what becomes of others is left to recovery."""
         self._tasks = tasks
-        self._most = most
-        self._waiting: dict[str, tuple[TaskRecord, Start | None]] = {}
-        self._resolving: asyncio.Task[None] | None = None
+        self._limit = limit
+        self._waiting: dict[str, tuple[TaskRecord, StartRun | None]] = {}
+        self._resolver: asyncio.Task[None] | None = None
 
     def __contains__(self, task_id: str) -> bool:
         return task_id in self._waiting
 
-    def add(self, record: TaskRecord, start: Start | None) -> None:
+    def add(self, record: TaskRecord, start: StartRun | None) -> None:
         """Look a task up when the store answers again. `start` begins to work on it; None: it is to be cancelled."""
-        if self._most is not None and len(self._waiting) >= self._most:
+        if self._limit is not None and len(self._waiting) >= self._limit:
             return
         self._waiting[record.task_id] = (record, start)
-        if self._resolving is None or self._resolving.done():
-            self._resolving = asyncio.get_running_loop().create_task(self._resolve_all())
+        if self._resolver is None or self._resolver.done():
+            self._resolver = asyncio.get_running_loop().create_task(self._resolve_all())
 
     async def close(self) -> None:
         """Leave what is not resolved yet to recovery."""
-        if self._resolving is not None:
-            self._resolving.cancel()
-            await asyncio.wait([self._resolving])
+        if self._resolver is not None:
+            self._resolver.cancel()
+            await asyncio.wait([self._resolver])
 
     async def _resolve_all(self) -> None:
         while self._waiting:
@@ -60,26 +60,26 @@ class Unconfirmed:
             try:
                 await self._resolve(record, start)
             except StoreUnavailable:
-                await asyncio.sleep(_AGAIN)
+                await asyncio.sleep(_RETRY_DELAY)
                 continue
             except StoreError:
                 pass  # another process has the task by now
             del self._waiting[task_id]
 
-    async def _resolve(self, record: TaskRecord, start: Start | None) -> None:
+    async def _resolve(self, record: TaskRecord, start: StartRun | None) -> None:
         tasks, owner, task_id = self._tasks, record.client, record.task_id
-        if await tasks.shelf.find(owner, task_id) is None:
+        if await tasks.repository.find(owner, task_id) is None:
             return
-        lease = await tasks.shelf.take(owner, task_id, tasks.holder, tasks.lease)
-        kept = await tasks.shelf.find(owner, task_id)
+        lease = await tasks.repository.take(owner, task_id, tasks.holder, tasks.lease)
+        kept = await tasks.repository.find(owner, task_id)
         if not isinstance(lease, Lease) or kept is None:
             return
         if start is not None and not kept.record.ended:
             start(kept, lease)
             return
-        await tasks.change(owner, task_id, _cancelled, lease)
-        await asyncio.gather(tasks.shelf.forget_work(record), tasks.shelf.release(lease))
+        await tasks.change(owner, task_id, _cancel_unless_ended, lease)
+        await asyncio.gather(tasks.repository.delete_mark(record), tasks.repository.release(lease))
 
 
-def _cancelled(record: TaskRecord, now: float) -> TaskRecord:
+def _cancel_unless_ended(record: TaskRecord, now: float) -> TaskRecord:
     return record if record.ended else record.cancel(now)

@@ -28,29 +28,29 @@ from typing import Any, Final
 
 from trunkline.errors import MisuseError, StoreUnavailable
 from trunkline.stores import validation
-from trunkline.stores.bus import Ears
-from trunkline.stores.bus_listener import Hearing
+from trunkline.stores.bus import BusListener
+from trunkline.stores.bus_listener import GuardedListener
 from trunkline.stores.identity import StoreIdentity
-from trunkline.stores.redis.client import Line
-from trunkline.stores.redis.connection import command
-from trunkline.stores.redis.url import Address
-from trunkline.stores.redis.watches import pattern
+from trunkline.stores.redis.client import RedisClient
+from trunkline.stores.redis.connection import encode_command
+from trunkline.stores.redis.url import RedisAddress
+from trunkline.stores.redis.watches import prefix_pattern
 from trunkline.stores.signed_frames import ALL, FrameSigner, Rejection
 
 __all__ = ["Channels", "RedisBus"]
 
-MUCH: Final = 1 << 20  # bytes that Redis has not taken yet: who can wait should
-TOO_MUCH: Final = 64 << 20  # bytes at which nothing more is sent
-OFTEN: Final = 0.2  # seconds between two times that one is told that messages did not leave
-ANSWERS: Final = 2.0  # seconds that who joins waits for those that do not answer; one may be stopped
-MOST_GONE: Final = 1000  # names
+HIGH_WATER_BYTES: Final = 1 << 20  # bytes that Redis has not taken yet: who can wait should
+MAX_UNSENT_BYTES: Final = 64 << 20  # bytes at which nothing more is sent
+LOSS_REPORT_INTERVAL: Final = 0.2  # seconds between two times that one is told that messages did not leave
+ANSWER_TIMEOUT: Final = 2.0  # seconds that who joins waits for those that do not answer; one may be stopped
+MAX_DEPARTED: Final = 1000  # names
 
 _MESSAGE: Final = b"m"
 _HELLO: Final = b"h"
-_AGAIN: Final = b"a"  # hello from a process that has just reported the receiver as lost to its own listener
-_HERE: Final = b"y"  # the answer to either
+_HELLO_AFTER_LOSS: Final = b"a"  # hello from a process that has just reported the receiver as lost to its own listener
+_HELLO_ANSWER: Final = b"y"  # the answer to either
 _BYE: Final = b"b"
-_KINDS: Final = {_MESSAGE, _HELLO, _AGAIN, _HERE, _BYE}
+_KINDS: Final = {_MESSAGE, _HELLO, _HELLO_AFTER_LOSS, _HELLO_ANSWER, _BYE}
 _TAG: Final = 16  # letters
 
 
@@ -61,93 +61,97 @@ class Channels:
         self._key = identity.key("bus channels")
         self.all = f"{prefix}bus:{identity.id}:all"
         self.start = f"{prefix}bus:{identity.id}:to:"  # of the channel of each process
-        self.of = lru_cache(1024)(self._of)
+        self.of = lru_cache(1024)(self._channel_for_peer)
 
-    def _of(self, name: str) -> str:
+    def _channel_for_peer(self, name: str) -> str:
         """Return the channel of a process."""
         return f"{self.start}{name}:{hmac.digest(self._key, name.encode(), 'sha256').hex()[:_TAG]}"
 
     def name(self, channel: str) -> str | None:
         """Return the process whose channel it is, or None if its tag is wrong: a stranger has subscribed to it."""
         name = channel[len(self.start) :].rpartition(":")[0]
-        return name if validation.is_process(name) and self.of(name) == channel else None
+        return name if validation.is_process_name(name) and self.of(name) == channel else None
 
 
 class RedisBus:
     """A way to the other processes on the same store, by a Redis."""
 
-    def __init__(self, address: Address, tls: ssl.SSLContext | None, *, prefix: str, patience: float) -> None:
-        self._where = str(address)
-        self._line_of = partial(Line, address, tls, patience)
+    def __init__(self, address: RedisAddress, tls: ssl.SSLContext | None, *, prefix: str, patience: float) -> None:
+        self._display_address = str(address)
+        self._create_client = partial(RedisClient, address, tls, patience)
         self._prefix = prefix
-        self._every = patience  # seconds between two looks at whether all is well
+        self._check_interval = patience  # seconds between two looks at whether all is well
         self._name = ""  # as long as it is not open
-        self._ears = Hearing()
+        self._listener = GuardedListener()
         self._signer: FrameSigner
         self._channels: Channels
         self._opened = False
         self._closed = False
-        self._speaking: Line | None = None
-        self._listening: Line | None = None
-        self._subscribing: list[asyncio.Future[Any]] = []
+        self._publisher: RedisClient | None = None
+        self._subscriber: RedisClient | None = None
+        self._subscribe_futures: list[asyncio.Future[Any]] = []
         self._subscribed = False
-        self._hello = _HELLO
-        self._broken = False  # something was lost, and the other processes do not know that yet
+        self._hello_kind = _HELLO
+        self._loss_unannounced = False  # something was lost, and the other processes do not know that yet
         self._peers: set[str] = set()
         self._gone: dict[str, None] = {}  # who has said goodbye, the last ones
-        self._unheard: set[str] = set()  # peers whose broadcasts were dropped, since they may have been replays
-        self._awaited: set[str] = set()  # names, whose answers
-        self._answered: asyncio.Future[None] | None = None
-        self._meeting: asyncio.Task[None] | None = None
-        self._asked: asyncio.Future[Any] | None = None  # which channels there are
-        self._unsent = 0  # bytes that were not confirmed
-        self._relief: asyncio.Future[None] | None = None
+        self._unverified_senders: set[str] = (
+            set()
+        )  # peers whose broadcasts were dropped, since they may have been replays
+        self._awaiting_answer: set[str] = set()  # names, whose answers
+        self._all_answered: asyncio.Future[None] | None = None
+        self._greet_task: asyncio.Task[None] | None = None
+        self._channel_query: asyncio.Future[Any] | None = None  # which channels there are
+        self._unsent_bytes = 0  # bytes that were not confirmed
+        self._drained: asyncio.Future[None] | None = None
         self._look: asyncio.TimerHandle | None = None
-        self._unreached: set[str | None] = set()  # to whom something was sent that may not have arrived
-        self._admitting: asyncio.TimerHandle | None = None
-        self._admitted = 0.0  # when that was told last
+        self._unreported_losses: set[str | None] = set()  # to whom something was sent that may not have arrived
+        self._report_timer: asyncio.TimerHandle | None = None
+        self._reported_at = 0.0  # when that was told last
 
     # --- from open to closed ---------------------------------------------------------------------
 
-    async def open(self, name: str, ears: Ears, identity: StoreIdentity) -> None:
+    async def open(self, name: str, ears: BusListener, identity: StoreIdentity) -> None:
         """Connects, subscribes, and meets all others that are subscribed."""
-        validation.check_process(name)
+        validation.check_process_name(name)
         if self._closed:
-            raise StoreUnavailable(f"the bus at {self._where} is closed")
+            raise StoreUnavailable(f"the bus at {self._display_address} is closed")
         if self._name:
-            raise MisuseError(f"the bus at {self._where} is open already")
+            raise MisuseError(f"the bus at {self._display_address} is open already")
         self._name = name
         self._signer, self._channels = FrameSigner(identity, name), Channels(self._prefix, identity)
-        self._ears.open(ears)
-        speaking = self._speaking = self._line_of(met=self._meet_again, lost=self._broke)
-        listening = self._listening = self._line_of(met=self._subscribe, lost=self._went_deaf, aside=self._came)
+        self._listener.open(ears)
+        speaking = self._publisher = self._create_client(on_connected=self._greet_again, on_lost=self._mark_loss)
+        listening = self._subscriber = self._create_client(
+            on_connected=self._subscribe, on_lost=self._subscriber_lost, on_push=self._frame_received
+        )
         try:
             await speaking.open()
             await listening.open()
-            await asyncio.gather(*self._subscribing)
-            await self._meet(speaking)
+            await asyncio.gather(*self._subscribe_futures)
+            await self._greet_peers(speaking)
         except BaseException:
             await self.close()
             raise
         self._opened = True
-        self._plan_look()
-        if self._broken:
-            self._meet_again()
+        self._schedule_check()
+        if self._loss_unannounced:
+            self._greet_again()
 
     async def close(self) -> None:
         """Says goodbye, and hangs up."""
         if self._closed:
             return
         if self._opened:
-            self._say(None, _BYE)
+            self._publish_frame(None, _BYE)
         self._closed = True
-        self._ears.close()
-        for timer in filter(None, (self._look, self._admitting)):
+        self._listener.close()
+        for timer in filter(None, (self._look, self._report_timer)):
             timer.cancel()
-        if self._meeting is not None:
-            self._meeting.cancel()
-            await asyncio.wait([self._meeting])
-        for line in (self._speaking, self._listening):
+        if self._greet_task is not None:
+            self._greet_task.cancel()
+            await asyncio.wait([self._greet_task])
+        for line in (self._publisher, self._subscriber):
             if line is not None:
                 await line.close()
 
@@ -156,7 +160,7 @@ class RedisBus:
     def send(self, to: str, message: bytes) -> bool:
         """Publishes a message for one process. Nobody is there for certain if it has said goodbye."""
         self._check(message)
-        validation.check_process(to)
+        validation.check_process_name(to)
         if to in self._gone:
             return False
         if not self._closed:
@@ -171,211 +175,217 @@ class RedisBus:
 
     async def sent(self) -> None:
         """Waits for Redis."""
-        while self._unsent > MUCH:
-            if self._relief is None:
-                self._relief = asyncio.get_running_loop().create_future()
-            await asyncio.wait([self._relief])
+        while self._unsent_bytes > HIGH_WATER_BYTES:
+            if self._drained is None:
+                self._drained = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._drained])
 
     def _check(self, message: bytes) -> None:
         validation.check_message(message)
         if not self._name:
-            raise MisuseError(f"the bus at {self._where} is not open yet")
+            raise MisuseError(f"the bus at {self._display_address} is not open yet")
 
     def _post(self, to: str | None, message: bytes) -> None:
         """Publish a message. It is lost if an earlier one was, and the other processes do not know that yet."""
-        if self._broken:
-            self._failed(to)
+        if self._loss_unannounced:
+            self._publish_failed(to)
         else:
-            self._say(to, _MESSAGE, message)
+            self._publish_frame(to, _MESSAGE, message)
 
-    def _say(self, to: str | None, kind: bytes, body: bytes = b"") -> None:
+    def _publish_frame(self, to: str | None, kind: bytes, body: bytes = b"") -> None:
         """Publish to one process or to all. Nothing waits for a connection: what cannot be sent now is lost."""
-        line = self._speaking
-        if line is None or not line.connected or self._unsent > TOO_MUCH:
-            self._failed(to)
+        line = self._publisher
+        if line is None or not line.connected or self._unsent_bytes > MAX_UNSENT_BYTES:
+            self._publish_failed(to)
             return
         channel = self._channels.all if to is None else self._channels.of(to)
-        packed = command("PUBLISH", channel, self._signer.sign(ALL if to is None else to, kind, body))
-        self._unsent += len(packed)
-        line.submit(packed).add_done_callback(partial(self._said, to, kind, len(packed)))
+        packed = encode_command("PUBLISH", channel, self._signer.sign(ALL if to is None else to, kind, body))
+        self._unsent_bytes += len(packed)
+        line.submit(packed).add_done_callback(partial(self._publish_done, to, kind, len(packed)))
 
-    def _said(self, to: str | None, kind: bytes, size: int, done: asyncio.Future[int]) -> None:
+    def _publish_done(self, to: str | None, kind: bytes, size: int, done: asyncio.Future[int]) -> None:
         """Redis has taken something, and says how many have got it; or has not."""
-        self._unsent -= size
-        if self._unsent <= MUCH and self._relief is not None:
-            self._relief.set_result(None)
-            self._relief = None
+        self._unsent_bytes -= size
+        if self._unsent_bytes <= HIGH_WATER_BYTES and self._drained is not None:
+            self._drained.set_result(None)
+            self._drained = None
         if done.exception() is not None:
-            self._failed(to)
+            self._publish_failed(to)
         elif not done.result() and to is not None:
-            self._expect_no_more(to)
+            self._stop_awaiting(to)
             if kind == _MESSAGE or to in self._peers:
-                self._missing(to)
+                self._peer_missing(to)
 
-    def _failed(self, to: str | None) -> None:
+    def _publish_failed(self, to: str | None) -> None:
         """Something may not have arrived: report it here soon, and to the other processes before anything else."""
-        self._broke()
-        self._admit_soon(to)
+        self._mark_loss()
+        self._schedule_loss_report(to)
 
-    def _admit_soon(self, to: str | None) -> None:
+    def _schedule_loss_report(self, to: str | None) -> None:
         """Who is told may try again at once, and fail again: so it is told every now and then, of all that has failed
         meanwhile."""
-        self._unreached.add(to)
-        if self._admitting is None:
+        self._unreported_losses.add(to)
+        if self._report_timer is None:
             loop = asyncio.get_running_loop()
-            self._admitting = loop.call_at(max(loop.time(), self._admitted + OFTEN), self._admit)
+            self._report_timer = loop.call_at(
+                max(loop.time(), self._reported_at + LOSS_REPORT_INTERVAL), self._report_losses
+            )
 
-    def _admit(self) -> None:
+    def _report_losses(self) -> None:
         """Report losses. A process that had no subscriber may have subscribed since, and sent something that the
         listener drops when it is told: so that process is told as well."""
-        self._admitting, self._admitted = None, asyncio.get_running_loop().time()
-        unreached, self._unreached = self._unreached, set()
+        self._report_timer, self._reported_at = None, asyncio.get_running_loop().time()
+        unreached, self._unreported_losses = self._unreported_losses, set()
         for name in unreached:
-            if name is not None and name not in self._gone and not self._broken:
-                self._say(name, _AGAIN)
-            self._ears.lost(name)
-        if self._broken and (self._asked is None or self._asked.done()):
-            self._meet_again()
+            if name is not None and name not in self._gone and not self._loss_unannounced:
+                self._publish_frame(name, _HELLO_AFTER_LOSS)
+            self._listener.lost(name)
+        if self._loss_unannounced and (self._channel_query is None or self._channel_query.done()):
+            self._greet_again()
 
-    def _missing(self, name: str) -> None:
+    def _peer_missing(self, name: str) -> None:
         self._peers.discard(name)
-        self._admit_soon(name)
+        self._schedule_loss_report(name)
 
     # --- hearing ---------------------------------------------------------------------------------
 
-    def _came(self, message: list[Any]) -> None:
+    def _frame_received(self, message: list[Any]) -> None:
         """Something was published. Until all channels are subscribed to, it counts as lost."""
         if not self._subscribed:
             return
         frame = self._signer.verify(message[-1])
         if isinstance(frame, Rejection):
-            self._ears.rejected(frame, self._where)
+            self._listener.rejected(frame, self._display_address)
             return
         sender, kind, body = frame.sender, frame.payload[:1], frame.payload[1:]
         if sender == self._name or kind not in _KINDS:
             return
         if not frame.fresh:
-            self._question(sender)
+            self._challenge_sender(sender)
         elif kind == _BYE:
             self._forget(sender)
         else:
             self._take(sender, kind, body)
 
-    def _question(self, sender: str) -> None:
+    def _challenge_sender(self, sender: str) -> None:
         """Drop a broadcast that may be a replay. If its sender is there, its answer proves that, and counts."""
         if sender in self._peers:
-            self._unheard.add(sender)
+            self._unverified_senders.add(sender)
         if sender not in self._gone and not self._closed:
-            self._say(sender, _HELLO)
+            self._publish_frame(sender, _HELLO)
 
     def _take(self, sender: str, kind: bytes, body: bytes) -> None:
         """Something came from a process that is there."""
-        if kind == _AGAIN or sender in self._unheard:
-            self._unheard.discard(sender)
-            self._ears.lost(sender)
-        self._know(sender)
+        if kind == _HELLO_AFTER_LOSS or sender in self._unverified_senders:
+            self._unverified_senders.discard(sender)
+            self._listener.lost(sender)
+        self._add_peer(sender)
         if kind == _MESSAGE:
-            self._ears.heard(sender, body)
-        elif kind != _HERE and not self._closed:
-            self._say(sender, _HERE)
+            self._listener.heard(sender, body)
+        elif kind != _HELLO_ANSWER and not self._closed:
+            self._publish_frame(sender, _HELLO_ANSWER)
 
-    def _know(self, name: str) -> None:
+    def _add_peer(self, name: str) -> None:
         if name not in self._peers:
             self._peers.add(name)
-            self._ears.met(name)
-        self._expect_no_more(name)
+            self._listener.met(name)
+        self._stop_awaiting(name)
 
-    def _expect_no_more(self, name: str) -> None:
-        self._awaited.discard(name)
-        if not self._awaited and self._answered is not None and not self._answered.done():
-            self._answered.set_result(None)
+    def _stop_awaiting(self, name: str) -> None:
+        self._awaiting_answer.discard(name)
+        if not self._awaiting_answer and self._all_answered is not None and not self._all_answered.done():
+            self._all_answered.set_result(None)
 
     def _forget(self, name: str) -> None:
         """A process has ended, and nobody will ever have its name."""
         self._gone[name] = None
-        if len(self._gone) > MOST_GONE:
+        if len(self._gone) > MAX_DEPARTED:
             del self._gone[next(iter(self._gone))]
-        self._expect_no_more(name)
-        self._missing(name)
+        self._stop_awaiting(name)
+        self._peer_missing(name)
 
     # --- meeting ---------------------------------------------------------------------------------
 
     def _subscribe(self) -> None:
         """There is a connection to hear by."""
-        if self._listening is not None:
+        if self._subscriber is not None:
             channels = (self._channels.all, self._channels.of(self._name))
-            self._subscribing = self._listening.submit_all([(command("SUBSCRIBE", each), ()) for each in channels])
-            self._subscribing[0].add_done_callback(_seen)
-            self._subscribing[-1].add_done_callback(self._can_hear)
+            self._subscribe_futures = self._subscriber.submit_all(
+                [(encode_command("SUBSCRIBE", each), ()) for each in channels]
+            )
+            self._subscribe_futures[0].add_done_callback(_ignore_error)
+            self._subscribe_futures[-1].add_done_callback(self._subscription_confirmed)
 
-    def _can_hear(self, done: asyncio.Future[Any]) -> None:
+    def _subscription_confirmed(self, done: asyncio.Future[Any]) -> None:
         if done.exception() is not None:
             return  # the connection is lost, so there will be another
         self._subscribed = True
-        if self._broken:
-            self._ears.lost(None)  # what is heard from now on may follow something that is missing
-        self._meet_again()
+        if self._loss_unannounced:
+            self._listener.lost(None)  # what is heard from now on may follow something that is missing
+        self._greet_again()
 
-    def _broke(self) -> None:
-        self._hello, self._broken = _AGAIN, True
+    def _mark_loss(self) -> None:
+        self._hello_kind, self._loss_unannounced = _HELLO_AFTER_LOSS, True
 
-    def _went_deaf(self) -> None:
+    def _subscriber_lost(self) -> None:
         self._subscribed = False
-        self._broke()
+        self._mark_loss()
 
-    def _meet_again(self) -> None:
+    def _greet_again(self) -> None:
         """Start over with the other processes after a loss, as soon as there are both connections."""
-        speaking = self._speaking
+        speaking = self._publisher
         if self._closed or not self._opened or not self._subscribed or speaking is None or not speaking.connected:
             return
-        if self._meeting is not None:
-            self._meeting.cancel()
-        self._meeting = asyncio.create_task(self._meet(speaking))
-        self._meeting.add_done_callback(_seen)
+        if self._greet_task is not None:
+            self._greet_task.cancel()
+        self._greet_task = asyncio.create_task(self._greet_peers(speaking))
+        self._greet_task.add_done_callback(_ignore_error)
 
-    async def _meet(self, speaking: Line) -> None:
+    async def _greet_peers(self, publisher: RedisClient) -> None:
         """Says hello to all, and waits for those that are there; not for ever, since one may be stopped."""
-        self._asked = speaking.submit(command("PUBSUB", "CHANNELS", pattern(self._channels.start)))
-        channels = await self._asked
+        self._channel_query = publisher.submit(
+            encode_command("PUBSUB", "CHANNELS", prefix_pattern(self._channels.start))
+        )
+        channels = await self._channel_query
         if not self._subscribed:  # another meeting follows the next subscription
-            raise StoreUnavailable(f"a connection of the bus at {self._where} was lost")
+            raise StoreUnavailable(f"a connection of the bus at {self._display_address} was lost")
         names = [self._channels.name(channel.decode("utf-8", "replace")) for channel in channels]
-        self._awaited = {name for name in names if name is not None} - {self._name}
-        self._answered = asyncio.get_running_loop().create_future()
-        self._broken = False
-        for name in [*self._awaited]:
-            self._say(name, self._hello)
-        if self._hello == _AGAIN:
-            self._unreached.clear()
-            self._ears.lost(None)
-        if self._awaited:
-            await asyncio.wait([self._answered], timeout=ANSWERS)
-        for name in [*self._awaited]:
-            self._know(name)
+        self._awaiting_answer = {name for name in names if name is not None} - {self._name}
+        self._all_answered = asyncio.get_running_loop().create_future()
+        self._loss_unannounced = False
+        for name in [*self._awaiting_answer]:
+            self._publish_frame(name, self._hello_kind)
+        if self._hello_kind == _HELLO_AFTER_LOSS:
+            self._unreported_losses.clear()
+            self._listener.lost(None)
+        if self._awaiting_answer:
+            await asyncio.wait([self._all_answered], timeout=ANSWER_TIMEOUT)
+        for name in [*self._awaiting_answer]:
+            self._add_peer(name)
 
     # --- now and then ----------------------------------------------------------------------------
 
-    def _plan_look(self) -> None:
-        self._look = asyncio.get_running_loop().call_later(self._every, self._look_around)
+    def _schedule_check(self) -> None:
+        self._look = asyncio.get_running_loop().call_later(self._check_interval, self._check_health)
 
-    def _look_around(self) -> None:
+    def _check_health(self) -> None:
         """Whether we would hear anything, and whether those are there whom we know."""
-        if self._listening is not None and self._listening.connected:
-            self._listening.submit(command("PING")).add_done_callback(_seen)
-        if self._speaking is not None and self._speaking.connected and self._peers:
+        if self._subscriber is not None and self._subscriber.connected:
+            self._subscriber.submit(encode_command("PING")).add_done_callback(_ignore_error)
+        if self._publisher is not None and self._publisher.connected and self._peers:
             names = sorted(self._peers)
-            asked = self._speaking.submit(command("PUBSUB", "NUMSUB", *map(self._channels.of, names)))
-            asked.add_done_callback(partial(self._looked, names))
-        self._plan_look()
+            asked = self._publisher.submit(encode_command("PUBSUB", "NUMSUB", *map(self._channels.of, names)))
+            asked.add_done_callback(partial(self._subscriber_counts_received, names))
+        self._schedule_check()
 
-    def _looked(self, names: list[str], done: asyncio.Future[list[Any]]) -> None:
+    def _subscriber_counts_received(self, names: list[str], done: asyncio.Future[list[Any]]) -> None:
         if done.exception() is None:
             for name, count in zip(names, done.result()[1::2], strict=True):
                 if not count:
-                    self._missing(name)
+                    self._peer_missing(name)
 
 
-def _seen(done: asyncio.Future[Any]) -> None:
+def _ignore_error(done: asyncio.Future[Any]) -> None:
     """Whether it was done is seen when there is a connection again."""
     if not done.cancelled():
         done.exception()

@@ -16,79 +16,88 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from trunkline.errors import StoreError, StoreUnavailable, StoreUnusable
-from trunkline.stores.redis.connection import Job, Link, ReplyError, command, connect, refusal
-from trunkline.stores.redis.url import Address
+from trunkline.stores.redis.connection import (
+    PendingCommand,
+    RedisConnection,
+    ReplyError,
+    connect,
+    encode_command,
+    error_from_reply,
+)
+from trunkline.stores.redis.url import RedisAddress
 
-__all__ = ["Line"]
+__all__ = ["RedisClient"]
 
-_KEPT: Final = 0.1  # seconds: who is woken that much too late was kept from running
-_SOONEST: Final = 0.02  # seconds between two attempts to connect, at first
-_LATEST: Final = 1.0
-_GONE: Final = re.compile(r"\b(READONLY|LOADING|MASTERDOWN)\b")  # this one is not, or not yet, who we look for
+_LATE_WAKEUP: Final = 0.1  # seconds: who is woken that much too late was kept from running
+_MIN_BACKOFF: Final = 0.02  # seconds between two attempts to connect, at first
+_MAX_BACKOFF: Final = 1.0
+_NOT_MASTER: Final = re.compile(r"\b(READONLY|LOADING|MASTERDOWN)\b")  # this one is not, or not yet, who we look for
 
 
-def _nothing(*_: object) -> None:
+def _ignore(*_: object) -> None:
     """For those who need not be told."""
 
 
-class Line:
+class RedisClient:
     """The connections to one Redis, one after another. `met` is called when there is a new one, `lost` when there is
     none any more, `aside` with what nobody asked for, and `changed` with the keys of a job that has been done, or may
     have been."""
 
     def __init__(
         self,
-        address: Address,
+        address: RedisAddress,
         tls: ssl.SSLContext | None,
-        patience: float,
+        timeout: float,
         *,
         script: str | None = None,
-        met: Callable[[], None] = _nothing,
-        lost: Callable[[], None] = _nothing,
-        aside: Callable[[list[Any]], None] | None = None,
-        changed: Callable[[Sequence[str]], None] = _nothing,
+        on_connected: Callable[[], None] = _ignore,
+        on_lost: Callable[[], None] = _ignore,
+        on_push: Callable[[list[Any]], None] | None = None,
+        on_changed: Callable[[Sequence[str]], None] = _ignore,
     ) -> None:
         self._address = address
         self._tls = tls
-        self._patience = patience
-        self._load = [] if script is None else [command("SCRIPT", "LOAD", script)]
-        self._met = met
-        self._bereft = lost
-        self._aside = aside
-        self._changed = changed
+        self._timeout = timeout
+        self._load = [] if script is None else [encode_command("SCRIPT", "LOAD", script)]
+        self._on_connected = on_connected
+        self._on_lost = on_lost
+        self._on_push = on_push
+        self._on_changed = on_changed
         self._loop = asyncio.get_running_loop()
-        self._link: Link | None = None
-        self._connecting: asyncio.Task[None] | None = None
-        self._first: asyncio.Future[None] = self._loop.create_future()  # connection
-        self._why: StoreError = StoreUnavailable("nothing was heard from it")  # there is no connection
-        self._gathered: list[Job] = []
-        self._missed: list[Job] = []
-        self._held = 0
-        self._turn = 0
+        self._connection: RedisConnection | None = None
+        self._connect_task: asyncio.Task[None] | None = None
+        self._first_connection: asyncio.Future[None] = self._loop.create_future()  # connection
+        self._last_error: StoreError = StoreUnavailable("nothing was heard from it")  # there is no connection
+        self._gathered: list[PendingCommand] = []
+        self._awaiting_script: list[PendingCommand] = []
+        self._holds = 0
+        self._batch = 0
         self._alarm: asyncio.TimerHandle | None = None
-        self._due = 0.0  # when it rings
+        self._timer_deadline = 0.0  # when it rings
 
     @property
     def connected(self) -> bool:
         """Whether there is a connection, as far as we know."""
-        return self._link is not None
+        return self._connection is not None
 
     async def open(self) -> None:
         """Waits for the first connection."""
-        self._connecting = asyncio.create_task(self._connect())
-        done, _ = await asyncio.wait([self._first], timeout=self._patience)
+        self._connect_task = asyncio.create_task(self._connect())
+        done, _ = await asyncio.wait([self._first_connection], timeout=self._timeout)
         if not done:
-            raise StoreUnavailable(f"the store {self._address} does not answer: {self._why}") from self._why
-        self._first.result()
+            raise StoreUnavailable(
+                f"the store {self._address} does not answer: {self._last_error}"
+            ) from self._last_error
+        self._first_connection.result()
 
     async def close(self) -> None:
         """Waits for what is under way, and ends the connection."""
         while under_way := [job.done for job in self._jobs() if not job.done.done()]:
             await asyncio.wait(under_way)
-        if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.wait([self._connecting])
-        link, self._link = self._link, None
+        if self._connect_task is not None:
+            self._connect_task.cancel()
+            await asyncio.wait([self._connect_task])
+        link, self._connection = self._connection, None
         if link is not None:
             link.abort()
             await link.ended
@@ -97,147 +106,147 @@ class Line:
 
     # --- jobs ------------------------------------------------------------------------------------
 
-    def submit(self, packed: bytes, keys: Sequence[str] = ()) -> asyncio.Future[Any]:
+    def submit(self, encoded: bytes, keys: Sequence[str] = ()) -> asyncio.Future[Any]:
         """Has a command done, together with all else that this turn of the loop asks for."""
-        return self.submit_all(((packed, keys),))[0]
+        return self.submit_all(((encoded, keys),))[0]
 
     def submit_all(self, commands: Sequence[tuple[bytes, Sequence[str]]]) -> list[asyncio.Future[Any]]:
         """Has commands done one after another, over one connection; if one of them is not sent, none is."""
-        due = self._loop.time() + self._patience
+        due = self._loop.time() + self._timeout
         if not self._gathered:
             self._loop.call_soon(self._flush)
-        jobs = [Job(packed, due, keys) for packed, keys in commands]
+        jobs = [PendingCommand(packed, due, keys) for packed, keys in commands]
         self._gathered += jobs
         if self._alarm is None:
-            self._ring_at(due)
+            self._schedule_timeout(due)
         return [job.done for job in jobs]
 
-    def _jobs(self) -> list[Job]:
-        return [*(self._link.waiting if self._link else ()), *self._missed, *self._gathered]
+    def _jobs(self) -> list[PendingCommand]:
+        return [*(self._connection.waiting if self._connection else ()), *self._awaiting_script, *self._gathered]
 
     def hold_until(self, done: asyncio.Future[Any]) -> None:
         """Sends nothing until something is done elsewhere."""
-        self._held += 1
-        done.add_done_callback(self._go_on)
+        self._holds += 1
+        done.add_done_callback(self._release_hold)
 
-    def _go_on(self, _: asyncio.Future[Any]) -> None:
-        self._held -= 1
+    def _release_hold(self, _: asyncio.Future[Any]) -> None:
+        self._holds -= 1
         self._flush()
 
     def _flush(self) -> None:
-        if self._link is None or self._held or not self._gathered:
+        if self._connection is None or self._holds or not self._gathered:
             return
         jobs, self._gathered = self._gathered, []
-        self._turn += 1
+        self._batch += 1
         for job in jobs:
-            job.turn = self._turn
-        self._link.send(jobs)
+            job.turn = self._batch
+        self._connection.send(jobs)
 
-    def _replied(self, job: Job, reply: Any) -> None:
+    def _reply_received(self, pending: PendingCommand, reply: Any) -> None:
         if isinstance(reply, ReplyError):
-            self._refused(job, str(reply))
+            self._error_received(pending, str(reply))
         else:
-            job.settle(reply)
-            if self._missed and job.turn == self._missed[-1].turn:
-                self._give_up_missed()
-            if job.keys and (reply[0] if isinstance(reply, list) else reply) > 0:
-                self._changed(job.keys)
-        if self._missed:
-            self._send_missed()
+            pending.settle(reply)
+            if self._awaiting_script and pending.turn == self._awaiting_script[-1].turn:
+                self._fail_awaiting_script()
+            if pending.keys and (reply[0] if isinstance(reply, list) else reply) > 0:
+                self._on_changed(pending.keys)
+        if self._awaiting_script:
+            self._resend_with_script()
 
-    def _refused(self, job: Job, said: str) -> None:
-        if said.startswith("NOSCRIPT") and not job.again:
-            self._missed.append(job)
+    def _error_received(self, pending: PendingCommand, message: str) -> None:
+        if message.startswith("NOSCRIPT") and not pending.resent:
+            self._awaiting_script.append(pending)
             return
-        job.settle(refusal(said))
-        if _GONE.search(said) and self._link is not None:
-            self._drop(self._link, said)
+        pending.settle(error_from_reply(message))
+        if _NOT_MASTER.search(message) and self._connection is not None:
+            self._drop(self._connection, message)
 
-    def _give_up_missed(self) -> None:
-        missed, self._missed = self._missed, []
+    def _fail_awaiting_script(self) -> None:
+        missed, self._awaiting_script = self._awaiting_script, []
         for job in missed:
             job.settle(StoreUnavailable("the store had lost its script, and had it again too late; nothing was done"))
 
-    def _send_missed(self) -> None:
+    def _resend_with_script(self) -> None:
         """Sends the script and what was refused without it, once the whole turn has been answered."""
-        link, turn = self._link, self._missed[-1].turn
+        link, turn = self._connection, self._awaiting_script[-1].turn
         if link is None or (link.waiting and link.waiting[0].turn == turn):
             return
-        missed, self._missed = self._missed, []
+        missed, self._awaiting_script = self._awaiting_script, []
         for job in missed:
-            job.again = True
-        loads = [Job(load, missed[0].due) for load in self._load]
+            job.resent = True
+        loads = [PendingCommand(load, missed[0].due) for load in self._load]
         for load in loads:
             load.done.cancel()  # nobody waits for it
         link.send([*loads, *missed])
 
-    def _ring_at(self, due: float) -> None:
-        self._due = due
-        self._alarm = self._loop.call_at(due, self._rang)
+    def _schedule_timeout(self, deadline: float) -> None:
+        self._timer_deadline = deadline
+        self._alarm = self._loop.call_at(deadline, self._check_timeouts)
 
-    def _rang(self) -> None:
+    def _check_timeouts(self) -> None:
         """Ends the wait of those who have waited for long enough. If this process was kept from running meanwhile, what
         has come is read first: it is not the store that was silent."""
         self._alarm = None
         now = self._loop.time()
-        if now - self._due > _KEPT:
-            self._ring_at(now + _KEPT / 2)
+        if now - self._timer_deadline > _LATE_WAKEUP:
+            self._schedule_timeout(now + _LATE_WAKEUP / 2)
             return
-        link = self._link
+        link = self._connection
         if link is not None and link.waiting and link.waiting[0].due <= now:
             self._drop(link, "it has stopped answering")
         late = [job for job in self._gathered if job.due <= now]
         self._gathered = self._gathered[len(late) :]
         for job in late:
-            job.settle(StoreUnavailable(f"the store {self._address} cannot be reached: {self._why}"))
+            job.settle(StoreUnavailable(f"the store {self._address} cannot be reached: {self._last_error}"))
         if left := self._jobs():
-            self._ring_at(min(job.due for job in left))
+            self._schedule_timeout(min(job.due for job in left))
 
     # --- connections -----------------------------------------------------------------------------
 
     async def _connect(self) -> None:
         """Tries until there is a connection."""
-        pause = _SOONEST
+        pause = _MIN_BACKOFF
         while True:
             try:
-                async with asyncio.timeout(self._patience):
-                    link = await connect(self._address, self._tls, self._patience, self._made, *self._load)
+                async with asyncio.timeout(self._timeout):
+                    link = await connect(self._address, self._tls, self._timeout, self._create_connection, *self._load)
                 break
             except TimeoutError:
-                self._why = StoreUnavailable("it does not answer in time")
+                self._last_error = StoreUnavailable("it does not answer in time")
             except (OSError, StoreError) as error:
-                self._why = error if isinstance(error, StoreError) else StoreUnavailable(str(error))
-            if isinstance(self._why, StoreUnusable) and not self._first.done():
-                self._first.set_exception(self._why)
+                self._last_error = error if isinstance(error, StoreError) else StoreUnavailable(str(error))
+            if isinstance(self._last_error, StoreUnusable) and not self._first_connection.done():
+                self._first_connection.set_exception(self._last_error)
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come at once
-            pause = min(2 * pause, _LATEST)
-        self._connecting = None
-        self._link = link
-        if not self._first.done():
-            self._first.set_result(None)
-        self._met()
+            pause = min(2 * pause, _MAX_BACKOFF)
+        self._connect_task = None
+        self._connection = link
+        if not self._first_connection.done():
+            self._first_connection.set_result(None)
+        self._on_connected()
         self._flush()
 
-    def _made(self) -> Link:
-        return Link(self._replied, self._aside, self._lost)
+    def _create_connection(self) -> RedisConnection:
+        return RedisConnection(self._reply_received, self._on_push, self._connection_lost)
 
-    def _drop(self, link: Link, why: str) -> None:
-        self._why = StoreUnavailable(why)
-        link.abort()
-        self._lost(link)
+    def _drop(self, connection: RedisConnection, why: str) -> None:
+        self._last_error = StoreUnavailable(why)
+        connection.abort()
+        self._connection_lost(connection)
 
-    def _lost(self, link: Link) -> None:
-        lost = [*link.waiting]
-        link.waiting.clear()
-        unsent: list[Job] = []
-        if link is self._link:
-            lost += self._missed
-            unsent, self._link, self._missed, self._gathered = self._gathered, None, [], []
-            self._connecting = asyncio.create_task(self._connect())
-            self._bereft()
+    def _connection_lost(self, connection: RedisConnection) -> None:
+        lost = [*connection.waiting]
+        connection.waiting.clear()
+        unsent: list[PendingCommand] = []
+        if connection is self._connection:
+            lost += self._awaiting_script
+            unsent, self._connection, self._awaiting_script, self._gathered = self._gathered, None, [], []
+            self._connect_task = asyncio.create_task(self._connect())
+            self._on_lost()
         for job in lost:
             job.settle(StoreUnavailable(f"the store {self._address} has not answered; whether it did it is not known"))
             if job.keys:
-                self._changed(job.keys)
+                self._on_changed(job.keys)
         for job in unsent:  # they were made for that connection
             job.settle(StoreUnavailable(f"the connection to the store {self._address} was lost; nothing was done"))

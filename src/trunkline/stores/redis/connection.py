@@ -12,16 +12,25 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from trunkline.errors import ConfigError, StoreUnavailable, StoreUnusable
-from trunkline.stores.redis.url import Address, Door
+from trunkline.stores.redis.url import RedisAddress, RedisEndpoint
 
 if TYPE_CHECKING:
     import hiredis
 
-__all__ = ["Job", "Link", "ReplyError", "ask", "command", "connect", "refusal", "reply_parser"]
+__all__ = [
+    "PendingCommand",
+    "RedisConnection",
+    "ReplyError",
+    "connect",
+    "encode_command",
+    "error_from_reply",
+    "execute",
+    "reply_parser",
+]
 
-_NOT_YET: Final = object()
-_ASIDE: Final = {b"message", b"pmessage"}
-_NOT_ALLOWED: Final = ("NOAUTH", "WRONGPASS", "NOPERM", "ERR AUTH", "ERR ACL", "ERR invalid DB", "ERR DB index")
+_INCOMPLETE: Final = object()
+_PUSH_KINDS: Final = {b"message", b"pmessage"}
+_ACCESS_ERRORS: Final = ("NOAUTH", "WRONGPASS", "NOPERM", "ERR AUTH", "ERR ACL", "ERR invalid DB", "ERR DB index")
 
 
 class ReplyError(Exception):
@@ -38,21 +47,21 @@ def reply_parser() -> "hiredis.Reader":
         import hiredis
     except ImportError as error:
         raise ConfigError("a store on Redis needs the package hiredis: pip install 'trunkline[redis]'") from error
-    return hiredis.Reader(protocolError=_InvalidReply, replyError=ReplyError, notEnoughData=_NOT_YET)
+    return hiredis.Reader(protocolError=_InvalidReply, replyError=ReplyError, notEnoughData=_INCOMPLETE)
 
 
-class Job:
+class PendingCommand:
     """A command, and who waits for the reply."""
 
-    __slots__ = ("again", "done", "due", "keys", "packed", "turn")
+    __slots__ = ("done", "due", "keys", "packed", "resent", "turn")
 
-    def __init__(self, packed: bytes, due: float, keys: Sequence[str] = ()) -> None:
-        self.packed = packed
+    def __init__(self, encoded: bytes, deadline: float, keys: Sequence[str] = ()) -> None:
+        self.packed = encoded
         self.done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.due = due
+        self.due = deadline
         self.keys = keys  # that it changes
         self.turn = 0  # of the loop, in which it was asked for
-        self.again = False  # it was sent before, and not done
+        self.resent = False  # it was sent before, and not done
 
     def settle(self, outcome: Any) -> None:
         """Tells whoever waits, unless they were cancelled."""
@@ -64,22 +73,22 @@ class Job:
             self.done.set_result(outcome)
 
 
-class Link(asyncio.Protocol):
+class RedisConnection(asyncio.Protocol):
     """A connection. `replied` is told of each reply with its job, `aside` of what no job has asked for, `lost` of the
     end."""
 
     def __init__(
         self,
-        replied: Callable[[Job, Any], None],
-        aside: Callable[[list[Any]], None] | None,
-        lost: Callable[["Link"], None],
+        on_reply: Callable[[PendingCommand, Any], None],
+        on_push: Callable[[list[Any]], None] | None,
+        on_lost: Callable[["RedisConnection"], None],
     ) -> None:
-        self.waiting: deque[Job] = deque()
+        self.waiting: deque[PendingCommand] = deque()
         self.ended = asyncio.get_running_loop().create_future()
-        self._replied = replied
-        self._aside = aside
-        self._lost = lost
-        self._reader = reply_parser()
+        self._on_reply = on_reply
+        self._on_push = on_push
+        self._on_lost = on_lost
+        self._parser = reply_parser()
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -89,26 +98,26 @@ class Link(asyncio.Protocol):
         if bound is not None and bound.family != getattr(socket, "AF_UNIX", None):
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
-    def send(self, jobs: Sequence[Job]) -> None:
+    def send(self, commands: Sequence[PendingCommand]) -> None:
         """Sends jobs, in one piece."""
-        self.waiting.extend(jobs)
+        self.waiting.extend(commands)
         if self._transport is not None:
-            self._transport.write(b"".join([job.packed for job in jobs]))
+            self._transport.write(b"".join([job.packed for job in commands]))
 
     def data_received(self, data: bytes) -> None:
         """Hands out the replies that are complete."""
-        self._reader.feed(data)
+        self._parser.feed(data)
         try:
-            while (reply := self._reader.gets()) is not _NOT_YET:
-                self._hand_out(reply)
+            while (reply := self._parser.gets()) is not _INCOMPLETE:
+                self._dispatch(reply)
         except _InvalidReply:  # the peer is no Redis
             self.abort()
 
-    def _hand_out(self, reply: Any) -> None:
-        if self._aside is not None and isinstance(reply, list) and reply[0] in _ASIDE:
-            self._aside(cast("list[Any]", reply))
+    def _dispatch(self, reply: Any) -> None:
+        if self._on_push is not None and isinstance(reply, list) and reply[0] in _PUSH_KINDS:
+            self._on_push(cast("list[Any]", reply))
         elif self.waiting:
-            self._replied(self.waiting.popleft(), reply)
+            self._on_reply(self.waiting.popleft(), reply)
         else:
             self.abort()
 
@@ -116,7 +125,7 @@ class Link(asyncio.Protocol):
         """The line has ended."""
         if not self.ended.done():
             self.ended.set_result(None)
-        self._lost(self)
+        self._on_lost(self)
 
     def abort(self) -> None:
         """Ends the line at once; whatever is still to be sent is not."""
@@ -124,7 +133,7 @@ class Link(asyncio.Protocol):
             self._transport.abort()
 
 
-def command(*words: str | bytes | int) -> bytes:
+def encode_command(*words: str | bytes | int) -> bytes:
     """A command as it is sent."""
     texts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
     return b"*%d\r\n" % len(texts) + b"".join([b"$%d\r\n%b\r\n" % (len(text), text) for text in texts])
@@ -134,17 +143,21 @@ def command(*words: str | bytes | int) -> bytes:
 
 
 async def connect(
-    address: Address, tls: ssl.SSLContext | None, patience: float, made: Callable[[], Link], *first: bytes
-) -> Link:
+    address: RedisAddress,
+    tls: ssl.SSLContext | None,
+    timeout: float,
+    factory: Callable[[], RedisConnection],
+    *commands: bytes,
+) -> RedisConnection:
     """A connection that knows who we are, to the master that sentinels name, if there are any. It begins with some
     commands."""
-    each = patience / (len(address.doors) + 1)  # so that one that is silent leaves time for the others
-    door = await _master(address, tls, each) if address.service else address.doors[0]
-    link = await _enter(door, tls, made)
+    each = timeout / (len(address.endpoints) + 1)  # so that one that is silent leaves time for the others
+    door = await _find_master(address, tls, each) if address.service else address.endpoints[0]
+    link = await _open(door, tls, factory)
     try:
-        await ask(link, *_greeting(address), *first)
+        await execute(link, *_login_commands(address), *commands)
         if address.service:
-            [role] = await ask(link, command("ROLE"))
+            [role] = await execute(link, encode_command("ROLE"))
             if role[0] != b"master":
                 raise StoreUnavailable(f"{door.host}:{door.port} is not the master of {address.service} yet")
     except BaseException:
@@ -153,63 +166,65 @@ async def connect(
     return link
 
 
-def _greeting(address: Address) -> list[bytes]:
+def _login_commands(address: RedisAddress) -> list[bytes]:
     secret = [address.user, address.password] if address.user else [address.password]
-    login = [command("AUTH", *secret)] if address.password else []
-    return [*login, *([command("SELECT", address.db)] if address.db else [])]
+    login = [encode_command("AUTH", *secret)] if address.password else []
+    return [*login, *([encode_command("SELECT", address.db)] if address.db else [])]
 
 
-async def ask(link: Link, *packed: bytes) -> list[Any]:
+async def execute(connection: RedisConnection, *packed: bytes) -> list[Any]:
     """Replies to commands. Raises what they raise."""
-    jobs = [Job(one, 0.0) for one in packed]
-    link.send(jobs)
+    jobs = [PendingCommand(one, 0.0) for one in packed]
+    connection.send(jobs)
     return await asyncio.gather(*(job.done for job in jobs))
 
 
-def refusal(said: str) -> StoreUnavailable | StoreUnusable:
+def error_from_reply(message: str) -> StoreUnavailable | StoreUnusable:
     """What an answer means that says why not."""
-    if said.startswith(("MOVED ", "ASK ", "CROSSSLOT", "CLUSTERDOWN")):
+    if message.startswith(("MOVED ", "ASK ", "CROSSSLOT", "CLUSTERDOWN")):
         return StoreUnusable("the store is on a Redis Cluster, which is not supported; one Redis is, or sentinels")
-    if said.startswith(_NOT_ALLOWED):
-        return StoreUnusable(f"the store does not let us in: {said}")
-    return StoreUnavailable(f"the store did not do it: {said}")
+    if message.startswith(_ACCESS_ERRORS):
+        return StoreUnusable(f"the store does not let us in: {message}")
+    return StoreUnavailable(f"the store did not do it: {message}")
 
 
-async def _master(address: Address, tls: ssl.SSLContext | None, patience: float) -> Door:
+async def _find_master(address: RedisAddress, tls: ssl.SSLContext | None, timeout: float) -> RedisEndpoint:
     """Where the master is: the first sentinel that knows says so."""
     failed: list[str] = []
-    for door in address.doors:
+    for door in address.endpoints:
         try:
-            async with asyncio.timeout(patience):
-                found = await _named(door, tls, address.service)
+            async with asyncio.timeout(timeout):
+                found = await _ask_sentinel(door, tls, address.service)
         except (OSError, StoreUnavailable) as error:
             failed.append(str(error) or f"{door.host}:{door.port} does not answer")
             continue
         if found is not None:
-            return Door(found[0].decode(), int(found[1]))
+            return RedisEndpoint(found[0].decode(), int(found[1]))
         failed.append(f"{door.host}:{door.port} does not know {address.service}")
     raise StoreUnavailable(f"no sentinel names a master: {'; '.join(failed)}")
 
 
-async def _named(door: Door, tls: ssl.SSLContext | None, service: str) -> list[bytes] | None:
-    link = await _enter(door, tls, lambda: Link(_answered, None, _end_all))
+async def _ask_sentinel(endpoint: RedisEndpoint, tls: ssl.SSLContext | None, service: str) -> list[bytes] | None:
+    link = await _open(endpoint, tls, lambda: RedisConnection(_settle_reply, None, _fail_pending))
     try:
-        [found] = await ask(link, command("SENTINEL", "get-master-addr-by-name", service))
+        [found] = await execute(link, encode_command("SENTINEL", "get-master-addr-by-name", service))
         return found
     finally:
         link.abort()
 
 
-def _answered(job: Job, reply: Any) -> None:
-    job.settle(refusal(str(reply)) if isinstance(reply, ReplyError) else reply)
+def _settle_reply(pending: PendingCommand, reply: Any) -> None:
+    pending.settle(error_from_reply(str(reply)) if isinstance(reply, ReplyError) else reply)
 
 
-def _end_all(link: Link) -> None:
-    while link.waiting:
-        link.waiting.popleft().settle(StoreUnavailable("the line has ended"))
+def _fail_pending(connection: RedisConnection) -> None:
+    while connection.waiting:
+        connection.waiting.popleft().settle(StoreUnavailable("the line has ended"))
 
 
-async def _enter(door: Door, tls: ssl.SSLContext | None, made: Callable[[], Link]) -> Link:
-    link = made()
-    await door.enter(lambda: link, tls)
+async def _open(
+    endpoint: RedisEndpoint, tls: ssl.SSLContext | None, factory: Callable[[], RedisConnection]
+) -> RedisConnection:
+    link = factory()
+    await endpoint.enter(lambda: link, tls)
     return link

@@ -31,27 +31,27 @@ from trunkline.stores import validation
 from trunkline.stores.bus import Bus
 from trunkline.stores.redis import scan
 from trunkline.stores.redis.bus import RedisBus
-from trunkline.stores.redis.client import Line
-from trunkline.stores.redis.connection import command, reply_parser
-from trunkline.stores.redis.url import parse
-from trunkline.stores.redis.watches import Subscriptions
+from trunkline.stores.redis.client import RedisClient
+from trunkline.stores.redis.connection import encode_command, reply_parser
+from trunkline.stores.redis.url import parse_url
+from trunkline.stores.redis.watches import ChannelSubscriptions
 from trunkline.stores.store import Changed, Held, Item, Lease, Put, Watch, Write, home
 from trunkline.stores.watches import Watchers
 
-__all__ = ["SWEEP_EVERY", "RedisStore"]
+__all__ = ["SWEEP_INTERVAL", "RedisStore"]
 
-SWEEP_EVERY: Final = 60.0  # seconds
+SWEEP_INTERVAL: Final = 60.0  # seconds
 SCHEMA: Final = 1
-MOST_PATIENCE: Final = 20.0  # seconds; with the age of what is known to be registered, less than the script's minute
-_KNOWN_FOR: Final = 10.0  # seconds, once or twice
-_HOMES_AT_ONCE: Final = 100
-_SWEPT_AT_ONCE: Final = 500  # items of a home
+MAX_PATIENCE: Final = 20.0  # seconds; with the age of what is known to be registered, less than the script's minute
+_REGISTRATION_AGE: Final = 10.0  # seconds, once or twice
+_HOMES_PER_SWEEP: Final = 100
+_ITEMS_PER_SWEEP: Final = 500  # items of a home
 _SCRIPT: Final = (Path(__file__).parent / "script.lua").read_text("utf-8")
 _SHA: Final = hashlib.sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
 _WORD: Final = b"$%d\r\n%b\r\n"
 _CALL: Final = b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n" + _SHA.encode() + b"\r\n$1\r\n1\r\n" + 3 * _WORD
-_MOST_SKEW: Final = 2.0  # seconds
-_RISKS: Final = {
+_MAX_CLOCK_SKEW: Final = 2.0  # seconds
+_DURABILITY_SETTINGS: Final = {
     "appendonly": ("yes", "what was kept is lost when Redis ends; 'yes' keeps it"),
     "appendfsync": ("always", "the last commits may be lost when its machine fails; 'always' keeps them"),
     "maxmemory-policy": ("noeviction", "what was kept may be thrown away when memory is full; 'noeviction' keeps it"),
@@ -75,10 +75,10 @@ class RedisStore:
         tls: ssl.SSLContext | None = None,
         clock: Clock | None = None,
     ) -> None:
-        if not 0 < patience <= MOST_PATIENCE or not re.fullmatch(r"[\x21-\x7a|~]*", prefix):
-            raise ConfigError(f"patience is more than 0 and at most {MOST_PATIENCE:g} s; a prefix is ASCII, no braces")
+        if not 0 < patience <= MAX_PATIENCE or not re.fullmatch(r"[\x21-\x7a|~]*", prefix):
+            raise ConfigError(f"patience is more than 0 and at most {MAX_PATIENCE:g} s; a prefix is ASCII, no braces")
         reply_parser()  # raises here, and not at the first connection, if hiredis is not installed
-        self._address = parse(url)
+        self._address = parse_url(url)
         if tls is not None and not self._address.tls:
             raise ConfigError("tls is for rediss:// and rediss+sentinel://")
         self._tls = (tls or ssl.create_default_context()) if self._address.tls else None
@@ -87,17 +87,20 @@ class RedisStore:
         self._time = clock  # None: that of Redis
         self._clock: Clock = WallClock() if clock is None else clock
         self._closed = False
-        self._line: Line | None = None
+        self._line: RedisClient | None = None
         self._sender = uuid4().hex
-        self._known: tuple[set[str], set[str]] = (set(), set())  # homes that were registered of late, and before
-        self._known_since = 0.0
+        self._registered_homes: tuple[set[str], set[str]] = (
+            set(),
+            set(),
+        )  # homes that were registered of late, and before
+        self._registered_since = 0.0
         self._watchers = Watchers()
-        self._subscriptions = Subscriptions(
-            prefix, self._watchers, ours=lambda sender: sender == self._sender, every=patience
+        self._subscriptions = ChannelSubscriptions(
+            prefix, self._watchers, is_own=lambda sender: sender == self._sender, ping_interval=patience
         )
-        self._listening: Line | None = None
-        self._sweep: Timer | None = None
-        self._sweeping: asyncio.Task[None] | None = None
+        self._subscriber: RedisClient | None = None
+        self._sweep_timer: Timer | None = None
+        self._sweep_task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"<RedisStore {str(self._address)!r}>"
@@ -116,76 +119,81 @@ class RedisStore:
     async def open(self) -> None:
         """Connects. Raises `StoreUnusable` if Redis does not let us in, or has what a newer Trunkline has written."""
         if self._closed:
-            self._refuse()
+            self._raise_not_open()
         if self._line is not None:
             return
-        line = self._line = Line(
-            self._address, self._tls, self._patience, script=_SCRIPT, lost=self._forget, changed=self._watchers.changed
-        )
-        listening = self._listening = Line(
+        line = self._line = RedisClient(
             self._address,
             self._tls,
             self._patience,
-            met=self._subscriptions.connected,
-            aside=self._subscriptions.heard,
+            script=_SCRIPT,
+            on_lost=self._forget,
+            on_changed=self._watchers.changed,
+        )
+        listening = self._subscriber = RedisClient(
+            self._address,
+            self._tls,
+            self._patience,
+            on_connected=self._subscriptions.connected,
+            on_push=self._subscriptions.heard,
         )
         self._subscriptions.use(listening, line)
         try:
             await line.open()
             await listening.open()
-            await self._look_around(line)
+            await self._check_server(line)
         except BaseException:
             await self.close()
             raise
-        self._plan_sweep()
+        self._schedule_sweep()
 
-    async def _look_around(self, line: Line) -> None:
+    async def _check_server(self, client: RedisClient) -> None:
         """Whether what is there is ours, and kept as safely as it can be."""
-        schema = int(await self._call(line, "homes", b"hello", SCHEMA))
+        schema = int(await self._call(client, "homes", b"hello", SCHEMA))
         if schema > SCHEMA:
             raise StoreUnusable(
                 f"the store {self._address} was written by a newer Trunkline: its schema is {schema}, and this one "
                 f"knows {SCHEMA}; use that version, or another prefix"
             )
         try:
-            found = [await line.submit(command("CONFIG", "GET", name)) for name in _RISKS]
+            found = [await client.submit(encode_command("CONFIG", "GET", name)) for name in _DURABILITY_SETTINGS]
         except StoreError:  # not everybody may ask
             found = []
         kept = [reply[1].decode() if reply else "" for reply in found]
-        for (name, (best, risk)), value in zip(_RISKS.items(), kept, strict=False):
+        for (name, (best, risk)), value in zip(_DURABILITY_SETTINGS.items(), kept, strict=False):
             if value not in {best, ""}:
                 _log.warning("the store %s has %s %s: %s", self._address, name, value, risk)
-        seconds, _ = await line.submit(command("TIME"))
-        if self._time is None and abs(int(seconds) - self._clock.now()) > _MOST_SKEW:
+        seconds, _ = await client.submit(encode_command("TIME"))
+        if self._time is None and abs(int(seconds) - self._clock.now()) > _MAX_CLOCK_SKEW:
             _log.warning("the store %s and this machine do not agree what time it is", self._address)
 
     def _forget(self) -> None:
         """The next connection may be to another Redis, which does not know what this one was told."""
         self._sender = uuid4().hex
-        self._known = (set(), set())
+        self._registered_homes = (set(), set())
 
     async def close(self) -> None:
         """Waits for what is under way, and hangs up."""
         self._closed = True
         self._subscriptions.close()
-        if self._sweep is not None:
-            self._sweep.cancel()
-            self._sweep = None
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            await asyncio.wait([self._sweeping])
-        for line in (self._line, self._listening):
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+            self._sweep_timer = None
+        if self._sweep_task is not None:
+            self._sweep_task.cancel()
+            await asyncio.wait([self._sweep_task])
+        for line in (self._line, self._subscriber):
             if line is not None:
                 await line.close()
 
-    def _refuse(self) -> NoReturn:
+    def _raise_not_open(self) -> NoReturn:
         if self._closed:
             raise StoreUnavailable(f"the store {self._address} is closed")
         raise MisuseError(f"the store {self._address} is not open yet")
 
-    def _opened(self) -> Line:
+    def _opened(self) -> RedisClient:
         if self._closed or self._line is None:
-            self._refuse()
+            self._raise_not_open()
         return self._line
 
     # --- items -----------------------------------------------------------------------------------
@@ -209,12 +217,12 @@ class RedisStore:
             return [_items(at, found) for (at, _), found in zip(asked, await asyncio.gather(*calls), strict=True)]
 
         async def places(bounds: scan.Bounds, most: int) -> Sequence[str]:
-            ranged = command("ZRANGEBYLEX", f"{self._prefix}{{homes}}:all", *bounds, "LIMIT", 0, most)
+            ranged = encode_command("ZRANGEBYLEX", f"{self._prefix}{{homes}}:all", *bounds, "LIMIT", 0, most)
             return [place.decode() for place in await line.submit(ranged)]
 
         if at == prefix:
-            return await scan.across(prefix, after, limit, places=places, read=read)
-        bounds = scan.within(at, prefix, after)
+            return await scan.scan_homes(prefix, after, limit, read_index=places, read_homes=read)
+        bounds = scan.bounds_within_home(at, prefix, after)
         return [] if bounds is None else (await read([(at, bounds)]))[0]
 
     async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
@@ -222,13 +230,13 @@ class RedisStore:
         line = self._opened()
         validation.check_writes(writes, None if fence is None else fence.name)
         at = home(writes[0].key)
-        packed = self._pack(
+        packed = self._encode_call(
             at,
             b"commit",
             self._sender,
             None if fence is None else fence.name[len(at) :],
             None if fence is None else fence.token,
-            _packed(writes, len(at)),
+            _encode_writes(writes, len(at)),
             values=_values(writes),
         )
         done: int | list[int] = await self._write(line, at, packed, [write.key for write in writes])
@@ -247,8 +255,8 @@ class RedisStore:
         line = self._opened()
         validation.check_lease(name, holder, ttl, writes)
         at = home(name)
-        asked = (name[len(at) :], holder, ttl, over, self._sender, _packed(writes, len(at)))
-        packed = self._pack(at, b"acquire", *asked, values=_values(writes))
+        asked = (name[len(at) :], holder, ttl, over, self._sender, _encode_writes(writes, len(at)))
+        packed = self._encode_call(at, b"acquire", *asked, values=_values(writes))
         token, ends, *other = await self._write(line, at, packed, [write.key for write in writes])
         if token > 0:
             return Lease(name, holder, token, float(ends))
@@ -264,7 +272,7 @@ class RedisStore:
         ends = await self._call(line, at, b"renew", lease.name[len(at) :], lease.token, lease.holder, ttl)
         if ends is None:
             raise Fenced(lease.name, lease.token)
-        return validation.prolong(lease, float(ends))
+        return validation.extend_lease(lease, float(ends))
 
     async def release(self, lease: Lease) -> None:
         """Gives a lease back."""
@@ -280,60 +288,62 @@ class RedisStore:
 
     # --- Redis -----------------------------------------------------------------------------------
 
-    def _pack(self, at: str, what: bytes, *asked: Any, values: Sequence[bytes] = ()) -> bytes:
+    def _encode_call(self, at: str, what: bytes, *asked: Any, values: Sequence[bytes] = ()) -> bytes:
         """A call of the script for a home."""
         place = f"{self._prefix}{{{at}}}".encode()
         packed = _encode((None if self._time is None else self._time.now(), *asked))
         call = _CALL % (6 + len(values), len(place), place, len(what), what, len(packed), packed)
         return b"".join([call, *[_WORD % (len(value), value) for value in values]]) if values else call
 
-    def _call(self, line: Line, at: str, what: bytes, *asked: Any) -> asyncio.Future[Any]:
-        return line.submit(self._pack(at, what, *asked))
+    def _call(self, client: RedisClient, at: str, what: bytes, *asked: Any) -> asyncio.Future[Any]:
+        return client.submit(self._encode_call(at, what, *asked))
 
-    def _write(self, line: Line, at: str, packed: bytes, keys: Sequence[str] = ()) -> asyncio.Future[Any]:
+    def _write(self, client: RedisClient, at: str, packed: bytes, keys: Sequence[str] = ()) -> asyncio.Future[Any]:
         """Sends a call that writes to a home; one that scans might not find is registered before."""
         now = self._clock.now()
-        if not 0 <= now - self._known_since < _KNOWN_FOR:
-            aged = self._known[0] if 0 <= now - self._known_since < 2 * _KNOWN_FOR else set[str]()
-            self._known, self._known_since = (set(), aged), now
-        if at in self._known[0] or at in self._known[1]:
-            return line.submit(packed, keys)
-        register = self._pack("homes", b"register", at)
-        registered, done = line.submit_all([(register, ()), (packed, keys)])
-        registered.add_done_callback(partial(self._registered, at, self._known[0]))
+        if not 0 <= now - self._registered_since < _REGISTRATION_AGE:
+            aged = (
+                self._registered_homes[0] if 0 <= now - self._registered_since < 2 * _REGISTRATION_AGE else set[str]()
+            )
+            self._registered_homes, self._registered_since = (set(), aged), now
+        if at in self._registered_homes[0] or at in self._registered_homes[1]:
+            return client.submit(packed, keys)
+        register = self._encode_call("homes", b"register", at)
+        registered, done = client.submit_all([(register, ()), (packed, keys)])
+        registered.add_done_callback(partial(self._home_registered, at, self._registered_homes[0]))
         return done
 
     @staticmethod
-    def _registered(at: str, known: set[str], done: asyncio.Future[Any]) -> None:
+    def _home_registered(at: str, known: set[str], done: asyncio.Future[Any]) -> None:
         if not done.cancelled() and done.exception() is None:
             known.add(at)  # which counts no more if the connection was lost meanwhile
 
-    def _plan_sweep(self) -> None:
-        self._sweep = self._clock.call_at(self._clock.now() + SWEEP_EVERY, self._swept)
+    def _schedule_sweep(self) -> None:
+        self._sweep_timer = self._clock.call_at(self._clock.now() + SWEEP_INTERVAL, self._start_sweep)
 
-    def _swept(self) -> None:
-        if self._sweeping is None or self._sweeping.done():
-            self._sweeping = asyncio.ensure_future(self._look_after())
-        self._plan_sweep()
+    def _start_sweep(self) -> None:
+        if self._sweep_task is None or self._sweep_task.done():
+            self._sweep_task = asyncio.ensure_future(self._sweep_homes())
+        self._schedule_sweep()
 
-    async def _look_after(self) -> None:
+    async def _sweep_homes(self) -> None:
         """Forgets what has expired in homes that nobody has looked after for a while."""
         with contextlib.suppress(StoreError):  # there is a next time
-            while await self._look_after_some(self._opened()):
+            while await self._sweep_some_homes(self._opened()):
                 pass
 
-    async def _look_after_some(self, line: Line) -> bool:
-        claim, names = await self._call(line, "homes", b"claim", _HOMES_AT_ONCE)
+    async def _sweep_some_homes(self, client: RedisClient) -> bool:
+        claim, names = await self._call(client, "homes", b"claim", _HOMES_PER_SWEEP)
         homes = [name.decode() for name in names]
-        again = await asyncio.gather(*(self._call(line, at, b"sweep", _SWEPT_AT_ONCE) for at in homes))
+        again = await asyncio.gather(*(self._call(client, at, b"sweep", _ITEMS_PER_SWEEP) for at in homes))
         settled = zip(homes, again, strict=True)
         await asyncio.gather(
-            *(self._call(line, "homes", b"settle", at, claim.decode(), till.decode()) for at, till in settled)
+            *(self._call(client, "homes", b"settle", at, claim.decode(), till.decode()) for at, till in settled)
         )
         return bool(homes)
 
 
-def _packed(writes: Sequence[Write], skip: int) -> list[tuple[Any, ...]]:
+def _encode_writes(writes: Sequence[Write], skip: int) -> list[tuple[Any, ...]]:
     """Writes as the script reads them, without the first characters of each key, which name the home."""
     places = count(3)  # of the values, among the words that the script is given
     return [

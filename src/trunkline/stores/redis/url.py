@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from trunkline.errors import ConfigError
 
-__all__ = ["Address", "Door", "parse"]
+__all__ = ["RedisAddress", "RedisEndpoint", "parse_url"]
 
 _PORT: Final = 6379
 _SENTINEL_PORT: Final = 26379
@@ -28,32 +28,32 @@ _ADDRESS: Final = re.compile(
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::(\d{1,5}))?")
 
 
-class Door(Struct, frozen=True):
+class RedisEndpoint(Struct, frozen=True):
     """Something to connect to: a host and a port, or a path."""
 
     host: str = ""
     port: int = 0
     path: str = ""
 
-    async def enter(self, made: "Made", tls: ssl.SSLContext | None) -> None:
+    async def enter(self, factory: "ProtocolFactory", tls: ssl.SSLContext | None) -> None:
         """Connects."""
         loop = asyncio.get_running_loop()
         if self.path:
-            await loop.create_unix_connection(made, self.path)
+            await loop.create_unix_connection(factory, self.path)
         else:
-            await loop.create_connection(made, self.host, self.port, ssl=tls)
+            await loop.create_connection(factory, self.host, self.port, ssl=tls)
 
 
-class Made(Protocol):
+class ProtocolFactory(Protocol):
     """Makes what serves a connection."""
 
     def __call__(self) -> asyncio.Protocol: ...
 
 
-class Address(Struct, frozen=True):
+class RedisAddress(Struct, frozen=True):
     """An address, taken apart."""
 
-    doors: tuple[Door, ...]  # of the Redis, or of its sentinels
+    endpoints: tuple[RedisEndpoint, ...]  # of the Redis, or of its sentinels
     service: str = ""  # that sentinels know
     tls: bool = False
     user: str = ""
@@ -62,11 +62,11 @@ class Address(Struct, frozen=True):
 
     def __str__(self) -> str:
         """The address without its secrets."""
-        where = ",".join(door.path or f"{door.host}:{door.port}" for door in self.doors)
+        where = ",".join(door.path or f"{door.host}:{door.port}" for door in self.endpoints)
         return f"{self.service} at {where}" if self.service else where
 
 
-def parse(url: str) -> Address:
+def parse_url(url: str) -> RedisAddress:
     """Takes an address apart. Raises `ConfigError` for what is none."""
     found = _ADDRESS.fullmatch(url)
     if found is None:
@@ -75,24 +75,26 @@ def parse(url: str) -> Address:
     query = parse_qs(found["query"] or "")
     user, password = unquote(found["user"] or ""), unquote(found["password"] or "")
     if scheme == "unix":
-        return Address((Door(path=path),), user=user, password=password, db=_db((query.get("db") or ["0"])[0]))
+        return RedisAddress(
+            (RedisEndpoint(path=path),), user=user, password=password, db=_db((query.get("db") or ["0"])[0])
+        )
     service, db = "", path.strip("/")
     if scheme.endswith("sentinel"):
         service, _, db = db.partition("/")
         if not service:
             raise ConfigError("sentinels know a Redis by the name of its service: redis+sentinel://host:26379/service")
     port = _SENTINEL_PORT if service else _PORT
-    doors = tuple(_door(host, port) for host in (found["hosts"] or "localhost").split(","))
+    doors = tuple(_parse_endpoint(host, port) for host in (found["hosts"] or "localhost").split(","))
     if len(doors) > 1 and not service:
         raise ConfigError("a Redis has one host; several are sentinels: redis+sentinel://")
-    return Address(doors, service, scheme.startswith("rediss"), user, password, _db(db or "0"))
+    return RedisAddress(doors, service, scheme.startswith("rediss"), user, password, _db(db or "0"))
 
 
-def _door(text: str, port: int) -> Door:
+def _parse_endpoint(text: str, port: int) -> RedisEndpoint:
     found = _HOST.fullmatch(text)
     if found is None:
         raise ConfigError(f"{text!r} is no host")
-    return Door(found[1].strip("[]"), int(found[2] or port))
+    return RedisEndpoint(found[1].strip("[]"), int(found[2] or port))
 
 
 def _db(text: str) -> int:

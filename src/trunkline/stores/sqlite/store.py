@@ -21,15 +21,15 @@ from trunkline.errors import ConfigError, MisuseError, StoreError, StoreUnavaila
 from trunkline.stores import validation
 from trunkline.stores.bus import Bus
 from trunkline.stores.sqlite import database
-from trunkline.stores.sqlite.writer import AFTER_ALL, LAST, Act, Transaction, Writer
+from trunkline.stores.sqlite.writer import AFTER_ALL, LAST_VERSION, Operation, Transaction, Writer
 from trunkline.stores.store import Changed, Held, Item, Lease, Watch, Write
 from trunkline.stores.unix_bus.bus import UnixBus
 from trunkline.stores.watches import Watchers
 
-__all__ = ["SWEEP_EVERY", "SqliteStore"]
+__all__ = ["SWEEP_INTERVAL", "SqliteStore"]
 
-SWEEP_EVERY: Final = 60.0  # seconds
-_READING: Final = (
+SWEEP_INTERVAL: Final = 60.0  # seconds
+_READ_TIMEOUT: Final = (
     0.25  # seconds that a reader may have to wait, on the loop: while the file of a dead process is mended
 )
 
@@ -65,10 +65,10 @@ class SqliteStore:
         self._writer: Writer | None = None
         self._reader: sqlite3.Connection | None = None
         self._watchers = Watchers()
-        self._seen = 0  # the version up to which watchers know what has changed
-        self._file_seen: int | None = None  # what the file looked like then
+        self._seen_version = 0  # the version up to which watchers know what has changed
+        self._seen_data_version: int | None = None  # what the file looked like then
         self._look: Timer | None = None
-        self._sweep: Timer | None = None
+        self._sweep_timer: Timer | None = None
 
     # --- from open to closed ---------------------------------------------------------------------
 
@@ -87,39 +87,39 @@ class SqliteStore:
     async def open(self) -> None:
         """Opens the file; makes it, if there is none. Raises `StoreUnusable` if it is damaged, not ours, or newer."""
         if self._closed:
-            raise self._refusal()
+            raise self._not_open_error()
         if self._writer is not None:
             return
         self._writer = Writer(
             self._path,
             now=self._clock.now,
-            written=self._look_again,
-            patience=self._patience,
+            on_written=self._notify_watchers,
+            timeout=self._patience,
             synchronous=self._synchronous,
         )
         try:
             await self._writer.open()
-            self._reader = database.connect(self._path, patience=_READING)
+            self._reader = database.connect(self._path, timeout=_READ_TIMEOUT)
         except BaseException:
             await self.close()
             raise
-        self._plan_sweep()
+        self._schedule_sweep()
 
     async def close(self) -> None:
         """Waits for what is under way, and closes the file."""
         self._closed = True
         self._watchers.close()
-        for timer in (self._look, self._sweep):
+        for timer in (self._look, self._sweep_timer):
             if timer is not None:
                 timer.cancel()
-        self._look = self._sweep = None
+        self._look = self._sweep_timer = None
         if self._reader is not None:
             self._reader.close()
             self._reader = None
         if self._writer is not None:
             await self._writer.close()
 
-    def _refusal(self) -> TrunklineError:
+    def _not_open_error(self) -> TrunklineError:
         if self._closed:
             return StoreUnavailable(f"the store {self._path} is closed")
         return MisuseError(f"the store {self._path} is not open yet")
@@ -143,7 +143,7 @@ class SqliteStore:
         try:
             validation.check_writes(writes, None if fence is None else fence.name)
         except MisuseError as error:
-            return _failed(error)
+            return _failed_future(error)
         return self._write(partial(Transaction.commit, writes=tuple(writes), fence=fence))
 
     # --- leases ----------------------------------------------------------------------------------
@@ -164,85 +164,85 @@ class SqliteStore:
         return self._write(partial(Transaction.release, lease=lease))
 
     def _write_lease(
-        self, name: str, holder: str, ttl: float, act: Act, writes: Sequence[Write] = ()
+        self, name: str, holder: str, ttl: float, operation: Operation, writes: Sequence[Write] = ()
     ) -> asyncio.Future[Any]:
         try:
             validation.check_lease(name, holder, ttl, writes)
         except MisuseError as error:
-            return _failed(error)
-        return self._write(act)
+            return _failed_future(error)
+        return self._write(operation)
 
     # --- watches ---------------------------------------------------------------------------------
 
     def watch(self, prefix: str, callback: Changed) -> Watch:
         """Calls back when keys that start with a text change."""
         if not self._watchers:
-            self._seen = self._read(LAST)[0][0]
-            self._plan_look()
+            self._seen_version = self._read(LAST_VERSION)[0][0]
+            self._schedule_poll()
         return self._watchers.add(prefix, callback)
 
-    def _plan_look(self) -> None:
+    def _schedule_poll(self) -> None:
         if self._look is None:
-            self._look = self._clock.call_at(self._clock.now() + self._watch_every, self._looked)
+            self._look = self._clock.call_at(self._clock.now() + self._watch_every, self._poll)
 
-    def _looked(self) -> None:
+    def _poll(self) -> None:
         self._look = None
-        self._look_again()
+        self._notify_watchers()
         if self._watchers:
-            self._plan_look()
+            self._schedule_poll()
 
-    def _look_again(self) -> None:
+    def _notify_watchers(self) -> None:
         """Tells watchers what has been written since they were told last, by whomever."""
         if not self._watchers:
             return
         try:
             [(file,)] = self._read("PRAGMA data_version")
-            if file == self._file_seen:
+            if file == self._seen_data_version:
                 return
-            changes = self._read(_CHANGES, (self._seen,))
+            changes = self._read(_CHANGES, (self._seen_version,))
             [(pruned,)] = self._read("SELECT pruned FROM state")
         except StoreError:
             return  # there is a next time, and whoever reads is told
-        self._file_seen = file
+        self._seen_data_version = file
         self._watchers.changed(
-            None if pruned > self._seen else [key for _, keys in changes if keys for key in keys.split("\n")]
+            None if pruned > self._seen_version else [key for _, keys in changes if keys for key in keys.split("\n")]
         )
-        self._seen = max([self._seen, *(version for version, _ in changes)])
+        self._seen_version = max([self._seen_version, *(version for version, _ in changes)])
 
     # --- the file --------------------------------------------------------------------------------
 
     def _read(self, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:
         if self._reader is None:
-            raise self._refusal()
+            raise self._not_open_error()
         try:
             return self._reader.execute(sql, values).fetchall()
         except sqlite3.Error as error:
-            raise database.explained(error, self._path) from error
+            raise database.translate_error(error, self._path) from error
 
-    def _write(self, act: Act) -> asyncio.Future[Any]:
+    def _write(self, operation: Operation) -> asyncio.Future[Any]:
         """Begins at once, so that whatever one turn of the loop asks for goes together; needs no task."""
         if self._writer is None or self._closed:
-            return _failed(self._refusal())
-        return self._writer.submit(act)
+            return _failed_future(self._not_open_error())
+        return self._writer.submit(operation)
 
-    def _plan_sweep(self) -> None:
-        self._sweep = self._clock.call_at(self._clock.now() + SWEEP_EVERY, partial(self._swept, ""))
+    def _schedule_sweep(self) -> None:
+        self._sweep_timer = self._clock.call_at(self._clock.now() + SWEEP_INTERVAL, partial(self._sweep_after, ""))
 
-    def _swept(self, after: str) -> None:
+    def _sweep_after(self, after: str) -> None:
         """Deletes what has expired, some of it at a time: others may write in between."""
-        self._write(partial(Transaction.sweep, after=after)).add_done_callback(self._sweep_on)
+        self._write(partial(Transaction.sweep, after=after)).add_done_callback(self._continue_sweep)
 
-    def _sweep_on(self, swept: asyncio.Future[str | None]) -> None:
+    def _continue_sweep(self, swept: asyncio.Future[str | None]) -> None:
         after = None if swept.exception() is not None else swept.result()
         if self._closed:
             return
         if after is not None:
-            self._swept(after)
+            self._sweep_after(after)
         else:
-            self._plan_sweep()
+            self._schedule_sweep()
 
 
-def _failed(error: Exception) -> asyncio.Future[Any]:
+def _failed_future(error: Exception) -> asyncio.Future[Any]:
     """What is raised where it is waited for, like all that goes wrong."""
     future = asyncio.get_running_loop().create_future()
     future.set_exception(error)

@@ -20,15 +20,15 @@ from trunkline.stores import validation
 from trunkline.stores.sqlite import database
 from trunkline.stores.store import ABSENT, Held, Lease, Put, Write
 
-__all__ = ["AFTER_ALL", "LAST", "Act", "Job", "Transaction", "Writer"]
+__all__ = ["AFTER_ALL", "LAST_VERSION", "Operation", "Transaction", "WriteJob", "Writer"]
 
 AFTER_ALL: Final = "\U0010ffff"  # no key has it, so it comes after all that start with the same text
-KEPT_CHANGES: Final = (
+CHANGE_HISTORY: Final = (
     10_000  # versions whose keys can be told; who looks less often is told that anything may have changed
 )
-SWEPT_AT_ONCE: Final = 10_000  # items that a transaction looks at
+SWEEP_BATCH: Final = 10_000  # items that a transaction looks at
 
-LAST: Final = "SELECT max(last, coalesce((SELECT max(version) FROM changes), 0)) FROM state"
+LAST_VERSION: Final = "SELECT max(last, coalesce((SELECT max(version) FROM changes), 0)) FROM state"
 """The last version or token that was given. It is that of the newest change, unless those are gone."""
 
 _PUT: Final = (
@@ -56,7 +56,7 @@ class Transaction:
         self._cursor = connection.cursor()
         self._execute = self._cursor.execute
         self._now = now
-        self._first: int = self._execute(LAST).fetchone()[0]
+        self._first: int = self._execute(LAST_VERSION).fetchone()[0]
         self._last = self._first
         self._changed: list[str] = []
 
@@ -64,13 +64,13 @@ class Transaction:
         """Writes down what was counted and changed."""
         if self._last > self._first:
             self._execute("INSERT INTO changes VALUES (?, ?)", (self._last, "\n".join(self._changed)))
-            if self._last // KEPT_CHANGES > self._first // KEPT_CHANGES:
+            if self._last // CHANGE_HISTORY > self._first // CHANGE_HISTORY:
                 self._prune()
 
     def commit(self, writes: tuple[Write, ...], fence: Lease | None) -> int:
         """All writes of one commit; its version."""
         if fence is not None:
-            validation.hold(self._lease(fence.name), fence, self._now)
+            validation.check_lease_held(self._lease(fence.name), fence, self._now)
         self._write_all(writes)
         return self._last
 
@@ -81,7 +81,7 @@ class Transaction:
         else:
             for write in writes:
                 if write.version is not None:
-                    validation.expect(write, self._version_of(write.key))
+                    validation.check_version(write, self._version_of(write.key))
             for write in writes:
                 self._write(write, self._last + 1)
         self._last += 1
@@ -113,16 +113,16 @@ class Transaction:
     def acquire(self, name: str, holder: str, ttl: float, over: int | None, writes: tuple[Write, ...]) -> Lease | Held:
         """A lease for somebody, with some writes; or who has it."""
         wanted = Lease(name, holder, self._last + 1, self._now + ttl)
-        given = validation.grant(self._lease(name), wanted, self._now, over)
+        given = validation.decide_lease(self._lease(name), wanted, self._now, over)
         if isinstance(given, Lease):
             self._write_all(writes)
-            self._keep(given)
+            self._save_lease(given)
         return given
 
     def renew(self, lease: Lease, ttl: float) -> Lease:
         """A lease with more time."""
-        validation.hold(self._lease(lease.name), lease, self._now)
-        return self._keep(validation.prolong(lease, self._now + ttl))
+        validation.check_lease_held(self._lease(lease.name), lease, self._now)
+        return self._save_lease(validation.extend_lease(lease, self._now + ttl))
 
     def release(self, lease: Lease) -> None:
         """A lease that nobody has any more."""
@@ -132,13 +132,13 @@ class Transaction:
         row = self._execute("SELECT name, holder, token, expires FROM leases WHERE name = ?", (name,)).fetchone()
         return None if row is None else Lease(*row)
 
-    def _keep(self, lease: Lease) -> Lease:
+    def _save_lease(self, lease: Lease) -> Lease:
         self._execute(_LEASE, (lease.name, lease.holder, lease.token, lease.expires))
         return lease
 
     def sweep(self, after: str) -> str | None:
         """Deletes what has expired among some items after a key; the last of these, or None if there are no more."""
-        row = self._execute(_LAST_SWEPT, (after, SWEPT_AT_ONCE - 1)).fetchone()
+        row = self._execute(_LAST_SWEPT, (after, SWEEP_BATCH - 1)).fetchone()
         upto = AFTER_ALL if row is None else row[0]
         self._execute("DELETE FROM items WHERE key > ? AND key <= ? AND expires <= ?", (after, upto, self._now))
         if row is not None:
@@ -148,18 +148,18 @@ class Transaction:
         return None
 
     def _prune(self) -> None:
-        oldest = self._last - KEPT_CHANGES
+        oldest = self._last - CHANGE_HISTORY
         if self._execute("DELETE FROM changes WHERE version <= ?", (oldest,)).rowcount:
             self._execute("UPDATE state SET last = ?, pruned = ?", (self._last, oldest))
 
 
-Act = Callable[[Transaction], Any]
+Operation = Callable[[Transaction], Any]
 
 
-class Job(NamedTuple):
+class WriteJob(NamedTuple):
     """Something to be done in a transaction, and who waits for its outcome."""
 
-    act: Act
+    operation: Operation
     done: asyncio.Future[Any]
 
 
@@ -175,19 +175,19 @@ class Writer:
         path: Path,
         *,
         now: Callable[[], float],
-        written: Callable[[], None],
-        patience: float,
+        on_written: Callable[[], None],
+        timeout: float,
         synchronous: str,
     ) -> None:
         """`written` is called on the loop after each transaction."""
         self._path = path
         self._now = now
-        self._written = written
-        self._patience = patience
+        self._on_written = on_written
+        self._timeout = timeout
         self._synchronous = synchronous
         self._loop = asyncio.get_running_loop()
-        self._gathered: list[Job] = []
-        self._queue: SimpleQueue[list[Job] | None] = SimpleQueue()
+        self._gathered: list[WriteJob] = []
+        self._queue: SimpleQueue[list[WriteJob] | None] = SimpleQueue()
         self._ended: asyncio.Future[None] = self._loop.create_future()
 
     async def open(self) -> None:
@@ -196,22 +196,22 @@ class Writer:
         threading.Thread(target=self._run, args=(ready,), name="trunkline-store", daemon=True).start()
         await ready
 
-    def submit(self, act: Act) -> asyncio.Future[Any]:
+    def submit(self, operation: Operation) -> asyncio.Future[Any]:
         """Has something done, together with all else that this turn of the loop asks for."""
         if not self._gathered:
-            self._loop.call_soon(self._hand_over)
-        job = Job(act, self._loop.create_future())
+            self._loop.call_soon(self._flush)
+        job = WriteJob(operation, self._loop.create_future())
         self._gathered.append(job)
         return job.done
 
     async def close(self) -> None:
         """Waits until all that was asked for is done, and the file is closed."""
         if not self._ended.done():
-            self._hand_over()
+            self._flush()
             self._queue.put(None)
         await asyncio.shield(self._ended)
 
-    def _hand_over(self) -> None:
+    def _flush(self) -> None:
         if self._gathered:
             self._queue.put(self._gathered)
             self._gathered = []
@@ -221,29 +221,29 @@ class Writer:
     def _run(self, ready: "asyncio.Future[None]") -> None:
         connection: sqlite3.Connection | None = None
         try:
-            database.make(self._path)
-            connection = database.connect(self._path, patience=self._patience, synchronous=self._synchronous)
-            database.prepare(connection, self._path, self._patience)
+            database.create_file(self._path)
+            connection = database.connect(self._path, timeout=self._timeout, synchronous=self._synchronous)
+            database.prepare(connection, self._path, self._timeout)
         except Exception as error:  # noqa: BLE001 - somebody waits for it
-            self._tell([(ready, database.explained(error, self._path))])
+            self._tell([(ready, database.translate_error(error, self._path))])
         else:
             self._tell([(ready, None)])
-            self._work(connection)
+            self._process_batches(connection)
         finally:
             if connection is not None:
                 connection.close()
         self._tell([(self._ended, None)])
 
-    def _work(self, connection: sqlite3.Connection) -> None:
+    def _process_batches(self, connection: sqlite3.Connection) -> None:
         going_on = True
         while going_on:
             jobs, going_on = self._take()
             if jobs:
-                self._tell(self._done(connection, jobs))
+                self._tell(self._execute_batch(connection, jobs))
 
-    def _take(self) -> tuple[list[Job], bool]:
+    def _take(self) -> tuple[list[WriteJob], bool]:
         """All that there is to do, once there is something; and whether there may be more."""
-        jobs: list[Job] = []
+        jobs: list[WriteJob] = []
         batch = self._queue.get()
         while batch is not None:
             jobs += batch
@@ -253,18 +253,18 @@ class Writer:
                 return jobs, True
         return jobs, False
 
-    def _done(self, connection: sqlite3.Connection, jobs: list[Job]) -> list[Outcome]:
+    def _execute_batch(self, connection: sqlite3.Connection, jobs: list[WriteJob]) -> list[Outcome]:
         """Does jobs in one transaction; what has come of each."""
         try:
             connection.execute("BEGIN IMMEDIATE")
             transaction = Transaction(connection, self._now())
-            outcomes = [(job.done, _outcome(job.act, transaction)) for job in jobs]
+            outcomes = [(job.done, _run_operation(job.operation, transaction)) for job in jobs]
             transaction.finish()
             connection.execute("COMMIT")
         except Exception as error:  # noqa: BLE001 - somebody waits for it
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            return [(job.done, database.explained(error, self._path)) for job in jobs]
+            return [(job.done, database.translate_error(error, self._path)) for job in jobs]
         return outcomes
 
     def _tell(self, outcomes: list[Outcome]) -> None:
@@ -279,11 +279,11 @@ class Writer:
                 future.set_exception(outcome)
             else:
                 future.set_result(outcome)
-        self._written()
+        self._on_written()
 
 
-def _outcome(act: Act, transaction: Transaction) -> Any:
+def _run_operation(operation: Operation, transaction: Transaction) -> Any:
     try:
-        return act(transaction)
+        return operation(transaction)
     except StoreError as refused:
         return refused

@@ -11,29 +11,29 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, cast
 
-from trunkline.stores.bus import MOST_MESSAGE_BYTES
+from trunkline.stores.bus import MAX_MESSAGE_BYTES
 from trunkline.stores.signed_frames import OVERHEAD, Frame
 
-__all__ = ["Frames", "Incoming", "Outgoing", "framed"]
+__all__ = ["FrameDecoder", "IncomingLink", "OutgoingLink", "add_length_prefix"]
 
-MUCH: Final = 1 << 20  # bytes that have not left: who can wait should
-TOO_MUCH: Final = 64 << 20  # bytes at which a line is broken off
-STALLED: Final = 2.0  # seconds in which none of much has left; the line is broken off then
-_HEAD: Final = 4  # bytes
+HIGH_WATER_BYTES: Final = 1 << 20  # bytes that have not left: who can wait should
+MAX_UNSENT_BYTES: Final = 64 << 20  # bytes at which a line is broken off
+STALL_TIMEOUT: Final = 2.0  # seconds in which none of much has left; the line is broken off then
+_LENGTH_BYTES: Final = 4  # bytes
 
 
-def framed(message: bytes) -> bytes:
+def add_length_prefix(message: bytes) -> bytes:
     """A message as it goes out."""
-    return len(message).to_bytes(_HEAD) + message
+    return len(message).to_bytes(_LENGTH_BYTES) + message
 
 
-class Frames:
+class FrameDecoder:
     """Cuts what comes into messages. Pieces of one that is not whole yet are joined when it is."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._size = 0
-        self._needed = _HEAD
+        self._needed = _LENGTH_BYTES
 
     def feed(self, data: bytes) -> list[bytes]:
         """The messages that are whole now."""
@@ -43,26 +43,26 @@ class Frames:
             return []
         whole = b"".join(self._pieces)
         messages: list[bytes] = []
-        at, end = 0, self._end(whole, 0)
+        at, end = 0, self._frame_end(whole, 0)
         while end <= len(whole):
-            messages.append(whole[at + _HEAD : end])
-            at, end = end, self._end(whole, end)
+            messages.append(whole[at + _LENGTH_BYTES : end])
+            at, end = end, self._frame_end(whole, end)
         self._pieces, self._size, self._needed = [whole[at:]], len(whole) - at, end - at
         return messages
 
     @property
     def hopeless(self) -> bool:
         """Whether what comes is nothing of ours: no message is that long."""
-        return self._needed > _HEAD + OVERHEAD + MOST_MESSAGE_BYTES
+        return self._needed > _LENGTH_BYTES + OVERHEAD + MAX_MESSAGE_BYTES
 
     @staticmethod
-    def _end(whole: bytes, at: int) -> int:
+    def _frame_end(whole: bytes, at: int) -> int:
         """Where the message ends that begins there; if that is not known yet, where it will be."""
-        start = at + _HEAD
+        start = at + _LENGTH_BYTES
         return start if len(whole) < start else start + int.from_bytes(whole[at:start])
 
 
-class _Line(asyncio.Protocol):
+class _Link(asyncio.Protocol):
     """What lines of both directions have in common."""
 
     def __init__(self) -> None:
@@ -90,23 +90,23 @@ class _Line(asyncio.Protocol):
             self._transport.abort()
 
 
-class Outgoing(_Line):
+class OutgoingLink(_Link):
     """A line over which this process sends. What is added goes out with the next `flush`, in one piece."""
 
     def __init__(
-        self, to: str, hello: bytes, *, met: Callable[[str], None], lost: Callable[["Outgoing"], None]
+        self, to: str, hello: bytes, *, on_welcome: Callable[[str], None], on_lost: Callable[["OutgoingLink"], None]
     ) -> None:
         super().__init__()
         self.to = to
         self.welcomed = False
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # or ended
-        self._met = met
-        self._lost = lost
-        self._gathered = [framed(hello)]
+        self._on_welcome = on_welcome
+        self._on_lost = on_lost
+        self._gathered = [add_length_prefix(hello)]
         self._waiting = len(hello)  # bytes that were gathered
-        self._written = 0  # bytes, ever
+        self._written_bytes = 0  # bytes, ever
         self._broken = False
-        self._relief: asyncio.Future[None] | None = None  # while much has not left
+        self._drained: asyncio.Future[None] | None = None  # while much has not left
         self._alarm: asyncio.TimerHandle | None = None
 
     def add(self, frame: bytes) -> None:
@@ -115,8 +115,8 @@ class Outgoing(_Line):
             return
         self._gathered.append(frame)
         self._waiting += len(frame)
-        if self._waiting + self._left() > TOO_MUCH + len(frame):
-            self.break_off()
+        if self._waiting + self._left() > MAX_UNSENT_BYTES + len(frame):
+            self.drop()
 
     def give_up(self, seconds: float) -> None:
         """There can be no line for now. It ends so much later: who is told may try again at once."""
@@ -129,7 +129,7 @@ class Outgoing(_Line):
             self.connection_lost(None)
         super().close()
 
-    def break_off(self) -> None:
+    def drop(self) -> None:
         """Gives up what has not left, and the line."""
         self._broken = True
         self._gathered.clear()
@@ -140,14 +140,14 @@ class Outgoing(_Line):
         """Writes what was gathered."""
         if self._transport is not None and self._gathered:
             gathered, self._gathered = self._gathered, []
-            self._written += self._waiting
+            self._written_bytes += self._waiting
             self._waiting = 0
             self._transport.write(b"".join(gathered))
 
     @property
-    def relief(self) -> asyncio.Future[None] | None:
+    def drained(self) -> asyncio.Future[None] | None:
         """Is done when less is left than much, or the line has ended; None if that is so now."""
-        return self._relief
+        return self._drained
 
     def _left(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
@@ -155,7 +155,7 @@ class Outgoing(_Line):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Says hello, and all that was to be said since."""
         super().connection_made(transport)
-        cast("asyncio.Transport", transport).set_write_buffer_limits(high=MUCH)
+        cast("asyncio.Transport", transport).set_write_buffer_limits(high=HIGH_WATER_BYTES)
         if self._broken:
             self.abort()
         self.flush()
@@ -164,45 +164,45 @@ class Outgoing(_Line):
         """We are welcome."""
         if not self.welcomed:
             self.welcomed = True
-            self._met(self.to)
-            self._settle()
+            self._on_welcome(self.to)
+            self._set_answered()
 
     def pause_writing(self) -> None:
         """Much has not left."""
         loop = asyncio.get_running_loop()
-        self._relief = loop.create_future()
-        self._alarm = loop.call_later(STALLED, self._look, self._written - self._left())
+        self._drained = loop.create_future()
+        self._alarm = loop.call_later(STALL_TIMEOUT, self._look, self._written_bytes - self._left())
 
     def resume_writing(self) -> None:
         """Little is left."""
-        if self._relief is not None and not self._relief.done():
-            self._relief.set_result(None)
-        self._relief = None
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        self._drained = None
         if self._alarm is not None:
             self._alarm.cancel()
 
     def _look(self, before: int) -> None:
         """Breaks the line off if nothing has left since."""
-        now = self._written - self._left()
+        now = self._written_bytes - self._left()
         if now == before:
-            self.break_off()
+            self.drop()
         else:
-            self._alarm = asyncio.get_running_loop().call_later(STALLED, self._look, now)
+            self._alarm = asyncio.get_running_loop().call_later(STALL_TIMEOUT, self._look, now)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """What has not left is lost, and some that has may be."""
         super().connection_lost(exc)
         self._broken = True
         self.resume_writing()
-        self._settle()
-        self._lost(self)
+        self._set_answered()
+        self._on_lost(self)
 
-    def _settle(self) -> None:
+    def _set_answered(self) -> None:
         if not self.answered.done():
             self.answered.set_result(None)
 
 
-class Incoming(_Line):
+class IncomingLink(_Link):
     """A line over which another process sends. `verify` is given the sender, or "" before the hello, and a frame; it
     returns None for one that is to be dropped. `greeted` is told of the hello, when the sender is known."""
 
@@ -210,55 +210,55 @@ class Incoming(_Line):
         self,
         *,
         verify: Callable[[str, bytes], Frame | None],
-        greeted: Callable[["Incoming", bytes], None],
-        heard: Callable[[str, bytes], None],
-        lost: Callable[["Incoming"], None],
+        on_hello: Callable[["IncomingLink", bytes], None],
+        on_message: Callable[[str, bytes], None],
+        on_lost: Callable[["IncomingLink"], None],
     ) -> None:
         super().__init__()
         self.sender = ""
         self._verify = verify
-        self._greeted = greeted
-        self._heard = heard
-        self._lost = lost
-        self._frames = Frames()
-        self._deaf = False
+        self._on_hello = on_hello
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._frames = FrameDecoder()
+        self._ignoring = False
 
     def welcome(self) -> None:
         """Tells the caller that it was met."""
         if self._transport is not None:
-            self._transport.write(framed(b""))
+            self._transport.write(add_length_prefix(b""))
 
     def data_received(self, data: bytes) -> None:
         """Hands on what is whole."""
         for message in self._frames.feed(data):
-            if self._deaf:
+            if self._ignoring:
                 return
             frame = self._verify(self.sender, message)
             if self.sender and frame is not None:
-                self._heard(self.sender, frame.payload)
+                self._on_message(self.sender, frame.payload)
             elif not self.sender:
-                self._greet(frame)
+                self._receive_hello(frame)
         if self._frames.hopeless:
             self.abort()
 
-    def _greet(self, hello: Frame | None) -> None:
+    def _receive_hello(self, hello: Frame | None) -> None:
         if hello is None:
             self.abort()
         else:
             self.sender = hello.sender
-            self._greeted(self, hello.payload)
+            self._on_hello(self, hello.payload)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """What was on the way is lost."""
         super().connection_lost(exc)
-        self._lost(self)
+        self._on_lost(self)
 
     def close(self) -> None:
         """Hears nothing any more."""
-        self._deaf = True
+        self._ignoring = True
         super().close()
 
     def abort(self) -> None:
         """Hears nothing any more."""
-        self._deaf = True
+        self._ignoring = True
         super().abort()

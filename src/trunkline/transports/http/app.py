@@ -11,26 +11,26 @@ from functools import partial
 from typing import Any, Final
 
 from trunkline.clock import Timer
-from trunkline.transports.http.authenticator import Admitted, Gate, Turned
-from trunkline.transports.http.forwarded_headers import Proxies
-from trunkline.transports.http.forwarding.inbound import Carried
-from trunkline.transports.http.forwarding.outbound import Front, Relay
+from trunkline.transports.http.authenticator import Admitted, Authenticator, Rejected
+from trunkline.transports.http.forwarded_headers import TrustedProxies
+from trunkline.transports.http.forwarding.inbound import ForwardedRequest
+from trunkline.transports.http.forwarding.outbound import Forwarder, Relay
 from trunkline.transports.http.health import Health
-from trunkline.transports.http.http_sse import LegacyEndpoint
-from trunkline.transports.http.modern import StatelessEndpoint
-from trunkline.transports.http.no_session import SessionlessEndpoint
-from trunkline.transports.http.request import JSON, Headers, Receive, Scope, Send, Visit
-from trunkline.transports.http.session.backend import SessionKeeper
-from trunkline.transports.http.session.endpoint import Endpoint
-from trunkline.transports.http.shutdown_signal import on_farewell
-from trunkline.transports.listener_limits import Guard
-from trunkline.transports.websocket.server import WebSocketEndpoint, refuse_call
+from trunkline.transports.http.http_sse import HttpSseEndpoint
+from trunkline.transports.http.modern import ModernEndpoint
+from trunkline.transports.http.no_session import NoSessionEndpoint
+from trunkline.transports.http.request import JSON_CONTENT_TYPE, Headers, HttpRequest, Receive, Scope, Send
+from trunkline.transports.http.session.backend import SessionBackend
+from trunkline.transports.http.session.endpoint import SessionEndpoint
+from trunkline.transports.http.shutdown_signal import on_shutdown_signal
+from trunkline.transports.listener_limits import ListenerGuard
+from trunkline.transports.websocket.server import WebSocketEndpoint, refuse_handshake
 
-__all__ = ["App", "House"]
+__all__ = ["App", "AppState"]
 
-_SSE: Final = "/sse"
-_MESSAGES: Final = "/messages"
-_ONCE: Final = frozenset(
+_SSE_PATH: Final = "/sse"
+_MESSAGES_PATH: Final = "/messages"
+_SINGLE_HEADERS: Final = frozenset(
     {
         b"host",
         b"origin",
@@ -43,16 +43,16 @@ _ONCE: Final = frozenset(
         b"dpop",
     }
 )
-_ROUTING: Final = (b"mcp-method", b"mcp-name")  # what repeats something of the body
-_PARAM: Final = b"mcp-param-"
-_SAID_TWICE: Final = b"\0"  # no header has it, so it contradicts whatever the body says
-_METHODS: Final = b"GET, POST, DELETE, OPTIONS"
-_ALLOWED: Final = (
+_ROUTING_HEADERS: Final = (b"mcp-method", b"mcp-name")  # what repeats something of the body
+_PARAM_HEADER_PREFIX: Final = b"mcp-param-"
+_AMBIGUOUS_VALUE: Final = b"\0"  # no header has it, so it contradicts whatever the body says
+_CORS_METHODS: Final = b"GET, POST, DELETE, OPTIONS"
+_CORS_REQUEST_HEADERS: Final = (
     *(b"content-type", b"accept", b"authorization", b"mcp-session-id", b"mcp-protocol-version", b"last-event-id"),
-    *(b"dpop", *_ROUTING),
+    *(b"dpop", *_ROUTING_HEADERS),
 )
-_ANYBODY: Final = (b"access-control-allow-origin", b"*")
-_PAGE_METHODS: Final = b"GET, OPTIONS"
+_CORS_ANY_ORIGIN: Final = (b"access-control-allow-origin", b"*")
+_METADATA_METHODS: Final = b"GET, OPTIONS"
 
 
 class App:
@@ -60,13 +60,13 @@ class App:
 
     def __init__(
         self,
-        start: Callable[[], Awaitable[Guard]],
+        start: Callable[[], Awaitable[ListenerGuard]],
         stop: Callable[[], Awaitable[None]],
         *,
         path: str = "/",
-        gate: Gate | None = None,
-        released: Callable[[], None] = lambda: None,
-        keeper: Callable[[], SessionKeeper | None] = lambda: None,
+        authenticator: Authenticator | None = None,
+        close_listeners: Callable[[], None] = lambda: None,
+        session_backend: Callable[[], SessionBackend | None] = lambda: None,
         relay: Callable[[], Relay | None] = lambda: None,
         health: Health | None = None,
     ) -> None:
@@ -76,60 +76,60 @@ class App:
         other processes hold; `health` says how it stands."""
         self._start = start
         self._stop = stop
-        self._released = released
-        self._keeper = keeper
+        self._close_listeners = close_listeners
+        self._session_backend = session_backend
         self._relay = relay
         self._health = health
         self._path = "/" + path.strip("/")
-        self._gate = gate
-        self._house: House | None = None
+        self._authenticator = authenticator
+        self._state: AppState | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answers what comes in; ASGI's way in. Every framework has types of its own for the arguments."""
         kind = scope["type"]
         if kind == "lifespan":
-            await self._live(receive, send)
+            await self._run_lifespan(receive, send)
             return
-        house = self._house
+        house = self._state
         if house is None or self._loop is not asyncio.get_running_loop():
-            house = await self._ready()
+            house = await self._ensure_state()
         if kind == "http":
-            await house.visited(Visit(house.proxies.seen_through(scope), receive, send))
+            await house.handle_http(HttpRequest(house.proxies.resolve_scope(scope), receive, send))
         elif kind == "websocket":
-            await house.called(house.proxies.seen_through(scope), receive, send)
+            await house.handle_websocket(house.proxies.resolve_scope(scope), receive, send)
         else:
             raise NotImplementedError(f"this application does not serve {kind}")
 
-    async def _ready(self) -> "House":
+    async def _ensure_state(self) -> "AppState":
         guard, loop = await self._start(), asyncio.get_running_loop()
-        if self._house is None or self._loop is not loop:  # which it may not be for others who came meanwhile
-            self._house = House(
+        if self._state is None or self._loop is not loop:  # which it may not be for others who came meanwhile
+            self._state = AppState(
                 guard,
                 self._path,
-                self._gate,
-                released=self._released,
-                keeper=self._keeper(),
+                self._authenticator,
+                close_listeners=self._close_listeners,
+                session_backend=self._session_backend(),
                 relay=self._relay(),
                 health=self._health,
             )
             self._loop = loop
-        return self._house
+        return self._state
 
     @property
-    def house(self) -> "House | None":
+    def state(self) -> "AppState | None":
         """What is open now."""
-        return self._house
+        return self._state
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         """Starts and stops with the ASGI server."""
         while True:
             message: Any = await receive()
             step = message["type"].rpartition(".")[2]
             try:
                 if step == "startup":
-                    await self._ready()
-                    on_farewell(self._told_to_stop)
+                    await self._ensure_state()
+                    on_shutdown_signal(self._on_stop_signal)
                 else:
                     await self.aclose()
             except Exception as error:  # noqa: BLE001 - told to whoever runs us
@@ -142,20 +142,20 @@ class App:
     def release(self) -> None:
         """Ends the streams that wait for something to happen: whoever runs us is about to stop, and may wait for them.
         What is being worked on is still answered."""
-        if self._house is not None:
-            self._house.release()
+        if self._state is not None:
+            self._state.release()
 
-    def _told_to_stop(self) -> None:
+    def _on_stop_signal(self) -> None:
         """The same, where nobody else sees to it that what is being worked on has an end, and who runs us would cut
         every WebSocket off."""
         self.release()
-        if self._house is not None:
-            self._house.websocket.close("the server is about to stop")
-            self._house.close_later()
+        if self._state is not None:
+            self._state.websocket.close("the server is about to stop")
+            self._state.schedule_close()
 
     async def aclose(self) -> None:
         """Ends every session in good order. The application can be used again."""
-        house, self._house, self._loop = self._house, None, None
+        house, self._state, self._loop = self._state, None, None
         if house is not None:
             house.shut()
         await self._stop()
@@ -163,134 +163,144 @@ class App:
             house.close()
 
 
-class House:
+class AppState:
     """What an application has open on one event loop."""
 
     def __init__(
         self,
-        guard: Guard,
+        guard: ListenerGuard,
         path: str,
-        gate: Gate | None = None,
+        authenticator: Authenticator | None = None,
         *,
-        released: Callable[[], None] = lambda: None,
-        keeper: SessionKeeper | None = None,
+        close_listeners: Callable[[], None] = lambda: None,
+        session_backend: SessionBackend | None = None,
         relay: Relay | None = None,
         health: Health | None = None,
     ) -> None:
         settings = guard.settings
         self._relay = relay
-        self._front = front = None if relay is None else Front(relay)
+        self._forwarder = front = None if relay is None else Forwarder(relay)
         self.guard = guard
-        self.proxies = Proxies(settings.trusted_proxies)
-        self.stateless = StatelessEndpoint(guard)
-        self.streamable: Endpoint | SessionlessEndpoint = (
-            Endpoint(guard, self.stateless, keeper, front)
+        self.proxies = TrustedProxies(settings.trusted_proxies)
+        self.stateless = ModernEndpoint(guard)
+        self.streamable_http: SessionEndpoint | NoSessionEndpoint = (
+            SessionEndpoint(guard, self.stateless, session_backend, front)
             if settings.http_sessions
-            else SessionlessEndpoint(guard, self.stateless)
+            else NoSessionEndpoint(guard, self.stateless)
         )
-        self.legacy = LegacyEndpoint(guard, _MESSAGES, front)
+        self.http_sse = HttpSseEndpoint(guard, _MESSAGES_PATH, front)
         self.websocket = WebSocketEndpoint(guard, settings)
         self._path = path
-        self._gate = gate
+        self._authenticator = authenticator
         self._health = health
-        self._released = released
-        self._end: Timer | None = None
-        self._routes: dict[str, Callable[[Visit], Awaitable[None]]] = {path: self.streamable.handle}
+        self._close_listeners = close_listeners
+        self._close_timer: Timer | None = None
+        self._routes: dict[str, Callable[[HttpRequest], Awaitable[None]]] = {path: self.streamable_http.handle}
         if settings.legacy_sse and settings.http_sessions:
-            self._routes.setdefault(_SSE, self.legacy.stream)
-            self._routes.setdefault(_MESSAGES, self.legacy.post)
+            self._routes.setdefault(_SSE_PATH, self.http_sse.stream)
+            self._routes.setdefault(_MESSAGES_PATH, self.http_sse.post)
 
         if relay is not None:
-            relay.arrivals.hosts.append(self)
+            relay.inbound.hosts.append(self)
 
-    async def carried(self, visit: Carried) -> bool:
+    async def handle_forwarded(self, request: ForwardedRequest) -> bool:
         """Answers an HTTP request that another process has let in, if what it is for is here."""
-        if visit.for_messages:
-            return await self.legacy.carried(visit)
-        return isinstance(self.streamable, Endpoint) and await self.streamable.carried(visit)
+        if request.is_sse_post:
+            return await self.http_sse.handle_forwarded(request)
+        return isinstance(self.streamable_http, SessionEndpoint) and await self.streamable_http.handle_forwarded(
+            request
+        )
 
     def renamed(self) -> None:
         """Nobody finds streams of HTTP+SSE by a name that this process has no more."""
-        self.legacy.end_lost()
+        self.http_sse.close_unreachable()
 
-    async def visited(self, visit: Visit) -> None:
+    async def handle_http(self, request: HttpRequest) -> None:
         """Answers an HTTP request, if it may come in."""
-        scope, headers = visit.scope, visit.headers
+        scope, headers = request.scope, request.headers
         if len(headers) != len(scope["headers"]):
-            if (name := _doubled(scope["headers"])) is not None:
-                await visit.refuse(400, f"the header {name} must not stand there twice")
+            if (name := _find_duplicate_header(scope["headers"])) is not None:
+                await request.refuse(400, f"the header {name} must not stand there twice")
                 return
-            headers.update(_ambiguous(scope["headers"]))
-        route = _route(scope)
+            headers.update(_ambiguous_headers(scope["headers"]))
+        route = _route_path(scope)
         handle = self._routes.get(route)
-        if handle is None and self._health is not None and await self._health.told(visit, route):
+        if handle is None and self._health is not None and await self._health.told(request, route):
             return
-        if handle is None and await self._showed(visit, route):
+        if handle is None and await self._serve_metadata(request, route):
             return
         origin = headers.get(b"origin")
         if (why := self.guard.refusal(headers.get(b"host"), origin)) is not None:
-            await visit.refuse(403, why, kind="access_denied")
+            await request.refuse(403, why, kind="access_denied")
             return
         if origin is not None:
-            visit.extra = _cors(origin)
+            request.extra_headers = _cors_headers(origin)
         if handle is None:
-            await visit.refuse(404, f"there is nothing here; the endpoint is {self._path}", kind="not_found")
+            await request.refuse(404, f"there is nothing here; the endpoint is {self._path}", kind="not_found")
         elif scope["method"] == "OPTIONS":
-            await visit.respond(204, b"", *_preflight(headers.get(b"access-control-request-headers", b"")))
-        elif self._gate is None or await self._admitted(visit, self._gate, self._known_as(route)):
-            await handle(visit)
+            await request.respond(204, b"", *_preflight_headers(headers.get(b"access-control-request-headers", b"")))
+        elif self._authenticator is None or await self._authenticate(
+            request, self._authenticator, self._resource_path(route)
+        ):
+            await handle(request)
 
-    async def _admitted(self, visit: Visit, gate: Gate, path: str) -> bool:
+    async def _authenticate(self, request: HttpRequest, authenticator: Authenticator, path: str) -> bool:
         """Whether whoever sent a request may come in; it is told if not."""
-        verdict = gate.admit(visit.scope, visit.headers, path)
-        if not isinstance(verdict, Admitted | Turned):
+        verdict = authenticator.admit(request.scope, request.headers, path)
+        if not isinstance(verdict, Admitted | Rejected):
             verdict = await verdict
-        if isinstance(verdict, Turned):
-            await visit.refuse(verdict.status, verdict.why, *verdict.headers, kind=verdict.kind)
+        if isinstance(verdict, Rejected):
+            await request.refuse(verdict.status, verdict.why, *verdict.headers, kind=verdict.kind)
             return False
-        visit.principal = verdict.principal
-        visit.until = self._until(verdict)
-        visit.challenge = partial(gate.challenge, visit.scope, path, verdict.principal)
+        request.principal = verdict.principal
+        request.until = self._auth_expiry(verdict)
+        request.challenge = partial(authenticator.challenge, request.scope, path, verdict.principal)
         return True
 
-    def _until(self, admitted: Admitted) -> float | None:
+    def _auth_expiry(self, admitted: Admitted) -> float | None:
         return None if admitted.lasts is None else self.guard.clock.now() + admitted.lasts
 
-    def _known_as(self, route: str) -> str:
+    def _resource_path(self, route: str) -> str:
         """The path of an endpoint, as clients know it: what HTTP+SSE posts to is a part of its stream."""
-        return route if route == self._path else _SSE
+        return route if route == self._path else _SSE_PATH
 
-    async def _showed(self, visit: Visit, route: str) -> bool:
+    async def _serve_metadata(self, request: HttpRequest, route: str) -> bool:
         """Shows whoever asks how to get in, if that is asked for: whatever page it comes from, and whoever it is."""
-        page = None if self._gate is None else self._gate.page(visit.scope, route)
-        if page is None or self.guard.refusal(visit.headers.get(b"host"), None) is not None:
+        page = None if self._authenticator is None else self._authenticator.page(request.scope, route)
+        if page is None or self.guard.refusal(request.headers.get(b"host"), None) is not None:
             return False
-        match visit.scope["method"]:
+        match request.scope["method"]:
             case "GET":
-                await visit.respond(200, page, JSON, _ANYBODY, (b"cache-control", b"max-age=300"))
+                await request.respond(
+                    200, page, JSON_CONTENT_TYPE, _CORS_ANY_ORIGIN, (b"cache-control", b"max-age=300")
+                )
             case "OPTIONS":
                 allowed = (b"access-control-allow-headers", b"mcp-protocol-version")
-                await visit.respond(204, b"", _ANYBODY, (b"access-control-allow-methods", _PAGE_METHODS), allowed)
+                await request.respond(
+                    204, b"", _CORS_ANY_ORIGIN, (b"access-control-allow-methods", _METADATA_METHODS), allowed
+                )
             case _:
-                await visit.not_allowed(_PAGE_METHODS)
+                await request.refuse_method(_METADATA_METHODS)
         return True
 
-    async def called(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def handle_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Takes a WebSocket, if it may come in."""
         headers = dict(scope["headers"])
-        refused = _doubled(scope["headers"]) or self.guard.refusal(headers.get(b"host"), headers.get(b"origin"))
-        if refused is not None or _route(scope) != self._path:
+        refused = _find_duplicate_header(scope["headers"]) or self.guard.refusal(
+            headers.get(b"host"), headers.get(b"origin")
+        )
+        if refused is not None or _route_path(scope) != self._path:
             await receive()  # websocket.connect
             await send({"type": "websocket.close", "code": 1008, "reason": (refused or "there is nothing here")[:120]})
             return
-        verdict = Admitted() if self._gate is None else self._gate.admit(scope, headers, self._path)
-        if not isinstance(verdict, Admitted | Turned):
+        verdict = Admitted() if self._authenticator is None else self._authenticator.admit(scope, headers, self._path)
+        if not isinstance(verdict, Admitted | Rejected):
             verdict = await verdict
-        if isinstance(verdict, Turned):
+        if isinstance(verdict, Rejected):
             await receive()
-            await refuse_call(scope, send, verdict.status, verdict.why, *verdict.headers)
+            await refuse_handshake(scope, send, verdict.status, verdict.why, *verdict.headers)
         else:
-            await self.websocket.handle(scope, receive, send, verdict.principal, self._until(verdict))
+            await self.websocket.handle(scope, receive, send, verdict.principal, self._auth_expiry(verdict))
 
     def shut(self) -> None:
         """Lets nobody new in."""
@@ -299,59 +309,59 @@ class House:
     def release(self) -> None:
         """Ends the streams on which nothing is being answered."""
         self.shut()
-        self._released()
-        self.streamable.release()
-        self.legacy.release()
-        if self._front is not None:
-            self._front.release()
+        self._close_listeners()
+        self.streamable_http.release()
+        self.http_sse.release()
+        if self._forwarder is not None:
+            self._forwarder.release()
 
-    def close_later(self) -> None:
+    def schedule_close(self) -> None:
         """Ends what is left once `drain_timeout` is over."""
         limit, clock = self.guard.settings.drain_timeout, self.guard.clock
-        if limit is not None and self._end is None:
-            self._end = clock.call_at(clock.now() + limit, self.close)
+        if limit is not None and self._close_timer is None:
+            self._close_timer = clock.call_at(clock.now() + limit, self.close)
 
     def close(self) -> None:
         """Ends what is left."""
-        if self._end is not None:
-            self._end.cancel()
-        if self._relay is not None and self in self._relay.arrivals.hosts:
-            self._relay.arrivals.hosts.remove(self)
-        if self._front is not None:
-            self._front.close()
-        self.streamable.close("the server has stopped")
+        if self._close_timer is not None:
+            self._close_timer.cancel()
+        if self._relay is not None and self in self._relay.inbound.hosts:
+            self._relay.inbound.hosts.remove(self)
+        if self._forwarder is not None:
+            self._forwarder.close()
+        self.streamable_http.close("the server has stopped")
         self.stateless.close("the server has stopped")
-        self.legacy.close("the server has stopped")
+        self.http_sse.close("the server has stopped")
         self.websocket.close("the server has stopped")
 
 
-def _doubled(raw: Headers) -> str | None:
+def _find_duplicate_header(raw: Headers) -> str | None:
     """A header that must not be there twice, and is."""
     seen: set[bytes] = set()
     for name, _ in raw:
-        if name in seen and name in _ONCE:
+        if name in seen and name in _SINGLE_HEADERS:
             return name.decode("latin-1")
         seen.add(name)
     return None
 
 
-def _ambiguous(raw: Headers) -> Headers:
+def _ambiguous_headers(raw: Headers) -> Headers:
     """Headers of those that repeat the body which are there twice: who stands between may have read either."""
-    times = Counter(name for name, _ in raw if name in _ROUTING or name.startswith(_PARAM))
-    return [(name, _SAID_TWICE) for name, count in times.items() if count > 1]
+    times = Counter(name for name, _ in raw if name in _ROUTING_HEADERS or name.startswith(_PARAM_HEADER_PREFIX))
+    return [(name, _AMBIGUOUS_VALUE) for name, count in times.items() if count > 1]
 
 
-def _preflight(requested: bytes) -> Headers:
+def _preflight_headers(requested: bytes) -> Headers:
     """What lets a page ask; which arguments it repeats in headers is between it and the tools."""
-    params = [name for each in requested.split(b",") if (name := each.strip().lower()).startswith(_PARAM)]
+    params = [name for each in requested.split(b",") if (name := each.strip().lower()).startswith(_PARAM_HEADER_PREFIX)]
     return [
-        (b"access-control-allow-methods", _METHODS),
-        (b"access-control-allow-headers", b", ".join((*_ALLOWED, *params))),
+        (b"access-control-allow-methods", _CORS_METHODS),
+        (b"access-control-allow-headers", b", ".join((*_CORS_REQUEST_HEADERS, *params))),
         (b"access-control-max-age", b"86400"),
     ]
 
 
-def _cors(origin: bytes) -> Headers:
+def _cors_headers(origin: bytes) -> Headers:
     """What lets a page of an origin that is allowed read our answers."""
     return [
         (b"access-control-allow-origin", origin),
@@ -360,7 +370,7 @@ def _cors(origin: bytes) -> Headers:
     ]
 
 
-def _route(scope: Scope) -> str:
+def _route_path(scope: Scope) -> str:
     """The path within the application, wherever it is mounted."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from trunkline.errors import MisuseError
-from trunkline.transports.http.request import Headers, Scope, lacking
+from trunkline.transports.http.request import Headers, Scope, insufficient_scope_challenge
 
-__all__ = ["Admitted", "Gate", "Identify", "Known", "Turned", "Verdict"]
+__all__ = ["Admitted", "AuthResult", "Authenticator", "CallbackAuthenticator", "Identify", "Rejected"]
 
 Identify = Callable[[Scope], Any]
 """Who is known to have sent a request, from what has been verified about it; None for nobody in particular."""
@@ -24,7 +24,7 @@ class Admitted(Struct, frozen=True):
     lasts: float | None = None  # for how many seconds that holds; None: as long as the line
 
 
-class Turned(Struct, frozen=True):
+class Rejected(Struct, frozen=True):
     """Whoever comes is turned away: the status, the reason in words and by its kind, and what goes with it."""
 
     status: int
@@ -33,14 +33,14 @@ class Turned(Struct, frozen=True):
     headers: Headers = []
 
 
-Verdict = Admitted | Turned
+AuthResult = Admitted | Rejected
 
 
-class Gate(Protocol):
+class Authenticator(Protocol):
     """Decides who may come in. `path` is always that of an endpoint within the application, as it is known to whoever
     comes there."""
 
-    def admit(self, scope: Scope, headers: dict[bytes, bytes], path: str) -> Verdict | Awaitable[Verdict]:
+    def admit(self, scope: Scope, headers: dict[bytes, bytes], path: str) -> AuthResult | Awaitable[AuthResult]:
         """Whether the sender of a request may come in; at once, where nobody has to be asked."""
         ...
 
@@ -53,7 +53,7 @@ class Gate(Protocol):
         ...
 
 
-class Known:
+class CallbackAuthenticator:
     """A gate for applications that know by themselves who comes: everybody is let in, under the name they give."""
 
     def __init__(self, identify: Identify) -> None:
@@ -72,4 +72,4 @@ class Known:
 
     def challenge(self, scope: Scope, path: str, principal: Any, scopes: Sequence[str]) -> tuple[bytes, bytes]:  # noqa: ARG002
         """Which scopes are needed."""
-        return lacking(scopes)
+        return insufficient_scope_challenge(scopes)

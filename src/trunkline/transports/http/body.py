@@ -9,40 +9,40 @@ from typing import Any, Final
 from trunkline.clock import Clock, Timer
 from trunkline.config import Settings
 from trunkline.errors import MessageTooLarge
-from trunkline.transports.http.request import BodyTooLarge, Disconnected, Visit
+from trunkline.transports.http.request import BodyTooLarge, Disconnected, HttpRequest
 from trunkline.wire import codec
 from trunkline.wire.media_types import is_utf8_json
 from trunkline.wire.messages import Incoming
 
-__all__ = ["Patience", "Reading"]
+__all__ = ["BodyReader", "ReadDeadlines"]
 
-Reader = asyncio.Task[Any] | None
+ReaderTask = asyncio.Task[Any] | None
 
 
-class Patience:
+class ReadDeadlines:
     """Watches tasks that read what a peer sends, and stops whoever takes too long."""
 
-    def __init__(self, clock: Clock, seconds: float | None) -> None:
+    def __init__(self, clock: Clock, timeout: float | None) -> None:
         self._clock = clock
-        self._seconds = seconds
-        self._since: dict[Reader, float] = {}
-        self._stopped: set[Reader] = set()
+        self._timeout = timeout
+        self._started_at: dict[ReaderTask, float] = {}
+        self._stopped: set[ReaderTask] = set()
         self._timer: Timer | None = None
 
-    def begin(self) -> Reader:
+    def begin(self) -> ReaderTask:
         """Watches the current task, which begins to read."""
         task = asyncio.current_task()
-        if self._seconds is not None:
-            self._since[task] = now = self._clock.now()
+        if self._timeout is not None:
+            self._started_at[task] = now = self._clock.now()
             if self._timer is None:
-                self._timer = self._clock.call_at(now + self._seconds, self._look)
+                self._timer = self._clock.call_at(now + self._timeout, self._look)
         return task
 
-    def end(self, task: Reader) -> None:
+    def end(self, task: ReaderTask) -> None:
         """It has read."""
-        self._since.pop(task, None)
+        self._started_at.pop(task, None)
 
-    def ran_out(self, task: Reader) -> bool:
+    def take_timeout(self, task: ReaderTask) -> bool:
         """Whether a task was stopped from here; if so, that cancellation is taken back."""
         if task is None or task not in self._stopped:
             return False
@@ -52,12 +52,12 @@ class Patience:
 
     def _look(self) -> None:
         self._timer = None
-        now, limit = self._clock.now(), self._seconds or 0.0
-        for task, since in list(self._since.items()):
+        now, limit = self._clock.now(), self._timeout or 0.0
+        for task, since in list(self._started_at.items()):
             if now - since < limit:
                 self._timer = self._clock.call_at(since + limit, self._look)  # they stand in the order of time
                 return
-            del self._since[task]
+            del self._started_at[task]
             if task is not None:
                 self._stopped.add(task)
                 task.cancel()
@@ -69,49 +69,49 @@ class Patience:
             self._timer = None
 
 
-_CLOSE: Final = (b"connection", b"close")
+_CONNECTION_CLOSE: Final = (b"connection", b"close")
 
 
-class Reading:
+class BodyReader:
     """Reads messages from the bodies of requests."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
-        self._limit = settings.http_body_size_limit
-        self._patience = Patience(clock, settings.body_timeout)
+        self._size_limit = settings.http_body_size_limit
+        self._deadlines = ReadDeadlines(clock, settings.body_timeout)
 
-    async def message(self, visit: Visit) -> Incoming | None:
+    async def message(self, request: HttpRequest) -> Incoming | None:
         """What was posted; None if there is none to be had, which the peer has been told."""
-        body = await self.body(visit)
+        body = await self.body(request)
         return None if body is None else codec.decode_strict(body)
 
-    async def body(self, visit: Visit) -> bytes | None:
+    async def body(self, request: HttpRequest) -> bytes | None:
         """The same, as it came."""
-        if not is_utf8_json(visit.headers.get(b"content-type", b"")):
+        if not is_utf8_json(request.headers.get(b"content-type", b"")):
             why = "the content type must be application/json, in UTF-8"
-            await visit.refuse(415, why, kind="unsupported_media_type")
+            await request.refuse(415, why, kind="unsupported_media_type")
             return None
-        length = visit.headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > self._limit:
-            await self._too_large(visit)
+        length = request.headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > self._size_limit:
+            await self._refuse_too_large(request)
             return None
-        reader = self._patience.begin()
+        reader = self._deadlines.begin()
         try:
-            return await visit.body(self._limit)
+            return await request.body(self._size_limit)
         except BodyTooLarge:
-            await self._too_large(visit)
+            await self._refuse_too_large(request)
         except Disconnected:
             pass
         except asyncio.CancelledError:
-            if not self._patience.ran_out(reader):
+            if not self._deadlines.take_timeout(reader):
                 raise
-            await visit.refuse(408, "the body did not arrive in time", _CLOSE)
+            await request.refuse(408, "the body did not arrive in time", _CONNECTION_CLOSE)
         finally:
-            self._patience.end(reader)
+            self._deadlines.end(reader)
         return None
 
-    async def _too_large(self, visit: Visit) -> None:
-        await visit.refuse_with(413, MessageTooLarge(self._limit), _CLOSE)
+    async def _refuse_too_large(self, request: HttpRequest) -> None:
+        await request.refuse_with_error(413, MessageTooLarge(self._size_limit), _CONNECTION_CLOSE)
 
     def close(self) -> None:
         """Waits for nobody any more."""
-        self._patience.close()
+        self._deadlines.close()

@@ -11,12 +11,12 @@ from typing import Any, cast
 from trunkline.errors import ConfigError
 from trunkline.transports.http.request import Scope
 
-__all__ = ["Proxies"]
+__all__ = ["TrustedProxies"]
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-class Proxies:
+class TrustedProxies:
     """Those who are believed."""
 
     def __init__(self, trusted: Iterable[str]) -> None:
@@ -26,12 +26,12 @@ class Proxies:
         except ValueError as error:
             raise ConfigError(f"trusted_proxies must be addresses or networks such as 10.0.0.0/8: {error}") from None
 
-    def seen_through(self, scope: Scope) -> Scope:
+    def resolve_scope(self, scope: Scope) -> Scope:
         """A request as it was before the proxies; the very same if it did not come through one that is trusted."""
         client = cast("Sequence[Any] | None", scope.get("client"))
         if not self._networks or not client or not self._trusts(client[0]):
             return scope
-        headers = _forwarded(scope)
+        headers = _forwarded_headers(scope)
         seen = dict(scope, proxied=True)
         if b"x-forwarded-for" in headers:
             seen["client"] = (self._caller(headers[b"x-forwarded-for"].decode("latin-1")), 0)
@@ -42,9 +42,9 @@ class Proxies:
             seen["prefix"] = prefix
         return seen
 
-    def _caller(self, passed: str) -> str:
+    def _caller(self, forwarded_for: str) -> str:
         """The last of those whom a request has passed that is no proxy of ours; what came before may be invented."""
-        hops = [hop.strip() for hop in passed.split(",")]
+        hops = [hop.strip() for hop in forwarded_for.split(",")]
         return next((hop for hop in reversed(hops) if not self._trusts(hop)), hops[0])
 
     def _trusts(self, host: str) -> bool:
@@ -55,7 +55,7 @@ class Proxies:
         return any(address in network for network in self._networks)
 
 
-def _forwarded(scope: Scope) -> dict[bytes, bytes]:
+def _forwarded_headers(scope: Scope) -> dict[bytes, bytes]:
     """The headers that proxies add; of one that stands there several times, all of it."""
     found: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:

@@ -11,16 +11,16 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from trunkline.transports.http.request import JSON, Visit
+from trunkline.transports.http.request import JSON_CONTENT_TYPE, HttpRequest
 from trunkline.wire import codec
 
 __all__ = ["Health"]
 
 _ROUTE: Final = re.compile(r"/(livez|readyz)(?:/(\d{1,6}))?", re.ASCII)
 _METHODS: Final = b"GET, HEAD"
-_FRESH: Final = (b"cache-control", b"no-store")
+_NO_STORE: Final = (b"cache-control", b"no-store")
 _READY: Final = "ready"
-_DEAD: Final = frozenset({"silent", "gone"})
+_DEAD_STATES: Final = frozenset({"silent", "gone"})
 
 
 class Health(Struct, frozen=True):
@@ -30,21 +30,21 @@ class Health(Struct, frozen=True):
     store_writable: Callable[[], Awaitable[bool]]
     checks: Callable[[], Awaitable[Mapping[str, bool]]]  # that the server's author has named, and whether each is well
 
-    async def told(self, visit: Visit, route: str) -> bool:
+    async def told(self, request: HttpRequest, route: str) -> bool:
         """Answers a request, if that is what it asks for."""
         asked = _ROUTE.fullmatch(route)
         if asked is None:
             return False
-        if visit.scope["method"] not in {"GET", "HEAD"}:
-            await visit.not_allowed(_METHODS)
+        if request.scope["method"] not in {"GET", "HEAD"}:
+            await request.refuse_method(_METHODS)
             return True
         states = self.states()
         one = None if asked[2] is None else int(asked[2])
         if one is not None and one >= len(states):
-            await visit.refuse(404, f"there is no worker {one}", kind="not_found")
+            await request.refuse(404, f"there is no worker {one}", kind="not_found")
             return True
         of = states if one is None else [states[one]]
-        well, said = (self._alive(of), {}) if asked[1] == "livez" else await self._ready(of)
+        well, said = (self._alive(of), {}) if asked[1] == "livez" else await self._readiness(of)
         shown = (
             {"workers": dict(zip(map(str, range(len(states))), states, strict=True))}
             if one is None
@@ -54,13 +54,13 @@ class Health(Struct, frozen=True):
             }
         )
         body = codec.to_json({"ok": well, **said, **shown})
-        await visit.respond(200 if well else 503, body, JSON, _FRESH)
+        await request.respond(200 if well else 503, body, JSON_CONTENT_TYPE, _NO_STORE)
         return True
 
     def _alive(self, states: Sequence[str]) -> bool:
-        return any(state not in _DEAD for state in states)
+        return any(state not in _DEAD_STATES for state in states)
 
-    async def _ready(self, states: Sequence[str]) -> "tuple[bool, dict[str, Any]]":
+    async def _readiness(self, states: Sequence[str]) -> "tuple[bool, dict[str, Any]]":
         writable, checks = await asyncio.gather(self.store_writable(), self.checks())
         well = writable and all(checks.values()) and _READY in states
         return well, {"store": writable, **({"checks": checks} if checks else {})}

@@ -7,69 +7,75 @@ subscriptions, a stream for what belongs to no request.
 from typing import Final
 
 from trunkline.protocol.revisions import Revision
-from trunkline.transports.channel import Closed
-from trunkline.transports.http.body import Reading
-from trunkline.transports.http.modern import StatelessEndpoint, known_version, refuse_malformed
-from trunkline.transports.http.request import HeaderView, Visit
-from trunkline.transports.http.respond import VERSION, Answering, refuse_kinds
+from trunkline.transports.channel import ChannelClosed
+from trunkline.transports.http.body import BodyReader
+from trunkline.transports.http.modern import ModernEndpoint, check_version, refuse_malformed
+from trunkline.transports.http.request import HeaderView, HttpRequest
+from trunkline.transports.http.respond import VERSION_HEADER, Responder, refuse_not_acceptable
 from trunkline.transports.http.session.channel import HttpChannel
-from trunkline.transports.listener_limits import Guard
-from trunkline.wire.media_types import EVENTS, JSON, accepts
+from trunkline.transports.listener_limits import ListenerGuard
+from trunkline.wire.media_types import EVENT_STREAM, JSON, accepts
 from trunkline.wire.messages import Malformed, Request
 
-__all__ = ["SessionlessEndpoint"]
+__all__ = ["NoSessionEndpoint"]
 
 _METHODS: Final = b"POST, OPTIONS"
-_UNNAMED: Final = Revision.V2025_03_26.value.encode()  # what is spoken by those who do not say
+_DEFAULT_VERSION: Final = Revision.V2025_03_26.value.encode()  # what is spoken by those who do not say
 
 
-class SessionlessEndpoint:
+class NoSessionEndpoint:
     """One address, and the requests that are being answered there."""
 
-    def __init__(self, guard: Guard, stateless: StatelessEndpoint) -> None:
+    def __init__(self, guard: ListenerGuard, modern: ModernEndpoint) -> None:
         self._guard = guard
-        self._stateless = stateless
+        self._modern = modern
         self._settings = guard.settings
-        self._reading = Reading(guard.settings, guard.clock)
-        self._answering = Answering(guard.settings, guard.clock)
+        self._body_reader = BodyReader(guard.settings, guard.clock)
+        self._responder = Responder(guard.settings, guard.clock)
         self._channels: dict[HttpChannel, None] = {}
 
-    async def handle(self, visit: Visit) -> None:
+    async def handle(self, request: HttpRequest) -> None:
         """Answers one HTTP request."""
-        if visit.scope["method"] != "POST":
-            await visit.not_allowed(_METHODS)
+        if request.scope["method"] != "POST":
+            await request.refuse_method(_METHODS)
             return
-        if not accepts(visit.headers.get(b"accept", b""), JSON, EVENTS):
-            await refuse_kinds(visit)
+        if not accepts(request.headers.get(b"accept", b""), JSON, EVENT_STREAM):
+            await refuse_not_acceptable(request)
             return
-        message = await self._reading.message(visit)
-        if message is None or await self._stateless.takes(visit, message) or not await known_version(visit, message):
+        message = await self._body_reader.message(request)
+        if (
+            message is None
+            or await self._modern.try_handle(request, message)
+            or not await check_version(request, message)
+        ):
             return
         if isinstance(message, Malformed):
-            await refuse_malformed(visit, message)
+            await refuse_malformed(request, message)
         elif len(self._channels) >= self._settings.max_sessions or self._guard.closing:
             why = f"{self._settings.max_sessions} requests are being answered, which is the most; try again later"
-            await visit.refuse(503, why, (b"retry-after", b"1"), kind="too_many_sessions")
+            await request.refuse(503, why, (b"retry-after", b"1"), kind="too_many_sessions")
         else:
             opening = isinstance(message, Request) and message.method == "initialize"
-            channel = self._open(visit, None if opening else visit.headers.get(VERSION, _UNNAMED).decode())
-            exchange = channel.exchange(message, visit.principal, HeaderView(visit.headers))
+            channel = self._open(
+                request, None if opening else request.headers.get(VERSION_HEADER, _DEFAULT_VERSION).decode()
+            )
+            exchange = channel.exchange(message, request.principal, HeaderView(request.headers))
             if exchange.ids and exchange.answer is None:
-                exchange.finished = lambda: self._end(channel)
+                exchange.on_finished = lambda: self._end_channel(channel)
             else:
-                self._end(channel)
-            await self._answering.decide(exchange)
-            await self._answering.answer(visit, exchange)
+                self._end_channel(channel)
+            await self._responder.wait_decided(exchange)
+            await self._responder.answer(request, exchange)
 
-    def _open(self, visit: Visit, revision: str | None) -> HttpChannel:
-        channel = HttpChannel(visit.peer, self._settings, revision=revision)
+    def _open(self, request: HttpRequest, revision: str | None) -> HttpChannel:
+        channel = HttpChannel(request.peer, self._settings, revision=revision)
         channel.open(self._guard.admit_session(channel))
         self._channels[channel] = None
         return channel
 
-    def _end(self, channel: HttpChannel) -> None:
+    def _end_channel(self, channel: HttpChannel) -> None:
         self._channels.pop(channel, None)
-        channel.lost(Closed("the request was answered"))
+        channel.lost(ChannelClosed("the request was answered"))
 
     def release(self) -> None:
         """Nothing to be done: every stream here answers something."""
@@ -78,5 +84,5 @@ class SessionlessEndpoint:
         """Ends what is being answered."""
         for channel in list(self._channels):
             self._channels.pop(channel)
-            channel.lost(Closed(reason))
-        self._reading.close()
+            channel.lost(ChannelClosed(reason))
+        self._body_reader.close()

@@ -6,25 +6,25 @@ from functools import lru_cache
 from typing import Any, Final
 
 from trunkline.errors import ProtocolError
-from trunkline.transports.addresses import spelt
+from trunkline.transports.addresses import format_host_port
 from trunkline.wire import codec
 from trunkline.wire.messages import RequestId
 
 __all__ = [
-    "ANSWER",
-    "HALF_CLOSED",
-    "JSON",
-    "MORE",
+    "HALF_CLOSED_EXTENSION",
+    "JSON_CONTENT_TYPE",
+    "RESPOND_EXTENSION",
+    "WRITE_EXTENSION",
     "BodyTooLarge",
     "Disconnected",
     "HeaderView",
     "Headers",
+    "HttpRequest",
     "Receive",
     "Scope",
     "Send",
-    "Visit",
-    "cancel",
-    "lacking",
+    "cancel_and_wait",
+    "insufficient_scope_challenge",
 ]
 
 Scope = dict[str, Any]
@@ -32,18 +32,18 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-ANSWER: Final = "trunkline.answer"
+RESPOND_EXTENSION: Final = "trunkline.answer"
 """The extension of ASGI that our own listener has: an answer that is no refusal, given in one call."""
-MORE: Final = "trunkline.more"
+WRITE_EXTENSION: Final = "trunkline.more"
 """Another one: more of a stream, in one call."""
 
-HALF_CLOSED: Final = "trunkline.half_closed"
+HALF_CLOSED_EXTENSION: Final = "trunkline.half_closed"
 """One more: a callback for when the peer sends no more, though it may still read."""
 
-JSON: Final = (b"content-type", b"application/json")
-_REFUSED: Final = 400  # the first status of an answer that says no
-_NONE: Final[dict[str, Any]] = {}
-_STREAM: Final[Headers] = [
+JSON_CONTENT_TYPE: Final = (b"content-type", b"application/json")
+_FIRST_ERROR_STATUS: Final = 400  # the first status of an answer that says no
+_NO_EXTENSIONS: Final[dict[str, Any]] = {}
+_SSE_HEADERS: Final[Headers] = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),  # proxies that gather would hold back events
@@ -58,10 +58,10 @@ class Disconnected(Exception):
     """The peer went before it had said all."""
 
 
-class Visit:
+class HttpRequest:
     """A request, and the way to answer it."""
 
-    __slots__ = ("_send", "challenge", "extra", "headers", "principal", "receive", "scope", "until")
+    __slots__ = ("_send", "challenge", "extra_headers", "headers", "principal", "receive", "scope", "until")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = scope
@@ -69,17 +69,19 @@ class Visit:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         if len(self.headers) < len(scope["headers"]) and b"accept" in self.headers:  # RFC 9110, 5.3: may be divided
             self.headers[b"accept"] = b", ".join(value for name, value in scope["headers"] if name == b"accept")
-        self.extra: Headers = []  # what goes with every answer
+        self.extra_headers: Headers = []  # what goes with every answer
         self.principal: Any = None
         self.until: float | None = None  # when what proves who sent it runs out, by the guard's clock
-        self.challenge: Callable[[Sequence[str]], tuple[bytes, bytes]] = lacking  # says which scopes are needed
+        self.challenge: Callable[[Sequence[str]], tuple[bytes, bytes]] = (
+            insufficient_scope_challenge  # says which scopes are needed
+        )
         self._send = send
 
     async def respond(self, status: int, body: bytes = b"", *headers: tuple[bytes, bytes]) -> None:
         """A whole answer."""
-        told = [*headers, *self.extra, (b"content-length", b"%d" % len(body))]
-        answer: Any = (self.scope.get("extensions") or _NONE).get(ANSWER)
-        if answer is not None and status < _REFUSED and answer(status, told, body):
+        told = [*headers, *self.extra_headers, (b"content-length", b"%d" % len(body))]
+        answer: Any = (self.scope.get("extensions") or _NO_EXTENSIONS).get(RESPOND_EXTENSION)
+        if answer is not None and status < _FIRST_ERROR_STATUS and answer(status, told, body):
             return
         await self._send({"type": "http.response.start", "status": status, "headers": told})
         await self._send({"type": "http.response.body", "body": body})
@@ -87,29 +89,31 @@ class Visit:
     async def refuse(
         self,
         status: int,
-        why: str,
+        reason: str,
         *headers: tuple[bytes, bytes],
         code: int = -32600,
         kind: str = "invalid_request",
-        about: RequestId | None = None,
+        request_id: RequestId | None = None,
     ) -> None:
         """An answer that says no: a JSON-RPC error, without an id where the message was not looked at."""
         data: dict[str, Any] = {"kind": kind}
         if (seconds := dict(headers).get(b"retry-after")) is not None:
             data["retryAfterMs"] = int(seconds) * 1000
-        await self.refuse_with(status, ProtocolError.rebuilt(why, code, data), *headers, about=about)
+        await self.refuse_with_error(status, ProtocolError.rebuilt(reason, code, data), *headers, request_id=request_id)
 
-    async def refuse_with(
-        self, status: int, error: ProtocolError, *headers: tuple[bytes, bytes], about: RequestId | None = None
+    async def refuse_with_error(
+        self, status: int, error: ProtocolError, *headers: tuple[bytes, bytes], request_id: RequestId | None = None
     ) -> None:
         """The same, for an error that says more."""
         told = {"code": error.code, "message": error.message, "data": error.data}
-        known = {} if about is None else {"id": about}
-        await self.respond(status, codec.to_json({"jsonrpc": "2.0", **known, "error": told}), JSON, *headers)
+        known = {} if request_id is None else {"id": request_id}
+        await self.respond(
+            status, codec.to_json({"jsonrpc": "2.0", **known, "error": told}), JSON_CONTENT_TYPE, *headers
+        )
 
-    async def not_allowed(self, allowed: bytes) -> None:
+    async def refuse_method(self, allowed: bytes) -> None:
         """Another method than those that are served here."""
-        await self.refuse_with(
+        await self.refuse_with_error(
             405, ProtocolError.rebuilt(f"this address takes {allowed.decode()}", -32600), (b"allow", allowed)
         )
 
@@ -117,7 +121,7 @@ class Visit:
     def peer(self) -> str:
         """Where the request comes from."""
         client = self.scope.get("client")
-        return spelt(client[0], client[1]) if client else ""
+        return format_host_port(client[0], client[1]) if client else ""
 
     @property
     def host(self) -> str:
@@ -127,16 +131,16 @@ class Visit:
 
     async def begin_stream(self) -> None:
         """The beginning of a stream of events."""
-        await self.begin(200, _STREAM)
+        await self.begin(200, _SSE_HEADERS)
 
     async def begin(self, status: int, headers: Headers) -> None:
         """The beginning of a stream."""
-        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.extra]})
+        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.extra_headers]})
 
     @property
     def more(self) -> Callable[[bytes], bool] | None:
         """Writes more of a stream at once, unless the peer reads too slowly; only our own listener has that."""
-        return (self.scope.get("extensions") or _NONE).get(MORE)
+        return (self.scope.get("extensions") or _NO_EXTENSIONS).get(WRITE_EXTENSION)
 
     async def go_on(self, data: bytes) -> None:
         """More of a stream."""
@@ -152,7 +156,7 @@ class Visit:
         """The end of a stream."""
         await self._send({"type": "http.response.body", "body": b""})
 
-    async def hung_up(self) -> None:
+    async def wait_disconnected(self) -> None:
         """Waits until the peer has gone."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
@@ -160,7 +164,7 @@ class Visit:
     def when_half_closed(self, callback: Callable[[], object]) -> None:
         """Have a callback called once the peer sends no more: it may have gone, or wait for its answer. What is written
         to it then finds that out. Only our own listener tells."""
-        register: Any = (self.scope.get("extensions") or _NONE).get(HALF_CLOSED)
+        register: Any = (self.scope.get("extensions") or _NO_EXTENSIONS).get(HALF_CLOSED_EXTENSION)
         if register is not None:
             register(callback)
 
@@ -190,11 +194,11 @@ class HeaderView(Mapping[str, str]):
         self._raw = raw
 
     def __getitem__(self, name: str) -> str:
-        return self._raw[_written(name)].decode("latin-1")
+        return self._raw[_encode_header_name(name)].decode("latin-1")
 
     def get(self, name: str, default: Any = None) -> Any:
         """A header; `default` if it is not there."""
-        found = self._raw.get(_written(name))
+        found = self._raw.get(_encode_header_name(name))
         return default if found is None else found.decode("latin-1")
 
     def __iter__(self) -> Iterator[str]:
@@ -204,7 +208,7 @@ class HeaderView(Mapping[str, str]):
         return len(self._raw)
 
 
-async def cancel(task: "asyncio.Task[Any]") -> None:
+async def cancel_and_wait(task: "asyncio.Task[Any]") -> None:
     """Cancel a task and wait for its end. Awaiting the task itself would raise its error here, and the traceback of
     that error would keep this request alive until the collector finds it."""
     task.cancel()
@@ -213,12 +217,12 @@ async def cancel(task: "asyncio.Task[Any]") -> None:
         task.exception()
 
 
-def lacking(scopes: Sequence[str]) -> tuple[bytes, bytes]:
+def insufficient_scope_challenge(scopes: Sequence[str]) -> tuple[bytes, bytes]:
     """The header that says which scopes are needed, and nothing of where they are to be had."""
     return (b"www-authenticate", f'Bearer error="insufficient_scope", scope="{" ".join(scopes)}"'.encode())
 
 
 @lru_cache(256)
-def _written(name: str) -> bytes:
+def _encode_header_name(name: str) -> bytes:
     """The name of a header, as it is kept."""
     return name.lower().encode("latin-1")

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
-__all__ = ["on_farewell"]
+__all__ = ["on_shutdown_signal"]
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-def on_farewell(release: Callable[[], None]) -> None:
+def on_shutdown_signal(callback: Callable[[], None]) -> None:
     """Calls a function on the running loop when the process is told to stop; does nothing outside the main thread, or
     where nobody else has asked to be told."""
     if threading.current_thread() is not threading.main_thread():
@@ -26,15 +26,15 @@ def on_farewell(release: Callable[[], None]) -> None:
     for number in _SIGNALS:
         before = signal.getsignal(number)
         if callable(before) and before is not signal.default_int_handler:
-            signal.signal(number, _in_front(before, loop, release))
+            signal.signal(number, _chain_handler(before, loop, callback))
 
 
-def _in_front(
-    before: Callable[[int, FrameType | None], Any], loop: asyncio.AbstractEventLoop, release: Callable[[], None]
+def _chain_handler(
+    previous: Callable[[int, FrameType | None], Any], loop: asyncio.AbstractEventLoop, callback: Callable[[], None]
 ) -> Callable[[int, FrameType | None], Any]:
     def told(number: int, frame: FrameType | None) -> Any:
         if not loop.is_closed():
-            loop.call_soon_threadsafe(release)
-        return before(number, frame)
+            loop.call_soon_threadsafe(callback)
+        return previous(number, frame)
 
     return told

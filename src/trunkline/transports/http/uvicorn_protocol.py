@@ -24,10 +24,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from trunkline.clock import Timer
-from trunkline.transports.addresses import spelt
-from trunkline.transports.http.request import ANSWER, HALF_CLOSED, MORE, Headers
+from trunkline.transports.addresses import format_host_port
+from trunkline.transports.http.request import HALF_CLOSED_EXTENSION, RESPOND_EXTENSION, WRITE_EXTENSION, Headers
 from trunkline.transports.http.session.channel import Decision
-from trunkline.transports.listener_limits import Guard
+from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.wire import sse
 
 __all__ = ["Connections", "HttpConnection"]
@@ -66,21 +66,21 @@ _OLD_CODING: Final = _refusal(400, "HTTP/1.0 has no transfer codings: send a Con
 class Connections:
     """All connections of one listener, and whom of them is being waited for."""
 
-    def __init__(self, guard: Guard, config: Config) -> None:
+    def __init__(self, guard: ListenerGuard, config: Config) -> None:
         self.guard = guard
         self.config = config
         self.state = ServerState()
         settings = guard.settings
         self.most_header_bytes = settings.max_header_bytes
         self._unanswered: list[tuple[HttpConnection, Coroutine[Any, Any, None]]] = []  # requests that are all there
-        self._reading = Waiting(guard, settings.header_timeout, HttpConnection.too_slow)
-        self._writing = Waiting(guard, settings.write_timeout, HttpConnection.stuck)
-        self._idle = Waiting(guard, settings.idle_timeout, HttpConnection.timeout_keep_alive_handler)
-        self.starts_speaking = self._reading.add  # headers are waited for
-        self.has_spoken = self._reading.discard
-        self.stops_reading = self._writing.add
-        self.reads_again = self._writing.discard
-        self.idles = self._idle.add  # between two requests
+        self._reading = DeadlineSet(guard, settings.header_timeout, HttpConnection.too_slow)
+        self._writing = DeadlineSet(guard, settings.write_timeout, HttpConnection.stuck)
+        self._idle = DeadlineSet(guard, settings.idle_timeout, HttpConnection.timeout_keep_alive_handler)
+        self.awaits_headers = self._reading.add  # headers are waited for
+        self.headers_received = self._reading.discard
+        self.write_blocked = self._writing.add
+        self.write_resumed = self._writing.discard
+        self.idle_started = self._idle.add  # between two requests
         self.works = self._idle.discard
 
     def answer_soon(self, connection: "HttpConnection", work: "Coroutine[Any, Any, None]") -> None:
@@ -139,11 +139,13 @@ class Connections:
         self._idle.close()
 
 
-class Waiting:
+class DeadlineSet:
     """Connections that have so much time for something; one timer for all of them."""
 
-    def __init__(self, guard: Guard, seconds: float | None, give_up: "Callable[[HttpConnection], None]") -> None:
-        self._give_up = give_up
+    def __init__(
+        self, guard: ListenerGuard, seconds: float | None, give_up: "Callable[[HttpConnection], None]"
+    ) -> None:
+        self._on_timeout = give_up
         self._clock = guard.clock
         self._seconds = seconds
         self._since: dict[HttpConnection, float] = {}
@@ -169,7 +171,7 @@ class Waiting:
                 return
             del self._since[connection]
             try:
-                self._give_up(connection)
+                self._on_timeout(connection)
             except Exception as error:  # noqa: BLE001 - the others' time is over all the same
                 connection.failed(error)
 
@@ -203,9 +205,13 @@ class HttpConnection(HttpToolsProtocol):
 
     def __init__(self, connections: Connections) -> None:
         super().__init__(connections.config, connections.state, {})
-        self._all = connections
+        self._connections = connections
         self._header_bytes: int = 0  # of a request whose headers are not complete
-        self._extensions: dict[str, Any] = {ANSWER: self.answer, MORE: self.more, HALF_CLOSED: self.when_half_closed}
+        self._extensions: dict[str, Any] = {
+            RESPOND_EXTENSION: self.answer,
+            WRITE_EXTENSION: self.more,
+            HALF_CLOSED_EXTENSION: self.when_half_closed,
+        }
         self._answering: RequestResponseCycle | None = None
         self._unstarted: tuple[RequestResponseCycle, Any] | None = None  # a request whose body is being read
         self._aside_bytes = 0  # since the last piece of a body: what is between the pieces, and trailers
@@ -223,12 +229,12 @@ class HttpConnection(HttpToolsProtocol):
         try:
             super().connection_made(transport)
             self.flow = _Flow(transport, self.pipeline)
-            guard = self._all.guard
+            guard = self._connections.guard
             if guard.closing or len(self.connections) > guard.most:
                 transport.write(_STOPPING if guard.closing else _BUSY)
                 transport.close()
             else:
-                self._all.starts_speaking(self)
+                self._connections.awaits_headers(self)
         except Exception as error:  # noqa: BLE001 - it is this connection's alone
             self.failed(error)
 
@@ -242,7 +248,7 @@ class HttpConnection(HttpToolsProtocol):
             self._exactly = not self._codings
         self._at = 0
         try:
-            self._all.works(self)
+            self._connections.works(self)
             self._parse(data)
             self._look_at_rest()
         except Exception as error:  # noqa: BLE001 - it is this connection's alone
@@ -258,16 +264,16 @@ class HttpConnection(HttpToolsProtocol):
             self._start_task(*unstarted)
         if self._header_bytes:
             self._header_bytes = max(len(self._read) - self._at, 1)
-            if self._header_bytes > self._all.most_header_bytes:
+            if self._header_bytes > self._connections.most_header_bytes:
                 self._refuse(_TOO_LONG)
             else:
-                self._all.starts_speaking(self)
+                self._connections.awaits_headers(self)
             return
         self._read = b""
-        if self._aside_bytes > self._all.most_header_bytes:
+        if self._aside_bytes > self._connections.most_header_bytes:
             self._refuse(_TOO_LONG)
         elif self.cycle and self.cycle.response_complete:
-            self._all.starts_speaking(self)  # what it says belongs to no request: one has to begin soon
+            self._connections.awaits_headers(self)  # what it says belongs to no request: one has to begin soon
 
     def _parse(self, data: bytes) -> None:
         parser: Any = self.parser
@@ -305,7 +311,7 @@ class HttpConnection(HttpToolsProtocol):
         super().on_message_complete()
         unstarted, self._unstarted = self._unstarted, None
         if unstarted is not None:
-            self._all.answer_soon(self, self._respond(*unstarted))
+            self._connections.answer_soon(self, self._respond(*unstarted))
 
     async def _respond(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Have the application answer one request; whatever it raises ends here."""
@@ -320,12 +326,12 @@ class HttpConnection(HttpToolsProtocol):
 
     @property
     def _peer(self) -> str:
-        return spelt(*self.client) if self.client else ""
+        return format_host_port(*self.client) if self.client else ""
 
     def failed(self, error: BaseException, cycle: RequestResponseCycle | None = None) -> None:
         """Report an error of our own and close this connection; the request that it is about is answered with 500 if
         its response has not begun."""
-        incident = self._all.guard.connection_failed("http", self._peer, error)
+        incident = self._connections.guard.connection_failed("http", self._peer, error)
         if cycle is None or cycle.response_started or self.transport.is_closing():
             self.transport.abort()
         else:
@@ -368,12 +374,12 @@ class HttpConnection(HttpToolsProtocol):
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)
         else:
-            self._all.idles(self)
+            self._connections.idle_started(self)
         if self.flow.read_paused:
             self.flow.resume_reading()
 
     def _unset_keepalive_if_required(self) -> None:
-        self._all.works(self)
+        self._connections.works(self)
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -393,7 +399,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The headers of a request are there."""
-        if self._aside_bytes > self._all.most_header_bytes and self._headers_too_long():
+        if self._aside_bytes > self._connections.most_header_bytes and self._headers_too_long():
             self._refuse(_TOO_LONG)
             raise _Refused
         parser: Any = self.parser
@@ -407,7 +413,7 @@ class HttpConnection(HttpToolsProtocol):
         self._aside_bytes = 0
         self._at = self._read.find(b"\r\n\r\n", self._at) + 4
         self._exactly = not self._codings
-        self._all.has_spoken(self)
+        self._connections.headers_received(self)
         super().on_headers_complete()
         self._header_bytes = 0
 
@@ -463,7 +469,7 @@ class HttpConnection(HttpToolsProtocol):
     def _headers_too_long(self) -> bool:
         """The same for headers that came in one read, beside other things."""
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-        return size > self._all.most_header_bytes
+        return size > self._connections.most_header_bytes
 
     def _has_body(self) -> bool:
         return any(name in {b"content-length", b"transfer-encoding"} for name, _ in self.headers)
@@ -480,21 +486,21 @@ class HttpConnection(HttpToolsProtocol):
             self.transport.close()
             return
         self._upgraded = True
-        self._all.left(self)
+        self._connections.left(self)
         super().handle_websocket_upgrade()
         protocol: Any = self.transport.get_protocol()
-        protocol.report = partial(self._all.guard.connection_failed, "websocket", self._peer)
+        protocol.report = partial(self._connections.guard.connection_failed, "websocket", self._peer)
         if not protocol.handshake_initiated:  # no request that can open one, which nobody else would answer
             self._refuse(_UNREADABLE)
 
     def pause_writing(self) -> None:
         """The peer reads too slowly."""
-        self._all.stops_reading(self)
+        self._connections.write_blocked(self)
         super().pause_writing()
 
     def resume_writing(self) -> None:
         """The peer has read."""
-        self._all.reads_again(self)
+        self._connections.write_resumed(self)
         super().resume_writing()
 
     def stuck(self) -> None:
@@ -561,7 +567,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The line is gone."""
-        self._all.left(self)
+        self._connections.left(self)
         if self._probe is not None:
             self._probe.cancel()
         for cycle in self._cycles():

@@ -22,17 +22,17 @@ from typing import IO, Any, Final
 
 from trunkline.config import Settings, inherited_environment
 from trunkline.errors import ConfigError, TransportError
-from trunkline.transports.channel import Accept, Channel, ChannelInfo, Closed, Receiver
+from trunkline.transports.channel import Accept, Channel, ChannelClosed, ChannelInfo, Receiver
 from trunkline.transports.stdio import orphan_guard
-from trunkline.transports.stdio.exit_watch import on_exit
-from trunkline.transports.stdio.fd_stream import reader, writer
-from trunkline.transports.stdio.stderr_tail import Tail
-from trunkline.transports.stream import Spoken, StreamChannel
+from trunkline.transports.stdio.exit_watch import watch_exit
+from trunkline.transports.stdio.fd_stream import open_reader, open_writer
+from trunkline.transports.stdio.stderr_tail import StderrTail
+from trunkline.transports.stream import FramingName, StreamChannel
 
 __all__ = ["Command"]
 
-MOMENT: Final = 0.1  # seconds: for what ends together to end together, as a process and its output
-_LAST_RESORT: Final = 1.0  # seconds that a killed process is waited for; one that hangs in the system outlives that
+EXIT_GRACE: Final = 0.1  # seconds: for what ends together to end together, as a process and its output
+_KILL_TIMEOUT: Final = 1.0  # seconds that a killed process is waited for; one that hangs in the system outlives that
 
 
 class Command:
@@ -46,7 +46,7 @@ class Command:
         env: Mapping[str, str] | None = None,
         env_from: Iterable[str] = (),
         on_stderr: Callable[[str], None] | None = None,
-        framing: Spoken = "lines",
+        framing: FramingName = "lines",
         settings: Settings | None = None,
     ) -> None:
         """`command` is a program and its arguments; a single text is split as a shell would, though none is used.
@@ -54,12 +54,12 @@ class Command:
         The process inherits little of our environment: `env_from` names what else it gets, and `env` gives values.
         `on_stderr` hears every line that it writes to standard error.
         """
-        self.argv = _words(command)
+        self.argv = _parse_command(command)
         self._cwd = cwd
         self._env = dict(env or {})
         self._env_from = tuple(env_from)
         self._on_stderr = on_stderr
-        self._framing: Spoken = framing
+        self._framing: FramingName = framing
         self._settings = settings or Settings()
 
     @property
@@ -85,11 +85,11 @@ class Command:
             max_frame=settings.stdio_message_size_limit,
             settings=settings,
             framing=self._framing,
-            reads_on=True,
+            read_while_blocked=True,
             unique_members=False,
         )
-        errors = Tail(settings.stderr_kept, self._on_stderr and partial(_hear, self._on_stderr))
-        child = _Child(process, channel, errors, settings.stop_timeout)
+        errors = StderrTail(settings.stderr_kept, self._on_stderr and partial(_call_on_stderr, self._on_stderr))
+        child = _ServerProcess(process, channel, errors, settings.stop_timeout)
         try:
             child.open(accept(channel))
         except BaseException:
@@ -115,7 +115,7 @@ class Command:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            raise TransportError(f"cannot start {self.name!r}: {self._why(error)}") from error
+            raise TransportError(f"cannot start {self.name!r}: {self._explain_start_error(error)}") from error
 
     def _executable(self, environment: Mapping[str, str]) -> list[str]:
         """On Windows a program may be a script with another ending, which only a search finds."""
@@ -125,7 +125,7 @@ class Command:
 
         return [shutil.which(self.argv[0], path=environment.get("PATH")) or self.argv[0], *self.argv[1:]]
 
-    def _why(self, error: OSError | ValueError) -> str:
+    def _explain_start_error(self, error: OSError | ValueError) -> str:
         program = self.argv[0]
         if self._cwd is not None and not os.path.isdir(self._cwd):
             return f"there is no folder {os.fspath(self._cwd)!r} to start it in; check cwd"
@@ -142,7 +142,7 @@ class Command:
                 return f"{error}; neither arguments nor environment may hold a zero byte"
 
 
-def _words(command: str | Sequence[str | os.PathLike[str]]) -> list[str]:
+def _parse_command(command: str | Sequence[str | os.PathLike[str]]) -> list[str]:
     """A command as its words. Raises `ConfigError` for one that could never be started."""
     try:
         words: list[Any] = shlex.split(command) if isinstance(command, str) else [os.fspath(part) for part in command]
@@ -155,7 +155,7 @@ def _words(command: str | Sequence[str | os.PathLike[str]]) -> list[str]:
     return words
 
 
-def _hear(on_stderr: Callable[[str], None], line: str) -> None:
+def _call_on_stderr(on_stderr: Callable[[str], None], line: str) -> None:
     """Passes a line on; what a listener raises is its own affair."""
     try:
         on_stderr(line)
@@ -164,58 +164,62 @@ def _hear(on_stderr: Callable[[str], None], line: str) -> None:
         asyncio.get_running_loop().call_exception_handler(context)
 
 
-class _Child:
+class _ServerProcess:
     """A server process and its three pipes: the source of its channel."""
 
     def __init__(
-        self, process: "subprocess.Popen[bytes]", channel: StreamChannel, errors: Tail, stop_timeout: float
+        self, process: "subprocess.Popen[bytes]", channel: StreamChannel, errors: StderrTail, stop_timeout: float
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._process = process
         self._channel = channel
-        self._errors = errors
+        self._stderr_tail = errors
         self._stop_timeout = stop_timeout
         self._exited = False
         self._ended: list[str] = []  # which of its streams the process has closed
-        self._complained = False  # all that it ever will
-        self._told = False  # the channel, that this is the end
+        self._stderr_ended = False  # all that it ever will
+        self._end_reported = False  # the channel, that this is the end
         self._closing = False
         self._timer: asyncio.TimerHandle | None = None  # to the next step of the end
         self._gone: asyncio.Future[None] = self._loop.create_future()
-        self._input = writer(self._loop, _number(process.stdin), channel.sent, lambda _: self._end_of("input"))
-        self._output = reader(self._loop, _number(process.stdout), self._heard, lambda: self._end_of("output"))
-        self._complaints = reader(self._loop, _number(process.stderr), errors.feed, self._end_of_complaints)
-        self._unwatch = on_exit(self._loop, process, self._exit)
-        orphan_guard.hold(process.pid)
+        self._stdin = open_writer(
+            self._loop, _fileno(process.stdin), channel.sent, lambda _: self._on_stream_closed("input")
+        )
+        self._stdout = open_reader(
+            self._loop, _fileno(process.stdout), self._on_stdout, lambda: self._on_stream_closed("output")
+        )
+        self._stderr = open_reader(self._loop, _fileno(process.stderr), errors.feed, self._on_stderr_closed)
+        self._unwatch = watch_exit(self._loop, process, self._exit)
+        orphan_guard.add(process.pid)
 
     def open(self, receiver: Receiver) -> None:
         """Begins to listen."""
-        self._channel.open(receiver, self, self._input)
-        self._complaints.resume()
-        self._output.resume()
+        self._channel.open(receiver, self, self._stdin)
+        self._stderr.resume()
+        self._stdout.resume()
 
     # --- what the channel asks for ---------------------------------------------------------------
 
     def pause(self) -> None:
         """Leaves what the process says where it is."""
-        self._output.pause()
+        self._stdout.pause()
 
     def resume(self) -> None:
         """Listens again."""
-        self._output.resume()
+        self._stdout.resume()
 
     def close(self) -> None:
         """Begins to end the process. What it says from now on is read, so that it can end, and goes nowhere."""
         if self._closing:
             return
         self._closing = True
-        self._input.close()
-        _close(self._process.stdin)
+        self._stdin.close()
+        _close_pipe(self._process.stdin)
         if self._exited:
-            self._let_go()
+            self._release()
         else:
-            self._output.resume()
-            self._after(self._stop_timeout, self._terminate)
+            self._stdout.resume()
+            self._schedule(self._stop_timeout, self._terminate)
 
     async def gone(self) -> None:
         """Waits until the process has ended and nothing of it is left."""
@@ -223,46 +227,48 @@ class _Child:
 
     # --- what the process does -------------------------------------------------------------------
 
-    def _heard(self, data: bytes) -> None:
+    def _on_stdout(self, data: bytes) -> None:
         if not self._closing:
             self._channel.feed(data)
 
-    def _end_of(self, stream: str) -> None:
+    def _on_stream_closed(self, stream: str) -> None:
         self._ended.append(stream)
-        self._part_ended()
+        self._check_ended()
 
-    def _end_of_complaints(self) -> None:
+    def _on_stderr_closed(self) -> None:
         """Nothing ends with that, unless all else has."""
-        self._errors.end()
-        self._complained = True
+        self._stderr_tail.end()
+        self._stderr_ended = True
         if self._exited:
-            self._part_ended()
+            self._check_ended()
 
     def _exit(self) -> None:
         """The process has ended, and nobody has waited for it yet: until then its number, and its group's, is taken."""
         self._signal("SIGKILL")  # whoever is left of its group
-        orphan_guard.release(self._process.pid)
+        orphan_guard.remove(self._process.pid)
         self._process.wait()
         self._exited = True
         if self._closing:
-            self._let_go()
+            self._release()
         else:
-            self._part_ended()
+            self._check_ended()
 
-    def _part_ended(self) -> None:
+    def _check_ended(self) -> None:
         """One thing has ended, and others may be about to: the whole of it says more than its first part."""
-        if self._told or self._closing:
+        if self._end_reported or self._closing:
             return
-        if self._exited and self._complained and "output" in self._ended:
+        if self._exited and self._stderr_ended and "output" in self._ended:
             self._tell()
         elif self._timer is None:
-            self._after(MOMENT, self._tell)
+            self._schedule(EXIT_GRACE, self._tell)
 
     def _tell(self) -> None:
-        self._told = True
-        self._output.exhaust()
-        self._complaints.exhaust()
-        self._channel.ended(Closed(self._reason(), status=self._process.returncode, last_words=self._errors.text))
+        self._end_reported = True
+        self._stdout.read_available()
+        self._stderr.read_available()
+        self._channel.ended(
+            ChannelClosed(self._reason(), status=self._process.returncode, last_words=self._stderr_tail.text)
+        )
 
     def _reason(self) -> str:
         status = self._process.returncode
@@ -276,18 +282,18 @@ class _Child:
 
     # --- its end ---------------------------------------------------------------------------------
 
-    def _after(self, seconds: float, step: Callable[[], None]) -> None:
+    def _schedule(self, seconds: float, step: Callable[[], None]) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(seconds, step)
 
     def _terminate(self) -> None:
         self._signal("SIGTERM")
-        self._after(self._stop_timeout, self._kill)
+        self._schedule(self._stop_timeout, self._kill)
 
     def _kill(self) -> None:
         self._signal("SIGKILL")
-        self._after(_LAST_RESORT, self._let_go)
+        self._schedule(_KILL_TIMEOUT, self._release)
 
     def _signal(self, name: str) -> None:
         """Tells the whole group; on Windows, which has none, the process alone."""
@@ -297,25 +303,25 @@ class _Child:
             else:
                 os.killpg(self._process.pid, signal.Signals[name])
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if self._gone.done():
             return
         if self._timer is not None:
             self._timer.cancel()
         self._unwatch()
-        self._complaints.exhaust()
-        for part in (self._output, self._complaints):
+        self._stderr.read_available()
+        for part in (self._stdout, self._stderr):
             part.close()
         for pipe in (self._process.stdout, self._process.stderr):
-            _close(pipe)
+            _close_pipe(pipe)
         self._gone.set_result(None)
 
 
-def _number(pipe: IO[bytes] | None) -> int:
+def _fileno(pipe: IO[bytes] | None) -> int:
     assert pipe is not None  # noqa: S101 - all three are pipes
     return pipe.fileno()
 
 
-def _close(pipe: IO[bytes] | None) -> None:
+def _close_pipe(pipe: IO[bytes] | None) -> None:
     if pipe is not None:
         pipe.close()

@@ -11,20 +11,20 @@ import sys
 import threading
 from collections.abc import Callable
 
-__all__ = ["on_exit"]
+__all__ = ["watch_exit"]
 
 
-def on_exit(
-    loop: asyncio.AbstractEventLoop, process: "subprocess.Popen[bytes]", ended: Callable[[], None]
+def watch_exit(
+    loop: asyncio.AbstractEventLoop, process: "subprocess.Popen[bytes]", on_exit: Callable[[], None]
 ) -> Callable[[], None]:
     """Calls back once a process has ended; what it gives back calls that off."""
     try:
-        return _by_descriptor(loop, process.pid, ended)
+        return _watch_pidfd(loop, process.pid, on_exit)
     except (AttributeError, NotImplementedError, OSError):
-        return _by_thread(loop, process, ended)
+        return _watch_in_thread(loop, process, on_exit)
 
 
-def _by_descriptor(loop: asyncio.AbstractEventLoop, pid: int, ended: Callable[[], None]) -> Callable[[], None]:
+def _watch_pidfd(loop: asyncio.AbstractEventLoop, pid: int, ended: Callable[[], None]) -> Callable[[], None]:
     descriptor = os.pidfd_open(pid)
 
     def stop() -> None:
@@ -46,7 +46,7 @@ def _by_descriptor(loop: asyncio.AbstractEventLoop, pid: int, ended: Callable[[]
     return stop
 
 
-def _by_thread(
+def _watch_in_thread(
     loop: asyncio.AbstractEventLoop, process: "subprocess.Popen[bytes]", ended: Callable[[], None]
 ) -> Callable[[], None]:
     wanted = True

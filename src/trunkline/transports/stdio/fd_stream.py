@@ -11,33 +11,42 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["PIPE_SIZE", "READ_SIZE", "PolledReader", "PolledWriter", "ThreadReader", "ThreadWriter", "reader", "writer"]
+__all__ = [
+    "PIPE_SIZE",
+    "READ_SIZE",
+    "PolledReader",
+    "PolledWriter",
+    "ThreadReader",
+    "ThreadWriter",
+    "open_reader",
+    "open_writer",
+]
 
 READ_SIZE: Final = 64 * 1024
 PIPE_SIZE: Final = 1024 * 1024  # what an unprivileged process may ask for on Linux
 _F_SETPIPE_SZ: Final = 1031  # fcntl has the name only where the platform has the call
 
 Feed = Callable[[bytes], None]
-Broke = Callable[[OSError], None]
+OnBroken = Callable[[OSError], None]
 
 
-def reader(
+def open_reader(
     loop: asyncio.AbstractEventLoop, descriptor: int, feed: Feed, at_end: Callable[[], None]
 ) -> "PolledReader | ThreadReader":
     """Feeds what a descriptor brings, once it is told to `resume`; tells its end once."""
-    kind = PolledReader if _pollable(loop, descriptor) else ThreadReader
+    kind = PolledReader if _is_pollable(loop, descriptor) else ThreadReader
     return kind(loop, descriptor, feed, at_end)
 
 
-def writer(
-    loop: asyncio.AbstractEventLoop, descriptor: int, sent: Callable[[], None], broke: Broke
+def open_writer(
+    loop: asyncio.AbstractEventLoop, descriptor: int, sent: Callable[[], None], broke: OnBroken
 ) -> "PolledWriter | ThreadWriter":
     """Writes to a descriptor; tells when less lies here than before, and that nobody reads any more."""
-    kind = PolledWriter if _pollable(loop, descriptor) else ThreadWriter
+    kind = PolledWriter if _is_pollable(loop, descriptor) else ThreadWriter
     return kind(loop, descriptor, sent, broke)
 
 
-def _pollable(loop: asyncio.AbstractEventLoop, descriptor: int) -> bool:
+def _is_pollable(loop: asyncio.AbstractEventLoop, descriptor: int) -> bool:
     """Whether the loop can wait for a descriptor: not for a plain file, and not on Windows."""
     try:
         loop.add_reader(descriptor, lambda: None)
@@ -59,18 +68,18 @@ class PolledReader:
         self._loop = loop
         self._descriptor = descriptor
         self._feed = feed
-        self._at_end = at_end
+        self._on_eof = at_end
         self._size = READ_SIZE
         self._reading = False
         self._done = False
         os.set_blocking(descriptor, False)
-        _enlarge(descriptor)
+        _enlarge_pipe(descriptor)
 
     def resume(self) -> None:
         """Reads, until paused."""
         if not self._reading and not self._done:
             self._reading = True
-            self._loop.add_reader(self._descriptor, self._readable)
+            self._loop.add_reader(self._descriptor, self._on_readable)
 
     def pause(self) -> None:
         """Leaves bytes where they are."""
@@ -78,7 +87,7 @@ class PolledReader:
             self._reading = False
             self._loop.remove_reader(self._descriptor)
 
-    def _readable(self) -> None:
+    def _on_readable(self) -> None:
         self._read(self._size)
 
     def _read(self, size: int) -> int:
@@ -95,7 +104,7 @@ class PolledReader:
         self._feed(data)
         return len(data)
 
-    def exhaust(self) -> None:
+    def read_available(self) -> None:
         """Reads what lies there now, paused or not; no more than a pipe holds, since somebody may still be writing."""
         left = PIPE_SIZE
         while left > 0 and not self._done and (read := self._read(PIPE_SIZE)):
@@ -106,7 +115,7 @@ class PolledReader:
         if not self._done:
             self.pause()
             self._done = True
-            self._at_end()
+            self._on_eof()
 
     async def gone(self) -> None:
         """There is nothing to wait for: the descriptor belongs to somebody else."""
@@ -116,18 +125,18 @@ class PolledWriter:
     """Writes what can be written at once, and the rest when there is room."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, descriptor: int, sent: Callable[[], None], broke: Broke
+        self, loop: asyncio.AbstractEventLoop, descriptor: int, sent: Callable[[], None], broke: OnBroken
     ) -> None:
         self._loop = loop
         self._descriptor = descriptor
-        self._sent = sent
-        self._broke = broke
+        self._on_progress = sent
+        self._on_broken = broke
         self._queue: deque[memoryview] = deque()
         self.unsent = 0
-        self._emptied: asyncio.Future[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
         self._closed = False
         os.set_blocking(descriptor, False)
-        _enlarge(descriptor)
+        _enlarge_pipe(descriptor)
 
     def write(self, data: bytes) -> None:
         """Takes bytes."""
@@ -138,28 +147,28 @@ class PolledWriter:
             try:
                 written = os.write(self._descriptor, data)
             except OSError as error:
-                written = self._unwritten(error, data)
+                written = self._handle_write_error(error, data)
             if written == len(data):
                 return
-            self._loop.add_writer(self._descriptor, self._writable)
+            self._loop.add_writer(self._descriptor, self._on_writable)
         self._queue.append(memoryview(data)[written:])
         self.unsent += len(data) - written
 
-    def _unwritten(self, error: OSError, data: bytes | memoryview) -> int:
+    def _handle_write_error(self, error: OSError, data: bytes | memoryview) -> int:
         """How much can be forgotten of what could not be written: nothing for now, or all of it for good."""
         if isinstance(error, BlockingIOError | InterruptedError):
             return 0
         self.close()
-        self._broke(error)
+        self._on_broken(error)
         return len(data)
 
-    def _writable(self) -> None:
+    def _on_writable(self) -> None:
         while self._queue:
             piece = self._queue[0]
             try:
                 written = os.write(self._descriptor, piece)
             except OSError as error:
-                written = self._unwritten(error, piece)
+                written = self._handle_write_error(error, piece)
             if self._closed:
                 return
             self.unsent -= written
@@ -170,11 +179,11 @@ class PolledWriter:
         if not self._queue:
             self._loop.remove_writer(self._descriptor)
             self._release()
-        self._sent()
+        self._on_progress()
 
     def _release(self) -> None:
-        if self._emptied is not None and not self._emptied.done():
-            self._emptied.set_result(None)
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
 
     def close(self) -> None:
         """Writes no more, and forgets what is unsent."""
@@ -188,12 +197,12 @@ class PolledWriter:
     async def finish(self) -> None:
         """Waits until all is written, or until that makes no sense any more."""
         if self._queue:
-            if self._emptied is None or self._emptied.done():
-                self._emptied = self._loop.create_future()
-            await asyncio.shield(self._emptied)
+            if self._drained is None or self._drained.done():
+                self._drained = self._loop.create_future()
+            await asyncio.shield(self._drained)
 
 
-def _enlarge(descriptor: int) -> None:
+def _enlarge_pipe(descriptor: int) -> None:
     """Makes a pipe as large as we may; fewer turns for large messages."""
     with contextlib.suppress(ImportError, OSError):
         import fcntl
@@ -213,40 +222,40 @@ class ThreadReader:
         self._loop = loop
         self._descriptor = descriptor
         self._feed = feed
-        self._at_end = at_end
-        self._go = threading.Event()
-        self._taken = threading.Semaphore()  # so that no read is begun before the last one was taken
+        self._on_eof = at_end
+        self._resumed = threading.Event()
+        self._consumed = threading.Semaphore()  # so that no read is begun before the last one was taken
         self._done = False
         self._thread: threading.Thread | None = None
 
     def resume(self) -> None:
         """Reads, until paused."""
-        self._go.set()
+        self._resumed.set()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="trunkline-reader", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="trunkline-reader", daemon=True)
             self._thread.start()
 
     def pause(self) -> None:
         """Leaves bytes where they are, after the read that may be under way."""
-        self._go.clear()
+        self._resumed.clear()
 
-    def exhaust(self) -> None:
+    def read_available(self) -> None:
         """Reads on even if paused; what comes is fed as it comes."""
-        self._go.set()
+        self._resumed.set()
 
     def close(self) -> None:
         """Reads no more, whoever decided that."""
         if not self._done:
             self._done = True
-            self._go.set()
-            self._taken.release()
-            self._at_end()
+            self._resumed.set()
+            self._consumed.release()
+            self._on_eof()
 
     async def gone(self) -> None:
         """There is nothing to wait for: the thread ends with the read that it is in."""
 
-    def _work(self) -> None:
-        while self._taken.acquire() and self._go.wait() and not self._done:
+    def _run(self) -> None:
+        while self._consumed.acquire() and self._resumed.wait() and not self._done:
             try:
                 data = os.read(self._descriptor, READ_SIZE)
             except OSError:
@@ -259,7 +268,7 @@ class ThreadReader:
             self.close()
         elif not self._done:
             self._feed(data)
-            self._taken.release()
+            self._consumed.release()
 
 
 class ThreadWriter:
@@ -268,11 +277,11 @@ class ThreadWriter:
     unsent = 0
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, descriptor: int, sent: Callable[[], None], broke: Broke
+        self, loop: asyncio.AbstractEventLoop, descriptor: int, sent: Callable[[], None], broke: OnBroken
     ) -> None:
         del loop, sent
         self._descriptor = descriptor
-        self._broke = broke
+        self._on_broken = broke
         self._closed = False
 
     def write(self, data: bytes) -> None:
@@ -285,7 +294,7 @@ class ThreadWriter:
                 rest = rest[os.write(self._descriptor, rest) :]
         except OSError as error:
             self.close()
-            self._broke(error)
+            self._on_broken(error)
 
     def close(self) -> None:
         """Writes no more."""

@@ -14,10 +14,10 @@ import subprocess
 import threading
 from typing import Final
 
-__all__ = ["hold", "release"]
+__all__ = ["add", "remove"]
 
 _SHELL: Final = "/bin/sh"
-_GUARD: Final = """
+_GUARD_SCRIPT: Final = """
 trap '' HUP INT TERM
 exec 3<&0
 {
@@ -31,35 +31,35 @@ exec 3<&0
 
 _lock: Final = threading.Lock()  # children may be started on several loops
 _groups: Final[set[int]] = set()
-_lifeline: int | None = None  # our end of the pipe
+_guard_pipe: int | None = None  # our end of the pipe
 
 
-def hold(group: int) -> None:
+def add(group: int) -> None:
     """From now on a process group ends with us."""
     with _lock:
         _groups.add(group)
-        _tell()
+        _update_guard()
 
 
-def release(group: int) -> None:
+def remove(group: int) -> None:
     """A process group has ended. Tell it while its number cannot be in use again."""
     with _lock:
         _groups.discard(group)
-        _tell()
+        _update_guard()
 
 
-def _tell() -> None:
-    global _lifeline
-    if _lifeline is None or not _told(_lifeline):
-        _lifeline = _start() if _groups else None
-        if _lifeline is not None:
-            _told(_lifeline)
+def _update_guard() -> None:
+    global _guard_pipe
+    if _guard_pipe is None or not _send_groups(_guard_pipe):
+        _guard_pipe = _start_guard() if _groups else None
+        if _guard_pipe is not None:
+            _send_groups(_guard_pipe)
     elif not _groups:
-        os.close(_lifeline)
-        _lifeline = None
+        os.close(_guard_pipe)
+        _guard_pipe = None
 
 
-def _told(lifeline: int) -> bool:
+def _send_groups(lifeline: int) -> bool:
     """Tells the guard which groups there are; False if it is not there any more."""
     try:
         os.write(lifeline, b"%b\n" % b" ".join(b"%d" % group for group in sorted(_groups)))
@@ -69,11 +69,11 @@ def _told(lifeline: int) -> bool:
     return True
 
 
-def _start() -> int | None:
+def _start_guard() -> int | None:
     theirs, ours = os.pipe()
     try:
         subprocess.run(  # noqa: S603 - a constant; done as soon as the guard stands
-            [_SHELL, "-c", _GUARD],
+            [_SHELL, "-c", _GUARD_SCRIPT],
             stdin=theirs,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -90,17 +90,19 @@ def _start() -> int | None:
     return ours
 
 
-def _forget() -> None:
+def _reset_after_fork() -> None:
     """A copy of this process has other children, and must not hold the lifeline of its original."""
-    global _lifeline
+    global _guard_pipe
     _groups.clear()
-    if _lifeline is not None:
+    if _guard_pipe is not None:
         with contextlib.suppress(OSError):
-            os.close(_lifeline)
-    _lifeline = None
+            os.close(_guard_pipe)
+    _guard_pipe = None
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=lambda: (_forget(), _lock.release())
+        before=_lock.acquire,
+        after_in_parent=_lock.release,
+        after_in_child=lambda: (_reset_after_fork(), _lock.release()),
     )

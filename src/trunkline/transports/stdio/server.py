@@ -17,21 +17,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from trunkline.config import Settings
-from trunkline.transports.channel import ChannelInfo, Closed
-from trunkline.transports.stdio.fd_stream import reader, writer
+from trunkline.transports.channel import ChannelClosed, ChannelInfo
+from trunkline.transports.stdio.fd_stream import open_reader, open_writer
 from trunkline.transports.stream import StreamChannel
 
 if TYPE_CHECKING:
     from trunkline.transports.channel import Accept
 
-__all__ = ["END_OF_INPUT", "private_streams", "serve_stdio"]
+__all__ = ["END_OF_INPUT", "claim_stdio", "serve_stdio"]
 
 END_OF_INPUT: Final = "end of input"
 PARENT_CHECK: Final = 1.0  # seconds; a parent that died is noticed within two
 
 
 @contextlib.contextmanager
-def private_streams() -> Generator[tuple[int, int]]:
+def claim_stdio() -> Generator[tuple[int, int]]:
     """Takes standard input and output for the wire, for good; gives descriptors for it, and closes them at the end."""
     sys.stdout.flush()
     wire_in, wire_out = os.dup(0), os.dup(1)
@@ -63,7 +63,7 @@ async def serve_stdio(accept: "Accept", settings: Settings, wire_in: int, wire_o
             ended.set_result(reason)
 
     channel = StreamChannel(
-        ChannelInfo("stdio", local=True, sole=True),
+        ChannelInfo("stdio", local=True, sole_peer=True),
         max_frame=settings.stdio_message_size_limit,
         settings=settings,
         unique_members=False,
@@ -71,19 +71,19 @@ async def serve_stdio(accept: "Accept", settings: Settings, wire_in: int, wire_o
 
     def broke(error: OSError) -> None:
         """Nobody reads any more: there is no way to answer, so there is no reason to go on."""
-        channel.lost(Closed(f"output broke: {error.strerror}", error))
+        channel.lost(ChannelClosed(f"output broke: {error.strerror}", error))
         end("output broke")
 
-    source = reader(loop, wire_in, channel.feed, partial(end, END_OF_INPUT))
-    sink = writer(loop, wire_out, channel.sent, broke)
+    source = open_reader(loop, wire_in, channel.feed, partial(end, END_OF_INPUT))
+    sink = open_writer(loop, wire_out, channel.sent, broke)
     channel.open(accept(channel), source, sink)
-    with _parent_watched(loop, end):
+    with _watch_parent(loop, end):
         source.resume()
         return await ended
 
 
 @contextlib.contextmanager
-def _parent_watched(loop: asyncio.AbstractEventLoop, end: Callable[[str], None]) -> Generator[None]:
+def _watch_parent(loop: asyncio.AbstractEventLoop, end: Callable[[str], None]) -> Generator[None]:
     """Ends when the process that started us is gone, even if somebody else still holds our input open."""
     parent = os.getppid()
     timer: asyncio.TimerHandle | None = None

@@ -3,10 +3,10 @@
 from collections import deque
 from collections.abc import Callable
 
-__all__ = ["Tail"]
+__all__ = ["StderrTail"]
 
 
-class Tail:
+class StderrTail:
     """Keeps the last bytes of a stream, however much goes through."""
 
     def __init__(self, limit: int, on_line: Callable[[str], None] | None = None) -> None:
@@ -25,22 +25,22 @@ class Tail:
         while self._size - len(self._chunks[0]) >= self._limit:
             self._size -= len(self._chunks.popleft())
         if self._on_line is not None:
-            self._cut(data, self._on_line)
+            self._emit_lines(data, self._on_line)
 
-    def _cut(self, data: bytes, hear: Callable[[str], None]) -> None:
+    def _emit_lines(self, data: bytes, hear: Callable[[str], None]) -> None:
         *lines, rest = (self._line + data).split(b"\n")
         while len(rest) > self._limit:
             lines.append(rest[: self._limit])
             rest = rest[self._limit :]
         self._line = rest
         for line in lines:
-            hear(_text(line))
+            hear(_decode_line(line))
 
     def end(self) -> None:
         """The stream has ended; so has its last line."""
         if self._line and self._on_line is not None:
             line, self._line = self._line, b""
-            self._on_line(_text(line))
+            self._on_line(_decode_line(line))
 
     @property
     def text(self) -> str:
@@ -52,5 +52,5 @@ class Tail:
         return kept.decode("utf-8", "replace").strip()
 
 
-def _text(line: bytes) -> str:
+def _decode_line(line: bytes) -> str:
     return line.removesuffix(b"\r").decode("utf-8", "replace")

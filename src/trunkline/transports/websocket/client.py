@@ -12,21 +12,21 @@ from typing import Any, Final, cast
 
 from trunkline.config import Settings
 from trunkline.errors import AuthorizationFailed, ConfigError, TransportError
-from trunkline.transports.addresses import WEBSOCKET, parse, spelt
-from trunkline.transports.channel import Accept, Channel, ChannelInfo, Closed
-from trunkline.transports.http.client.credentials import Auth, Heard, credentials_for
-from trunkline.transports.sockets import LINGER, Admit, Lines, SocketLine, dial
+from trunkline.transports.addresses import WEBSOCKET_PORTS, format_host_port, parse_address
+from trunkline.transports.channel import Accept, Channel, ChannelClosed, ChannelInfo
+from trunkline.transports.http.client.credentials import Auth, HttpExchange, credentials_for
+from trunkline.transports.sockets import LINGER, AdmitConnection, SocketConnection, SocketConnectionFactory, dial
 from trunkline.transports.stream import StreamChannel
 from trunkline.transports.websocket.proxy import Proxy
 
 try:
-    from trunkline.transports.websocket.framing import ClientFraming, Refused
+    from trunkline.transports.websocket.framing import ClientFraming, HandshakeRefused
 except ModuleNotFoundError as error:
     raise ConfigError("WebSocket needs the package websockets: pip install 'trunkline[http]'") from error
 
 __all__ = ["WebSocketConnector"]
 
-_MOST_ATTEMPTS: Final = 8  # with other credentials each; whoever has them stops long before
+_MAX_AUTH_ATTEMPTS: Final = 8  # with other credentials each; whoever has them stops long before
 
 
 class WebSocketConnector:
@@ -45,22 +45,22 @@ class WebSocketConnector:
         """`headers` go with the request that opens a line. `tls` says whom to trust with `wss://`, by default whom the
         system trusts. `proxy` is the address of an HTTP proxy; the environment is not asked for one. `auth` proves who
         we are: a token, or a way to get some."""
-        where = parse(url)
-        if where.scheme not in WEBSOCKET:
+        where = parse_address(url)
+        if where.scheme not in WEBSOCKET_PORTS:
             raise ConfigError(f"{where.scheme}:// is no WebSocket; ws:// and wss:// are")
         if tls is not None and where.scheme != "wss":
             raise ConfigError("tls= is for wss:// addresses")
         self._host, self._port = where.host, where.port
         self._context = tls or (ssl.create_default_context() if where.scheme == "wss" else None)
         self._proxy = None if proxy is None else Proxy(proxy)
-        peer = spelt(where.host, where.port)
+        peer = format_host_port(where.host, where.port)
         self._name = f"{where.scheme}://{peer}{where.path.partition('?')[0]}"
         self._place = f"{where.scheme}://{peer}{where.path}"
         self._headers = dict(headers or {})
         self._settings = settings or Settings()
         self._peer = peer
-        self._asked_at = f"http{self._place.removeprefix('ws')}"  # as the handshake is a request of HTTP
-        self._credentials = credentials_for(auth, self._asked_at, self._settings, tls)
+        self._http_url = f"http{self._place.removeprefix('ws')}"  # as the handshake is a request of HTTP
+        self._credentials = credentials_for(auth, self._http_url, self._settings, tls)
         self.questions = 0  # that have to be settled before there is a line: who we are, for one
 
     @property
@@ -71,37 +71,45 @@ class WebSocketConnector:
     async def connect(self, accept: Accept) -> Channel:
         """Opens a line. If the server wants to know who we are, and that can be settled, it is asked once more."""
         credentials = self._credentials
-        for _ in range(_MOST_ATTEMPTS):
-            proof: Mapping[str, str] = {} if credentials is None else await credentials.headers("GET", self._asked_at)
-            lines = _WebSocketLines(self._place, {**self._headers, **proof}, self._settings, self._peer)
+        for _ in range(_MAX_AUTH_ATTEMPTS):
+            proof: Mapping[str, str] = {} if credentials is None else await credentials.headers("GET", self._http_url)
+            lines = _WebSocketConnectionFactory(self._place, {**self._headers, **proof}, self._settings, self._peer)
             try:
                 return await dial(self.name, lines, accept, self._open)
-            except Refused as refused:
-                heard = Heard("GET", self._asked_at, proof, refused.status, refused.headers)
-                if credentials is None or not await credentials.heard(heard, self._asking):
+            except HandshakeRefused as refused:
+                heard = HttpExchange("GET", self._http_url, proof, refused.status, refused.headers)
+                if credentials is None or not await credentials.heard(heard, self._on_authorizing):
                     raise
         raise AuthorizationFailed("the server is never content with who we are", hop="retry")
 
-    def _asking(self, begun: bool) -> None:
+    def _on_authorizing(self, begun: bool) -> None:
         self.questions += 1 if begun else -1
 
-    async def _open(self, factory: Callable[[], Any]) -> tuple[Any, SocketLine]:
+    async def _open(self, factory: Callable[[], Any]) -> tuple[Any, SocketConnection]:
         proxy = self._proxy
         try:
-            transport, line = await (self._directly(factory) if proxy is None else self._through(proxy, factory))
-            await _agreement(transport, line)
-        except Refused as error:
-            raise Refused(f"cannot reach {self.name}: {error}", error.status, error.headers) from error.__cause__
+            transport, line = await (
+                self._connect_directly(factory) if proxy is None else self._connect_through_proxy(proxy, factory)
+            )
+            await _wait_for_handshake(transport, line)
+        except HandshakeRefused as error:
+            raise HandshakeRefused(
+                f"cannot reach {self.name}: {error}", error.status, error.headers
+            ) from error.__cause__
         except TransportError as error:
             raise TransportError(f"cannot reach {self.name}: {error}") from error.__cause__
         return transport, line
 
-    async def _directly(self, factory: "Callable[[], _Line]") -> "tuple[asyncio.Transport, _Line]":
+    async def _connect_directly(
+        self, factory: "Callable[[], _WebSocketClientConnection]"
+    ) -> "tuple[asyncio.Transport, _WebSocketClientConnection]":
         loop = asyncio.get_running_loop()
         secured: dict[str, Any] = {"ssl": self._context, "ssl_shutdown_timeout": LINGER} if self._context else {}
         return await loop.create_connection(factory, self._host, self._port, **secured)
 
-    async def _through(self, proxy: Proxy, factory: "Callable[[], _Line]") -> "tuple[asyncio.Transport, _Line]":
+    async def _connect_through_proxy(
+        self, proxy: Proxy, factory: "Callable[[], _WebSocketClientConnection]"
+    ) -> "tuple[asyncio.Transport, _WebSocketClientConnection]":
         loop, line = asyncio.get_running_loop(), factory()
         transport: Any = await proxy.tunnel(self._host, self._port)
         try:
@@ -118,7 +126,7 @@ class WebSocketConnector:
         return transport, line
 
 
-async def _agreement(transport: asyncio.Transport, line: "_Line") -> None:
+async def _wait_for_handshake(transport: asyncio.Transport, line: "_WebSocketClientConnection") -> None:
     """Waits until the server has agreed."""
     try:
         await line.opened
@@ -127,34 +135,38 @@ async def _agreement(transport: asyncio.Transport, line: "_Line") -> None:
         raise
 
 
-class _WebSocketLines(Lines):
+class _WebSocketConnectionFactory(SocketConnectionFactory):
     """What the lines to one server have in common."""
 
     def __init__(self, url: str, headers: Mapping[str, str], settings: Settings, peer: str) -> None:
         super().__init__("websocket", settings, peer=peer)
         self._url = url
         self._headers = headers
-        self.info = ChannelInfo("websocket", peer, may_vanish=True)
+        self.info = ChannelInfo("websocket", peer, needs_keepalive=True)
 
-    def line(self, admit: Admit) -> SocketLine:
+    def line(self, admit: AdmitConnection) -> SocketConnection:
         """A new line, with a handshake of its own."""
-        return _Line(self, admit, ClientFraming(self._url, self._headers, self.settings.ws_message_size_limit))
+        return _WebSocketClientConnection(
+            self, admit, ClientFraming(self._url, self._headers, self.settings.ws_message_size_limit)
+        )
 
 
-class _Line(SocketLine):
+class _WebSocketClientConnection(SocketConnection):
     """A line over a socket that begins with a handshake, and ends with another."""
 
-    def __init__(self, lines: _WebSocketLines, admit: Admit, framing: ClientFraming) -> None:
+    def __init__(self, lines: _WebSocketConnectionFactory, admit: AdmitConnection, framing: ClientFraming) -> None:
         super().__init__(lines, admit)
         self._info = lines.info
         self._settings = lines.settings
         self._framing = framing
-        self._stands = False  # the server has agreed
+        self._handshake_done = False  # the server has agreed
         self.opened: asyncio.Future[None] = self._loop.create_future()
 
     def _new_channel(self) -> StreamChannel:
         limit = self._settings.ws_message_size_limit
-        return StreamChannel(self._info, max_frame=limit, settings=self._settings, framing=self._framing, reads_on=True)
+        return StreamChannel(
+            self._info, max_frame=limit, settings=self._settings, framing=self._framing, read_while_blocked=True
+        )
 
     # --- the handshake ---------------------------------------------------------------------------
 
@@ -163,22 +175,22 @@ class _Line(SocketLine):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.write(self._framing.request())
 
-    def _hear(self, data: bytes) -> None:
+    def _read_handshake(self, data: bytes) -> None:
         """Takes what the server answers to that."""
         try:
-            if not self._framing.agreed(data):
+            if not self._framing.receive_handshake(data):
                 return
         except TransportError as error:
-            self._refused(error)
+            self._fail_handshake(error)
             return
-        self._stands = True
+        self._handshake_done = True
         super().connection_made(self._transport)
         self.opened.set_result(None)
         if not self._closing:
             self._feed(b"")  # what came along with the answer
-            self._look_up()
+            self._handle_control_frames()
 
-    def _refused(self, error: TransportError) -> None:
+    def _fail_handshake(self, error: TransportError) -> None:
         if not self.opened.done():
             self.opened.set_exception(error)
             self.opened.exception()  # who waited for it may have gone
@@ -188,43 +200,45 @@ class _Line(SocketLine):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Takes what was read."""
-        if self._stands:
+        if self._handshake_done:
             super().buffer_updated(nbytes)
-            self._look_up()
+            self._handle_control_frames()
         elif not self.opened.done():
-            self._hear(self._room[:nbytes].tobytes())
+            self._read_handshake(self._room[:nbytes].tobytes())
 
-    def _look_up(self) -> None:
+    def _handle_control_frames(self) -> None:
         """Says what the protocol wants said, and ends where it ends."""
         if self._closing:
             return
         if due := self._framing.due():
             self._transport.write(due)
         if (why := self._framing.closed_by_peer) is not None:
-            self._hung_up = True
-            self.channel.ended(Closed(why))
-        elif (why := self._framing.given_up) is not None:
-            self.channel.ended(Closed(why, too_large=self._framing.too_large))
+            self._peer_closed = True
+            self.channel.ended(ChannelClosed(why))
+        elif (why := self._framing.failure_reason) is not None:
+            self.channel.ended(ChannelClosed(why, too_large=self._framing.too_large))
 
     def eof_received(self) -> None:
         """The server says no more."""
-        if self._stands:
+        if self._handshake_done:
             super().eof_received()
         elif not self.opened.done():
-            self._hear(b"")
+            self._read_handshake(b"")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The line is gone."""
-        if self._stands:
+        if self._handshake_done:
             super().connection_lost(exc)
         else:
-            self._refused(TransportError("the connection broke" if exc is None else f"the connection broke: {exc}"))
+            self._fail_handshake(
+                TransportError("the connection broke" if exc is None else f"the connection broke: {exc}")
+            )
             self._gone.set_result(None)
 
     # --- what the channel asks for ---------------------------------------------------------------
 
     def close(self) -> None:
         """Begins the end."""
-        if not self._closing and not self._hung_up and not self.unsent:
+        if not self._closing and not self._peer_closed and not self.unsent:
             self._transport.write(self._framing.farewell())
         super().close()

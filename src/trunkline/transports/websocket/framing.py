@@ -20,17 +20,17 @@ from websockets.uri import parse_uri
 
 from trunkline.errors import TransportError
 from trunkline.transports.http.client.status import ADVICE
-from trunkline.transports.websocket.close_codes import SUBPROTOCOL, Code, sentence
+from trunkline.transports.websocket.close_codes import SUBPROTOCOL, CloseCode, describe_close
 from trunkline.version import __version__
 from trunkline.wire.framing import Frame, TooLarge
 
-__all__ = ["ClientFraming", "Refused"]
+__all__ = ["ClientFraming", "HandshakeRefused"]
 
-_DATA: Final = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONT})
-_SHOWN: Final = 300  # characters of what a server says when it refuses
+_DATA_OPCODES: Final = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONT})
+_MAX_SHOWN_BODY: Final = 300  # characters of what a server says when it refuses
 
 
-class Refused(TransportError):
+class HandshakeRefused(TransportError):
     """The server answered, and does not agree."""
 
     def __init__(self, message: str, status: int, headers: Mapping[str, str]) -> None:
@@ -47,7 +47,7 @@ class ClientFraming:
         self._headers = headers
         self._limit = limit
         self._protocol = ClientProtocol(parse_uri(url), subprotocols=[Subprotocol(SUBPROTOCOL)], max_size=limit)
-        self._early: list[Event] = []  # what came with the server's answer
+        self._early_events: list[Event] = []  # what came with the server's answer
         self._pieces: list[bytes] = []  # of a message in several frames
 
     # --- the handshake ---------------------------------------------------------------------------
@@ -63,7 +63,7 @@ class ClientFraming:
         self._protocol.send_request(request)
         return self.due()
 
-    def agreed(self, data: bytes) -> bool:
+    def receive_handshake(self, data: bytes) -> bool:
         """Whether the server has agreed by now; no data is the end of them. Raises `TransportError` if it does not."""
         if data:
             self._protocol.receive_data(data)
@@ -71,25 +71,25 @@ class ClientFraming:
             self._protocol.receive_eof()
         events = self._protocol.events_received()
         if (error := self._protocol.handshake_exc) is not None:
-            raise self._refusal(events, error) from error
-        self._early = events[1:]  # behind the answer
+            raise self._handshake_error(events, error) from error
+        self._early_events = events[1:]  # behind the answer
         return bool(events)
 
-    def _refusal(self, events: list[Event], error: Exception) -> TransportError:
+    def _handshake_error(self, events: list[Event], error: Exception) -> TransportError:
         answer = events[0] if events else None
         if not isinstance(answer, Response):
             return TransportError("it closed the connection, or does not speak HTTP")
         headers = Headers({name: ", ".join(answer.headers.get_all(name)) for name in answer.headers})
-        return Refused(self._why(answer, error), answer.status_code, headers)
+        return HandshakeRefused(self._explain_refusal(answer, error), answer.status_code, headers)
 
-    def _why(self, answer: Response, error: Exception) -> str:
+    def _explain_refusal(self, answer: Response, error: Exception) -> str:
         status = answer.status_code
         if status == HTTPStatus.SWITCHING_PROTOCOLS:
             return f"it does not speak WebSocket as we do: {error}"
         if (place := answer.headers.get("Location")) is not None:
             return f"it answered {status} and names another address, which is not followed: {urljoin(self._url, place)}"
         page = answer.headers.get("Content-Type", "").startswith("text/html")
-        said = "" if page else (answer.body or b"").decode(errors="replace").strip()[:_SHOWN]
+        said = "" if page else (answer.body or b"").decode(errors="replace").strip()[:_MAX_SHOWN_BODY]
         answered = f"it answered {status} {answer.reason_phrase}".strip()
         if status == HTTPStatus.OK:
             return f"{answered}, and does not speak WebSocket; is this the address of an MCP server?"
@@ -101,17 +101,17 @@ class ClientFraming:
         """The messages that are whole."""
         if data:
             self._protocol.receive_data(data)
-        events, self._early = self._early + self._protocol.events_received(), []
+        events, self._early_events = self._early_events + self._protocol.events_received(), []
         found: list[Frame] = []
         for event in events:
-            if isinstance(event, WebSocketFrame) and event.opcode in _DATA:
+            if isinstance(event, WebSocketFrame) and event.opcode in _DATA_OPCODES:
                 self._take(event, found)
         return found
 
     def _take(self, frame: WebSocketFrame, found: list[Frame]) -> None:
         if frame.opcode is Opcode.BINARY:
-            self._protocol.fail(Code.UNSUPPORTED, "a message is a text frame, not a binary one")
-        elif self._protocol.close_sent is not None and self._protocol.close_sent.code == Code.UNSUPPORTED:
+            self._protocol.fail(CloseCode.UNSUPPORTED, "a message is a text frame, not a binary one")
+        elif self._protocol.close_sent is not None and self._protocol.close_sent.code == CloseCode.UNSUPPORTED:
             return  # what follows a binary frame
         elif frame.fin and not self._pieces:
             found.append(bytes(frame.data))
@@ -138,23 +138,23 @@ class ClientFraming:
         """What ends the connection in good order, unless that was said."""
         if self._protocol.state is not State.OPEN:
             return b""
-        self._protocol.send_close(Code.NORMAL)
+        self._protocol.send_close(CloseCode.NORMAL)
         return self.due()
 
     @property
     def closed_by_peer(self) -> str | None:
         """What the server said at the end, once it has."""
         said = self._protocol.close_rcvd
-        return None if said is None else sentence(said.code, said.reason)
+        return None if said is None else describe_close(said.code, said.reason)
 
     @property
     def too_large(self) -> bool:
         """Whether a message over the limit is the reason."""
         said = self._protocol.close_sent
-        return said is not None and said.code == Code.TOO_BIG
+        return said is not None and said.code == CloseCode.TOO_BIG
 
     @property
-    def given_up(self) -> str | None:
+    def failure_reason(self) -> str | None:
         """Why the connection cannot go on, if it cannot."""
         said = self._protocol.close_sent
         if said is None or self._protocol.close_rcvd is not None:

@@ -7,11 +7,11 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from trunkline.errors import ConfigError, TransportError
-from trunkline.transports.addresses import spelt
+from trunkline.transports.addresses import format_host_port
 
 __all__ = ["Proxy"]
 
-_LONGEST_HEAD: Final = 16 * 1024
+_MAX_HEAD_SIZE: Final = 16 * 1024
 
 
 class Proxy:
@@ -30,42 +30,45 @@ class Proxy:
         """A connection that leads to a host. Raises `TransportError` if the proxy has none to give."""
         loop = asyncio.get_running_loop()
         transport, asking = await loop.create_connection(
-            lambda: _Asking(self._question(spelt(host, port))), self._host, self._port, ssl=self._tls
+            lambda: _TunnelRequest(self._connect_request(format_host_port(host, port))),
+            self._host,
+            self._port,
+            ssl=self._tls,
         )
         try:
             status = await asking.answer
             if not status.split()[1:2] == ["200"]:
-                raise TransportError(f"the proxy at {spelt(self._host, self._port)} answered {status!r}")
+                raise TransportError(f"the proxy at {format_host_port(self._host, self._port)} answered {status!r}")
         except BaseException:
             transport.abort()
             raise
         return transport
 
-    def _question(self, where: str) -> bytes:
+    def _connect_request(self, where: str) -> bytes:
         head = f"CONNECT {where} HTTP/1.1\r\nHost: {where}\r\n"
         if self._credentials is not None:
             head += f"Proxy-Authorization: Basic {base64.b64encode(self._credentials.encode()).decode()}\r\n"
         return f"{head}\r\n".encode()
 
 
-class _Asking(asyncio.Protocol):
+class _TunnelRequest(asyncio.Protocol):
     """Asks for a tunnel, and waits for the first line of the answer to it."""
 
     def __init__(self, question: bytes) -> None:
-        self._question = question
-        self._heard = b""
+        self._request = question
+        self._received = b""
         self.answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: Any) -> None:
-        transport.write(self._question)
+        transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        self._heard += data
+        self._received += data
         if self.answer.done():
             return
-        if b"\r\n\r\n" in self._heard:
-            self.answer.set_result(self._heard.partition(b"\r\n")[0].decode("latin-1"))
-        elif len(self._heard) > _LONGEST_HEAD:
+        if b"\r\n\r\n" in self._received:
+            self.answer.set_result(self._received.partition(b"\r\n")[0].decode("latin-1"))
+        elif len(self._received) > _MAX_HEAD_SIZE:
             self.answer.set_result("too much")
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whatever it was

@@ -12,12 +12,12 @@ from typing import Any, Final, cast
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from trunkline.transports.websocket.close_codes import Code
+from trunkline.transports.websocket.close_codes import CloseCode
 
 __all__ = ["WebSocketConnection"]
 
-MOST_FRAMES: Final = 1024  # of one message
-MOST_PINGS: Final = 1000  # while the peer does not read
+MAX_FRAMES: Final = 1024  # of one message
+MAX_PINGS: Final = 1000  # while the peer does not read
 
 
 class WebSocketConnection(WebSocketsSansIOProtocol):
@@ -31,7 +31,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         try:
             super().data_received(data)
         except Exception as error:  # noqa: BLE001 - it is this connection's alone
-            self._fault(error)
+            self._on_error(error)
 
     async def run_asgi(self) -> None:
         """Have the application keep up the connection; whatever it raises ends here."""
@@ -42,11 +42,11 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         except ClientDisconnected:
             pass
         except Exception as error:  # noqa: BLE001 - it is this connection's alone
-            self._fault(error)
+            self._on_error(error)
         if self.close_timer is None:
             self.transport.close()
 
-    def _fault(self, error: Exception) -> None:
+    def _on_error(self, error: Exception) -> None:
         self.report(error)
         if self.handshake_complete or self.transport.is_closing():
             self.transport.abort()
@@ -56,19 +56,19 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
 
     def handle_cont(self, event: Any) -> None:
         """One more frame of a message."""
-        if len(self.frames) < MOST_FRAMES:
+        if len(self.frames) < MAX_FRAMES:
             super().handle_cont(event)
         elif not self.close_sent:
-            self._fail(Code.TOO_BIG, f"a message may have {MOST_FRAMES} frames")
+            self._fail(CloseCode.TOO_BIG, f"a message may have {MAX_FRAMES} frames")
 
     def send_receive_event_to_app(self) -> None:
         """A message is whole."""
         if self.curr_msg_data_type == "text" and not _is_text(b"".join(self.frames)):
-            self._fail(Code.NOT_TEXT, "a message has to be UTF-8")
+            self._fail(CloseCode.INVALID_DATA, "a message has to be UTF-8")
         else:
             super().send_receive_event_to_app()
 
-    def _fail(self, code: Code, reason: str) -> None:
+    def _fail(self, code: CloseCode, reason: str) -> None:
         self.frames = []
         self.conn.fail(int(code), reason)
         self.handle_parser_exception()
@@ -84,7 +84,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         super().handle_ping()
         if not self.writable.is_set():
             self._pings += 1
-            if self._pings > MOST_PINGS:
+            if self._pings > MAX_PINGS:
                 self.transport.abort()
 
     def resume_writing(self) -> None:

@@ -6,20 +6,20 @@ import pytest
 from tests.unit.auth.fakes import CALLBACK, caller, office
 
 from trunkline.auth import Redirected
-from trunkline.auth.client.authorization_code import Sent, code_in
-from trunkline.auth.client.token_endpoint import Refused
+from trunkline.auth.client.authorization_code import AuthorizationRequest, read_code
+from trunkline.auth.client.token_endpoint import OAuthErrorResponse
 from trunkline.auth.metadata import ServerMetadata
 from trunkline.errors import AuthorizationFailed
 
 ISSUER = "https://login.example"
 
 
-def sent(*, advertises: bool | None = None) -> Sent:
+def sent(*, advertises: bool | None = None) -> AuthorizationRequest:
     server = ServerMetadata(issuer=ISSUER, authorization_response_iss_parameter_supported=advertises)
-    return Sent.of(server, CALLBACK)
+    return AuthorizationRequest.of(server, CALLBACK)
 
 
-def back(visit: Sent, **fields: str) -> str:
+def back(visit: AuthorizationRequest, **fields: str) -> str:
     return f"{CALLBACK}?{urlencode({'state': visit.state, **fields})}"
 
 
@@ -29,7 +29,7 @@ def back(visit: Sent, **fields: str) -> str:
 )
 def test_a_code_from_who_was_asked_is_taken(advertises: bool | None, iss: str | None) -> None:
     visit = sent(advertises=advertises)
-    assert code_in(back(visit, code="c", **({} if iss is None else {"iss": iss})), visit) == "c"
+    assert read_code(back(visit, code="c", **({} if iss is None else {"iss": iss})), visit) == "c"
 
 
 @pytest.mark.row("AUT-25")
@@ -42,7 +42,7 @@ def test_whoever_else_answers_is_neither_believed_nor_shown(advertises: bool | N
     named = {} if iss is None else {"iss": iss}
     for fields in ({"code": "c"}, {"error": "EVIL", "error_description": "EVIL"}):
         with pytest.raises(AuthorizationFailed) as failed:
-            code_in(back(visit, **fields, **named), visit)
+            read_code(back(visit, **fields, **named), visit)
         assert (failed.value.hop, failed.value.clause) == ("authorization", "RFC 9207, section 2.4")
         assert "EVIL" not in str(failed.value)
 
@@ -52,7 +52,7 @@ def test_whoever_else_answers_is_neither_believed_nor_shown(advertises: bool | N
 def test_an_answer_with_another_state_is_not_for_us(state: str) -> None:
     visit = sent()
     with pytest.raises(AuthorizationFailed, match="not the state"):
-        code_in(f"{CALLBACK}?{urlencode({'state': state, 'code': 'c'})}", visit)
+        read_code(f"{CALLBACK}?{urlencode({'state': state, 'code': 'c'})}", visit)
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,13 @@ def test_an_answer_with_another_state_is_not_for_us(state: str) -> None:
 def test_an_answer_that_says_nothing_or_too_much_is_refused(query: str) -> None:
     visit = sent()
     with pytest.raises(AuthorizationFailed, match="what came back"):
-        code_in(f"{CALLBACK}?{query.format(state=visit.state)}", visit)
+        read_code(f"{CALLBACK}?{query.format(state=visit.state)}", visit)
 
 
 def test_an_error_of_the_server_is_shown_without_what_could_fool_a_terminal() -> None:
     visit = sent()
-    with pytest.raises(Refused) as failed:
-        code_in(back(visit, error="access_denied", error_description="no\x1b[31m\nway"), visit)
+    with pytest.raises(OAuthErrorResponse) as failed:
+        read_code(back(visit, error="access_denied", error_description="no\x1b[31m\nway"), visit)
     assert str(failed.value) == r"the authorization server answers access_denied: no\x1b[31m\nway"
     assert (failed.value.error, failed.value.hop) == ("access_denied", "authorization")
 
@@ -93,7 +93,7 @@ async def test_the_page_is_told_all_that_it_needs_and_what_it_had_in_its_address
         there.world.server["authorization_endpoint"] += "?tenant=1"
         async with caller(there, there.oauth(parameters={"login_hint": "ada", "state": "mine"})) as client:
             assert await client.call() == 200
-        [visit] = there.visits
+        [visit] = there.numbers
 
     assert visit.pop("state") != "mine"
     assert len(visit.pop("code_challenge")) == 43
@@ -118,7 +118,7 @@ async def test_no_page_is_shown_where_pkce_is_not_known() -> None:
         async with caller(there) as client:
             with pytest.raises(AuthorizationFailed, match="PKCE"):
                 await client.call()
-        assert (there.visits, there.registered) == ([], [])
+        assert (there.numbers, there.registered) == ([], [])
 
 
 async def test_a_code_that_is_refused_is_told_as_it_is() -> None:

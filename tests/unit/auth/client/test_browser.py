@@ -11,7 +11,7 @@ import pytest
 from tests.contract.lines import until
 from tests.limits import PATIENCE
 
-from trunkline.auth.client.browser import browser_command, checked_page, open_page
+from trunkline.auth.client.browser import browser_command, check_login_url, open_page
 from trunkline.errors import AuthorizationFailed
 
 HOSTILE = [
@@ -49,7 +49,7 @@ async def test_sec06_what_is_no_page_of_the_web_is_not_opened(
 
 def test_sec06_pages_by_https_and_on_this_machine_may_be_opened() -> None:
     for url in ("https://a.example/?x=1", "https://10.0.0.1/", "http://127.0.0.1:9/", "http://localhost/", SHELLISH):
-        assert checked_page(url) == url
+        assert check_login_url(url) == url
 
 
 async def test_sec06_a_page_is_one_argument_and_no_shell_sees_it(

@@ -8,7 +8,7 @@ from tests.unit.auth.fakes import caller, office
 from tests.unit.auth.faulty import TOKEN, Asked, Page
 
 from trunkline.auth import ClientCredentials, EnterpriseManaged, SigningKey, WorkloadIdentity
-from trunkline.auth.jose import unverified, verify_with
+from trunkline.auth.jose import decode_unverified, verify_with_key
 from trunkline.errors import AuthorizationFailed, ConfigError
 
 BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
@@ -33,7 +33,7 @@ async def test_a_program_may_prove_who_it_is_by_a_key() -> None:
     async with office() as there:
         async with caller(there, ClientCredentials("robot", key=key, now=lambda: there.now)) as called:
             assert await called.call() == 200
-        proof = verify_with(key.public, there.exchanges[0]["client_assertion"])
+        proof = verify_with_key(key.public, there.exchanges[0]["client_assertion"])
     assert (proof.header["kid"], proof.claims["sub"]) == ("k", "robot")
 
 
@@ -173,7 +173,7 @@ def bound(there: Any, seen: list[dict[str, Any]]) -> None:
 
     def checked(asked: Asked) -> Page:
         if asked.headers.get("authorization", "").startswith("DPoP "):
-            proof = unverified(asked.headers["dpop"])
+            proof = decode_unverified(asked.headers["dpop"])
             seen.append({**proof.claims, "jkt": proof.header["jwk"]["x"]})
             if proof.claims.get("nonce") != "rs":
                 return Page(401, None, {"WWW-Authenticate": 'DPoP error="use_dpop_nonce"', "DPoP-Nonce": "rs"})
@@ -198,7 +198,7 @@ async def test_tokens_are_bound_where_the_server_takes_no_others_and_the_key_out
             async with caller(there, there.oauth(store=FileTokens(tmp_path))) as called:
                 assert [await called.call(), await called.call()] == [200, 200]
             there.now += 10_000
-        assert len(there.visits) == 1
+        assert len(there.numbers) == 1
 
     assert [proof.get("nonce") for proof in seen] == [None, "rs", "rs", None, "rs", "rs"]
     assert len({proof["jti"] for proof in seen}) == 6
@@ -221,4 +221,4 @@ async def test_several_requests_that_lack_the_same_nonce_log_in_once() -> None:
         bound(there, seen)
         async with caller(there) as called:
             assert await asyncio.gather(*(called.call() for _ in range(8))) == [200] * 8
-        assert (len(there.visits), len(there.exchanges)) == (1, 1)
+        assert (len(there.numbers), len(there.exchanges)) == (1, 1)

@@ -147,7 +147,7 @@ async def test_a_request_that_does_not_come_to_its_end_is_not_waited_for(monkeyp
 
 
 async def test_only_so_many_are_heard_at_once_and_whoever_comes_last_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loopback, "_MOST_VISITS", 1)
+    monkeypatch.setattr(loopback, "_MAX_CONNECTIONS", 1)
     async with LoopbackBrowser().waiting() as waiting:
         port = urlsplit(waiting.redirect_uri).port or 0
         first = asyncio.ensure_future(said(port, "GET"))

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from trunkline.auth.client.single_flight import Flight
+from trunkline.auth.client.single_flight import SingleFlight
 from trunkline.errors import AuthorizationFailed
 
 
@@ -25,7 +25,7 @@ class Work:
             self.ended += 1
 
 
-async def joined(flight: Flight, work: Work, many: int) -> "list[asyncio.Task[None]]":
+async def joined(flight: SingleFlight, work: Work, many: int) -> "list[asyncio.Task[None]]":
     tasks = [asyncio.create_task(flight.join(work)) for _ in range(many)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -33,7 +33,7 @@ async def joined(flight: Flight, work: Work, many: int) -> "list[asyncio.Task[No
 
 
 async def test_all_who_come_at_the_same_time_share_it_and_the_next_has_it_done_anew() -> None:
-    flight, work = Flight(), Work()
+    flight, work = SingleFlight(), Work()
     tasks = await joined(flight, work, 5)
     work.gate.set()
     await asyncio.gather(*tasks)
@@ -43,7 +43,7 @@ async def test_all_who_come_at_the_same_time_share_it_and_the_next_has_it_done_a
 
 
 async def test_whoever_is_cancelled_takes_nothing_along() -> None:
-    flight, work = Flight(), Work()
+    flight, work = SingleFlight(), Work()
     one, other = await joined(flight, work, 2)
     one.cancel()
     await asyncio.wait([one])
@@ -53,7 +53,7 @@ async def test_whoever_is_cancelled_takes_nothing_along() -> None:
 
 
 async def test_the_last_who_is_cancelled_ends_it_and_whoever_comes_then_begins_anew() -> None:
-    flight, work = Flight(), Work()
+    flight, work = SingleFlight(), Work()
     one, other = await joined(flight, work, 2)
     one.cancel()
     other.cancel()
@@ -66,7 +66,7 @@ async def test_the_last_who_is_cancelled_ends_it_and_whoever_comes_then_begins_a
 
 
 async def test_everybody_gets_the_error_as_one_of_their_own() -> None:
-    flight, work = Flight(), Work()
+    flight, work = SingleFlight(), Work()
     work.error = AuthorizationFailed("no", hop="token", clause="a rule", passing=True)
     tasks = await joined(flight, work, 3)
     work.gate.set()
@@ -78,7 +78,7 @@ async def test_everybody_gets_the_error_as_one_of_their_own() -> None:
 
 
 def test_what_is_left_of_a_loop_that_has_ended_holds_nobody_up() -> None:
-    flight = Flight()
+    flight = SingleFlight()
     works: list[Work] = []
 
     async def leave() -> None:
@@ -99,7 +99,7 @@ def test_what_is_left_of_a_loop_that_has_ended_holds_nobody_up() -> None:
 
 
 async def test_a_mistake_of_ours_is_not_hidden() -> None:
-    flight, work = Flight(), Work()
+    flight, work = SingleFlight(), Work()
     work.error = ValueError("ours")
     work.gate.set()
     with pytest.raises(ValueError, match="ours"):

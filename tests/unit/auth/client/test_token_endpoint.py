@@ -8,18 +8,18 @@ from tests.unit.auth.fakes import Office, office
 from tests.unit.auth.faulty import TOKEN, Asked, Page
 
 from trunkline.auth import SigningKey
-from trunkline.auth.client.dpop import Prover, new_key
-from trunkline.auth.client.token_endpoint import Identity, Refused, TokenEndpoint, method_for
+from trunkline.auth.client.dpop import Prover, generate_key
+from trunkline.auth.client.token_endpoint import ClientIdentity, OAuthErrorResponse, TokenEndpoint, choose_auth_method
 from trunkline.auth.fetch import Egress
-from trunkline.auth.jose import thumbprint, unverified, verify_with
+from trunkline.auth.jose import decode_unverified, thumbprint, verify_with_key
 from trunkline.auth.metadata import ServerMetadata
-from trunkline.auth.ssrf import Reach
+from trunkline.auth.ssrf import EgressPolicy
 from trunkline.config import Settings
 from trunkline.errors import AuthorizationFailed
 
 
 def endpoint(there: Office, prover: Prover | None = None) -> TokenEndpoint:
-    egress = Egress(Reach.around(there.url, Settings()))
+    egress = Egress(EgressPolicy.around(there.url, Settings()))
     metadata = ServerMetadata(issuer=there.issuer, token_endpoint=there.world.at(TOKEN))
     return TokenEndpoint(egress, metadata, prover, lambda: there.now)
 
@@ -42,14 +42,14 @@ FIELDS = {"grant_type": "client_credentials", "scope": None}
 )
 def test_how_we_prove_who_we_are_follows_the_metadata(supported: Any, secret: bool, key: bool, method: str) -> None:
     metadata = ServerMetadata(issuer="i", token_endpoint_auth_methods_supported=supported)
-    assert method_for(metadata, secret=secret, key=key) == method
+    assert choose_auth_method(metadata, secret=secret, key=key) == method
 
 
 @pytest.mark.row("AUT-29")
 async def test_a_secret_goes_where_its_method_says() -> None:
     async with office() as there:
         for method in ("client_secret_basic", "client_secret_post", "none"):
-            await endpoint(there).ask(Identity("a:b c", method, "s%é&"), FIELDS)
+            await endpoint(there).ask(ClientIdentity("a:b c", method, "s%é&"), FIELDS)
         basic, post, none = there.exchanges
 
     assert b64decode((there.proofs[0] or "").removeprefix("Basic ")).decode() == "a%3Ab+c:s%25%C3%A9%26"
@@ -62,8 +62,8 @@ async def test_a_key_signs_an_assertion_for_this_issuer_and_a_short_while() -> N
     key = SigningKey.generate()
     async with office() as there:
         for _ in range(2):
-            await endpoint(there).ask(Identity("me", "private_key_jwt", key=key), FIELDS)
-        first, second = (verify_with(key.public, form["client_assertion"]).claims for form in there.exchanges)
+            await endpoint(there).ask(ClientIdentity("me", "private_key_jwt", key=key), FIELDS)
+        first, second = (verify_with_key(key.public, form["client_assertion"]).claims for form in there.exchanges)
 
     assert (first["iss"], first["sub"], first["aud"]) == ("me", "me", there.issuer)
     assert (first["iat"], first["exp"]) == (there.now, there.now + 300)
@@ -82,8 +82,8 @@ async def test_a_key_signs_an_assertion_for_this_issuer_and_a_short_while() -> N
 async def test_a_refusal_says_why(page: Page, error: str, words: str) -> None:
     async with office() as there:
         there.world.pages[TOKEN] = page
-        with pytest.raises(Refused, match=words) as failed:
-            await endpoint(there).ask(Identity("me"), FIELDS)
+        with pytest.raises(OAuthErrorResponse, match=words) as failed:
+            await endpoint(there).ask(ClientIdentity("me"), FIELDS)
         assert (failed.value.error, failed.value.hop, failed.value.passing) == (error, "token", False)
 
 
@@ -92,8 +92,8 @@ async def test_a_server_that_is_out_of_order_may_do_better_later(status: int) ->
     async with office() as there:
         there.world.pages[TOKEN] = Page(status, {"error": "invalid_grant"})
         with pytest.raises(AuthorizationFailed) as failed:
-            await endpoint(there).ask(Identity("me"), FIELDS, hop="refresh")
-        assert not isinstance(failed.value, Refused)
+            await endpoint(there).ask(ClientIdentity("me"), FIELDS, hop="refresh")
+        assert not isinstance(failed.value, OAuthErrorResponse)
         assert (failed.value.hop, failed.value.passing) == ("refresh", True)
 
 
@@ -101,7 +101,7 @@ async def test_a_secret_does_not_follow_a_redirect() -> None:
     async with office() as there:
         there.world.pages[TOKEN] = Page(307, None, {"Location": "/elsewhere"})
         with pytest.raises(AuthorizationFailed):
-            await endpoint(there).ask(Identity("me", "client_secret_post", "s"), FIELDS)
+            await endpoint(there).ask(ClientIdentity("me", "client_secret_post", "s"), FIELDS)
         assert [asked.what for asked in there.world.asked] == [TOKEN]
 
 
@@ -109,7 +109,7 @@ async def test_without_an_endpoint_there_is_nobody_to_ask() -> None:
     async with office() as there:
         nowhere = TokenEndpoint(Egress(), ServerMetadata(issuer=there.issuer), None, lambda: 0.0)
         with pytest.raises(AuthorizationFailed, match="no token endpoint"):
-            await nowhere.ask(Identity("me"), FIELDS)
+            await nowhere.ask(ClientIdentity("me"), FIELDS)
 
 
 # --- DPoP ------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ async def test_without_an_endpoint_there_is_nobody_to_ask() -> None:
 def test_a_proof_says_for_what_when_and_with_which_token() -> None:
     prover = Prover(SigningKey.generate(kid="k"), lambda: 1234.5)
     one, other = (prover.proof("POST", "https://a.example:8443/mcp?secret=1#x", "token") for _ in range(2))
-    proof = verify_with(unverified(one).header["jwk"], one)
+    proof = verify_with_key(decode_unverified(one).header["jwk"], one)
     assert (proof.header["typ"], proof.header["alg"]) == ("dpop+jwt", "ES256")
     assert thumbprint(proof.header["jwk"]) == prover.key.thumbprint
     assert "d" not in proof.header["jwk"]
@@ -129,44 +129,50 @@ def test_a_proof_says_for_what_when_and_with_which_token() -> None:
         "iat": 1234,
         "ath": "PEaenWxYddN6Q_NT1PiOYfz4EsZu7jRXRlpAsNpBU-A",
     }
-    assert unverified(other).claims["jti"] != jti
-    assert "ath" not in unverified(prover.proof("POST", "https://a.example")).claims
+    assert decode_unverified(other).claims["jti"] != jti
+    assert "ath" not in decode_unverified(prover.proof("POST", "https://a.example")).claims
 
 
 def test_every_server_has_its_own_nonce_and_the_last_counts() -> None:
     prover = Prover(SigningKey.generate(), lambda: 0.0)
     first = prover.proof("GET", "https://a.example/x")
-    assert not prover.betters(first, "https://a.example/x")
+    assert not prover.has_newer_nonce(first, "https://a.example/x")
     prover.heard("https://a.example/x", {"DPoP-Nonce": "1"})
     prover.heard("https://b.example/x", {"DPoP-Nonce": "2"})
     prover.heard("https://a.example/x", {"DPoP-Nonce": "x" * 5000})
     prover.heard("https://a.example/x", {})
     second = prover.proof("GET", "https://a.example/y")
-    assert [unverified(prover.proof("GET", f"https://{name}.example")).claims.get("nonce") for name in "abc"] == [
+    assert [
+        decode_unverified(prover.proof("GET", f"https://{name}.example")).claims.get("nonce") for name in "abc"
+    ] == [
         "1",
         "2",
         None,
     ]
-    assert [prover.betters(proof, "https://a.example/x") for proof in (first, second, None)] == [True, False, False]
+    assert [prover.has_newer_nonce(proof, "https://a.example/x") for proof in (first, second, None)] == [
+        True,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(
     ("known", "algorithm"), [(None, "ES256"), (["RS256", "ES256"], "ES256"), (["RS256", "PS256"], "PS256")]
 )
 def test_a_key_is_one_that_the_server_knows(known: Any, algorithm: str) -> None:
-    assert new_key(known).algorithm == algorithm
+    assert generate_key(known).algorithm == algorithm
 
 
 def test_a_server_that_knows_no_algorithm_of_ours_is_told() -> None:
     with pytest.raises(AuthorizationFailed, match="no algorithm"):
-        new_key(["none", "HS256"])
+        generate_key(["none", "HS256"])
 
 
 async def test_a_nonce_that_is_wanted_is_sent_at_the_second_attempt_with_a_proof_of_its_own() -> None:
     proofs: list[dict[str, Any]] = []
 
     def wants_nonce(asked: Asked) -> Page:
-        proofs.append(unverified(asked.headers["dpop"]).claims)
+        proofs.append(decode_unverified(asked.headers["dpop"]).claims)
         if proofs[-1].get("nonce") != "n":
             return Page(400, {"error": "use_dpop_nonce"}, {"DPoP-Nonce": "n"})
         return Page(200, {"ok": 1})
@@ -174,8 +180,8 @@ async def test_a_nonce_that_is_wanted_is_sent_at_the_second_attempt_with_a_proof
     async with office() as there:
         there.world.pages[TOKEN] = wants_nonce
         prover = Prover(SigningKey.generate(), lambda: there.now)
-        await endpoint(there, prover).ask(Identity("me"), FIELDS)
-        await endpoint(there, prover).ask(Identity("me"), FIELDS)
+        await endpoint(there, prover).ask(ClientIdentity("me"), FIELDS)
+        await endpoint(there, prover).ask(ClientIdentity("me"), FIELDS)
         assert [proof.get("nonce") for proof in proofs] == [None, "n", "n"]
         assert len({proof["jti"] for proof in proofs}) == 3
 
@@ -183,6 +189,6 @@ async def test_a_nonce_that_is_wanted_is_sent_at_the_second_attempt_with_a_proof
 async def test_a_server_that_never_likes_its_own_nonce_is_given_up() -> None:
     async with office() as there:
         there.world.pages[TOKEN] = Page(400, {"error": "use_dpop_nonce"}, {"DPoP-Nonce": "n"})
-        with pytest.raises(Refused, match="use_dpop_nonce"):
-            await endpoint(there, Prover(SigningKey.generate(), lambda: 0.0)).ask(Identity("me"), FIELDS)
+        with pytest.raises(OAuthErrorResponse, match="use_dpop_nonce"):
+            await endpoint(there, Prover(SigningKey.generate(), lambda: 0.0)).ask(ClientIdentity("me"), FIELDS)
         assert len(there.world.asked) == 2

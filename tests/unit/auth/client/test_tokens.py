@@ -6,8 +6,14 @@ from typing import Any
 import pytest
 
 from trunkline.auth.client.registration import Registration
-from trunkline.auth.client.token_endpoint import Identity
-from trunkline.auth.client.tokens import Answer, Kept, read_answer, read_kept, write_kept
+from trunkline.auth.client.token_endpoint import ClientIdentity
+from trunkline.auth.client.tokens import (
+    StoredToken,
+    TokenResponse,
+    decode_stored_token,
+    encode_stored_token,
+    read_token_response,
+)
 from trunkline.errors import AuthorizationFailed
 
 
@@ -17,7 +23,7 @@ def issued(**changes: Any) -> bytes:
 
 def test_a_token_is_read_with_all_that_is_said_of_it() -> None:
     body = issued(expires_in=3600, refresh_token="more", scope="a b", id_token="x")
-    assert read_answer(body, hop="token") == Answer("SECRET", "Bearer", 3600.0, "more", ("a", "b"))
+    assert read_token_response(body, hop="token") == TokenResponse("SECRET", "Bearer", 3600.0, "more", ("a", "b"))
 
 
 @pytest.mark.parametrize(
@@ -25,12 +31,12 @@ def test_a_token_is_read_with_all_that_is_said_of_it() -> None:
     [(None, None), ("60", 60), (0, None), (-5, None), ("soon", None), ("nan", None), (1e300, 315_360_000)],
 )
 def test_a_lifetime_that_makes_no_sense_says_nothing(said: Any, seconds: float | None) -> None:
-    assert read_answer(issued(expires_in=said), hop="token").lifetime == seconds
+    assert read_token_response(issued(expires_in=said), hop="token").lifetime == seconds
 
 
 @pytest.mark.parametrize("kind", ["Bearer", "BEARER", "DPoP", "dpop"])
 def test_kinds_of_tokens_are_known_in_any_case(kind: str) -> None:
-    assert read_answer(issued(token_type=kind), hop="token").kind.lower() == kind.lower()
+    assert read_token_response(issued(token_type=kind), hop="token").kind.lower() == kind.lower()
 
 
 @pytest.mark.parametrize(
@@ -40,25 +46,25 @@ def test_kinds_of_tokens_are_known_in_any_case(kind: str) -> None:
 )  # fmt: skip
 def test_what_is_no_usable_token_is_refused(body: bytes) -> None:
     with pytest.raises(AuthorizationFailed) as failed:
-        read_answer(body, hop="refresh")
+        read_token_response(body, hop="refresh")
     assert (failed.value.hop, failed.value.clause) == ("refresh", "RFC 6749, section 5.1")
     assert "SECRET" not in str(failed.value)
 
 
 def test_what_is_kept_is_read_again_and_what_is_not_ours_is_none() -> None:
-    kept = Kept(
+    kept = StoredToken(
         issuer="i", client_id="c", access="SECRET", refresh="SECRET", expires=5.0, granted=("a",), key={"d": "SECRET"}
     )
-    assert read_kept(write_kept(kept)) == kept
-    assert [read_kept(data) for data in (None, b"", b"{}", b"\xff", b"[" * 100_000)] == [None] * 5
+    assert decode_stored_token(encode_stored_token(kept)) == kept
+    assert [decode_stored_token(data) for data in (None, b"", b"{}", b"\xff", b"[" * 100_000)] == [None] * 5
 
 
 @pytest.mark.row("AUT-27")
 def test_no_secret_is_in_what_is_shown() -> None:
     secretive = [
-        Kept(issuer="i", client_id="c", access="SECRET", refresh="SECRET", key={"d": "SECRET"}),
-        Answer("SECRET", "Bearer", refresh="SECRET"),
-        Identity("c", "client_secret_basic", "SECRET"),
+        StoredToken(issuer="i", client_id="c", access="SECRET", refresh="SECRET", key={"d": "SECRET"}),
+        TokenResponse("SECRET", "Bearer", refresh="SECRET"),
+        ClientIdentity("c", "client_secret_basic", "SECRET"),
         Registration(client_id="c", redirect_uri="r", secret="SECRET"),
     ]
     assert "SECRET" not in repr(secretive)

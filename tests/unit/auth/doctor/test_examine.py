@@ -27,10 +27,10 @@ from tests.unit.auth.faulty import (
 from trunkline import Settings
 from trunkline.auth.doctor import diagnose
 from trunkline.auth.doctor.examine import HOPS, examine
-from trunkline.auth.doctor.probe import Opened
+from trunkline.auth.doctor.probe import ProbeResponse
 from trunkline.auth.doctor.report import Finding, first_failed
 from trunkline.auth.fetch import Egress
-from trunkline.auth.ssrf import Reach
+from trunkline.auth.ssrf import EgressPolicy
 
 HTML = "<!doctype html><title>Sign in</title>"
 DISCOVERY = "MCP authorization, Protected Resource Metadata Discovery Requirements"
@@ -49,7 +49,7 @@ async def at_10_0_0_7(_: str) -> Sequence[str]:
 async def look(world: World, url: str | None = None, **options: Any) -> list[Finding]:
     """What the doctor finds; every name that is not this machine's is at a private address."""
     settings = Settings(egress_timeout=10.0)
-    egress = Egress(Reach.around(world.url, settings), settings=settings, resolve=at_10_0_0_7)
+    egress = Egress(EgressPolicy.around(world.url, settings), settings=settings, resolve=at_10_0_0_7)
     return await examine(url or world.url, egress, **options)
 
 
@@ -382,8 +382,8 @@ async def test_a_server_that_says_nothing_is_given_up(there: World) -> None:
 
 @pytest.mark.parametrize(("status", "verdict"), [(401, "failed"), (200, "warning")])
 def test_tokens_are_for_servers_with_tls(status: int, verdict: str) -> None:
-    opened = Opened("server/discover", "http://notes.example/mcp", status, None, None)
-    (finding,) = diagnose.of_address("http://notes.example/mcp", opened)
+    opened = ProbeResponse("server/discover", "http://notes.example/mcp", status, None, None)
+    (finding,) = diagnose.assess_address("http://notes.example/mcp", opened)
 
     assert (finding.hop, finding.verdict) == ("address", verdict)
     assert finding.clause == "RFC 6750, section 5.3; MCP authorization, Communication Security"

@@ -21,8 +21,8 @@ from trunkline.auth import (
     Verified,
     Verifier,
 )
-from trunkline.auth.challenge import Challenge, parse
-from trunkline.auth.server.token_cache import VerifiedTokens
+from trunkline.auth.challenge import Challenge, parse_challenges
+from trunkline.auth.server.token_cache import TokenCache
 from trunkline.errors import ConfigError
 from trunkline.transports.http.authenticator import Admitted
 
@@ -58,7 +58,7 @@ INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo":
 
 
 def challenge(answer: Answer) -> Challenge:
-    found = parse(answer.headers["www-authenticate"])
+    found = parse_challenges(answer.headers["www-authenticate"])
     assert len(found) == 1
     return found[0]
 
@@ -255,7 +255,7 @@ async def test_what_was_verified_with_keys_that_are_gone_is_verified_anew() -> N
 
 
 def test_only_so_many_tokens_are_kept() -> None:
-    tokens, verifier = VerifiedTokens(most=2), Verifier()
+    tokens, verifier = TokenCache(max_entries=2), Verifier()
     verifier.keep = 10.0
     for name in ("a", "b", "c"):
         tokens.put(name, frozenset(), Verified(Principal(name)), verifier, 0.0)

@@ -10,7 +10,7 @@ import pytest
 
 from trunkline.auth.jose import SigningKey
 from trunkline.auth.server import dpop
-from trunkline.auth.server.dpop import BadProof, NonceWanted, Proofs
+from trunkline.auth.server.dpop import BadProof, NonceRequired, ProofVerifier
 from trunkline.auth.server.dpop_replay import ReplayMemory, TooManyProofs
 
 NOW = 1_000_000.0
@@ -41,12 +41,12 @@ def made(key: SigningKey = KEY, header: dict[str, Any] | None = None, **claims: 
     return made_for(key, TOKEN, "POST", URL, now=NOW, header=header, **claims)
 
 
-def check(known: Proofs, proof: str, *, now: float = NOW, url: str = URL) -> None:
+def check(known: ProofVerifier, proof: str, *, now: float = NOW, url: str = URL) -> None:
     known.check(proof, key=KEY.thumbprint, method="POST", url=url, token=TOKEN, now=now)
 
 
 def test_a_proof_is_good_once() -> None:
-    known, proof = Proofs(), made()
+    known, proof = ProofVerifier(), made()
     check(known, proof)
     with pytest.raises(BadProof, match="used before"):
         check(known, proof)
@@ -57,7 +57,7 @@ def test_a_proof_is_good_once() -> None:
     "htu", [f"{URL}/", f"{URL}?x=1#y", "https://NOTES.example.com:443/mcp", "wss://notes.example.com/mcp"]
 )
 def test_an_address_may_be_spelt_in_several_ways(htu: str) -> None:
-    check(Proofs(), made(htu=htu))
+    check(ProofVerifier(), made(htu=htu))
 
 
 @pytest.mark.parametrize(
@@ -83,15 +83,15 @@ def test_an_address_may_be_spelt_in_several_ways(htu: str) -> None:
 )
 def test_a_proof_is_for_one_request(claims: dict[str, Any], why: str) -> None:
     with pytest.raises(BadProof, match=why):
-        check(Proofs(), made(**claims))
+        check(ProofVerifier(), made(**claims))
 
 
 def test_a_proof_is_signed_with_the_key_that_it_names_and_the_token_is_bound_to() -> None:
     other = SigningKey.generate()
     with pytest.raises(BadProof, match="another key"):
-        check(Proofs(), made(other))
+        check(ProofVerifier(), made(other))
     with pytest.raises(BadProof, match="cannot be verified"):
-        check(Proofs(), made(other, {"jwk": KEY.public}))
+        check(ProofVerifier(), made(other, {"jwk": KEY.public}))
 
 
 @pytest.mark.parametrize(
@@ -101,32 +101,32 @@ def test_a_proof_is_signed_with_the_key_that_it_names_and_the_token_is_bound_to(
 )
 def test_what_is_no_proof_is_told_so(proof: str) -> None:
     with pytest.raises(BadProof, match=r"no DPoP proof|cannot be verified"):
-        check(Proofs(), proof)
+        check(ProofVerifier(), proof)
 
 
 def test_those_who_share_a_secret_want_the_same_nonces_though_one_is_ahead() -> None:
-    one, ahead = Proofs(nonces=True, secret=b"s" * 32), Proofs(nonces=True, secret=b"s" * 32)
+    one, ahead = ProofVerifier(nonces=True, secret=b"s" * 32), ProofVerifier(nonces=True, secret=b"s" * 32)
     check(one, made(nonce=ahead.nonce(NOW)))
     check(one, made(nonce=ahead.nonce(NOW + 250)))
-    with pytest.raises(NonceWanted):
-        check(one, made(nonce=Proofs(nonces=True).nonce(NOW)))
+    with pytest.raises(NonceRequired):
+        check(one, made(nonce=ProofVerifier(nonces=True).nonce(NOW)))
 
 
 def test_a_nonce_has_to_be_there_and_fresh() -> None:
-    known = Proofs(nonces=True)
-    with pytest.raises(NonceWanted):
+    known = ProofVerifier(nonces=True)
+    with pytest.raises(NonceRequired):
         check(known, made())
     nonce = known.nonce(NOW)
     check(known, made(nonce=nonce))
     check(known, made(nonce=nonce, iat=NOW + 301), now=NOW + 301)  # the one before is good for as long again
-    with pytest.raises(NonceWanted):
+    with pytest.raises(NonceRequired):
         check(known, made(nonce=nonce, iat=NOW + 602), now=NOW + 602)
-    assert Proofs().nonce(NOW) is None
+    assert ProofVerifier().nonce(NOW) is None
 
 
 def test_a_key_with_too_many_proofs_does_not_get_others_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dpop, "ReplayMemory", partial(ReplayMemory, most_of_one_key=2))
-    known, other = Proofs(), SigningKey.generate()
+    known, other = ProofVerifier(), SigningKey.generate()
     check(known, made())
     check(known, made())
     with pytest.raises(TooManyProofs):

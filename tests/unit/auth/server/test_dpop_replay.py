@@ -11,7 +11,7 @@ WINDOW = 300
 
 
 def memory(one: int = 100, everything: int = 1000) -> ReplayMemory:
-    return ReplayMemory(WINDOW, most_of_one_key=one, most_of_all=everything)
+    return ReplayMemory(WINDOW, max_per_key=one, max_total=everything)
 
 
 def test_a_proof_is_accepted_once_by_each_key() -> None:

@@ -5,8 +5,14 @@ import json
 
 import pytest
 
-from trunkline.auth.jose import Malformed, SigningKey
-from trunkline.auth.server.issuer_keys import AGAIN, EMPTY, FRESH, GOOD, IssuerKeys
+from trunkline.auth.jose import MalformedJws, SigningKey
+from trunkline.auth.server.issuer_keys import (
+    MAX_AGE,
+    REFRESH_AFTER,
+    RETRY_INTERVAL,
+    RETRY_INTERVAL_WITHOUT_KEYS,
+    IssuerKeys,
+)
 
 NOW = 1_000_000.0
 
@@ -36,9 +42,9 @@ class Published:
 
 async def test_keys_are_fetched_once_and_kept() -> None:
     it = Published()
-    assert it.keys.at_hand(NOW) is None
+    assert it.keys.get_without_fetch(NOW) is None
     keys = await it.keys.look(NOW)
-    assert it.keys.at_hand(NOW + FRESH - 1) is keys
+    assert it.keys.get_without_fetch(NOW + REFRESH_AFTER - 1) is keys
     assert (it.fetched, it.changed) == (1, 1)
 
 
@@ -57,14 +63,14 @@ async def test_keys_that_are_not_fresh_are_looked_at_again_by_one_who_waits() ->
     it = Published()
     old = await it.keys.look(NOW)
     it.held = asyncio.Event()
-    assert it.keys.at_hand(NOW + FRESH) is None
-    looking = asyncio.ensure_future(it.keys.look(NOW + FRESH))
+    assert it.keys.get_without_fetch(NOW + REFRESH_AFTER) is None
+    looking = asyncio.ensure_future(it.keys.look(NOW + REFRESH_AFTER))
     await asyncio.sleep(0)
-    assert it.keys.at_hand(NOW + FRESH) is old  # the others go on
+    assert it.keys.get_without_fetch(NOW + REFRESH_AFTER) is old  # the others go on
     it.held.set()
     assert await looking is old  # nothing has changed
     assert (it.fetched, it.changed) == (2, 1)
-    assert it.keys.at_hand(NOW + FRESH + 1) is old
+    assert it.keys.get_without_fetch(NOW + REFRESH_AFTER + 1) is old
 
 
 async def test_nobody_can_have_keys_looked_for_too_often() -> None:
@@ -72,78 +78,78 @@ async def test_nobody_can_have_keys_looked_for_too_often() -> None:
     await it.keys.look(NOW)
     await it.keys.look(NOW + 1)
     assert it.fetched == 2
-    assert not it.keys.may_look(NOW + AGAIN)
-    await it.keys.look(NOW + AGAIN)
+    assert not it.keys.may_refetch(NOW + RETRY_INTERVAL)
+    await it.keys.look(NOW + RETRY_INTERVAL)
     assert it.fetched == 2
-    assert it.keys.may_look(NOW + AGAIN + 1)
+    assert it.keys.may_refetch(NOW + RETRY_INTERVAL + 1)
     it.key = SigningKey.generate(kid="two")
-    await it.keys.look(NOW + AGAIN + 1)
+    await it.keys.look(NOW + RETRY_INTERVAL + 1)
     assert (it.fetched, it.changed) == (3, 2)
 
 
 async def test_a_key_that_is_new_just_after_the_others_were_fetched_is_found() -> None:
     it = Published()
-    for now in (NOW, NOW + 2 * FRESH):
+    for now in (NOW, NOW + 2 * REFRESH_AFTER):
         await it.keys.look(now)
         it.key = SigningKey.generate()
-        assert it.keys.may_look(now + 1)
+        assert it.keys.may_refetch(now + 1)
         await it.keys.look(now + 1)
-        assert it.keys.at_hand(now + 1) is not None
+        assert it.keys.get_without_fetch(now + 1) is not None
     assert (it.fetched, it.changed) == (4, 3)
 
 
 async def test_looking_for_keys_that_there_are_not_does_not_keep_others_from_being_renewed() -> None:
     it = Published()
     await it.keys.look(NOW)
-    await it.keys.look(NOW + FRESH - 1)
+    await it.keys.look(NOW + REFRESH_AFTER - 1)
     it.key = SigningKey.generate(kid="two")
-    assert it.keys.at_hand(NOW + 2 * FRESH - 1) is None
+    assert it.keys.get_without_fetch(NOW + 2 * REFRESH_AFTER - 1) is None
 
 
 async def test_who_comes_while_somebody_looks_may_wait_for_it() -> None:
     it = Published()
     await it.keys.look(NOW)
     it.held = asyncio.Event()
-    looking = asyncio.ensure_future(it.keys.look(NOW + AGAIN))
+    looking = asyncio.ensure_future(it.keys.look(NOW + RETRY_INTERVAL))
     await asyncio.sleep(0)
-    assert it.keys.may_look(NOW + AGAIN)
+    assert it.keys.may_refetch(NOW + RETRY_INTERVAL)
     it.held.set()
     await looking
-    assert not it.keys.may_look(NOW + AGAIN)
+    assert not it.keys.may_refetch(NOW + RETRY_INTERVAL)
 
 
 async def test_old_keys_are_good_for_a_day_while_the_issuer_is_away() -> None:
     it = Published()
     old = await it.keys.look(NOW)
     it.error = OSError("away")
-    assert await it.keys.look(NOW + FRESH) is old
-    assert it.keys.at_hand(NOW + FRESH + 1) is old  # not asked again at once
-    assert await it.keys.look(NOW + GOOD - 1) is old
+    assert await it.keys.look(NOW + REFRESH_AFTER) is old
+    assert it.keys.get_without_fetch(NOW + REFRESH_AFTER + 1) is old  # not asked again at once
+    assert await it.keys.look(NOW + MAX_AGE - 1) is old
     with pytest.raises(OSError, match="away"):
-        await it.keys.look(NOW + GOOD + AGAIN)
-    assert it.keys.at_hand(NOW + GOOD + AGAIN) is None
+        await it.keys.look(NOW + MAX_AGE + RETRY_INTERVAL)
+    assert it.keys.get_without_fetch(NOW + MAX_AGE + RETRY_INTERVAL) is None
     it.error = None
-    await it.keys.look(NOW + GOOD + 2 * AGAIN)
-    assert it.keys.at_hand(NOW + GOOD + 2 * AGAIN) is not None
+    await it.keys.look(NOW + MAX_AGE + 2 * RETRY_INTERVAL)
+    assert it.keys.get_without_fetch(NOW + MAX_AGE + 2 * RETRY_INTERVAL) is not None
 
 
 async def test_without_any_keys_it_is_tried_again_soon_but_not_at_once() -> None:
     it = Published()
     it.error = OSError("away")
-    for now in (NOW, NOW + EMPTY - 0.1):
+    for now in (NOW, NOW + RETRY_INTERVAL_WITHOUT_KEYS - 0.1):
         with pytest.raises(OSError, match="away"):
             await it.keys.look(now)
     assert it.fetched == 1
     it.error = None
-    await it.keys.look(NOW + EMPTY)
+    await it.keys.look(NOW + RETRY_INTERVAL_WITHOUT_KEYS)
     assert it.fetched == 2
 
 
 async def test_what_is_no_set_of_keys_does_not_take_the_place_of_one() -> None:
     it = Published()
     old = await it.keys.look(NOW)
-    it.error = Malformed("nonsense")
-    assert await it.keys.look(NOW + FRESH) is old
+    it.error = MalformedJws("nonsense")
+    assert await it.keys.look(NOW + REFRESH_AFTER) is old
     assert it.changed == 1
 
 
@@ -158,5 +164,5 @@ def test_a_request_of_a_loop_that_has_ended_is_waited_for_by_nobody() -> None:
 
     asyncio.run(leave())
     it.held = None
-    asyncio.run(it.keys.look(NOW + AGAIN))
+    asyncio.run(it.keys.look(NOW + RETRY_INTERVAL))
     assert it.fetched == 2

@@ -145,7 +145,7 @@ async def test_a_budget_is_for_all_addresses_that_one_host_can_choose(
 
 
 async def test_budgets_of_so_many_addresses_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(issuer_requests, "_MOST_ADDRESSES", 2)
+    monkeypatch.setattr(issuer_requests, "_MAX_ADDRESSES", 2)
     issuer, requests = Asked("good"), IssuerRequests(IssuerLimits(rejected_per_minute=1))
     for number in range(3):
         assert await outcome(requests, issuer, f"{number}", address=f"192.0.2.{number}") == "BadToken"

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.auth.server.issuing import Issuer, issuing
 
 from trunkline.auth.jose import SigningKey
-from trunkline.auth.server.issuer_keys import AGAIN
+from trunkline.auth.server.issuer_keys import RETRY_INTERVAL
 from trunkline.auth.server.jwt import Jwt
 from trunkline.auth.server.verifiers import BadToken, Unavailable, Verified
 from trunkline.errors import ConfigError
@@ -49,7 +49,7 @@ async def test_a_new_key_is_found_and_the_old_one_is_good_no_more() -> None:
         with pytest.raises(BadToken):  # the last look is too short a while ago
             await verified(jwt, issuer, issuer.token())
         assert issuer.asked["/keys"] == 2
-        issuer.wall.advance(AGAIN)
+        issuer.wall.advance(RETRY_INTERVAL)
         assert (await verified(jwt, issuer, issuer.token())).principal.subject == "ada"
         assert issuer.asked["/keys"] == 3
 
@@ -58,7 +58,7 @@ async def test_a_made_up_key_is_looked_for_at_most_so_often() -> None:
     async with issuing() as issuer:
         jwt, stranger = Jwt(issuer.url), SigningKey.generate(kid="made-up")
         await verified(jwt, issuer, issuer.token())
-        issuer.wall.advance(AGAIN)
+        issuer.wall.advance(RETRY_INTERVAL)
         for _ in range(5):
             with pytest.raises(BadToken, match="does not publish"):
                 await verified(jwt, issuer, issuer.token(key=stranger))
@@ -80,13 +80,13 @@ async def test_where_the_keys_are_is_asked_anew_once_they_are_not_there_any_more
         await verified(jwt, issuer, issuer.token())
         issuer.metadata["jwks_uri"] = f"{issuer.url}/nowhere"
         issuer.rotate()
-        issuer.wall.advance(AGAIN)
+        issuer.wall.advance(RETRY_INTERVAL)
         await verified(jwt, issuer, issuer.token())  # still at the old place
         issuer.down = True
         issuer.wall.advance(700)
         await verified(jwt, issuer, issuer.token())
         issuer.down = False
-        issuer.wall.advance(AGAIN)
+        issuer.wall.advance(RETRY_INTERVAL)
         await verified(jwt, issuer, issuer.token())
         assert issuer.asked[METADATA] == 2
 

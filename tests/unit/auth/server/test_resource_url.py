@@ -6,14 +6,19 @@ import pytest
 
 from trunkline import Server, Settings
 from trunkline.auth import ResourceServer, StaticTokens
-from trunkline.auth.server.authorization_header import Given, Malformed, given_in, in_query
-from trunkline.auth.server.resource_url import place_of, published_at, said_place
+from trunkline.auth.server.authorization_header import (
+    MalformedAuthorization,
+    PresentedToken,
+    has_query_token,
+    parse_authorization,
+)
+from trunkline.auth.server.resource_url import location_from_public_url, location_from_request, metadata_paths
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 
 
 def came(host: str = "notes.example.com", **scope: Any) -> tuple[str, str]:
-    place = place_of({"scheme": "https", **scope}, {b"host": host.encode()}, "/mcp")
+    place = location_from_request({"scheme": "https", **scope}, {b"host": host.encode()}, "/mcp")
     return place.resource, place.metadata
 
 
@@ -43,13 +48,13 @@ def test_a_place_is_where_a_request_came_to(host: str, scope: dict[str, Any], ba
 @pytest.mark.parametrize("prefix", [None, "/tenant"])
 def test_a_forwarded_request_contributes_its_host_name_only(host: str, scheme: str, prefix: str | None) -> None:
     scope = {"scheme": scheme, "server": ("10.0.0.1", 8000), "root_path": "/b", "prefix": prefix, "proxied": True}
-    place = place_of(scope, {b"host": host.encode()}, "/mcp")
+    place = location_from_request(scope, {b"host": host.encode()}, "/mcp")
     assert place.audiences == {"https://notes.example.com/b/mcp", "https://notes.example.com/b/mcp/"}
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8000", "127.0.0.1", "[::1]", "[::1]:443"])
 def test_no_token_is_for_a_loopback_name_of_a_forwarded_request(host: str) -> None:
-    place = place_of({"scheme": "https", "proxied": True}, {b"host": host.encode()}, "/mcp")
+    place = location_from_request({"scheme": "https", "proxied": True}, {b"host": host.encode()}, "/mcp")
     assert place.audiences == frozenset()
 
 
@@ -66,37 +71,37 @@ def test_no_token_is_for_a_loopback_name_of_a_forwarded_request(host: str) -> No
     ],
 )
 def test_a_place_may_be_said(public: str, main: str, resource: str, metadata: str) -> None:
-    place = said_place(public, main, main)
+    place = location_from_public_url(public, main, main)
     assert (place.resource, place.metadata) == (resource, metadata)
     assert place.audiences == {resource, f"{resource}/"}
 
 
 def test_http_and_sse_is_beside_the_place_that_was_said() -> None:
-    assert said_place("https://x.example/api/mcp", "/mcp", "/sse").resource == "https://x.example/api/sse"
+    assert location_from_public_url("https://x.example/api/mcp", "/mcp", "/sse").resource == "https://x.example/api/sse"
 
 
 def test_metadata_is_published_wherever_clients_look_for_it() -> None:
-    assert published_at("/mcp", "https://x.example/api/mcp") == {
+    assert metadata_paths("/mcp", "https://x.example/api/mcp") == {
         WELL_KNOWN,
         f"{WELL_KNOWN}/mcp",
         f"{WELL_KNOWN}/api/mcp",
     }
-    assert published_at("/", None) == {WELL_KNOWN}
+    assert metadata_paths("/", None) == {WELL_KNOWN}
 
 
 @pytest.mark.parametrize(
     ("header", "given"),
     [
-        (b"Bearer abc", Given("Bearer", "abc")),
-        (b"bearer  a.b-c_d~e+f/g==", Given("Bearer", "a.b-c_d~e+f/g==")),
-        (b"DPOP abc", Given("DPoP", "abc")),
+        (b"Bearer abc", PresentedToken("Bearer", "abc")),
+        (b"bearer  a.b-c_d~e+f/g==", PresentedToken("Bearer", "a.b-c_d~e+f/g==")),
+        (b"DPOP abc", PresentedToken("DPoP", "abc")),
         (b"Basic abc", None),
         (b"abc", None),
         (b"", None),
     ],
 )
-def test_the_header_says_which_token_comes_how(header: bytes, given: Given | None) -> None:
-    assert given_in(header) == given
+def test_the_header_says_which_token_comes_how(header: bytes, given: PresentedToken | None) -> None:
+    assert parse_authorization(header) == given
 
 
 @pytest.mark.row("AUT-23")
@@ -104,8 +109,8 @@ def test_the_header_says_which_token_comes_how(header: bytes, given: Given | Non
     "header", [b"Bearer", b"Bearer ", b"Bearer a b", b"Bearer a,b", b"bearer \xe9", b"DPoP ", b'Bearer "a"']
 )
 def test_a_header_that_cannot_be_read_is_malformed(header: bytes) -> None:
-    with pytest.raises(Malformed):
-        given_in(header)
+    with pytest.raises(MalformedAuthorization):
+        parse_authorization(header)
 
 
 @pytest.mark.row("AUT-22")
@@ -122,7 +127,7 @@ def test_a_header_that_cannot_be_read_is_malformed(header: bytes) -> None:
     ],
 )
 def test_a_token_in_an_address_is_seen(query: bytes, there: bool) -> None:
-    assert in_query(query) is there
+    assert has_query_token(query) is there
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tests.unit.auth.server.test_authenticator import challenge, kind, offering,
 from tests.unit.transports.http.asgi import Answer, Host
 
 from trunkline.auth import SigningKey
-from trunkline.server.access.dpop_replays import Replays
+from trunkline.server.access.dpop_replays import DpopReplayStore
 from trunkline.stores.memory import MemoryStore
 from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.testing import ManualClock
@@ -88,7 +88,7 @@ async def test_what_was_shown_is_forgotten_when_it_would_be_refused_anyway() -> 
     clock = ManualClock()
     store = MemoryStore(clock=clock)
     await store.open()
-    one, other = Replays(store, "server"), Replays(store, "another server")
+    one, other = DpopReplayStore(store, "server"), DpopReplayStore(store, "another server")
     assert await one.first("proof", clock.now() + 10)
     assert not await one.first("proof", clock.now() + 10)
     assert await other.first("proof", clock.now() + 10)
@@ -100,9 +100,9 @@ async def test_all_processes_come_to_know_one_secret(tmp_path: Path) -> None:
     stores = [SqliteStore(tmp_path / "shared.db") for _ in range(3)]
     for store in stores:
         await store.open()
-    known = await asyncio.gather(*(Replays(store, "server").secret() for store in stores))
+    known = await asyncio.gather(*(DpopReplayStore(store, "server").secret() for store in stores))
     assert len(set(known)) == 1
     assert len(known[0]) == 32
-    assert await Replays(stores[0], "another").secret() != known[0]
+    assert await DpopReplayStore(stores[0], "another").secret() != known[0]
     for store in stores:
         await store.close()

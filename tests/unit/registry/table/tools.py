@@ -6,7 +6,7 @@ import jsonschema_rs
 import msgspec
 
 from trunkline.config import Settings
-from trunkline.registry.handlers import read
+from trunkline.registry.handlers import read_handler
 from trunkline.registry.tools import ToolEntry, make_tool
 from trunkline.wire import codec
 
@@ -18,7 +18,7 @@ class Context:
 
 
 def tool(function: Any, **options: Any) -> ToolEntry:
-    return make_tool(read(function, Context), Settings(), **options)
+    return make_tool(read_handler(function, Context), Settings(), **options)
 
 
 def taking(kind: Any, **default: Any) -> ToolEntry:
@@ -47,7 +47,7 @@ def given(entry: ToolEntry, value: Any) -> Any:
     try:
         arguments = entry.decode(raw)
     except codec.DecodeError as error:
-        arguments = entry.reread(raw, error)
+        arguments = entry.decode_leniently(raw, error)
     return arguments.value
 
 

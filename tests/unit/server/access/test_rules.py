@@ -10,7 +10,7 @@ from trunkline.auth.principal import Principal
 from trunkline.errors import RegistrationError
 from trunkline.protocol.revisions import Revision
 from trunkline.server.access import rules as access_rules
-from trunkline.server.access.rules import NOBODY, Rules, Viewer, held_by
+from trunkline.server.access.rules import ANONYMOUS_VIEWER, AccessRules, Viewer, scopes_of
 
 EMPTY: frozenset[str] = frozenset()
 
@@ -53,21 +53,21 @@ class Holder:
     ],
 )
 def test_a_principal_holds_what_it_says_wherever_it_comes_from(principal: object, held: set[str]) -> None:
-    assert held_by(principal, local=True) == held_by(principal, local=False) == held
+    assert scopes_of(principal, local=True) == scopes_of(principal, local=False) == held
 
 
 def test_nobody_in_particular_holds_everything_on_a_local_line_and_nothing_elsewhere() -> None:
-    assert held_by(None, local=True) is None
-    assert held_by(None, local=False) == EMPTY
+    assert scopes_of(None, local=True) is None
+    assert scopes_of(None, local=False) == EMPTY
 
 
 # --- rules --------------------------------------------------------------------------------------------
 
 
 def test_what_is_hidden_depends_on_scopes_and_on_answers() -> None:
-    rules = Rules(offering().tools)
+    rules = AccessRules(offering().tools)
     assert rules
-    assert rules.hidden(NOBODY) == {"a", "ab", "asks", "asks_b"}
+    assert rules.hidden(ANONYMOUS_VIEWER) == {"a", "ab", "asks", "asks_b"}
     assert rules.hidden(viewer("a")) == {"ab", "asks", "asks_b"}
     assert rules.hidden(viewer("a", answers={yes: True})) == {"ab", "asks_b"}
     assert rules.hidden(viewer("a", "b", answers={yes: True})) == EMPTY
@@ -77,7 +77,7 @@ def test_what_is_hidden_depends_on_scopes_and_on_answers() -> None:
 
 def test_each_predicate_is_named_once_and_only_where_scopes_do_not_decide() -> None:
     server = offering()
-    rules = Rules(server.tools)
+    rules = AccessRules(server.tools)
     assert rules.predicates(EMPTY) == [yes]
     assert rules.predicates(None) == [yes]
     server.remove_tool("asks")
@@ -89,12 +89,12 @@ def test_without_rules_nothing_is_hidden() -> None:
     server = Server("s")
     server.add_tool(lambda: None, name="open")
     server.add_tool(lambda: None, name="said_open", scopes=())
-    rules = Rules(server.tools)
+    rules = AccessRules(server.tools)
     assert not rules
-    assert rules.hidden(NOBODY) == EMPTY
+    assert rules.hidden(ANONYMOUS_VIEWER) == EMPTY
     server.add_tool(lambda: None, name="a", scopes=["a"])
     assert rules
-    assert rules.hidden(NOBODY) == {"a"}
+    assert rules.hidden(ANONYMOUS_VIEWER) == {"a"}
     server.tools.disable("a")
     assert not rules
 
@@ -102,22 +102,22 @@ def test_without_rules_nothing_is_hidden() -> None:
 def test_a_set_of_scopes_is_looked_at_once_and_others_make_no_difference() -> None:
     server = Server("s")
     server.add_tool(lambda: None, name="ab", scopes=["a", "b"])
-    rules = Rules(server.tools)
+    rules = AccessRules(server.tools)
     first = rules.hidden(viewer("a"))
     assert rules.hidden(viewer("a", "x")) is first
     assert rules.hidden(viewer("a", "y", "z")) is first
-    assert len(rules._found.lacking) == 1
+    assert len(rules._found.hidden_by_scopes) == 1
 
 
 def test_as_many_sets_of_scopes_as_there_may_be_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access_rules, "_KEPT_SETS", 3)
+    monkeypatch.setattr(access_rules, "_MAX_CACHED_SCOPE_SETS", 3)
     server = Server("s")
     for number in range(6):
         server.add_tool(lambda: None, name=f"t{number}", scopes=[f"s{number}"])
-    rules = Rules(server.tools)
+    rules = AccessRules(server.tools)
     for number in range(6):
         assert f"t{number}" not in rules.hidden(viewer(f"s{number}"))
-        assert len(rules._found.lacking) <= 3
+        assert len(rules._found.hidden_by_scopes) <= 3
 
 
 # --- lists --------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from tests.limits import PATIENCE
 from trunkline.clock import LoopClock
 from trunkline.errors import StoreUnavailable
 from trunkline.facts import CrewStep, Fact, Observers
-from trunkline.server.cluster.cluster import Crew
+from trunkline.server.cluster.cluster import Cluster
 from trunkline.stores.redis.store import RedisStore
 from trunkline.stores.shared_values import load_identity
 from trunkline.stores.sqlite.store import SqliteStore
@@ -79,7 +79,7 @@ class Member:
         bus = store.bus()
         assert bus is not None
         observers = Observers([self.seen])
-        self.crew = Crew(store, bus, seconds=seconds, clock=clock, wall=clock, observers=observers)
+        self.crew = Cluster(store, bus, lease_ttl=seconds, clock=clock, wall=clock, observers=observers)
         self.heard: list[tuple[str, bytes]] = []
         self.lost: list[str | None] = []
         self.deposed = 0
@@ -109,7 +109,7 @@ class Member:
     async def beat(self, seconds: float = BEAT) -> None:
         """Lets time go by, and what falls due with it be done."""
         self.clock.advance(seconds)
-        if (beating := self.crew._pulse._beating) is not None:
+        if (beating := self.crew._pulse._renewal) is not None:
             await asyncio.wait([beating])
 
     async def vanish(self) -> None:

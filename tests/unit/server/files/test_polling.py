@@ -8,8 +8,8 @@ from typing import Any
 from msgspec import UNSET
 from tests.limits import PATIENCE
 
-from trunkline.rpc.threads import Threads
-from trunkline.server.files.polling import Poll
+from trunkline.rpc.threads import ThreadPool
+from trunkline.server.files.polling import Poller
 from trunkline.testing import ManualClock
 
 
@@ -18,8 +18,8 @@ class Watched:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.threads = Threads(asyncio.get_running_loop(), 2)
-        self.poll = Poll(lambda: SimpleNamespace(clock=self.clock, threads=self.threads), 1.0)  # type: ignore[arg-type,return-value]
+        self.threads = ThreadPool(asyncio.get_running_loop(), 2)
+        self.poll = Poller(lambda: SimpleNamespace(clock=self.clock, threads=self.threads), 1.0)  # type: ignore[arg-type,return-value]
         self.states: dict[str, Any] = {}
         self.told: list[str] = []
         self.looks: list[str] = []
@@ -28,7 +28,7 @@ class Watched:
 
     def see(self, key: str, state: Any) -> None:
         self.states[key] = state
-        self.poll.saw(key, state, lambda before: self._look(key), lambda: self.told.append(key))
+        self.poll.watch(key, state, lambda before: self._look(key), lambda: self.told.append(key))
 
     def _look(self, key: str) -> Any:
         self.looks.append(key)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.processes import PATIENCE
 
-from trunkline.rpc.threads import Threads
-from trunkline.server.files.reader import Budget, FileReader, Opened, read_pieces
+from trunkline.rpc.threads import ThreadPool
+from trunkline.server.files.reader import ByteBudget, FileReader, OpenFile, read_chunks
 
 
 @pytest.fixture
@@ -30,12 +30,12 @@ def descriptor(file: Path) -> Iterator[int]:
 
 @pytest.mark.parametrize("size", [0, 1, 256 * 1024, 256 * 1024 + 1, 1_000_000, 2_000_000])
 def test_a_file_is_read_up_to_a_size_or_its_end(file: Path, descriptor: int, size: int) -> None:
-    assert read_pieces(descriptor, size) == file.read_bytes()[:size]
+    assert read_chunks(descriptor, size) == file.read_bytes()[:size]
 
 
 async def test_shares_are_granted_in_the_order_in_which_they_were_asked_for() -> None:
-    budget = Budget(10)
-    assert budget.take_now(8)
+    budget = ByteBudget(10)
+    assert budget.try_take(8)
     granted: list[int] = []
 
     async def take(size: int) -> None:
@@ -45,42 +45,42 @@ async def test_shares_are_granted_in_the_order_in_which_they_were_asked_for() ->
 
     tasks = [asyncio.create_task(take(size)) for size in (9, 1, 2)]
     await asyncio.sleep(0)
-    assert not budget.take_now(1)  # there is room, and others have been waiting for it
+    assert not budget.try_take(1)  # there is room, and others have been waiting for it
     budget.give_back(8)
     async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*tasks)
     assert granted == [9, 1, 2]
-    assert budget.take_now(10)
+    assert budget.try_take(10)
 
 
 async def test_a_share_that_is_free_already_is_granted_at_once() -> None:
-    budget = Budget(10)
+    budget = ByteBudget(10)
     async with asyncio.timeout(PATIENCE):
         lease = await budget.take(4)
     assert lease.start()
     lease.abandon()  # which does nothing now
-    assert not budget.take_now(7)
+    assert not budget.try_take(7)
     lease.end()
-    assert budget.take_now(10)
+    assert budget.try_take(10)
 
 
 async def test_more_than_all_is_as_much_as_all() -> None:
-    budget = Budget(10)
-    assert budget.take_now(100)
-    assert not budget.take_now(1)
+    budget = ByteBudget(10)
+    assert budget.try_take(100)
+    assert not budget.try_take(1)
     budget.give_back(100)
     lease = await budget.take(100)
-    assert not budget.take_now(1)
+    assert not budget.try_take(1)
     lease.abandon()
     lease.abandon()
     assert not lease.start()
-    assert budget.take_now(10)
+    assert budget.try_take(10)
 
 
 @pytest.mark.parametrize("granted", [False, True])
 async def test_a_cancelled_wait_leaves_the_queue_or_gives_its_share_back(granted: bool) -> None:
-    budget = Budget(10)
-    assert budget.take_now(10)
+    budget = ByteBudget(10)
+    assert budget.try_take(10)
     first, second = (asyncio.create_task(budget.take(10)) for _ in range(2))
     await asyncio.sleep(0)
     if granted:
@@ -92,12 +92,12 @@ async def test_a_cancelled_wait_leaves_the_queue_or_gives_its_share_back(granted
         budget.give_back(10)
     async with asyncio.timeout(PATIENCE):
         (await second).abandon()
-    assert budget.take_now(10)
+    assert budget.try_take(10)
 
 
 def test_a_share_is_not_lost_with_the_loop_that_waited_for_it() -> None:
-    budget = Budget(10)
-    assert budget.take_now(10)
+    budget = ByteBudget(10)
+    assert budget.try_take(10)
 
     async def wait() -> None:
         task = asyncio.ensure_future(budget.take(10))
@@ -110,7 +110,7 @@ def test_a_share_is_not_lost_with_the_loop_that_waited_for_it() -> None:
     assert waiting.done()
     loop.close()
     budget.give_back(10)
-    assert budget.take_now(10)
+    assert budget.try_take(10)
 
 
 class Disk:
@@ -123,9 +123,9 @@ class Disk:
         self.read = 0
         self.opened: list[int] = []
 
-    def open(self) -> Opened:
+    def open(self) -> OpenFile:
         self.opened.append(os.open(self.file, os.O_RDONLY))
-        return Opened(self.opened[-1], self.size, self._made)
+        return OpenFile(self.opened[-1], self.size, self._made)
 
     def _made(self, data: bytearray) -> int:
         self.read += 1
@@ -134,7 +134,7 @@ class Disk:
 
 
 async def test_a_read_that_is_cancelled_keeps_its_share_until_its_thread_is_done(file: Path) -> None:
-    threads = Threads(asyncio.get_running_loop(), 4)
+    threads = ThreadPool(asyncio.get_running_loop(), 4)
     reader, disk, slow = FileReader(1000, lambda: threads), Disk(file, 600), Disk(file, 600)
     first = asyncio.create_task(threads.run(lambda: reader.read(disk.open)))
     await until(lambda: disk.read == 1)
@@ -146,9 +146,9 @@ async def test_a_read_that_is_cancelled_keeps_its_share_until_its_thread_is_done
     second.cancel()
     with pytest.raises(asyncio.CancelledError):
         await second
-    assert not reader._budget.take_now(600)
+    assert not reader._budget.try_take(600)
     slow.may_go_on.set()
-    await until(lambda: reader._budget.take_now(1000))
+    await until(lambda: reader._budget.try_take(1000))
     threads.close()
     for descriptor in {*disk.opened, *slow.opened}:
         with pytest.raises(OSError, match="Bad file descriptor"):
@@ -156,9 +156,9 @@ async def test_a_read_that_is_cancelled_keeps_its_share_until_its_thread_is_done
 
 
 async def test_a_read_that_is_cancelled_before_its_thread_begins_is_not_done(file: Path) -> None:
-    threads = Threads(asyncio.get_running_loop(), 1)
+    threads = ThreadPool(asyncio.get_running_loop(), 1)
     reader, disk = FileReader(1000, lambda: threads), Disk(file, 600)
-    assert reader._budget.take_now(1000)
+    assert reader._budget.try_take(1000)
     later = asyncio.ensure_future(await threads.run(lambda: reader.read(disk.open)))
     await asyncio.sleep(0)
     hold = threading.Event()
@@ -169,7 +169,7 @@ async def test_a_read_that_is_cancelled_before_its_thread_begins_is_not_done(fil
     later.cancel()
     with pytest.raises(asyncio.CancelledError):
         await later
-    assert reader._budget.take_now(1000)
+    assert reader._budget.try_take(1000)
     hold.set()
     await held
     await threads.run(lambda: None)  # after all that was queued
@@ -179,16 +179,16 @@ async def test_a_read_that_is_cancelled_before_its_thread_begins_is_not_done(fil
 
 
 async def test_a_file_that_vanishes_while_it_waits_gives_its_share_back(file: Path) -> None:
-    threads = Threads(asyncio.get_running_loop(), 1)
+    threads = ThreadPool(asyncio.get_running_loop(), 1)
     reader, disk = FileReader(1000, lambda: threads), Disk(file, 600)
-    assert reader._budget.take_now(1000)
+    assert reader._budget.try_take(1000)
     later = asyncio.ensure_future(await threads.run(lambda: reader.read(disk.open)))
     await asyncio.sleep(0)
     file.unlink()
     reader._budget.give_back(1000)
     with pytest.raises(FileNotFoundError):
         await later
-    assert reader._budget.take_now(1000)
+    assert reader._budget.try_take(1000)
     threads.close()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trunkline.server.files import safe_open
-from trunkline.server.files.safe_open import Outside, directory, file_status, open_file, open_regular
+from trunkline.server.files.safe_open import OutsideRoot, file_status, open_directory, open_file, open_regular
 
 
 @pytest.fixture(params=[True, False], ids=["by descriptor", "by path"])
@@ -35,7 +35,7 @@ def test_a_file_inside_is_opened_under_its_own_name(root: Path, path: str) -> No
 @pytest.mark.parametrize("path", ["../secret", "sub/../../secret", "out/secret", "/etc/passwd"])
 def test_a_path_that_leads_out_is_not_opened(root: Path, path: str) -> None:
     for use in (open_file, file_status):
-        with pytest.raises(Outside):
+        with pytest.raises(OutsideRoot):
             use(root, path)
 
 
@@ -51,7 +51,7 @@ def test_no_descriptor_is_left_open(root: Path) -> None:
     for path in ("to a", "../secret", "nothing", "sub", "circle", "sub/../sub/a.txt", "sub/a.txt/b", "", "x\0y"):
         try:
             os.close(open_file(root, path)[0])
-        except (Outside, OSError, ValueError):
+        except (OutsideRoot, OSError, ValueError):
             continue
     assert os.listdir("/proc/self/fd") == before
 
@@ -92,8 +92,8 @@ def test_the_folders_on_the_way_to_a_folder_may_not_be_links(tmp_path: Path) -> 
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "link").symlink_to("a")
     for names in ((), ("a",), ("a", "b")):
-        with directory(tmp_path, names) as found, directory(tmp_path, names, by_descriptor=False) as path:
+        with open_directory(tmp_path, names) as found, open_directory(tmp_path, names, by_descriptor=False) as path:
             assert os.listdir(found) == os.listdir(path)
     for names in (("link",), ("link", "b"), ("nothing",)):
-        with pytest.raises(OSError, match="directory"), directory(tmp_path, names):
+        with pytest.raises(OSError, match="open_directory"), open_directory(tmp_path, names):
             pass

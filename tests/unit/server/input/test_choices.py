@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from trunkline.errors import MisuseError, PeerError
 from trunkline.protocol.types import ElicitResult
 from trunkline.server.input.choices import Choice, EnumNames, Titles, choice_of
-from trunkline.server.input.forms import Answer, form_of, read_answer
+from trunkline.server.input.forms import ElicitationAnswer, build_form, read_answer
 
 
 class Number(Enum):
@@ -30,7 +30,7 @@ class Inner(Struct):
 
 def fields_of(**fields: Any) -> dict[str, Any]:
     made = msgspec.defstruct("Made", list(fields.items()))
-    return msgspec.to_builtins(form_of(made))["properties"]
+    return msgspec.to_builtins(build_form(made))["properties"]
 
 
 @pytest.mark.row("ELI-04")
@@ -81,7 +81,7 @@ def test_what_no_form_can_ask_for_is_refused_with_the_name_of_the_field(annotati
 
 def test_what_is_no_type_is_refused() -> None:
     with pytest.raises(MisuseError, match="no form can be made of"):
-        form_of(object())
+        build_form(object())
 
 
 @pytest.mark.row("ELI-03")
@@ -107,9 +107,9 @@ def test_what_was_filled_in_is_read_into_its_type() -> None:
     class Day:
         day: datetime.date = datetime.date(2026, 1, 1)
 
-    assert msgspec.to_builtins(form_of(Day))["properties"]["day"]["default"] == "2026-01-01"
+    assert msgspec.to_builtins(build_form(Day))["properties"]["day"]["default"] == "2026-01-01"
     answer = read_answer(ElicitResult("accept", {"day": "2026-07-28"}), Day)
-    assert answer == Answer("accept", Day(datetime.date(2026, 7, 28)))
+    assert answer == ElicitationAnswer("accept", Day(datetime.date(2026, 7, 28)))
 
 
 @pytest.mark.row("ELI-05")
@@ -118,7 +118,7 @@ def test_renamed_fields_keep_their_titles_and_defaults() -> None:
         shirt_size: Annotated[Literal["s", "m"], Titles(s="Small")] = "m"
 
     one_of = [{"const": "s", "title": "Small"}, {"const": "m", "title": "m"}]
-    shown = msgspec.to_builtins(form_of(Renamed))["properties"]
+    shown = msgspec.to_builtins(build_form(Renamed))["properties"]
     assert shown == {"shirtSize": {"type": "string", "oneOf": one_of, "default": "m"}}
 
 
@@ -135,7 +135,7 @@ def test_the_defaults_of_a_choice_of_several_stand_in_the_order_of_its_values() 
     class Several:
         many: tuple[Literal["a", "b", "c"], ...] = ("c", "a")
 
-    assert msgspec.to_builtins(form_of(Several))["properties"]["many"]["default"] == ["a", "c"]
+    assert msgspec.to_builtins(build_form(Several))["properties"]["many"]["default"] == ["a", "c"]
 
 
 @pytest.mark.row("ELI-03")
@@ -148,12 +148,12 @@ def test_a_format_that_forms_do_not_have_is_asked_for_as_text() -> None:
 @pytest.mark.row("ELI-02")
 def test_by_hand_a_format_that_forms_do_not_have_is_refused() -> None:
     with pytest.raises(MisuseError, match="field 'x' cannot be asked for"):
-        form_of({"properties": {"x": {"type": "string", "format": "uuid"}}})
+        build_form({"properties": {"x": {"type": "string", "format": "uuid"}}})
 
 
 @pytest.mark.row("ELI-04")
 def test_by_hand_a_choice_may_leave_out_that_it_is_text() -> None:
-    shown = msgspec.to_builtins(form_of({"properties": {"x": {"enum": ["a"]}}}))["properties"]
+    shown = msgspec.to_builtins(build_form({"properties": {"x": {"enum": ["a"]}}}))["properties"]
     assert shown == {"x": {"type": "string", "enum": ["a"]}}
 
 
@@ -163,7 +163,7 @@ def test_a_typed_dict_has_choices_too() -> None:
         one: Annotated[Literal["z", "a"], Titles(z="Zed")]
         other: NotRequired[list[Literal["z", "a"]]]
 
-    shown = msgspec.to_builtins(form_of(Typed))
+    shown = msgspec.to_builtins(build_form(Typed))
     assert shown["properties"]["one"]["oneOf"][0] == {"const": "z", "title": "Zed"}
     assert shown["properties"]["other"]["items"]["enum"] == ["z", "a"]
     assert shown["required"] == ["one"]
@@ -211,7 +211,7 @@ class Model:
 
 @pytest.mark.row("H02")
 def test_a_form_is_made_of_whatever_describes_and_reads_itself_as_pydantic_models_do() -> None:
-    shown = msgspec.to_builtins(form_of(Model))
+    shown = msgspec.to_builtins(build_form(Model))
     assert shown["required"] == ["name"]
     assert shown["properties"]["name"] == {"type": "string", "title": "Name", "minLength": 1}
     assert shown["properties"]["size"]["oneOf"][1] == {"const": "m", "title": "Medium"}
@@ -233,7 +233,7 @@ def test_a_form_is_made_of_a_pydantic_model() -> None:
         size=(Annotated[Literal["s", "m"], Titles(s="Small")], "s"),
         many=(list[Literal["a", "b"]], pydantic.Field(default_factory=list)),
     )
-    shown = msgspec.to_builtins(form_of(model))["properties"]
+    shown = msgspec.to_builtins(build_form(model))["properties"]
     count = shown["howMany"]
     assert (count["minimum"], count["maximum"], count["default"]) == (1, 9, 2)
     assert shown["size"]["oneOf"][0] == {"const": "s", "title": "Small"}
@@ -255,4 +255,4 @@ def test_a_default_is_one_of_the_values(annotation: Any, default: Any, strange: 
     with pytest.raises(
         MisuseError, match=f"field 'culprit' has the default {strange!r}, which is not one of its values"
     ):
-        form_of(made)
+        build_form(made)

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from trunkline.errors import MisuseError, PeerError
 from trunkline.protocol.types import ElicitResult
 from trunkline.server.input.choices import Titles
-from trunkline.server.input.forms import Answer, form_of, read_answer
+from trunkline.server.input.forms import ElicitationAnswer, build_form, read_answer
 
 
 class Colour(Enum):
@@ -42,7 +42,7 @@ class Typed(TypedDict, total=False):
 
 
 def fields_of(wanted: Any) -> dict[str, Any]:
-    return msgspec.to_builtins(form_of(wanted))["properties"]
+    return msgspec.to_builtins(build_form(wanted))["properties"]
 
 
 @pytest.mark.row("ELI-03", "H02")
@@ -63,9 +63,9 @@ def test_every_kind_of_field_is_said_in_its_own_schema() -> None:
 
 @pytest.mark.row("H02")
 def test_fields_without_a_default_are_required() -> None:
-    assert form_of(Data).required == ["text"]
-    assert form_of(Typed).required is None
-    assert form_of({"properties": {}, "required": []}).required is None
+    assert build_form(Data).required == ["text"]
+    assert build_form(Typed).required is None
+    assert build_form({"properties": {}, "required": []}).required is None
 
 
 @pytest.mark.row("H02")
@@ -85,15 +85,17 @@ def test_a_schema_written_by_hand_goes_as_it_is() -> None:
 )
 def test_what_is_not_flat_is_refused(wanted: Any) -> None:
     with pytest.raises(MisuseError, match="text, numbers, yes/no and choices"):
-        form_of(wanted)
+        build_form(wanted)
 
 
 @pytest.mark.row("H02")
 def test_an_accepted_form_is_read_into_its_type() -> None:
     result = ElicitResult("accept", {"text": "x", "whole": 4, "colour": "blue", "yes": True})
-    assert read_answer(result, Data) == Answer("accept", Data("x", 4, None, True, Colour.BLUE))
-    assert read_answer(ElicitResult("accept", {"text": "x"}), Typed) == Answer("accept", {"text": "x"})
-    assert read_answer(ElicitResult("accept", {"any": 1}), {"properties": {}}) == Answer("accept", {"any": 1})
+    assert read_answer(result, Data) == ElicitationAnswer("accept", Data("x", 4, None, True, Colour.BLUE))
+    assert read_answer(ElicitResult("accept", {"text": "x"}), Typed) == ElicitationAnswer("accept", {"text": "x"})
+    assert read_answer(ElicitResult("accept", {"any": 1}), {"properties": {}}) == ElicitationAnswer(
+        "accept", {"any": 1}
+    )
 
 
 @pytest.mark.row("H02")
@@ -105,7 +107,7 @@ def test_numbers_that_a_client_sends_as_text_are_numbers_all_the_same() -> None:
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 def test_without_consent_there_is_no_data(action: Any) -> None:
     answer = read_answer(ElicitResult(action, {"text": "x"}), Data)
-    assert answer == Answer(action)
+    assert answer == ElicitationAnswer(action)
     assert not answer.accepted
 
 
@@ -151,47 +153,47 @@ def test_content_that_does_not_fit_is_the_clients_fault(content: Any) -> None:
     ],
 )
 def test_a_single_value_is_asked_for_in_one_field(wanted: Any, field: Any, value: Any, data: Any) -> None:
-    form = form_of(wanted)
+    form = build_form(wanted)
     assert msgspec.to_builtins(form)["properties"] == {"value": field}
     assert form.required == ["value"]
-    assert read_answer(ElicitResult("accept", {"value": value}), wanted) == Answer("accept", data)
+    assert read_answer(ElicitResult("accept", {"value": value}), wanted) == ElicitationAnswer("accept", data)
     for content in (None, {}, {"other": value}):
         with pytest.raises(PeerError, match="does not fit"):
             read_answer(ElicitResult("accept", content), wanted)
-    assert read_answer(ElicitResult("decline"), wanted) == Answer("decline")
+    assert read_answer(ElicitResult("decline"), wanted) == ElicitationAnswer("decline")
 
 
 @pytest.mark.parametrize("wanted", [str | None, Literal["x", None], Annotated[str | None, Meta(title="T")]])  # noqa: PYI061
 def test_a_single_value_that_may_be_none_need_not_be_filled_in(wanted: Any) -> None:
-    assert form_of(wanted).required is None
-    assert read_answer(ElicitResult("accept", {}), wanted) == Answer("accept", None)
-    assert read_answer(ElicitResult("accept", {"value": "x"}), wanted) == Answer("accept", "x")
+    assert build_form(wanted).required is None
+    assert read_answer(ElicitResult("accept", {}), wanted) == ElicitationAnswer("accept", None)
+    assert read_answer(ElicitResult("accept", {"value": "x"}), wanted) == ElicitationAnswer("accept", "x")
 
 
 @pytest.mark.parametrize("wanted", [None, type(None)])
 def test_none_asks_for_a_confirmation(wanted: Any) -> None:
     assert fields_of(wanted) == {}
-    assert read_answer(ElicitResult("accept", {}), wanted) == Answer("accept", None)
-    assert read_answer(ElicitResult("accept", {"any": 1}), wanted) == Answer("accept", None)
-    assert read_answer(ElicitResult("cancel"), wanted) == Answer("cancel")
+    assert read_answer(ElicitResult("accept", {}), wanted) == ElicitationAnswer("accept", None)
+    assert read_answer(ElicitResult("accept", {"any": 1}), wanted) == ElicitationAnswer("accept", None)
+    assert read_answer(ElicitResult("cancel"), wanted) == ElicitationAnswer("cancel")
 
 
 @pytest.mark.parametrize("wanted", [list[str], list, set[str], tuple[str, ...], list[str] | None])
 def test_a_list_of_any_texts_is_refused_with_what_to_write_instead(wanted: Any) -> None:
     with pytest.raises(MisuseError, match=r"write list\[Literal\[\.\.\.\]\] or a list of an Enum"):
-        form_of(wanted)
+        build_form(wanted)
 
 
 @pytest.mark.parametrize("wanted", [dict, dict[str, int], Any, object, int | str, list[Data], Literal[1], ["a", "b"]])
 def test_what_no_form_can_ask_for_is_refused(wanted: Any) -> None:
     with pytest.raises(MisuseError):
-        form_of(wanted)
+        build_form(wanted)
 
 
 @pytest.mark.parametrize("wanted", [{"amount": int}, {"type": "string"}])
 def test_a_mapping_that_is_no_schema_of_an_object_is_refused(wanted: Any) -> None:
     with pytest.raises(MisuseError, match='a schema has "properties"'):
-        form_of(wanted)
+        build_form(wanted)
 
 
 class Choices(TypedDict):
@@ -218,7 +220,7 @@ class ChoicesOfStruct(Struct):
 
 @pytest.mark.parametrize("wanted", [Choices, ChoicesOfData, ChoicesOfStruct])
 def test_the_same_fields_are_asked_for_by_every_kind_of_type(wanted: Any) -> None:
-    form = form_of(wanted)
+    form = build_form(wanted)
     shown = msgspec.to_builtins(form)["properties"]
     assert shown["one"] == {"type": "string", "enum": ["a", "b"]}
     assert shown["enum"]["enum"] == shown["many"]["items"]["enum"] == ["red", "blue"]

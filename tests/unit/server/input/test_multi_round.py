@@ -13,7 +13,7 @@ from tests.modern import EVERYTHING, enveloped, meta
 from trunkline import Context, Depends, Server, Settings, UrlElicitationRequired
 from trunkline.errors import MisuseError
 from trunkline.facts import CallEnded, HandlerFailed
-from trunkline.server.input.ask import ClientLacks
+from trunkline.server.input.ask import ClientLacksCapability
 from trunkline.testing import RawPeer, RecordingObserver
 
 ROOTS = {"roots": [{"uri": "file:///a"}]}
@@ -346,7 +346,7 @@ async def test_a_handler_can_do_without_in_either_era(era: str) -> None:
     async def ask(ctx: Context) -> str:
         try:
             return (await ctx.sample("Capital?")).model
-        except ClientLacks as lacking:
+        except ClientLacksCapability as lacking:
             return f"without {lacking.capability}"
 
     async with talking(server) as peer:
@@ -455,7 +455,7 @@ async def test_a_round_is_told_to_have_ended_with_questions() -> None:
         first = await call(peer, "greet")
         await answered(peer, "greet", {"who": accepted(name="x")}, first)
         await call(peer, "gated")
-        assert not peer.connection.session.in_flight
+        assert not peer.connection.session.incoming_requests
     ended = [fact.outcome for fact in observer.facts if isinstance(fact, CallEnded)]
     assert ended == ["input_required", "ok", "input_required"]
 

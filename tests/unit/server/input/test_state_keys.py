@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from trunkline.config import Settings
-from trunkline.server.input.multi_round import Seals
-from trunkline.server.input.state_keys import LOOK_EVERY, ROTATE_EVERY, SealKeys
-from trunkline.server.input.state_token import BadState, Sealed
+from trunkline.server.input.multi_round import StateSealers
+from trunkline.server.input.state_keys import RELOAD_INTERVAL, ROTATION_INTERVAL, StateKeyRing
+from trunkline.server.input.state_token import EncryptingSealer, InvalidRequestState
 from trunkline.stores.memory import MemoryStore
 from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.testing import ManualClock
@@ -17,8 +17,8 @@ WEB = ChannelInfo("http", shared=True)
 LIFETIME = 600.0
 
 
-async def keys(store: MemoryStore, clock: ManualClock, name: str = "server") -> SealKeys:
-    made = SealKeys(store, name, LIFETIME, clock)
+async def keys(store: MemoryStore, clock: ManualClock, name: str = "server") -> StateKeyRing:
+    made = StateKeyRing(store, name, LIFETIME, clock)
     await made.load()
     return made
 
@@ -38,7 +38,7 @@ async def test_what_one_process_sealed_the_next_opens(tmp_path: Path, clock: Man
     for turn in range(3):
         store = SqliteStore(tmp_path / "keys.db", clock=clock)
         await store.open()
-        seals = Seals(Settings(), SealKeys(store, "server", LIFETIME, clock))
+        seals = StateSealers(Settings(), StateKeyRing(store, "server", LIFETIME, clock))
         await seals.load()
         if turn:
             assert seals.of(WEB).open(sealed, b"bound", clock.now()) == b"state"
@@ -50,12 +50,12 @@ async def test_what_one_process_sealed_the_next_opens(tmp_path: Path, clock: Man
 async def test_servers_of_other_names_have_other_keys(store: MemoryStore, clock: ManualClock) -> None:
     one, other = await keys(store, clock), await keys(store, clock, "other")
     assert one.secrets() != other.secrets()
-    with pytest.raises(BadState):
-        Sealed(other.secrets()).open(Sealed(one.secrets()).seal(b"", b"", 9e9), b"", 0)
+    with pytest.raises(InvalidRequestState):
+        EncryptingSealer(other.secrets()).open(EncryptingSealer(one.secrets()).seal(b"", b"", 9e9), b"", 0)
 
 
 async def test_two_who_begin_at_once_have_the_same_key(store: MemoryStore, clock: ManualClock) -> None:
-    first, second = SealKeys(store, "s", LIFETIME, clock), SealKeys(store, "s", LIFETIME, clock)
+    first, second = StateKeyRing(store, "s", LIFETIME, clock), StateKeyRing(store, "s", LIFETIME, clock)
     read = store.get
 
     async def overtaken(key: str) -> object:
@@ -74,13 +74,13 @@ async def test_a_new_key_is_known_to_all_before_it_seals_and_an_old_one_opens_un
 ) -> None:
     one, other = await keys(store, clock), await keys(store, clock)
     [old] = one.secrets()
-    clock.advance(ROTATE_EVERY)
+    clock.advance(ROTATION_INTERVAL)
     await one.load()
     assert one.secrets()[0] == old
     [_, new] = one.secrets()
     await other.load()
     assert other.secrets() == [old, new]
-    clock.advance(2 * LOOK_EVERY)
+    clock.advance(2 * RELOAD_INTERVAL)
     assert one.secrets() == other.secrets() == [new, old]
     clock.advance(LIFETIME)
     await one.load()
@@ -90,7 +90,7 @@ async def test_a_new_key_is_known_to_all_before_it_seals_and_an_old_one_opens_un
 async def test_a_process_looks_for_new_keys_by_itself(store: MemoryStore, clock: ManualClock) -> None:
     one, told = await keys(store, clock), []
     one.changed = lambda: told.append(one.secrets())
-    clock.advance(LOOK_EVERY)
+    clock.advance(RELOAD_INTERVAL)
     assert one._looking is not None
     await one._looking
     assert told == [one.secrets()]

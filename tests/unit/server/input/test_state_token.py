@@ -13,17 +13,23 @@ from hypothesis.strategies import binary, data, floats, integers, none, one_of, 
 from tests.limits import PATIENCE
 
 from trunkline.errors import ConfigError, InvalidParams, MisuseError
-from trunkline.server.input.state_token import BadState, Handles, Seal, Sealed, binding
+from trunkline.server.input.state_token import (
+    EncryptingSealer,
+    InMemorySealer,
+    InvalidRequestState,
+    StateSealer,
+    request_binding,
+)
 
 OLD, NEW = b"o" * 32, b"n" * 40
-BOUND = binding("alice", "tools/call", b"digest")
-SEALS = pytest.mark.parametrize("make", [Handles, Sealed], ids=["handles", "sealed"])
+BOUND = request_binding("alice", "tools/call", b"digest")
+SEALS = pytest.mark.parametrize("make", [InMemorySealer, EncryptingSealer], ids=["handles", "sealed"])
 
 
-def refuses(seal: Seal, state: str, bound: bytes = BOUND, now: float = 0.0) -> bool:
+def refuses(seal: StateSealer, state: str, bound: bytes = BOUND, now: float = 0.0) -> bool:
     try:
         seal.open(state, bound, now)
-    except BadState:
+    except InvalidRequestState:
         return True
     return False
 
@@ -34,7 +40,7 @@ def refuses(seal: Seal, state: str, bound: bytes = BOUND, now: float = 0.0) -> b
 @SEALS
 @given(state=binary(), bound=binary(), expires=floats(1, 1e12), early=floats(0, 1, exclude_max=True))
 def test_a_state_opens_for_what_it_is_bound_to_until_it_expires(
-    make: Callable[[], Seal], state: bytes, bound: bytes, expires: float, early: float
+    make: Callable[[], StateSealer], state: bytes, bound: bytes, expires: float, early: float
 ) -> None:
     seal = make()
     sealed = seal.seal(state, bound, expires)
@@ -46,7 +52,9 @@ def test_a_state_opens_for_what_it_is_bound_to_until_it_expires(
 
 @SEALS
 @given(bound=binary(), other=binary())
-def test_a_state_bound_to_something_else_is_refused(make: Callable[[], Seal], bound: bytes, other: bytes) -> None:
+def test_a_state_bound_to_something_else_is_refused(
+    make: Callable[[], StateSealer], bound: bytes, other: bytes
+) -> None:
     seal = make()
     sealed = seal.seal(b"state", bound, 10.0)
     assert refuses(seal, sealed, other) is (bound != other)
@@ -54,7 +62,7 @@ def test_a_state_bound_to_something_else_is_refused(make: Callable[[], Seal], bo
 
 @SEALS
 @given(drawn=data())
-def test_a_text_with_any_bit_flipped_is_refused(make: Callable[[], Seal], drawn: Drawn) -> None:
+def test_a_text_with_any_bit_flipped_is_refused(make: Callable[[], StateSealer], drawn: Drawn) -> None:
     seal = make()
     sealed = bytearray(seal.seal(b"some state", BOUND, 10.0).encode())
     sealed[drawn.draw(integers(0, len(sealed) - 1))] ^= 1 << drawn.draw(integers(0, 7))
@@ -63,7 +71,7 @@ def test_a_text_with_any_bit_flipped_is_refused(make: Callable[[], Seal], drawn:
 
 @given(drawn=data(), state=binary())
 def test_an_encrypted_state_with_any_bit_flipped_under_its_letters_is_refused(drawn: Drawn, state: bytes) -> None:
-    seal = Sealed()
+    seal = EncryptingSealer()
     letters = seal.seal(state, BOUND, 10.0)
     sealed = bytearray(base64.urlsafe_b64decode(letters + "=" * (-len(letters) % 4)))
     sealed[drawn.draw(integers(0, len(sealed) - 1))] ^= 1 << drawn.draw(integers(0, 7))
@@ -72,7 +80,7 @@ def test_an_encrypted_state_with_any_bit_flipped_under_its_letters_is_refused(dr
 
 @SEALS
 @given(drawn=data(), more=text(min_size=1))
-def test_a_text_cut_short_or_made_longer_is_refused(make: Callable[[], Seal], drawn: Drawn, more: str) -> None:
+def test_a_text_cut_short_or_made_longer_is_refused(make: Callable[[], StateSealer], drawn: Drawn, more: str) -> None:
     seal = make()
     sealed = seal.seal(b"some state", BOUND, 10.0)
     assert refuses(seal, sealed[: drawn.draw(integers(0, len(sealed) - 1))])
@@ -82,27 +90,27 @@ def test_a_text_cut_short_or_made_longer_is_refused(make: Callable[[], Seal], dr
 
 @SEALS
 @given(made_up=one_of(text(), binary(max_size=100).map(lambda raw: base64.urlsafe_b64encode(raw).decode())))
-def test_a_text_that_nobody_sealed_is_refused(make: Callable[[], Seal], made_up: str) -> None:
+def test_a_text_that_nobody_sealed_is_refused(make: Callable[[], StateSealer], made_up: str) -> None:
     assert refuses(make(), made_up)
 
 
 @SEALS
-def test_another_process_without_a_shared_key_opens_nothing(make: Callable[[], Seal]) -> None:
+def test_another_process_without_a_shared_key_opens_nothing(make: Callable[[], StateSealer]) -> None:
     assert refuses(make(), make().seal(b"state", BOUND, 10.0))
 
 
 @SEALS
-def test_two_seals_of_one_state_have_nothing_in_common(make: Callable[[], Seal]) -> None:
+def test_two_seals_of_one_state_have_nothing_in_common(make: Callable[[], StateSealer]) -> None:
     seal = make()
     assert seal.seal(b"state", BOUND, 10.0) != seal.seal(b"state", BOUND, 10.0)
 
 
 def test_the_peer_is_told_one_sentence_whatever_is_wrong() -> None:
-    seal = Sealed([OLD])
+    seal = EncryptingSealer([OLD])
     sealed = seal.seal(b"state", BOUND, 10.0)
     said = set()
     for state, bound, now in [("", BOUND, 0), (sealed, b"", 0), (sealed, BOUND, 10), (sealed + "A", BOUND, 0)]:
-        with pytest.raises(BadState) as raised:
+        with pytest.raises(InvalidRequestState) as raised:
             seal.open(state, bound, now)
         said.add((raised.value.message, raised.value.code, raised.value.data["kind"]))
     assert {(code, kind) for _, code, kind in said} == {(InvalidParams.code, "invalid_request_state")}
@@ -118,7 +126,7 @@ ASKINGS = tuples(one_of(none(), text(max_size=4)), text(max_size=4), binary(max_
 def test_two_askings_have_the_same_binding_only_if_they_are_the_same(
     one: tuple[str | None, str, bytes], other: tuple[str | None, str, bytes]
 ) -> None:
-    assert (binding(*one) == binding(*other)) is (one == other)
+    assert (request_binding(*one) == request_binding(*other)) is (one == other)
 
 
 @pytest.mark.parametrize(
@@ -133,21 +141,21 @@ def test_two_askings_have_the_same_binding_only_if_they_are_the_same(
 def test_what_is_moved_from_one_part_to_the_next_is_not_the_same(
     one: tuple[str | None, str, bytes], other: tuple[str | None, str, bytes]
 ) -> None:
-    assert binding(*one) != binding(*other)
+    assert request_binding(*one) != request_binding(*other)
 
 
 # --- handles ------------------------------------------------------------------------------------
 
 
 def test_the_oldest_handles_go_first_when_there_are_too_many() -> None:
-    handles = Handles(most=3)
+    handles = InMemorySealer(max_states=3)
     given = [handles.seal(b"%d" % number, BOUND, 10.0) for number in range(5)]
     assert len(handles) == 3
     assert [refuses(handles, handle) for handle in given] == [True, True, False, False, False]
 
 
 def test_the_oldest_handles_go_first_when_they_are_too_large_together() -> None:
-    handles = Handles(most_bytes=10)
+    handles = InMemorySealer(max_bytes=10)
     given = [handles.seal(b"1234", BOUND, 10.0) for _ in range(3)]
     assert [refuses(handles, handle) for handle in given] == [True, False, False]
     handles.seal(b"1234567890", BOUND, 10.0)
@@ -157,7 +165,7 @@ def test_the_oldest_handles_go_first_when_they_are_too_large_together() -> None:
 
 
 def test_expired_handles_are_forgotten() -> None:
-    handles = Handles(most_bytes=8)
+    handles = InMemorySealer(max_bytes=8)
     for expires in (1.0, 2.0, 9.0):
         handles.seal(b"12", BOUND, expires)
     assert refuses(handles, "unknown", now=2.0)
@@ -168,7 +176,7 @@ def test_expired_handles_are_forgotten() -> None:
 
 
 def test_a_handle_that_expires_before_an_older_one_is_refused_in_time() -> None:
-    handles = Handles()
+    handles = InMemorySealer()
     longer, shorter = handles.seal(b"a", BOUND, 10.0), handles.seal(b"b", BOUND, 5.0)
     assert refuses(handles, shorter, now=5.0)
     assert handles.open(longer, BOUND, 5.0) == b"a"
@@ -178,7 +186,7 @@ def test_a_handle_that_expires_before_an_older_one_is_refused_in_time() -> None:
 
 
 def test_keys_are_exchanged_without_anybody_noticing() -> None:
-    before, during, after = Sealed([OLD]), Sealed([NEW, OLD]), Sealed([NEW])
+    before, during, after = EncryptingSealer([OLD]), EncryptingSealer([NEW, OLD]), EncryptingSealer([NEW])
     old, new = before.seal(b"old", BOUND, 10.0), during.seal(b"new", BOUND, 10.0)
     assert (during.open(old, BOUND, 0.0), during.open(new, BOUND, 0.0)) == (b"old", b"new")
     assert after.open(new, BOUND, 0.0) == b"new"
@@ -187,18 +195,18 @@ def test_keys_are_exchanged_without_anybody_noticing() -> None:
 
 
 def test_processes_that_share_a_key_open_each_others_states() -> None:
-    assert Sealed([OLD]).open(Sealed([OLD]).seal(b"state", BOUND, 10.0), BOUND, 0.0) == b"state"
+    assert EncryptingSealer([OLD]).open(EncryptingSealer([OLD]).seal(b"state", BOUND, 10.0), BOUND, 0.0) == b"state"
 
 
 @pytest.mark.parametrize("size", [0, 31])
 def test_a_key_that_is_too_short_is_refused_and_not_shown(size: int) -> None:
     with pytest.raises(ConfigError, match=f"^key 1 has {size} bytes; it needs at least 32$"):
-        Sealed([OLD, NEW[:size]])
+        EncryptingSealer([OLD, NEW[:size]])
 
 
 @given(state=binary(min_size=8))
 def test_a_state_is_hidden_and_its_text_needs_no_escaping(state: bytes) -> None:
-    sealed = Sealed([OLD]).seal(state, BOUND, 10.0)
+    sealed = EncryptingSealer([OLD]).seal(state, BOUND, 10.0)
     assert state not in base64.urlsafe_b64decode(sealed + "=" * (-len(sealed) % 4))
     assert all(c.isascii() and (c.isalnum() or c in "-_") for c in sealed)
 
@@ -207,7 +215,7 @@ def test_no_key_is_the_secret_or_a_plain_hash_of_it() -> None:
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-    letters = Sealed([OLD]).seal(b"state", BOUND, 10.0)
+    letters = EncryptingSealer([OLD]).seal(b"state", BOUND, 10.0)
     raw = base64.urlsafe_b64decode(letters + "=" * (-len(letters) % 4))
     for key in (OLD, hashlib.sha256(OLD).digest()):
         with pytest.raises(InvalidTag):
@@ -216,19 +224,21 @@ def test_no_key_is_the_secret_or_a_plain_hash_of_it() -> None:
 
 @pytest.mark.parametrize("size", range(95, 101))
 def test_every_state_up_to_the_limit_comes_back(size: int) -> None:
-    seal = Sealed(limit=100)
+    seal = EncryptingSealer(limit=100)
     assert seal.open(seal.seal(bytes(size), BOUND, 10.0), BOUND, 0.0) == bytes(size)
 
 
-@pytest.mark.parametrize("seal", [Sealed(limit=100), Handles(most_bytes=100)], ids=["sealed", "handles"])
-def test_a_state_that_is_too_large_is_the_servers_own_fault(seal: Seal) -> None:
+@pytest.mark.parametrize(
+    "seal", [EncryptingSealer(limit=100), InMemorySealer(max_bytes=100)], ids=["sealed", "handles"]
+)
+def test_a_state_that_is_too_large_is_the_servers_own_fault(seal: StateSealer) -> None:
     with pytest.raises(MisuseError, match="the state of a request has 101 bytes, more than 100"):
         seal.seal(bytes(101), BOUND, 10.0)
 
 
 def test_a_text_longer_than_any_state_is_refused_unread() -> None:
-    large = Sealed([OLD], limit=1000).seal(bytes(500), BOUND, 10.0)
-    assert refuses(Sealed([OLD], limit=100), large)
+    large = EncryptingSealer([OLD], limit=1000).seal(bytes(500), BOUND, 10.0)
+    assert refuses(EncryptingSealer([OLD], limit=100), large)
 
 
 def test_who_lacks_the_package_is_told_its_name() -> None:

@@ -12,8 +12,8 @@ from tests.limits import PATIENCE
 from trunkline import Server
 from trunkline.clock import Clock, WallClock
 from trunkline.errors import Refusal
-from trunkline.server.limits.local_semaphore import Limit, TooManyCalls
-from trunkline.server.limits.shared_semaphore import SharedTurns, Slot, Slots, scanned
+from trunkline.server.limits.local_semaphore import ConcurrencyLimit, TooManyCalls
+from trunkline.server.limits.shared_semaphore import Permit, SharedSemaphore, SharedSemaphores, scan_all
 from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.testing import ManualClock, RawPeer
 
@@ -25,17 +25,17 @@ class Process:
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self.store = SqliteStore(path, clock=clock, watch_every=0.005, synchronous="NORMAL")
-        self.slots = Slots(self.store, clock, "server", LEASE)
+        self.slots = SharedSemaphores(self.store, clock, "server", LEASE)
 
-    def turns(self, most: int, longest: int = 64, tool: str = "tool") -> SharedTurns:
-        return self.slots.at(Limit(tool, most, longest))
+    def turns(self, most: int, longest: int = 64, tool: str = "tool") -> SharedSemaphore:
+        return self.slots.at(ConcurrencyLimit(tool, most, longest))
 
     async def taken(self) -> list[str]:
-        return [item.key for item in await scanned(self.store, "tool/") if "/slots/" in item.key]
+        return [item.key for item in await scan_all(self.store, "tool/") if "/slots/" in item.key]
 
     async def in_line(self, number: int = 1) -> None:
         """Waits until so many processes stand in line."""
-        while sum("/waiting/" in item.key for item in await scanned(self.store, "tool/")) != number:
+        while sum("/waiting/" in item.key for item in await scan_all(self.store, "tool/")) != number:
             await asyncio.sleep(0.001)
 
 
@@ -67,7 +67,7 @@ async def settled(one: Process) -> None:
 async def test_all_processes_together_run_so_many_calls_and_everybody_is_served(process: Begin) -> None:
     running, most, served = 0, 0, 0
 
-    async def call(turns: SharedTurns) -> None:
+    async def call(turns: SharedSemaphore) -> None:
         nonlocal running, most, served
         turn = await turns.take()
         running += 1
@@ -94,7 +94,7 @@ async def test_who_waits_is_served_when_another_process_has_done(process: Begin)
     one.turns(1).give(turn)
     other.turns(1).give(await asyncio.wait_for(waiting, PATIENCE))
     await settled(other)
-    assert await scanned(one.store, "tool/") == []
+    assert await scan_all(one.store, "tool/") == []
 
 
 @pytest.mark.row("T18")
@@ -149,8 +149,8 @@ async def test_who_was_turned_away_is_not_in_its_own_way_when_it_comes_again(pro
 @pytest.mark.row("T18")
 async def test_tools_and_servers_do_not_share_their_turns(process: Begin) -> None:
     one = await process()
-    other = Slots(one.store, WallClock(), "another server", LEASE)
-    apart = [one.turns(1), one.turns(1, tool="another tool"), other.at(Limit("tool", 1, 64))]
+    other = SharedSemaphores(one.store, WallClock(), "another server", LEASE)
+    apart = [one.turns(1), one.turns(1, tool="another tool"), other.at(ConcurrencyLimit("tool", 1, 64))]
     taken = [await asyncio.wait_for(turns.take(), PATIENCE) for turns in apart]
     for turns, turn in zip(apart, taken, strict=True):
         turns.give(turn)
@@ -222,7 +222,7 @@ async def test_who_has_slept_has_its_turn_again_if_nobody_wants_it(process: Begi
 async def test_a_process_with_many_callers_lets_others_have_their_turn(process: Begin) -> None:
     clock = ManualClock()
     busy, other = await process(clock), await process(clock)
-    turn: Slot | None = await busy.turns(1).take()
+    turn: Permit | None = await busy.turns(1).take()
     waiting = asyncio.create_task(other.turns(1).take())
     await other.in_line()
     handed_on = 0
@@ -256,7 +256,7 @@ async def test_a_turn_that_nobody_wants_any_more_is_given_back(process: Begin) -
     calls[1].cancel()
     await asyncio.wait(calls)
     await settled(one)
-    assert await scanned(one.store, "tool/") == []
+    assert await scan_all(one.store, "tool/") == []
 
 
 @pytest.mark.row("T18")

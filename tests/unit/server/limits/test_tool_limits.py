@@ -9,7 +9,7 @@ from tests.limits import PATIENCE
 
 from trunkline import CallToolResult, Depends, Server, Settings, TextContent
 from trunkline.errors import RegistrationError
-from trunkline.server.limits.local_semaphore import Limit, LocalTurns
+from trunkline.server.limits.local_semaphore import ConcurrencyLimit, LocalSemaphore
 from trunkline.testing import ManualClock, RawPeer
 from trunkline.wire import codec
 
@@ -98,7 +98,7 @@ async def test_a_call_that_is_cancelled_while_it_waits_makes_room_in_the_queue()
 
 @pytest.mark.row("T18")
 async def test_a_turn_that_comes_to_a_call_just_cancelled_goes_to_the_next() -> None:
-    turns = LocalTurns(Limit("tool", 1, 64))
+    turns = LocalSemaphore(ConcurrencyLimit("tool", 1, 64))
     await turns.take()
     second, third = (asyncio.create_task(turns.take()) for _ in range(2))
     await asyncio.sleep(0)
@@ -110,7 +110,7 @@ async def test_a_turn_that_comes_to_a_call_just_cancelled_goes_to_the_next() -> 
 
 @pytest.mark.row("T18")
 async def test_a_turn_passes_by_a_call_that_is_being_cancelled() -> None:
-    turns = LocalTurns(Limit("tool", 1, 64))
+    turns = LocalSemaphore(ConcurrencyLimit("tool", 1, 64))
     await turns.take()
     second, third = (asyncio.create_task(turns.take()) for _ in range(2))
     await asyncio.sleep(0)

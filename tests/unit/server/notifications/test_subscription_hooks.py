@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from trunkline.server.notifications.subscription_hooks import Watchers
+from trunkline.server.notifications.subscription_hooks import SubscriptionHooks
 
 URI = "r://1"
 
@@ -14,7 +14,7 @@ class Log:
     """Watchers whose beginnings and ends are written down; both wait until they are let go."""
 
     def __init__(self) -> None:
-        self.watchers: Watchers[str] = Watchers()
+        self.watchers: SubscriptionHooks[str] = SubscriptionHooks()
         self.said: list[str] = []
         self.go = asyncio.Event()
         self.watchers.on_first.append(self._first)
@@ -52,7 +52,7 @@ async def test_a_second_subscriber_waits_until_watching_has_begun_and_does_not_b
 
 @pytest.mark.row("F20")
 async def test_if_watching_fails_for_the_first_the_second_begins_it_for_itself() -> None:
-    watchers: Watchers[str] = Watchers()
+    watchers: SubscriptionHooks[str] = SubscriptionHooks()
     fails = [True, False]
 
     async def watch(uri: str) -> None:
@@ -101,7 +101,7 @@ async def test_different_resources_do_not_wait_for_each_other() -> None:
 
 
 async def test_a_watcher_that_exits_fails_and_ends_nothing_else() -> None:
-    watchers: Watchers[str] = Watchers()
+    watchers: SubscriptionHooks[str] = SubscriptionHooks()
     watchers.on_first.append(lambda uri: sys.exit(3))
     with pytest.raises(RuntimeError, match=r"sys.exit\(3\)"):
         await watchers.started(URI, "a")
@@ -116,7 +116,7 @@ async def test_ending_what_was_never_begun_calls_nobody() -> None:
 
 @pytest.mark.parametrize("plain", [True, False])
 async def test_watchers_may_be_plain_functions_and_several(*, plain: bool) -> None:
-    watchers: Watchers[str] = Watchers()
+    watchers: SubscriptionHooks[str] = SubscriptionHooks()
     seen: list[str] = []
 
     async def note(uri: str) -> None:
@@ -131,7 +131,7 @@ async def test_watchers_may_be_plain_functions_and_several(*, plain: bool) -> No
 
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_if_one_watcher_fails_what_others_have_begun_is_ended(cancelled: bool) -> None:
-    watchers: Watchers[str] = Watchers()
+    watchers: SubscriptionHooks[str] = SubscriptionHooks()
     said: list[str] = []
 
     async def fail(uri: str) -> None:
@@ -151,7 +151,7 @@ async def test_if_one_watcher_fails_what_others_have_begun_is_ended(cancelled: b
 
 
 async def test_a_watcher_that_fails_to_end_keeps_no_other_from_ending() -> None:
-    watchers: Watchers[str] = Watchers()
+    watchers: SubscriptionHooks[str] = SubscriptionHooks()
     said: list[str] = []
 
     def fail(uri: str) -> None:

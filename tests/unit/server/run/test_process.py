@@ -13,7 +13,7 @@ from tests.limits import PATIENCE
 
 from trunkline import Server
 from trunkline.errors import ConfigError, MisuseError, TransportError
-from trunkline.server.run.process import USAGE, address_of, run_on_loop
+from trunkline.server.run.process import USAGE_ERROR, build_address, run_on_loop
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def taken() -> Iterator[int]:
     ],
 )
 def test_a_transport_and_its_options_name_an_address(transport: str, options: Any, address: str | None) -> None:
-    assert address_of(transport, **options) == address
+    assert build_address(transport, **options) == address
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_wrong_option_ends_the_process_with_one_line(
     with pytest.raises(SystemExit) as raised:
         Server("s").run(transport, **options)
     said = capsys.readouterr().err
-    assert raised.value.code == USAGE == 2
+    assert raised.value.code == USAGE_ERROR == 2
     assert isinstance(raised.value.__cause__, MisuseError)
     assert said.startswith("trunkline: ")
     assert why in said
@@ -89,7 +89,7 @@ def test_an_address_in_use_ends_the_process_with_one_line(
         options = {}
     with pytest.raises(SystemExit) as raised:
         Server("s").run(transport, port=taken, **options)
-    assert raised.value.code == USAGE
+    assert raised.value.code == USAGE_ERROR
     assert isinstance(raised.value.__cause__, TransportError)
     assert capsys.readouterr().err == (
         f"trunkline: cannot listen at 127.0.0.1:{taken}: Address already in use; "
@@ -102,7 +102,7 @@ def test_no_traceback_is_shown(taken: int) -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=PATIENCE
     )
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (USAGE, "", 1)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (USAGE_ERROR, "", 1)
 
 
 async def test_run_inside_of_a_running_loop_names_what_to_use_there() -> None:

@@ -18,8 +18,8 @@ from trunkline.auth.principal import Principal
 from trunkline.errors import StoreUnavailable, StoreUnusable
 from trunkline.facts import HandlerFailed, RestoreStep
 from trunkline.protocol.types import LOGGING_LEVELS
-from trunkline.server.input.multi_round import named
-from trunkline.server.sessions.record import LAYOUT, Metadata, SessionRecord, read_record
+from trunkline.server.input.multi_round import principal_name
+from trunkline.server.sessions.record import LAYOUT, SessionMetadata, SessionRecord, read_record
 from trunkline.stores.store import Put
 from trunkline.testing import ManualClock
 
@@ -55,7 +55,7 @@ def test_the_schema_is_what_is_documented() -> None:
     documented = page.partition("```json\n")[2].partition("```")[0]
     assert json.loads(msgspec.json.encode(read_record(documented.encode()))) == json.loads(documented)
     assert set(json.loads(documented)) == set(SessionRecord.__struct_fields__)
-    assert set(json.loads(documented)["metadata"]) == set(Metadata.__struct_fields__)
+    assert set(json.loads(documented)["metadata"]) == set(SessionMetadata.__struct_fields__)
 
 
 @pytest.mark.row("D05")
@@ -237,7 +237,7 @@ async def test_a_session_is_restored_in_order(lives: Lives) -> None:
     assert "result" in (await life.request(session, "ping")).json
     steps = [fact.step for fact in life.seen.of(RestoreStep)]
     assert steps == ["RestoreSubscriptions", "ReplayPending", "RestoreCapabilities", "StartMonitoring"]
-    assert life.watched == ["note://a"]
+    assert life.observed == ["note://a"]
     assert (await life.record(session)).metadata.generation == 1
 
 
@@ -286,7 +286,7 @@ async def test_who_may_not_hear_of_a_resource_any_more_is_not_told_after_a_resta
     life.server.notify_updated("secret://a")
     assert (await stream.message())["params"] == {"uri": "secret://a"}
     stream.gone.set()
-    await stream.finished()
+    await stream.on_finished()
 
 
 async def test_a_watcher_that_fails_costs_one_subscription_and_no_more(lives: Lives) -> None:
@@ -299,7 +299,7 @@ async def test_a_watcher_that_fails_costs_one_subscription_and_no_more(lives: Li
     await life.store.commit([Put(f"session/{session}/record", msgspec.json.encode(broken))])
     life = await lives.begin()
     assert "result" in (await life.request(session, "ping")).json
-    assert life.watched == ["note://b"]
+    assert life.observed == ["note://b"]
     assert (await life.record(session)).subscriptions == ["note://b"]
 
 
@@ -411,7 +411,7 @@ async def test_a_session_of_an_older_trunkline_goes_on(lives: Lives, clock: Manu
         "timeout_ms": 3_600_000,
         "metadata": {
             "protocol_version": "2025-06-18",
-            "principal": named("anna"),
+            "principal": principal_name("anna"),
             "client_capabilities": {"roots": {}},
             "subscriptions": ["note://a"],
             "log_level": "error",
@@ -441,7 +441,7 @@ async def test_a_stranger_with_the_id_brings_nothing_back(lives: Lives) -> None:
     for method in ("POST", "GET", "DELETE"):
         answer = await life.host.ask(method, request("ping"), mcp_session_id=session)
         assert (answer.status, answer.json["error"]["data"]["kind"]) == (404, "session_not_found")
-    assert (life.seen.of(RestoreStep), life.watched, len(life.host.endpoint.sessions)) == ([], [], 0)
+    assert (life.seen.of(RestoreStep), life.observed, len(life.host.endpoint.sessions)) == ([], [], 0)
     life.host.principal = "anna"
     assert "result" in (await life.request(session, "ping")).json
 
@@ -456,7 +456,7 @@ async def test_what_a_principal_may_not_have_any_more_does_not_come_back(lives: 
     life.trusted.clear()
     life.host.principal = "anna"
     assert "result" in (await life.request(session, "ping")).json
-    assert life.watched == ["note://a"]
+    assert life.observed == ["note://a"]
     assert (await life.record(session)).subscriptions == ["note://a"]
     assert "result" in (await life.call(session, "change")).json
     life.server.tools.remove("change")
@@ -532,7 +532,7 @@ async def test_whoever_reads_or_works_when_a_session_is_ended_leaves_nothing_beh
     await began.wait()
     assert (await life.host.ask("DELETE", mcp_session_id=session)).status == 204
     stream.reading.set()
-    await stream.finished()
+    await stream.on_finished()
     await working
     await life.host.session()
     assert [item.key for item in await life.store.scan(f"session/{session}")] == []

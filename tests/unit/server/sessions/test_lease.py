@@ -14,13 +14,13 @@ from tests.unit.transports.http.asgi import call, request
 from trunkline import Context, Settings
 from trunkline.errors import Fenced, StoreUnavailable
 from trunkline.facts import Closed, HandlerFailed, RestoreStep
-from trunkline.server.cluster.cluster import Crew
-from trunkline.server.sessions.durable import Keeper, KeptSession
-from trunkline.server.sessions.lease import Holding
+from trunkline.server.cluster.cluster import Cluster
+from trunkline.server.sessions.durable import DurableSession, DurableSessions
+from trunkline.server.sessions.lease import SessionLease
 from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import Held, Lease, Put
 from trunkline.testing import ManualClock
-from trunkline.transports.http.session.backend import EXPIRED, Elsewhere
+from trunkline.transports.http.session.backend import EXPIRED, HeldElsewhere
 
 INITIALIZE = request(
     "initialize", {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
@@ -71,14 +71,14 @@ async def second(processes: Processes, first: Life) -> Life:
     return await processes.start()
 
 
-def crew_of(life: Life) -> Crew:
-    crew = life.server._serving.ready().crew
+def crew_of(life: Life) -> Cluster:
+    crew = life.server._serving.ready().cluster
     assert crew is not None
     return crew
 
 
-def keeper_of(life: Life) -> Keeper:
-    keeper = life.server._serving.ready().keeper
+def keeper_of(life: Life) -> DurableSessions:
+    keeper = life.server._serving.ready().durable_sessions
     assert keeper is not None
     return keeper
 
@@ -143,7 +143,7 @@ async def silenced(life: Life, by: Life, clock: ManualClock) -> None:
 @pytest.mark.row("D03")
 async def test_who_does_not_hold_a_session_knows_who_does(first: Life, second: Life) -> None:
     session = await first.host.session()
-    assert await keeper_of(second).find(session, None) == Elsewhere(crew_of(first).name)
+    assert await keeper_of(second).find(session, None) == HeldElsewhere(crew_of(first).name)
     assert await keeper_of(second).find(session, "somebody else") is None
     assert await keeper_of(second).find("S" * 43, None) is None
     held = await holder(second, session)
@@ -167,7 +167,7 @@ async def test_who_ends_in_good_order_leaves_its_sessions_at_once(processes: Pro
     await first.subscribe(session, "note://a")
     await processes.end(first)
     await take(second, session)
-    assert second.watched == ["note://a"]
+    assert second.observed == ["note://a"]
     assert (await second.record(session)).metadata.generation == 1
 
 
@@ -187,8 +187,8 @@ async def test_of_many_who_want_what_another_has_left_one_gets_it(processes: Pro
     session = await first.host.session()
     await vanish(first)
     found = await asyncio.gather(*(keeper_of(life).find(session, None) for life in others))
-    [won] = [life for life, one in zip(others, found, strict=True) if not isinstance(one, Elsewhere)]
-    assert [one for one in found if isinstance(one, Elsewhere)] == [Elsewhere(crew_of(won).name)] * 2
+    [won] = [life for life, one in zip(others, found, strict=True) if not isinstance(one, HeldElsewhere)]
+    assert [one for one in found if isinstance(one, HeldElsewhere)] == [HeldElsewhere(crew_of(won).name)] * 2
 
 
 async def test_a_session_is_answered_for_the_first_time_when_it_is_held(first: Life) -> None:
@@ -262,7 +262,7 @@ async def test_what_was_changed_last_is_what_is_gone_on_with(first: Life, second
     await vanish(first)
     waiting.go_on.set()
     assert "result" in (await going_on).json
-    assert second.watched == ["note://a"]
+    assert second.observed == ["note://a"]
 
 
 @pytest.mark.row("D08")
@@ -281,7 +281,7 @@ async def test_where_there_can_be_no_others_nobody_has_to_hold_a_session(process
     session = ""
     for number in range(3):
         life = await processes.start(alone=True)
-        assert life.server._serving.ready().crew is None
+        assert life.server._serving.ready().cluster is None
         session = session or await life.host.session()
         assert "result" in (await life.request(session, "logging/setLevel", {"level": "error"})).json
         assert isinstance(await holder(life, session), Lease)
@@ -306,18 +306,18 @@ async def test_events_of_who_has_lost_a_session_are_refused_and_never_sent(first
     await stream.event()
     await taken(first, second, session)
     first.server.notify_updated("note://a")
-    await stream.finished()
+    await stream.on_finished()
     assert b"note://a" not in stream.body
     assert ends(first) == ["session_moved"]
     assert len(first.host.endpoint.sessions) == 0
-    assert first.watched == ["note://a"]
+    assert first.observed == ["note://a"]
     assert first.seen.of(HandlerFailed) == []
     coming = second.host.begin("GET", mcp_session_id=session)
     assert [(await coming.event()).id, (await coming.event()).id] == ["0-0", "0-1"]  # that it may have changed
     second.server.notify_updated("note://a")
     assert (await coming.event()).id == "0-2"
     coming.gone.set()
-    await coming.finished()
+    await coming.on_finished()
 
 
 @pytest.mark.row("D08")
@@ -422,7 +422,7 @@ async def test_one_session_that_is_lost_is_no_matter_to_others(first: Life, seco
     assert len(first.host.endpoint.sessions) == 2
     assert first.seen.of(HandlerFailed) == []
     stream.gone.set()
-    await stream.finished()
+    await stream.on_finished()
 
 
 @pytest.mark.row("D08")
@@ -437,7 +437,7 @@ async def test_what_waited_for_a_session_to_be_held_is_refused_if_it_was_lost_at
         return given
 
     first.store.acquire = too_late  # type: ignore[method-assign, assignment]
-    holding = Holding("session/1", first.store, crew_of(first), TTL)
+    holding = SessionLease("session/1", first.store, crew_of(first), TTL)
     holding.taken = lost.set
     with pytest.raises(Fenced):
         await holding.commit([Put("session/1/streams/00000001", b"")])
@@ -455,7 +455,7 @@ async def test_who_comes_to_read_a_stream_that_is_being_lost_is_let_go(first: Li
     for number in (0, 7):
         stream = held.channel.stream(number)
         reader = stream.attach(0)
-        assert not stream.reads(reader)
+        assert not stream.is_current_reader(reader)
         async with asyncio.timeout(PATIENCE):
             await stream.begun(reader)
         assert stream.take() == b""
@@ -467,8 +467,8 @@ async def test_who_comes_to_read_a_stream_that_is_being_lost_is_let_go(first: Li
 @pytest.mark.row("D08")
 async def test_a_session_that_is_lost_before_anybody_uses_it_is_used_by_nobody(first: Life) -> None:
     kept, lost = keeper_of(first).opened("S" * 43), list[str]()
-    kept.holding.lose()  # as when this process is declared dead while it looks whether there is room
-    kept.on_taken(lambda: lost.append("told"))
+    kept.lease.lose()  # as when this process is declared dead while it looks whether there is room
+    kept.on_taken_over(lambda: lost.append("told"))
     assert lost == ["told"]
 
 
@@ -540,7 +540,7 @@ async def test_who_was_declared_dead_lets_go_of_all_sessions(first: Life, second
     stream = first.host.begin("GET", mcp_session_id=sessions[0])
     await stream.event()
     await renamed(first, second, clock)
-    await stream.finished()
+    await stream.on_finished()
     assert ends(first) == ["session_moved"] * 3
     assert len(first.host.endpoint.sessions) == 0
     await take(first, sessions[0])
@@ -569,7 +569,7 @@ async def test_a_session_that_is_opened_under_a_name_that_is_dead_by_then_is_not
     waiting.go_on.set()
     assert (await opening).json["error"]["data"]["kind"] == "temporarily_unavailable"
     async with asyncio.timeout(PATIENCE):  # the store may answer later
-        while not isinstance(await keeper_of(second).find(held.id, None), KeptSession):
+        while not isinstance(await keeper_of(second).find(held.id, None), DurableSession):
             await turns()
 
 
@@ -604,6 +604,6 @@ async def test_a_session_that_is_found_under_a_name_that_is_dead_by_then_is_foun
     await waiting.asked.wait()
     await renamed(first, second, clock)
     waiting.go_on.set()
-    assert isinstance(await finding, KeptSession)
+    assert isinstance(await finding, DurableSession)
     held = await holder(second, session)
     assert held.holder == crew_of(first).name

@@ -10,7 +10,7 @@ from tests.unit.server.lives import TTL, Life
 from tests.unit.transports.http.asgi import Answer, request
 
 from trunkline import Settings
-from trunkline.server.limits.shared_semaphore import scanned
+from trunkline.server.limits.shared_semaphore import scan_all
 from trunkline.testing import ManualClock
 
 INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
@@ -71,7 +71,7 @@ async def test_of_many_who_come_at_once_there_are_never_too_many(life: Begin) ->
     houses = [life(), life()]
     answers = await asyncio.gather(*(opened(houses[number % 2]) for number in range(8)))
     opened_now = sum(answer.status == 200 for answer in answers)
-    assert len(await scanned(houses[0].store, "owner/")) <= min(
+    assert len(await scan_all(houses[0].store, "owner/")) <= min(
         2, opened_now
     )  # a new session may take an unused one's place
 
@@ -100,7 +100,7 @@ async def test_a_session_that_is_used_goes_on_counting(life: Begin, clock: Manua
         await renewed(one, clock)
         clock.advance(TTL * 0.4)
         assert "result" in (await one.request(session, "ping")).json
-        assert len(await scanned(one.store, "owner/")) == 1
+        assert len(await scan_all(one.store, "owner/")) == 1
 
 
 @pytest.mark.row("Q06")
@@ -119,7 +119,7 @@ async def test_a_session_that_another_process_goes_on_with_counts_once(life: Beg
 async def test_a_handshake_that_fails_counts_for_nothing(life: Begin) -> None:
     one = life(most=1)
     assert "error" in (await opened(one, {})).json
-    assert await scanned(one.store, "owner/") == []
+    assert await scan_all(one.store, "owner/") == []
     assert not await is_full(one)
 
 
@@ -130,7 +130,7 @@ async def test_nothing_is_written_of_those_who_are_held_to_nothing(
     one = life(principal=principal, most=most)
     for _ in range(2):
         await one.host.session()
-    assert await scanned(one.store, "owner/") == []
+    assert await scan_all(one.store, "owner/") == []
 
 
 async def test_who_cannot_be_counted_is_asked_to_try_again(life: Begin) -> None:

@@ -6,17 +6,17 @@ from tests.contract.lines import turns
 from tests.limits import PATIENCE
 
 from trunkline.errors import StoreUnavailable
-from trunkline.server.sessions.lease import Holding
-from trunkline.server.sessions.write_batcher import Gathering
+from trunkline.server.sessions.lease import SessionLease
+from trunkline.server.sessions.write_batcher import WriteBatcher
 from trunkline.stores.memory import MemoryStore
 from trunkline.testing import FaultyStore
 
 SESSIONS = [f"session/{number}" for number in range(20)]
 
 
-def put_one_of_each(gathering: Gathering, store: FaultyStore) -> list[Holding]:
+def put_one_of_each(gathering: WriteBatcher, store: FaultyStore) -> list[SessionLease]:
     """Have something written in each session, in one round."""
-    holdings = [Holding(at, store, None, 60.0) for at in SESSIONS]
+    holdings = [SessionLease(at, store, None, 60.0) for at in SESSIONS]
     for at in holdings:
         gathering.put(at, f"{at.at}/record", b"x", None)
     return holdings
@@ -25,7 +25,7 @@ def put_one_of_each(gathering: Gathering, store: FaultyStore) -> list[Holding]:
 async def test_writes_that_failed_before_the_server_stops_are_made_again_when_it_does() -> None:
     store, failures = FaultyStore(MemoryStore()), list[BaseException]()
     await store.open()
-    gathering = Gathering(failures.append)
+    gathering = WriteBatcher(failures.append)
     fault = store.fail("commit", times=len(SESSIONS))
     holdings = put_one_of_each(gathering, store)
     await fault.reached.wait()
@@ -39,7 +39,7 @@ async def test_writes_that_failed_before_the_server_stops_are_made_again_when_it
 async def test_a_server_that_stops_asks_a_store_that_is_away_once_more_and_not_for_every_session() -> None:
     store, failures = FaultyStore(MemoryStore()), list[BaseException]()
     await store.open()
-    gathering = Gathering(failures.append)
+    gathering = WriteBatcher(failures.append)
     fault = store.fail("commit")
     holdings = put_one_of_each(gathering, store)
     await fault.reached.wait()

@@ -12,9 +12,9 @@ from trunkline import Server, Settings
 from trunkline.clock import WallClock
 from trunkline.errors import Conflict
 from trunkline.protocol.tasks import TaskRecord
-from trunkline.server.limits.shared_semaphore import scanned
+from trunkline.server.limits.shared_semaphore import scan_all
 from trunkline.server.tasks.errors import TooManyTasks
-from trunkline.server.tasks.repository import Kept, Shelf
+from trunkline.server.tasks.repository import StoredTask, TaskRepository
 from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import ABSENT, Put
 from trunkline.testing import ManualClock, RawPeer
@@ -45,26 +45,28 @@ async def stores(tmp_path: Path) -> AsyncIterator[list[SqliteStore]]:
         await store.close()
 
 
-async def create(shelf: Shelf, made: TaskRecord, *, places: int = 3, beside: tuple[Put, ...] = ()) -> Kept:
+async def create(
+    shelf: TaskRepository, made: TaskRecord, *, places: int = 3, beside: tuple[Put, ...] = ()
+) -> StoredTask:
     return (await shelf.create(made, "process", 10, beside, places=places))[0]
 
 
 @pytest.mark.row("Q06")
 async def test_of_many_who_come_at_once_to_all_processes_so_many_get_a_place(stores: list[SqliteStore]) -> None:
-    shelves = [Shelf(store, WallClock()) for store in stores]
+    shelves = [TaskRepository(store, WallClock()) for store in stores]
     asked = [create(shelves[number % 2], record(f"task-{number}")) for number in range(12)]
     outcomes = await asyncio.gather(*asked, return_exceptions=True)
-    kept = [outcome for outcome in outcomes if isinstance(outcome, Kept)]
+    kept = [outcome for outcome in outcomes if isinstance(outcome, StoredTask)]
     assert sorted(each.record.place or 0 for each in kept) == [0, 1, 2]
     assert sum(isinstance(outcome, TooManyTasks) for outcome in outcomes) == 9
-    tasks = {item.key.rpartition("/")[2] for item in await scanned(stores[0], "owner/ann/tasks/")}
-    marks = {item.key.rpartition("/")[2] for item in await scanned(stores[0], "working/")}
+    tasks = {item.key.rpartition("/")[2] for item in await scan_all(stores[0], "owner/ann/tasks/")}
+    marks = {item.key.rpartition("/")[2] for item in await scan_all(stores[0], "working/")}
     assert tasks == marks == {each.record.task_id for each in kept}
 
 
 @pytest.mark.row("Q06")
 async def test_a_place_is_free_when_its_task_has_ended_whoever_ends_it(stores: list[SqliteStore]) -> None:
-    one, other = (Shelf(store, WallClock()) for store in stores)
+    one, other = (TaskRepository(store, WallClock()) for store in stores)
     await create(one, record("first"), places=1)
     with pytest.raises(TooManyTasks):
         await create(other, record("second"), places=1)
@@ -81,7 +83,7 @@ async def test_a_place_lasts_as_long_as_what_is_kept_of_its_task(tmp_path: Path)
     clock = ManualClock()
     store = SqliteStore(tmp_path / "shared.db", clock=clock)
     await store.open()
-    shelf = Shelf(store, clock)
+    shelf = TaskRepository(store, clock)
     await create(shelf, record("forgotten", expires=clock.now() + 10), places=1)
     clock.advance(9)
     with pytest.raises(TooManyTasks):
@@ -92,12 +94,12 @@ async def test_a_place_lasts_as_long_as_what_is_kept_of_its_task(tmp_path: Path)
 
 
 async def test_what_cannot_be_kept_beside_a_task_is_no_matter_of_places(stores: list[SqliteStore]) -> None:
-    shelf = Shelf(stores[0], WallClock())
+    shelf = TaskRepository(stores[0], WallClock())
     beside = Put("owner/ann/once/key", b"", None, ABSENT)
     await create(shelf, record("first"), beside=(beside,))
     with pytest.raises(Conflict):
         await create(shelf, record("second"), beside=(beside,))
-    assert len(await scanned(stores[0], "owner/ann/places/")) == 1
+    assert len(await scan_all(stores[0], "owner/ann/places/")) == 1
 
 
 @pytest.mark.row("J13", "Q06")

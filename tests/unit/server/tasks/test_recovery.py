@@ -11,7 +11,7 @@ from tests.limits import PATIENCE
 from trunkline import Context, Server, Settings, TaskPolicy, ToolAnnotations
 from trunkline.errors import Fenced
 from trunkline.protocol.tasks import TaskCaller, TaskRecord, TaskState
-from trunkline.server.tasks.repository import Shelf, key_of_task
+from trunkline.server.tasks.repository import TaskRepository, key_of_task
 from trunkline.stores.memory import MemoryStore
 from trunkline.stores.store import Lease, Put, Store
 from trunkline.testing import FaultyStore, ManualClock, RawPeer
@@ -34,7 +34,7 @@ class Scene:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.store = LastingStore(clock=self.clock)
-        self.shelf = Shelf(self.store, self.clock)
+        self.shelf = TaskRepository(self.store, self.clock)
         self.runs: list[Any] = []
 
     def server(
@@ -117,7 +117,7 @@ async def test_a_task_is_begun_anew_within_a_lease_time_if_that_does_no_harm() -
         result = await peer.result("tasks/result", {"taskId": "t1"})
         assert result["structuredContent"] == {"result": "done"}
         assert (scene.runs, (await scene.record()).attempt) == (["run"], 2)
-        assert await scene.shelf.marks("") == []
+        assert await scene.shelf.list_marks("") == []
 
 
 async def test_a_task_goes_on_from_its_checkpoint() -> None:
@@ -232,7 +232,7 @@ async def test_what_has_ended_meanwhile_is_left_as_it_is() -> None:
         await peer.initialize()
         await scene.time_passes(peer, LEASE + 1)
         assert (await scene.record()).state is TaskState.CANCELLED
-        assert (scene.runs, await scene.shelf.marks("")) == ([], [])
+        assert (scene.runs, await scene.shelf.list_marks("")) == ([], [])
 
 
 async def test_a_question_stays_asked_and_an_answer_is_known_to_whoever_goes_on() -> None:
@@ -323,7 +323,7 @@ async def test_a_checkpoint_of_a_run_that_has_lost_its_lease_raises_and_the_run_
         await asyncio.wait_for(cancelled.wait(), PATIENCE)
         assert [type(error) for error in raised] == [Fenced]
         assert (await scene.record(task["taskId"])).checkpoint is UNSET
-        while peer.connection.shared.tasks.works_on(task["taskId"]):
+        while peer.connection.shared.tasks.is_handled_here(task["taskId"]):
             await asyncio.sleep(0)
 
 
@@ -377,7 +377,7 @@ async def test_a_task_whose_maker_paused_for_longer_than_a_lease_is_recovered(pa
         await scene.time_passes(other, 2 * LEASE)
         result = await other.result("tasks/result", {"taskId": made})
         assert result["content"][0]["text"] == "recovered"
-        assert await scene.shelf.marks("") == []
+        assert await scene.shelf.list_marks("") == []
 
 
 async def test_the_mark_of_a_task_that_was_never_kept_does_not_outlive_it() -> None:
@@ -388,9 +388,9 @@ async def test_the_mark_of_a_task_that_was_never_kept_does_not_outlive_it() -> N
     async with RawPeer(scene.server(lambda: scene.runs.append(1), task=True)) as peer:
         await peer.initialize()
         await scene.time_passes(peer, LEASE + 1)
-        assert len(await scene.shelf.marks("")) == 1  # the maker may still be about to write the record
+        assert len(await scene.shelf.list_marks("")) == 1  # the maker may still be about to write the record
         await scene.time_passes(peer, LEASE)
-        assert (await scene.shelf.marks(""), scene.runs) == ([], [])
+        assert (await scene.shelf.list_marks(""), scene.runs) == ([], [])
 
 
 async def test_unfinished_tasks_without_a_mark_are_found() -> None:

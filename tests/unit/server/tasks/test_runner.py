@@ -9,7 +9,7 @@ from tests.limits import PATIENCE
 
 from trunkline import Context, Server, Settings
 from trunkline.errors import RequestTimeout, StoreUnavailable
-from trunkline.server.input.ask import ClientLacks
+from trunkline.server.input.ask import ClientLacksCapability
 from trunkline.stores.memory import MemoryStore
 from trunkline.stores.store import Lease, Write
 from trunkline.testing import FaultyStore, ManualClock, RawPeer
@@ -110,7 +110,7 @@ async def test_what_the_client_cannot_be_asked_is_not_asked_and_silence_is_told(
         task = await task_of(peer, "asks")
         while (await peer.result("tasks/get", task))["status"] != "completed":
             await asyncio.sleep(0)
-    assert [type(error) for error in raised] == [ClientLacks, ClientLacks, RequestTimeout]
+    assert [type(error) for error in raised] == [ClientLacksCapability, ClientLacksCapability, RequestTimeout]
     await server.aclose()
 
 

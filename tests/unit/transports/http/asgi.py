@@ -11,11 +11,11 @@ from tests.limits import PATIENCE
 from trunkline import Server
 from trunkline.clock import Clock, LoopClock
 from trunkline.transports.http.app import App
-from trunkline.transports.http.authenticator import Gate, Known
+from trunkline.transports.http.authenticator import Authenticator, CallbackAuthenticator
 from trunkline.transports.http.request import Scope
-from trunkline.transports.http.session.endpoint import Endpoint
-from trunkline.transports.listener_limits import Guard
-from trunkline.wire.sse import Event, EventDecoder
+from trunkline.transports.http.session.endpoint import SessionEndpoint
+from trunkline.transports.listener_limits import ListenerGuard
+from trunkline.wire.sse import SseDecoder, SseEvent
 
 HEADERS = {"host": "localhost:1", "content-type": "application/json", "accept": "application/json, text/event-stream"}
 
@@ -30,7 +30,7 @@ class Answer:
         self.largest = 0  # piece of it
         self.ended = False
         self._changed = asyncio.Event()
-        self._decoder = EventDecoder(1 << 20)
+        self._decoder = SseDecoder(1 << 20)
         self.unread: list[Any] = []
         self.gone = asyncio.Event()  # set: the peer has hung up
         self.reading = asyncio.Event()  # not set: the peer reads nothing more
@@ -54,7 +54,7 @@ class Answer:
     def json(self) -> Any:
         return json.loads(self.body)
 
-    async def event(self) -> Event:
+    async def event(self) -> SseEvent:
         """The next event of a stream."""
         async with asyncio.timeout(PATIENCE):
             while not self.unread:
@@ -80,22 +80,26 @@ class Host:
     """An application, and what is asked of it."""
 
     def __init__(
-        self, server: Server, *, clock: Clock | None = None, path: str = "/", gate: Gate | None = None
+        self, server: Server, *, clock: Clock | None = None, path: str = "/", gate: Authenticator | None = None
     ) -> None:
         self.server = server
         self.principal: Any = None
         self._clock = clock
-        self.app = App(self._start, server.aclose, path=path, gate=gate or Known(lambda _: self.principal))
+        self.app = App(
+            self._start, server.aclose, path=path, authenticator=gate or CallbackAuthenticator(lambda _: self.principal)
+        )
 
-    async def _start(self) -> Guard:
+    async def _start(self) -> ListenerGuard:
         await self.server.start()
-        return Guard(self.server.connect, self.server.settings, self._clock or LoopClock(asyncio.get_running_loop()))
+        return ListenerGuard(
+            self.server.connect, self.server.settings, self._clock or LoopClock(asyncio.get_running_loop())
+        )
 
     @property
-    def endpoint(self) -> Endpoint:
-        assert self.app.house is not None
-        assert isinstance(self.app.house.streamable, Endpoint)
-        return self.app.house.streamable
+    def endpoint(self) -> SessionEndpoint:
+        assert self.app.state is not None
+        assert isinstance(self.app.state.streamable_http, SessionEndpoint)
+        return self.app.state.streamable_http
 
     def begin(
         self, method: str, body: Any = None, *, path: str = "/", pieces: list[bytes] | None = None, **headers: Any

@@ -93,10 +93,10 @@ def text_of(answer: Answer) -> str:
 
 async def rest(answer: Answer) -> list[Any]:
     """The messages of a stream until its end, which has to come."""
-    await answer.finished()
+    await answer.on_finished()
     found: list[Any] = []
-    while answer.unread:
-        event = answer.unread.pop(0)
+    while answer.unread_bytes:
+        event = answer.unread_bytes.pop(0)
         if event.data:
             found.append(json.loads(event.data))
     return found

@@ -10,8 +10,8 @@ from tests.unit.transports.http.places import Place, places, text_of
 
 from trunkline.auth.principal import Principal
 from trunkline.errors import StoreUnavailable
-from trunkline.server.cluster.cluster import Crew
-from trunkline.transports.channel import Closed
+from trunkline.server.cluster.cluster import Cluster
+from trunkline.transports.channel import ChannelClosed
 from trunkline.transports.http.session.sessions import HttpSession
 
 
@@ -25,8 +25,8 @@ def held(place: Place) -> HttpSession:
     return session
 
 
-def crew_of(place: Place) -> Crew:
-    crew = place.server._serving.ready().crew
+def crew_of(place: Place) -> Cluster:
+    crew = place.server._serving.ready().cluster
     assert crew is not None
     return crew
 
@@ -41,8 +41,8 @@ async def test_a_session_of_a_process_that_is_about_to_end_is_worth_another_try(
 ) -> None:
     async with places(tmp_path) as pair:
         ident = await pair[0].session()
-        assert pair[0].app.house is not None
-        pair[0].app.house.shut()
+        assert pair[0].app.state is not None
+        pair[0].app.state.shut()
         await held(pair[0]).channel.close()  # as all are closed, before what is kept is written down
         for place in pair:
             assert (await place.ask(method, body, mcp_session_id=ident)).status == 503
@@ -54,7 +54,7 @@ async def test_a_session_of_a_process_that_is_about_to_end_is_worth_another_try(
 async def test_a_session_that_has_ended_by_itself_is_ended_for_all_processes(tmp_path: Path) -> None:
     async with places(tmp_path, max_sessions=1) as pair:
         ident = await pair[0].session()
-        held(pair[0]).channel.lost(Closed("the peer left much unread"))
+        held(pair[0]).channel.lost(ChannelClosed("the peer left much unread"))
         assert kind_of(await pair[1].ask("POST", request("ping"), mcp_session_id=ident)) == (404, "session_not_found")
         await pair[0].session()  # which makes room
         for place in reversed(pair):
@@ -67,7 +67,7 @@ async def test_a_session_that_has_ended_by_itself_is_ended_for_all_processes(tmp
 async def test_who_reads_on_while_the_store_is_away_is_asked_to_come_again(tmp_path: Path) -> None:
     async with places(tmp_path, 3) as three:
         ident = await three[0].session()
-        three[0].go.set()
+        three[0].run.set()
         steps = await three[0].ask("POST", call("much", token="t", count=1, size=1), mcp_session_id=ident)
         await three[0].app.aclose()
         assert (await three[1].ask("POST", request("ping"), mcp_session_id=ident)).status == 200
@@ -83,7 +83,7 @@ async def test_who_reads_on_while_the_store_is_away_is_asked_to_come_again(tmp_p
         three[1].store.scan = scan  # type: ignore[method-assign]
         again = await three[2].ask("GET", mcp_session_id=ident, last_event_id="1-0")
         assert (steps.status, again.status) == (200, 200)
-        assert again.unread[-1] == steps.unread[-1]
+        assert again.unread_bytes[-1] == steps.unread_bytes[-1]
 
 
 @pytest.mark.row("D08")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from trunkline.errors import ConfigError
-from trunkline.transports.http.forwarded_headers import Proxies
+from trunkline.transports.http.forwarded_headers import TrustedProxies
 
 
 def scope(client: str | None = "10.0.0.7", **headers: str) -> dict[str, Any]:
@@ -15,18 +15,18 @@ def scope(client: str | None = "10.0.0.7", **headers: str) -> dict[str, Any]:
 
 def test_from_anybody_else_the_headers_mean_nothing() -> None:
     asked = scope("192.0.2.1", x_forwarded_for="1.2.3.4", x_forwarded_proto="https", x_forwarded_prefix="/evil")
-    assert Proxies(["10.0.0.0/8"]).seen_through(asked) is asked
-    assert Proxies([]).seen_through(asked) is asked
+    assert TrustedProxies(["10.0.0.0/8"]).resolve_scope(asked) is asked
+    assert TrustedProxies([]).resolve_scope(asked) is asked
 
 
 @pytest.mark.parametrize("client", [None, "/run/a.sock"])
 def test_a_caller_without_an_address_is_no_proxy(client: str | None) -> None:
     asked = scope(client, x_forwarded_for="1.2.3.4")
-    assert Proxies(["0.0.0.0/0"]).seen_through(asked) is asked
+    assert TrustedProxies(["0.0.0.0/0"]).resolve_scope(asked) is asked
 
 
 def test_a_trusted_proxy_names_the_caller_the_scheme_and_the_prefix() -> None:
-    seen = Proxies(["10.0.0.7"]).seen_through(
+    seen = TrustedProxies(["10.0.0.7"]).resolve_scope(
         scope(x_forwarded_for="1.2.3.4", x_forwarded_proto="HTTPS", x_forwarded_prefix="/tools/")
     )
     assert (seen["client"], seen["scheme"], seen["prefix"]) == (("1.2.3.4", 0), "https", "/tools")
@@ -42,22 +42,22 @@ def test_a_trusted_proxy_names_the_caller_the_scheme_and_the_prefix() -> None:
     ],
 )
 def test_the_caller_is_the_last_who_is_no_proxy(passed: str, caller: str) -> None:
-    assert Proxies(["10.0.0.0/8"]).seen_through(scope(x_forwarded_for=passed))["client"] == (caller, 0)
+    assert TrustedProxies(["10.0.0.0/8"]).resolve_scope(scope(x_forwarded_for=passed))["client"] == (caller, 0)
 
 
 def test_a_header_that_stands_there_twice_is_read_as_one() -> None:
     asked = scope(x_forwarded_for="1.2.3.4")
     asked["headers"].append((b"x-forwarded-for", b"10.0.0.9"))
-    assert Proxies(["10.0.0.0/8"]).seen_through(asked)["client"] == ("1.2.3.4", 0)
+    assert TrustedProxies(["10.0.0.0/8"]).resolve_scope(asked)["client"] == ("1.2.3.4", 0)
 
 
 @pytest.mark.parametrize("prefix", ["//evil.example", "tools", "", "/a\rb"])
 @pytest.mark.parametrize("scheme", ["ftp", ""])
 def test_what_makes_no_sense_is_passed_over(prefix: str, scheme: str) -> None:
-    seen = Proxies(["10.0.0.7"]).seen_through(scope(x_forwarded_proto=scheme, x_forwarded_prefix=prefix))
+    seen = TrustedProxies(["10.0.0.7"]).resolve_scope(scope(x_forwarded_proto=scheme, x_forwarded_prefix=prefix))
     assert ("prefix" in seen, seen["scheme"], seen["client"]) == (False, "http", ("10.0.0.7", 5))
 
 
 def test_a_proxy_has_to_be_an_address_or_a_network() -> None:
     with pytest.raises(ConfigError, match="trusted_proxies must be addresses or networks"):
-        Proxies(["proxy.example.org"])
+        TrustedProxies(["proxy.example.org"])

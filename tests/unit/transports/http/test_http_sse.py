@@ -10,9 +10,9 @@ from tests.contract.lines import guard
 from tests.unit.transports.http.asgi import Answer, call, request
 
 from trunkline import Server, Settings
-from trunkline.transports.channel import Closed
-from trunkline.transports.http.http_sse import LegacyChannel, LegacyEndpoint
-from trunkline.transports.http.request import Visit
+from trunkline.transports.channel import ChannelClosed
+from trunkline.transports.http.http_sse import HttpSseChannel, HttpSseEndpoint
+from trunkline.transports.http.request import HttpRequest
 from trunkline.wire.messages import Notification
 
 
@@ -26,10 +26,12 @@ class Host:
         async def echo(text: str) -> str:
             return text
 
-        self.endpoint = LegacyEndpoint(guard(self.server.connect, self.server.settings), "/messages")
+        self.endpoint = HttpSseEndpoint(guard(self.server.connect, self.server.settings), "/messages")
         self.principal: Any = None
 
-    def visit(self, handle: Callable[[Visit], Awaitable[None]], body: bytes | None = None, query: str = "") -> Answer:
+    def visit(
+        self, handle: Callable[[HttpRequest], Awaitable[None]], body: bytes | None = None, query: str = ""
+    ) -> Answer:
         answer = Answer()
         waiting = [] if body is None else [body]
 
@@ -45,7 +47,7 @@ class Host:
             "root_path": "/app",
             "query_string": query.encode(),
         }
-        visit = Visit(scope, receive, answer.send)
+        visit = HttpRequest(scope, receive, answer.send)
         visit.principal = self.principal
         answer.task = asyncio.get_running_loop().create_task(handle(visit))  # type: ignore[arg-type]
         return answer
@@ -59,7 +61,7 @@ class Host:
         return stream, query
 
     async def post(self, query: str, message: Any) -> Answer:
-        return await self.visit(self.endpoint.post, json.dumps(message).encode(), query).finished()
+        return await self.visit(self.endpoint.post, json.dumps(message).encode(), query).on_finished()
 
 
 @pytest.fixture
@@ -82,7 +84,7 @@ async def test_what_is_posted_is_answered_on_the_stream(host: Host) -> None:
     host.server.add_tool(lambda: 1, name="new")
     assert (await stream.message())["method"] == "notifications/tools/list_changed"
     stream.gone.set()
-    await stream.finished()
+    await stream.on_finished()
     assert len(host.endpoint) == 0
     assert host.server.connections == []
 
@@ -99,20 +101,20 @@ async def test_a_stream_of_another_principal_does_not_exist(host: Host) -> None:
 async def test_the_end_of_the_endpoint_ends_every_stream(host: Host) -> None:
     stream, _ = await host.opened()
     host.endpoint.close("over")
-    await stream.finished()
+    await stream.on_finished()
     assert stream.ended
 
 
 async def test_too_many_streams_and_too_large_messages_are_refused() -> None:
     host = Host(max_connections=1, http_body_size_limit=1024)
     stream, query = await host.opened()
-    assert (await host.visit(host.endpoint.stream).finished()).status == 503
+    assert (await host.visit(host.endpoint.stream).on_finished()).status == 503
     assert (await host.post(query, "x" * 2000)).status == 413
     gone = host.visit(host.endpoint.post, None, query)
     gone.gone.set()
-    assert (await gone.finished()).status == 0
+    assert (await gone.on_finished()).status == 0
     stream.gone.set()
-    await stream.finished()
+    await stream.on_finished()
 
 
 async def test_a_silent_stream_is_kept_awake() -> None:
@@ -121,21 +123,21 @@ async def test_a_silent_stream_is_kept_awake() -> None:
     while b"\n:\n\n" not in stream.body:
         await asyncio.sleep(0)
     stream.gone.set()
-    await stream.finished()
+    await stream.on_finished()
 
 
 @pytest.mark.row("N14")
 async def test_a_peer_that_does_not_read_is_cut_off() -> None:
-    told: list[Closed] = []
+    told: list[ChannelClosed] = []
 
     class Told:
         def received(self, messages: Any, origin: Any) -> None:
             raise AssertionError
 
-        def closed(self, closed: Closed) -> None:
+        def closed(self, closed: ChannelClosed) -> None:
             told.append(closed)
 
-    channel = LegacyChannel("", Settings(unsent_high=1024, unsent_limit=2048))
+    channel = HttpSseChannel("", Settings(unsent_high=1024, unsent_limit=2048))
     channel.open(Told())
     for _ in range(3):
         channel.send(Notification("notifications/message", "x" * 1500))

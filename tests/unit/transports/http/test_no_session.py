@@ -8,7 +8,7 @@ import pytest
 from tests.unit.transports.http.asgi import Host, call, hosted, request
 
 from trunkline import Context, Server, Settings
-from trunkline.transports.http.no_session import SessionlessEndpoint
+from trunkline.transports.http.no_session import NoSessionEndpoint
 
 OPENING = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
 
@@ -48,10 +48,10 @@ async def host(scene: Scene) -> AsyncIterator[Host]:
         yield one
 
 
-def endpoint(host: Host) -> SessionlessEndpoint:
-    assert host.app.house is not None
-    assert isinstance(host.app.house.streamable, SessionlessEndpoint)
-    return host.app.house.streamable
+def endpoint(host: Host) -> NoSessionEndpoint:
+    assert host.app.state is not None
+    assert isinstance(host.app.state.streamable_http, NoSessionEndpoint)
+    return host.app.state.streamable_http
 
 
 @pytest.mark.row("W04")
@@ -110,7 +110,7 @@ async def test_same_ids_of_different_requests_do_not_meet(scene: Scene, host: Ho
     assert other.json["result"]["content"][0]["text"] == "other"
     scene.go.set()
     assert (await waiting.message())["result"]["content"][0]["text"] == "waited"
-    await waiting.finished()
+    await waiting.on_finished()
     assert host.server.connections == []
 
 
@@ -118,7 +118,7 @@ async def test_a_dropped_connection_is_no_cancellation(scene: Scene, host: Host)
     waiting = host.begin("POST", call("wait", token="t"))
     await waiting.message()
     waiting.gone.set()
-    await waiting.finished()
+    await waiting.on_finished()
     assert len(host.server.connections) == 1
     scene.go.set()
     while host.server.connections:
@@ -136,7 +136,7 @@ async def test_more_than_the_most_at_once_are_turned_away() -> None:
         endpoint(host).release()  # ends nothing that is being answered
         scene.go.set()
         await waiting.message()
-        await waiting.finished()
+        await waiting.on_finished()
 
 
 async def test_the_end_of_the_application_ends_what_is_being_answered() -> None:
@@ -145,6 +145,6 @@ async def test_the_end_of_the_application_ends_what_is_being_answered() -> None:
     waiting = host.begin("POST", call("wait", token="t"))
     await waiting.message()
     await host.app.aclose()
-    await waiting.finished()
+    await waiting.on_finished()
     assert waiting.ended
     assert scene.done == []

@@ -10,7 +10,7 @@ import pytest
 from tests.contract.lines import Recorder, turns, until
 
 from trunkline.transports.stdio.client import Command
-from trunkline.transports.stdio.exit_watch import on_exit
+from trunkline.transports.stdio.exit_watch import watch_exit
 from trunkline.wire.messages import Notification
 
 
@@ -37,7 +37,7 @@ async def loop(way: str, monkeypatch: pytest.MonkeyPatch) -> asyncio.AbstractEve
 async def test_an_end_is_heard_of_once_and_nobody_has_waited_yet(loop: asyncio.AbstractEventLoop) -> None:
     before, ends = len(os.listdir("/proc/self/fd")), list[int]()
     process = subprocess.Popen(["sh", "-c", "exit 3"])
-    stop = on_exit(loop, process, lambda: ends.append(1))
+    stop = watch_exit(loop, process, lambda: ends.append(1))
     await until(lambda: ends)
     assert os.waitpid(process.pid, 0)[1] == 3 << 8  # it is still ours to wait for
     process.returncode = 3
@@ -49,7 +49,7 @@ async def test_an_end_is_heard_of_once_and_nobody_has_waited_yet(loop: asyncio.A
 async def test_an_end_that_nobody_wants_to_hear_of_any_more_is_not_told(loop: asyncio.AbstractEventLoop) -> None:
     ends: list[int] = []
     process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
-    stop = on_exit(loop, process, lambda: ends.append(1))
+    stop = watch_exit(loop, process, lambda: ends.append(1))
     stop()
     stop()
     process.kill()
@@ -63,7 +63,7 @@ async def test_an_end_after_that_of_the_loop_harms_nobody(monkeypatch: pytest.Mo
     process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
 
     async def watch() -> None:
-        on_exit(asyncio.get_running_loop(), process, lambda: None)
+        watch_exit(asyncio.get_running_loop(), process, lambda: None)
 
     await asyncio.to_thread(asyncio.run, watch())
     process.communicate()

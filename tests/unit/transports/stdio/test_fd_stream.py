@@ -144,7 +144,7 @@ async def test_a_descriptor_that_cannot_be_read_is_an_end(kind: Any, tmp_path: P
     writing = os.open(tmp_path / "file", os.O_CREAT | os.O_WRONLY)
     reader = kind(asyncio.get_running_loop(), writing, fed.feed, fed.at_end)
     if kind is PolledReader:
-        reader._readable()  # a file cannot be polled
+        reader._on_readable()  # a file cannot be polled
     else:
         reader.resume()
     await fed.next()
@@ -155,7 +155,7 @@ async def test_a_descriptor_that_cannot_be_read_is_an_end(kind: Any, tmp_path: P
 async def test_a_polled_reader_that_was_woken_for_nothing_waits_on(pipe: tuple[int, int]) -> None:
     fed = Fed()
     reader = PolledReader(asyncio.get_running_loop(), pipe[0], fed.feed, fed.at_end)
-    reader._readable()
+    reader._on_readable()
     assert (fed.data, fed.ends) == (b"", 0)
 
 
@@ -297,12 +297,12 @@ async def test_what_lies_in_a_pipe_is_taken_out_even_by_a_reader_that_is_paused(
     fed = Fed()
     reader = PolledReader(asyncio.get_running_loop(), pipe[0], fed.feed, fed.at_end)
     os.write(pipe[1], b"x" * 60_000)
-    reader.exhaust()
+    reader.read_available()
     assert (len(fed.data), fed.ends) == (60_000, 0)
     os.write(pipe[1], b"y")
     os.close(pipe[1])
-    reader.exhaust()
-    reader.exhaust()
+    reader.read_available()
+    reader.read_available()
     assert (len(fed.data), fed.ends) == (60_001, 1)
 
 
@@ -315,7 +315,7 @@ async def test_a_reader_is_not_kept_by_somebody_who_writes_on_and_on(pipe: tuple
 
     reader = PolledReader(asyncio.get_running_loop(), pipe[0], feed, fed.at_end)
     os.write(pipe[1], b"x" * 1000)
-    reader.exhaust()
+    reader.read_available()
     assert PIPE_SIZE <= len(fed.data) < PIPE_SIZE + 2000
     reader.close()
 
@@ -327,6 +327,6 @@ async def test_a_reader_on_a_thread_goes_on_to_the_end_when_it_is_exhausted(pipe
     reader.pause()
     os.write(pipe[1], b"x")
     os.close(pipe[1])
-    reader.exhaust()
+    reader.read_available()
     await asyncio.wait_for(_until(lambda: fed.ends), PATIENCE)
     assert fed.data == b"x"

@@ -16,9 +16,9 @@ from trunkline.transports.stdio import orphan_guard
 
 def guards() -> list[int]:
     """The guards of this process: those who hold the other end of its lifeline."""
-    if orphan_guard._lifeline is None:
+    if orphan_guard._guard_pipe is None:
         return []
-    pipe = os.readlink(f"/proc/self/fd/{orphan_guard._lifeline}")
+    pipe = os.readlink(f"/proc/self/fd/{orphan_guard._guard_pipe}")
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _reads(entry, pipe)]
 
 
@@ -35,63 +35,63 @@ def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
     made = [subprocess.Popen(["sleep", "100"], start_new_session=True) for _ in range(2)]
     yield made
     for process in made:
-        orphan_guard.release(process.pid)
+        orphan_guard.remove(process.pid)
         process.kill()
         process.wait()
 
 
 def test_a_guard_stands_beside_us_as_long_as_there_are_children(sleepers: list[subprocess.Popen[bytes]]) -> None:
     one, two = (process.pid for process in sleepers)
-    orphan_guard.hold(one)
+    orphan_guard.add(one)
     (guard,) = eventually(guards)
-    orphan_guard.hold(two)
-    orphan_guard.release(one)
+    orphan_guard.add(two)
+    orphan_guard.remove(one)
     assert guards() == [guard]
     assert os.getsid(guard) not in {os.getsid(0), one, two}
-    orphan_guard.release(two)
-    assert orphan_guard._lifeline is None
+    orphan_guard.remove(two)
+    assert orphan_guard._guard_pipe is None
     eventually(lambda: gone(guard))
     assert [process.poll() for process in sleepers] == [None, None]  # they were released, and live
 
 
 def test_the_guard_ends_those_that_it_was_told_of_last(sleepers: list[subprocess.Popen[bytes]]) -> None:
     one, two = sleepers
-    orphan_guard.hold(one.pid)
-    orphan_guard.hold(two.pid)
-    orphan_guard.release(one.pid)
-    orphan_guard._forget()  # as a process that is killed
+    orphan_guard.add(one.pid)
+    orphan_guard.add(two.pid)
+    orphan_guard.remove(one.pid)
+    orphan_guard._reset_after_fork()  # as a process that is killed
     assert two.wait(PATIENCE) == -signal.SIGTERM
     assert one.poll() is None
 
 
 def test_a_guard_that_was_killed_is_replaced_and_told_everything(sleepers: list[subprocess.Popen[bytes]]) -> None:
     one, two = sleepers
-    orphan_guard.hold(one.pid)
+    orphan_guard.add(one.pid)
     (guard,) = eventually(guards)
     os.kill(guard, signal.SIGKILL)
     eventually(lambda: gone(guard))
-    orphan_guard.hold(two.pid)
+    orphan_guard.add(two.pid)
     assert guards() != [guard]
-    orphan_guard._forget()
+    orphan_guard._reset_after_fork()
     assert [one.wait(PATIENCE), two.wait(PATIENCE)] == [-signal.SIGTERM, -signal.SIGTERM]
 
 
 def test_a_guard_that_was_killed_is_not_replaced_for_nobody(sleepers: list[subprocess.Popen[bytes]]) -> None:
-    orphan_guard.hold(sleepers[0].pid)
+    orphan_guard.add(sleepers[0].pid)
     (guard,) = eventually(guards)
     os.kill(guard, signal.SIGKILL)
     eventually(lambda: gone(guard))
-    orphan_guard.release(sleepers[0].pid)
-    assert orphan_guard._lifeline is None
+    orphan_guard.remove(sleepers[0].pid)
+    assert orphan_guard._guard_pipe is None
 
 
 def test_without_a_shell_there_is_no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphan_guard, "_SHELL", "/no/such/shell")
     before = len(os.listdir("/proc/self/fd"))
-    orphan_guard.hold(4711)
-    assert orphan_guard._lifeline is None
+    orphan_guard.add(4711)
+    assert orphan_guard._guard_pipe is None
     assert len(os.listdir("/proc/self/fd")) <= before
-    orphan_guard.release(4711)
+    orphan_guard.remove(4711)
 
 
 FORKS = """

@@ -15,7 +15,7 @@ from tests.limits import PATIENCE
 from websockets.asyncio.server import ServerConnection, serve
 
 from trunkline import Settings
-from trunkline.client.targets import connector_of
+from trunkline.client.targets import make_connector
 from trunkline.errors import ConfigError, TransportError
 from trunkline.transports.channel import Channel
 from trunkline.transports.http.client.status import ADVICE
@@ -76,7 +76,7 @@ def test_what_cannot_work_is_refused_at_once(url: str, options: dict[str, Any], 
 
 @pytest.mark.parametrize("url", ["ws://example.org/mcp", "wss://example.org/mcp"])
 def test_an_address_is_a_target_of_a_client(url: str) -> None:
-    assert isinstance(connector_of(url, Settings()), WebSocketConnector)
+    assert isinstance(make_connector(url, Settings()), WebSocketConnector)
 
 
 def test_without_the_package_the_error_says_what_to_install() -> None:
@@ -100,7 +100,7 @@ async def test_what_is_offered_and_sent_along() -> None:
     async with library(note, subprotocols=["mcp"]) as url:  # type: ignore[list-item]
         options = {"headers": {"Authorization": "Bearer x", "user-agent": "me"}}
         async with line_to(f"{url}?a=b", **options) as (channel, _):
-            assert (channel.info.transport, channel.info.may_vanish) == ("websocket", True)
+            assert (channel.info.transport, channel.info.needs_keepalive) == ("websocket", True)
             assert url.split("/")[2] == channel.info.peer
             (socket,) = seen
             assert socket.subprotocol == "mcp"

@@ -13,7 +13,7 @@ def joined() -> tuple[ClientFraming, ServerProtocol]:
     (request,) = theirs.events_received()
     assert isinstance(request, Request)
     theirs.send_response(theirs.accept(request))
-    assert ours.agreed(b"".join(theirs.data_to_send()))
+    assert ours.receive_handshake(b"".join(theirs.data_to_send()))
     return ours, theirs
 
 
@@ -23,7 +23,9 @@ def test_the_answer_may_come_in_pieces() -> None:
     (request,) = theirs.events_received()
     theirs.send_response(theirs.accept(request))  # type: ignore[arg-type]
     answer = b"".join(theirs.data_to_send())
-    assert [ours.agreed(answer[at : at + 1]) for at in range(len(answer))] == [False] * (len(answer) - 1) + [True]
+    assert [ours.receive_handshake(answer[at : at + 1]) for at in range(len(answer))] == [False] * (len(answer) - 1) + [
+        True
+    ]
 
 
 def test_frames_of_one_read_come_together_and_the_pieces_of_a_message_as_one() -> None:
@@ -44,7 +46,7 @@ def test_nothing_that_follows_a_binary_frame_in_the_same_read_is_a_message() -> 
     theirs.send_continuation(b"three", fin=True)
     theirs.send_text(b"four")
     assert ours.feed(b"".join(theirs.data_to_send())) == [b"one"]
-    assert ours.given_up == "a message is a text frame, not a binary one (1003)"
+    assert ours.failure_reason == "a message is a text frame, not a binary one (1003)"
     assert ours.closed_by_peer is None
     assert ours.farewell() == b""
     theirs.receive_data(ours.due())

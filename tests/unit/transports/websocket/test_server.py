@@ -10,9 +10,9 @@ from tests.limits import PATIENCE
 
 from trunkline import Settings
 from trunkline.clock import LoopClock
-from trunkline.transports.channel import Channel, Origin
-from trunkline.transports.listener_limits import Guard
-from trunkline.transports.websocket.close_codes import Code, sentence, shortened
+from trunkline.transports.channel import Channel, MessageOrigin
+from trunkline.transports.listener_limits import ListenerGuard
+from trunkline.transports.websocket.close_codes import CloseCode, describe_close, truncate_reason
 from trunkline.transports.websocket.server import WebSocketEndpoint
 from trunkline.wire.messages import Encoded, Incoming, Notification
 
@@ -33,7 +33,7 @@ class Asgi:
         self.events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.events.put_nowait({"type": "websocket.connect"})
         used = settings or Settings()
-        guard = Guard(self._accept, used, LoopClock(asyncio.get_running_loop()))
+        guard = ListenerGuard(self._accept, used, LoopClock(asyncio.get_running_loop()))
         self.endpoint = WebSocketEndpoint(guard, used)
         self.running = asyncio.ensure_future(self.endpoint.handle(self.scope, self.events.get, self.send))
 
@@ -63,8 +63,8 @@ class Asgi:
 
 
 def test_a_reason_is_cut_where_a_letter_ends() -> None:
-    assert shortened("é" * 100) == "é" * 61
-    assert shortened("fine") == "fine"
+    assert truncate_reason("é" * 100) == "é" * 61
+    assert truncate_reason("fine") == "fine"
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def test_a_reason_is_cut_where_a_letter_ends() -> None:
     [
         (1000, "", "the peer closed the connection: 1000"),
         (4000, "why", "the peer closed the connection: 4000 why"),
-        (Code.UNSPOKEN, "", "the peer closed the connection"),
-        (Code.BROKEN, "", "the connection broke"),
+        (CloseCode.NO_STATUS, "", "the peer closed the connection"),
+        (CloseCode.ABNORMAL, "", "the connection broke"),
     ],
 )
 def test_the_end_in_words(code: int, reason: str, words: str) -> None:
-    assert sentence(code, reason) == words
+    assert describe_close(code, reason) == words
 
 
 async def test_who_is_refused_by_a_server_without_words_for_it_sees_a_close() -> None:
@@ -182,7 +182,7 @@ async def test_an_asgi_server_that_gives_up_takes_the_line_with_it() -> None:
 
 async def test_a_fault_of_ours_is_told_to_the_asgi_server_and_ends_the_line() -> None:
     class Broken(Recorder):
-        def received(self, messages: Sequence[Incoming], origin: Origin) -> None:
+        def received(self, messages: Sequence[Incoming], origin: MessageOrigin) -> None:
             raise RuntimeError("broken")
 
     asgi = Asgi(Broken())

@@ -17,15 +17,19 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from trunkline.config import Settings
 from trunkline.errors import TransportError
-from trunkline.transports.http.client.http_backend import Forbidden, NotReached, Reply, Resolve, Vet
-from trunkline.transports.sockets import why_not
+from trunkline.transports.http.client.http_backend import AddressForbidden, Reply, RequestNotSent, Resolve, Vet
+from trunkline.transports.sockets import describe_connect_error
 
-__all__ = ["Aiohttp"]
+__all__ = ["AiohttpBackend"]
 
-_PROBES: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}  # seconds; where a system has them
+_KEEPALIVE_OPTIONS: Final = {
+    "TCP_KEEPIDLE": 60,
+    "TCP_KEEPINTVL": 15,
+    "TCP_KEEPCNT": 4,
+}  # seconds; where a system has them
 
 
-class Aiohttp:
+class AiohttpBackend:
     """aiohttp, told to do nothing by itself."""
 
     def __init__(
@@ -40,13 +44,13 @@ class Aiohttp:
         """`resolve` finds addresses instead of the system. `vet` is asked about each address, when it is found and
         once more when a socket is made for it; through a proxy, that is the proxy's."""
         self._proxy = proxy
-        self._patience = settings.connect_timeout
+        self._connect_timeout = settings.connect_timeout
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=0,
                 ssl=tls or True,
-                resolver=_Resolver(resolve or _by_the_system, vet) if resolve or vet else None,
-                socket_factory=partial(_kept_alive, vet),
+                resolver=_Resolver(resolve or _resolve_with_system, vet) if resolve or vet else None,
+                socket_factory=partial(_open_keepalive_socket, vet),
             ),
             timeout=aiohttp.ClientTimeout(total=None, connect=settings.connect_timeout),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -60,28 +64,28 @@ class Aiohttp:
                 method, url, data=body, headers=headers, allow_redirects=False, proxy=self._proxy
             )
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise self._judged(error) from error
-        return _Reply(response)
+            raise self._classify_error(error) from error
+        return _AiohttpReply(response)
 
-    def _judged(self, error: Exception) -> TransportError:
+    def _classify_error(self, error: Exception) -> TransportError:
         """What an error means: was it before anything had been sent, or after?"""
         match error:
             case aiohttp.ClientConnectorCertificateError():
-                return NotReached(_of(error.certificate_error))
-            case aiohttp.ClientConnectorError() if isinstance(error.os_error, _Vetoed):
-                return Forbidden(str(error.os_error))
+                return RequestNotSent(_describe_error(error.certificate_error))
+            case aiohttp.ClientConnectorError() if isinstance(error.os_error, _AddressVetoed):
+                return AddressForbidden(str(error.os_error))
             case aiohttp.ClientProxyConnectionError():
-                return NotReached(f"the proxy cannot be reached: {why_not(error.os_error)}")
+                return RequestNotSent(f"the proxy cannot be reached: {describe_connect_error(error.os_error)}")
             case aiohttp.ClientConnectorError():
-                return NotReached(_of(error.os_error))
+                return RequestNotSent(_describe_error(error.os_error))
             case aiohttp.ClientHttpProxyError():
-                return NotReached(f"the proxy refuses: HTTP {error.status} {error.message}")
+                return RequestNotSent(f"the proxy refuses: HTTP {error.status} {error.message}")
             case aiohttp.ConnectionTimeoutError():
-                return NotReached(f"no answer within {self._patience:g} s")
+                return RequestNotSent(f"no answer within {self._connect_timeout:g} s")
             case aiohttp.InvalidURL():
-                return NotReached("that is no address")
+                return RequestNotSent("that is no address")
             case _:
-                return TransportError(_broken(error))
+                return TransportError(_describe_broken_connection(error))
 
     async def close(self) -> None:
         """Ends all that is under way."""
@@ -89,7 +93,7 @@ class Aiohttp:
         await asyncio.sleep(0)  # transports tell of their end on the next turn
 
 
-class _Reply:
+class _AiohttpReply:
     """An answer of aiohttp's."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
@@ -97,7 +101,7 @@ class _Reply:
         self.status = response.status
         self.reason = response.reason or ""
         self.headers = response.headers
-        self._broken: TransportError | None = None
+        self._error: TransportError | None = None
 
     def chunks(self) -> AsyncIterator[bytes]:
         """The body, in the pieces that it comes in."""
@@ -107,16 +111,16 @@ class _Reply:
         return self
 
     async def __anext__(self) -> bytes:
-        if self._broken is not None:
-            raise self._broken
+        if self._error is not None:
+            raise self._error
         content = self._response.content
         try:
             data = await content.readany()
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            self._broken = TransportError(_broken(error))
+            self._error = TransportError(_describe_broken_connection(error))
             # What came just before the break is held back by the library, behind the error.
             if not (data := b"".join(getattr(content, "_buffer", ()))):
-                raise self._broken from error
+                raise self._error from error
         if not data:
             raise StopAsyncIteration
         return data
@@ -126,7 +130,7 @@ class _Reply:
         self._response.close()
 
 
-class _Vetoed(OSError):
+class _AddressVetoed(OSError):
     """An address that may not be gone to. The library takes an `OSError` for one that cannot be."""
 
 
@@ -146,37 +150,37 @@ class _Resolver(AbstractResolver):
         """All addresses of a name, of either family."""
         found = list(dict.fromkeys(await self._resolve(host)))
         for address in found:
-            _vetted(address, self._vet)
+            _vet_address(address, self._vet)
         if not found:
             raise OSError(None, f"{host} has no address")
-        return [_resolved(host, port, address) for address in found]
+        return [_resolve_result(host, port, address) for address in found]
 
     async def close(self) -> None:
         """There is nothing to let go of."""
 
 
-def _resolved(host: str, port: int, address: str) -> ResolveResult:
+def _resolve_result(host: str, port: int, address: str) -> ResolveResult:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
     return {"hostname": host, "host": address, "port": port, "family": family, "proto": 0, "flags": flags}
 
 
-async def _by_the_system(host: str) -> list[str]:
+async def _resolve_with_system(host: str) -> list[str]:
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return [str(sockaddr[0]) for _, _, _, _, sockaddr in found]
 
 
-def _vetted(address: str, vet: Vet | None) -> None:
+def _vet_address(address: str, vet: Vet | None) -> None:
     if vet is not None and (why := vet(address)) is not None:
-        raise _Vetoed(why)
+        raise _AddressVetoed(why)
 
 
-def _of(error: Exception) -> str:
-    return why_not(error) if isinstance(error, OSError) else str(error)
+def _describe_error(error: Exception) -> str:
+    return describe_connect_error(error) if isinstance(error, OSError) else str(error)
 
 
-def _broken(error: Exception) -> str:
+def _describe_broken_connection(error: Exception) -> str:
     """What is known of a line that broke, which is seldom much."""
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "the server hung up without an answer"
@@ -187,14 +191,14 @@ def _broken(error: Exception) -> str:
     return f"the answer broke off: {error or type(error).__name__}"
 
 
-def _kept_alive(vet: Vet | None, address: "tuple[Any, ...]") -> socket.socket:
+def _open_keepalive_socket(vet: Vet | None, address: "tuple[Any, ...]") -> socket.socket:
     """A socket for an address that may be gone to. Its peer is looked for now and then, so that one that is gone
     without a word is found out."""
     family, kind, protocol, _, (host, *_) = address
-    _vetted(str(host), vet)
+    _vet_address(str(host), vet)
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _PROBES.items():
+    for name, value in _KEEPALIVE_OPTIONS.items():
         if (option := getattr(socket, name, None)) is not None:
             made.setsockopt(socket.IPPROTO_TCP, option, value)
     return made

@@ -16,41 +16,41 @@ from msgspec.structs import replace
 
 from trunkline.config import Settings
 from trunkline.errors import AuthorizationFailed, TransportError
-from trunkline.transports.channel import ChannelInfo, Closed, Mirrors, Origin, Oversized, Receiver
-from trunkline.transports.http.client.credentials import Asking
-from trunkline.transports.http.client.http_backend import Library
-from trunkline.transports.http.client.http_peer import Peer
-from trunkline.transports.http.client.http_sse import Legacy, NoStream
-from trunkline.transports.http.client.modern import Stateless
-from trunkline.transports.http.client.outbox import INITIALIZE, Letter, Outbox
-from trunkline.transports.http.client.session import Streamable
-from trunkline.transports.http.client.status import answers, revision_in
+from trunkline.transports.channel import ChannelClosed, ChannelInfo, MessageOrigin, MirrorLookup, Oversized, Receiver
+from trunkline.transports.http.client.credentials import OnAuthorizing
+from trunkline.transports.http.client.http_backend import HttpBackend
+from trunkline.transports.http.client.http_peer import HttpPeer
+from trunkline.transports.http.client.http_sse import HttpSse, NoStream
+from trunkline.transports.http.client.modern import ModernHttp
+from trunkline.transports.http.client.outbox import INITIALIZE, Outbox, PendingPost
+from trunkline.transports.http.client.session import StreamableHttp
+from trunkline.transports.http.client.status import answers_request, negotiated_revision
 from trunkline.wire.messages import Encoded, ErrorResponse, Incoming, Message, RequestId
 
-__all__ = ["HttpChannel"]
+__all__ = ["HttpClientChannel"]
 
 _log: Final = logging.getLogger("trunkline")
-_ORIGIN: Final = Origin()
-_GRACE: Final = 1.0  # seconds for others who are under way to find out what has become of them
+_ORIGIN: Final = MessageOrigin()
+_LOSS_GRACE: Final = 1.0  # seconds for others who are under way to find out what has become of them
 # requests that wait for no others, and take no place from them
-_UNLIMITED: Final = frozenset({INITIALIZE, "ping", "server/discover", "subscriptions/listen"})
+_UNLIMITED_METHODS: Final = frozenset({INITIALIZE, "ping", "server/discover", "subscriptions/listen"})
 
 
-class HttpChannel:
+class HttpClientChannel:
     """One conversation with a server."""
 
     def __init__(
-        self, library: Library, peer: Peer, settings: Settings, settled: Callable[[str], None] = lambda _: None
+        self, library: HttpBackend, peer: HttpPeer, settings: Settings, settled: Callable[[str], None] = lambda _: None
     ) -> None:
         """`settled` is told which way it went, once initialize is answered."""
-        self._library = library
+        self._backend = library
         self._peer = peer
         self._settings = settings
-        self._settled = settled
-        self._way: Streamable | Legacy = Streamable(peer, self, settings)
-        self._stateless = Stateless(peer, self, settings)
-        self._modern = False  # the last request was one: there is no session to say anything in
-        self._mirrors: Mirrors = lambda _: ()
+        self._on_transport_chosen = settled
+        self._session_transport: StreamableHttp | HttpSse = StreamableHttp(peer, self, settings)
+        self._modern_transport = ModernHttp(peer, self, settings)
+        self._last_was_modern = False  # the last request was one: there is no session to say anything in
+        self._mirrors: MirrorLookup = lambda _: ()
         self._loop = asyncio.get_running_loop()
         self._receiver: Receiver | None = None
         self._outbox = Outbox()
@@ -58,83 +58,83 @@ class HttpChannel:
         self._tasks: set[asyncio.Task[None]] = set()
         self._calls: dict[RequestId, asyncio.Task[None]] = {}
         self._unposted: dict[RequestId, None] = {}  # requests of which the server has not heard
-        self._unsent = 0  # bytes
+        self._unsent_size = 0  # bytes
         self._under_way = 0  # letters that the server has not taken yet
-        self._eased: asyncio.Future[None] | None = None  # for those who wait until fewer bytes are unsent
-        self._quiet: asyncio.Future[None] | None = None  # for whoever waits until none are
-        self._flowing: asyncio.Future[None] | None = None  # while reading is paused
-        self._losing: asyncio.Task[None] | None = None
-        self._ending: asyncio.Task[None] | None = None
-        self._closed: Closed | None = None
+        self._drained: asyncio.Future[None] | None = None  # for those who wait until fewer bytes are unsent
+        self._idle: asyncio.Future[None] | None = None  # for whoever waits until none are
+        self._resumed: asyncio.Future[None] | None = None  # while reading is paused
+        self._loss_task: asyncio.Task[None] | None = None
+        self._close_task: asyncio.Task[None] | None = None
+        self._closed: ChannelClosed | None = None
 
     @property
     def info(self) -> ChannelInfo:
         """What kind of line this is."""
-        return ChannelInfo(self._way.transport, self._peer.place.origin)
+        return ChannelInfo(self._session_transport.transport, self._peer.place.origin)
 
-    def repeat(self, mirrors: Mirrors) -> None:
+    def repeat(self, mirrors: MirrorLookup) -> None:
         """Repeats those arguments of tools in headers, in calls of the modern era."""
         self._mirrors = mirrors
 
     def open(self, receiver: Receiver) -> None:
         """Names who is told of messages."""
         self._receiver = receiver
-        if isinstance(self._way, Legacy):
+        if isinstance(self._session_transport, HttpSse):
             self.listen()
 
-    async def try_legacy(self, asking: Asking) -> None:
+    async def try_http_sse(self, asking: OnAuthorizing) -> None:
         """Goes the older way. Raises `TransportError` if there is none."""
-        legacy = Legacy(self._peer, self, self._settings)
+        legacy = HttpSse(self._peer, self, self._settings)
         await legacy.open(asking)
-        self._way = legacy
+        self._session_transport = legacy
 
     # --- out -----------------------------------------------------------------------------------
 
     def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:  # noqa: ARG002 - the server knows by itself
         """Takes a message; it is posted as soon as its turn has come."""
-        letter = Letter.of(message, self._mirrors)
+        letter = PendingPost.of(message, self._mirrors)
         if self._closed is not None:
             return
         if len(letter.body) > self._settings.http_body_size_limit and not isinstance(message, ErrorResponse):
             raise Oversized(len(letter.body), self._settings.http_body_size_limit, "http_body_size_limit")
-        if letter.label is not None or letter.method == INITIALIZE:
-            self._modern = letter.label is not None
-        if self._modern and letter.request is None:
-            self._hang_up(letter.cancels)
+        if letter.modern_headers is not None or letter.method == INITIALIZE:
+            self._last_was_modern = letter.modern_headers is not None
+        if self._last_was_modern and letter.request is None:
+            self._cancel_call(letter.cancels)
             return
         if letter.request is not None:
             self._unposted[letter.request] = None
-        if self._losing is not None:
+        if self._loss_task is not None:
             return  # nobody is there to take it; what is asked will be told so
-        self._unsent += len(letter.body)
-        if self._unsent > self._settings.unsent_limit:
-            self.lose(f"the server left {self._unsent} bytes unread")
+        self._unsent_size += len(letter.body)
+        if self._unsent_size > self._settings.unsent_limit:
+            self.lose(f"the server left {self._unsent_size} bytes unread")
         else:
             self._post(self._outbox.put(letter))
 
-    def _hang_up(self, request: RequestId | None) -> None:
+    def _cancel_call(self, request: RequestId | None) -> None:
         """Lets go of the answer to a request, if it is one that is called off: nothing else can be said to a server
         that knows of no session."""
         if request is not None and (call := self._calls.get(request)) is not None:
             call.cancel()
 
-    def _post(self, letters: list[Letter]) -> None:
+    def _post(self, letters: list[PendingPost]) -> None:
         for letter in letters:
-            task = self._spawn(self._deliver(letter))
+            task = self._spawn(self._post_in_turn(letter))
             if letter.request is not None:
                 self._calls[letter.request] = task
-            if letter.request is None or letter.method in _UNLIMITED:
-                self._sending(letter)
+            if letter.request is None or letter.method in _UNLIMITED_METHODS:
+                self._mark_started(letter)
 
-    def _sending(self, letter: Letter) -> None:
+    def _mark_started(self, letter: PendingPost) -> None:
         letter.posted = True
         self._under_way += 1
 
-    async def _deliver(self, letter: Letter) -> None:
+    async def _post_in_turn(self, letter: PendingPost) -> None:
         try:
             async with contextlib.nullcontext() if letter.posted else self._room:
-                if self._losing is None:
-                    await self._deliver_now(letter)
+                if self._loss_task is None:
+                    await self._post_now(letter)
         except Exception as error:  # noqa: BLE001 - whoever waits for the answer is told
             self.unanswered(letter, f"{type(error).__name__}: {error}")
         finally:
@@ -142,166 +142,166 @@ class HttpChannel:
             if letter.request is not None:
                 if self._calls.get(letter.request) is asyncio.current_task():
                     del self._calls[letter.request]
-                if self._losing is None:
+                if self._loss_task is None:
                     self._unposted.pop(letter.request, None)
         if letter.cancels is not None and (call := self._calls.get(letter.cancels)) is not None:
             call.cancel()  # the server knows: what it still says of that is of no interest
 
-    async def _deliver_now(self, letter: Letter) -> None:
+    async def _post_now(self, letter: PendingPost) -> None:
         if not letter.posted:
-            self._sending(letter)
+            self._mark_started(letter)
         if letter.request is not None:
             self._unposted.pop(letter.request, None)
-        await (self._way if letter.label is None else self._stateless).post(letter)
+        await (self._session_transport if letter.modern_headers is None else self._modern_transport).post(letter)
 
-    def taken(self, letter: Letter) -> None:
+    def taken(self, letter: PendingPost) -> None:
         """A letter has arrived, or never will."""
         if letter.taken:
             return
         letter.taken = True
-        self._unsent -= len(letter.body)
+        self._unsent_size -= len(letter.body)
         if letter.posted:
             self._under_way -= 1
         if letter.method != INITIALIZE:  # which is done when it is answered
             self._post(self._outbox.done(letter))
-        if self._eased is not None and self._unsent <= self._settings.unsent_high // 2:
-            self._eased = _told(self._eased)
-        if self._quiet is not None and not self._under_way:
-            self._quiet = _told(self._quiet)
+        if self._drained is not None and self._unsent_size <= self._settings.unsent_high // 2:
+            self._drained = _wake(self._drained)
+        if self._idle is not None and not self._under_way:
+            self._idle = _wake(self._idle)
 
     async def drain(self) -> None:
         """Waits while too much is unsent."""
-        if self._unsent > self._settings.unsent_high and self._closed is None:
-            self._eased = self._eased or self._loop.create_future()
-            await asyncio.shield(self._eased)
+        if self._unsent_size > self._settings.unsent_high and self._closed is None:
+            self._drained = self._drained or self._loop.create_future()
+            await asyncio.shield(self._drained)
 
     # --- in ------------------------------------------------------------------------------------
 
     def pause(self) -> None:
         """Hands up no more for now."""
-        self._flowing = self._flowing or self._loop.create_future()
+        self._resumed = self._resumed or self._loop.create_future()
 
     def resume(self) -> None:
         """Hands up again."""
-        if self._flowing is not None:
-            self._flowing = _told(self._flowing)
+        if self._resumed is not None:
+            self._resumed = _wake(self._resumed)
 
     async def hand_up(self, messages: Sequence[Incoming]) -> None:
         """Takes messages, once they are wanted."""
-        while self._flowing is not None:
-            await asyncio.shield(self._flowing)
-        opening = self._outbox.opening
+        while self._resumed is not None:
+            await asyncio.shield(self._resumed)
+        opening = self._outbox.barrier
         if opening is not None and opening.request is not None:
-            self._look_for_answer(messages, opening, opening.request)
+            self._check_initialize_answer(messages, opening, opening.request)
         if self._receiver is not None and self._closed is None:
             self._receiver.received(messages, _ORIGIN)
 
-    def _look_for_answer(self, messages: Sequence[Incoming], opening: Letter, request: RequestId) -> None:
+    def _check_initialize_answer(self, messages: Sequence[Incoming], opening: PendingPost, request: RequestId) -> None:
         """Whether initialize is answered: then it is known what is spoken, and which way."""
         for message in messages:
-            if answers(message, request):
-                self._peer.revision = revision_in(message, request)
+            if answers_request(message, request):
+                self._peer.revision = negotiated_revision(message, request)
                 if self._peer.revision is not None:
-                    self._settled(self._way.transport)
+                    self._on_transport_chosen(self._session_transport.transport)
                 self._post(self._outbox.done(opening))
 
     def listen(self) -> None:
         """Reads what the server says of its own accord."""
-        self._spawn(self._way.listen())
+        self._spawn(self._session_transport.listen())
 
-    async def fall_back(self, letter: Letter, refused: ErrorResponse) -> None:
+    async def fall_back(self, letter: PendingPost, refused: ErrorResponse) -> None:
         """Goes the older way, since the server does not take initialize here."""
         try:
-            await self.try_legacy(partial(self.asking, letter))
+            await self.try_http_sse(partial(self.asking, letter))
         except AuthorizationFailed as error:
-            self.turned_away(letter, error)
+            self.authorization_failed(letter, error)
         except TransportError as error:
-            if not _same_status(refused, error):
+            if not _is_same_status(refused, error):
                 told = f"{refused.error.message}; as for HTTP+SSE of 2024-11-05: {error}"
                 refused = replace(refused, error=replace(refused.error, message=told))
             await self.hand_up([refused])
         else:
             self.listen()
-            await self._way.post(letter)
+            await self._session_transport.post(letter)
 
     # --- who we are ----------------------------------------------------------------------------
 
-    def asking(self, letter: Letter, begun: bool) -> None:
+    def asking(self, letter: PendingPost, begun: bool) -> None:
         """Before a letter can be answered it has to be settled who we are; and when that is over."""
         if letter.request is not None and self._receiver is not None and self._closed is None:
             self._receiver.asking(letter.request, begun=begun)
 
-    def turned_away(self, letter: Letter, error: AuthorizationFailed) -> None:
+    def authorization_failed(self, letter: PendingPost, error: AuthorizationFailed) -> None:
         """A letter was not taken, since that could not be settled."""
         if letter.request is None:
             _log.warning("%s did not take %s: %s", self._peer.place.name, letter.method or "an answer", error)
         elif self._receiver is not None and self._closed is None:
-            self._receiver.unanswered(letter.request, Closed(str(error), error, reached=False))
+            self._receiver.unanswered(letter.request, ChannelClosed(str(error), error, reached=False))
 
     # --- the end -------------------------------------------------------------------------------
 
-    def unanswered(self, letter: Letter, why: str) -> None:
+    def unanswered(self, letter: PendingPost, why: str) -> None:
         """A letter that may have arrived will not be answered."""
         if letter.request is not None and self._receiver is not None and self._closed is None:
-            self._receiver.unanswered(letter.request, Closed(why))
+            self._receiver.unanswered(letter.request, ChannelClosed(why))
 
-    def lose(self, why: str, letter: Letter | None = None) -> None:
+    def lose(self, why: str, letter: PendingPost | None = None) -> None:
         """The server or the session is gone. Requests of which it never heard may be asked again."""
         if letter is not None and letter.request is not None:
             self._unposted[letter.request] = None
-        if self._losing is None and self._closed is None:
-            self._losing = self._spawn(self._lose(Closed(why), letter))
+        if self._loss_task is None and self._closed is None:
+            self._loss_task = self._spawn(self._lose(ChannelClosed(why), letter))
 
-    async def _lose(self, closed: Closed, letter: Letter | None) -> None:
+    async def _lose(self, closed: ChannelClosed, letter: PendingPost | None) -> None:
         if letter is not None:
             self.taken(letter)
         if self._under_way:
-            self._quiet = self._loop.create_future()
-            await asyncio.wait([self._quiet], timeout=_GRACE)
+            self._idle = self._loop.create_future()
+            await asyncio.wait([self._idle], timeout=_LOSS_GRACE)
         self._end(closed)
 
-    def _end(self, closed: Closed) -> None:
+    def _end(self, closed: ChannelClosed) -> None:
         if self._closed is not None:
             return
         if self._receiver is not None:
             for request in list(self._unposted):
                 self._receiver.unanswered(request, replace(closed, reached=False))
         self._closed = closed
-        for waiting in (self._eased, self._flowing, self._quiet):
+        for waiting in (self._drained, self._resumed, self._idle):
             if waiting is not None:
-                _told(waiting)
-        self._eased = self._flowing = self._quiet = None
+                _wake(waiting)
+        self._drained = self._resumed = self._idle = None
         if self._receiver is not None:
             self._receiver.closed(closed)
-        self._ending = self._ending or self._loop.create_task(self._finish())
+        self._close_task = self._close_task or self._loop.create_task(self._finish())
 
     async def close(self) -> None:
         """Posts what is to be posted still, takes leave of the server, and ends; all of it within `stop_timeout`."""
-        self._ending = self._ending or self._loop.create_task(self._finish())
-        await asyncio.shield(self._ending)
+        self._close_task = self._close_task or self._loop.create_task(self._finish())
+        await asyncio.shield(self._close_task)
 
     async def _finish(self) -> None:
-        if self._losing is None and self._closed is None:
+        if self._loss_task is None and self._closed is None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.stop_timeout):
-                    await self._take_leave()
-        self._end(Closed("closed"))
+                    await self._end_session()
+        self._end(ChannelClosed("closed"))
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        if isinstance(self._way, Legacy):
-            self._way.close()
-        await self._library.close()
+        if isinstance(self._session_transport, HttpSse):
+            self._session_transport.close()
+        await self._backend.close()
 
-    async def _take_leave(self) -> None:
+    async def _end_session(self) -> None:
         """Has the last notifications taken, and the session ended; what is still asked is not waited for."""
         for call in self._calls.values():
             call.cancel()
         if self._under_way:
-            self._quiet = self._loop.create_future()
-            await self._quiet
-        await self._way.farewell()
+            self._idle = self._loop.create_future()
+            await self._idle
+        await self._session_transport.farewell()
 
     def _spawn(self, work: "Coroutine[Any, Any, None]") -> "asyncio.Task[None]":
         task = self._loop.create_task(work)
@@ -310,12 +310,12 @@ class HttpChannel:
         return task
 
 
-def _told(waiting: "asyncio.Future[None]") -> None:
+def _wake(waiting: "asyncio.Future[None]") -> None:
     if not waiting.done():
         waiting.set_result(None)
 
 
-def _same_status(refused: ErrorResponse, error: TransportError) -> bool:
+def _is_same_status(refused: ErrorResponse, error: TransportError) -> bool:
     """Whether the older way was refused with the same status, so that it adds nothing."""
     told: Any = refused.error.data
     data = cast("dict[str, Any]", told) if isinstance(told, dict) else {}

@@ -8,15 +8,15 @@ from typing import Final
 from trunkline.config import Settings, proxy_for
 from trunkline.errors import AuthorizationFailed, ConfigError, MisuseError, TransportError
 from trunkline.transports.channel import Accept, Channel
-from trunkline.transports.http.client.channel import HttpChannel
+from trunkline.transports.http.client.channel import HttpClientChannel
 from trunkline.transports.http.client.credentials import Auth, credentials_for
-from trunkline.transports.http.client.http_peer import Peer
-from trunkline.transports.http.client.url import place
+from trunkline.transports.http.client.http_peer import HttpPeer
+from trunkline.transports.http.client.url import parse_url
 
 __all__ = ["HttpConnector"]
 
-_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\U0010ffff]*")
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\U0010ffff]*")
 
 
 class HttpConnector:
@@ -35,13 +35,13 @@ class HttpConnector:
         """`headers` go with every request. `tls` trusts an authority of your own. `proxy` is used instead of the one
         that the environment names. `auth` proves who we are: a token, or a way to get some."""
         try:
-            from trunkline.transports.http.client.aiohttp_backend import Aiohttp
+            from trunkline.transports.http.client.aiohttp_backend import AiohttpBackend
         except ModuleNotFoundError as error:
             library = str(error.name).partition(".")[0]
             raise MisuseError(f"HTTP needs the library {library}: pip install 'trunkline[http]'") from error
-        self._library = Aiohttp
-        self._place = place(url)
-        self._headers = _checked(headers or {})
+        self._backend = AiohttpBackend
+        self._place = parse_url(url)
+        self._headers = _check_headers(headers or {})
         self._tls = tls
         self._proxy = proxy_for(self._place.url) if proxy is None else proxy
         self._settings = settings or Settings()
@@ -56,36 +56,36 @@ class HttpConnector:
 
     async def connect(self, accept: Accept) -> Channel:
         """A new conversation. Whether the server can be reached shows with the first message."""
-        library = self._library(self._settings, tls=self._tls, proxy=self._proxy)
-        peer = Peer(library, self._place, self._headers, self._credentials)
-        channel = HttpChannel(library, peer, self._settings, self._settled)
+        library = self._backend(self._settings, tls=self._tls, proxy=self._proxy)
+        peer = HttpPeer(library, self._place, self._headers, self._credentials)
+        channel = HttpClientChannel(library, peer, self._settings, self._remember_transport)
         try:
             if self._kind == "sse":
-                await self._as_before(channel)
+                await self._reopen_http_sse(channel)
             channel.open(accept(channel))
         except BaseException:
             await channel.close()
             raise
         return channel
 
-    async def _as_before(self, channel: HttpChannel) -> None:
+    async def _reopen_http_sse(self, channel: HttpClientChannel) -> None:
         """Goes the way that led to the server last time; one that is gone is looked for again."""
         try:
-            await channel.try_legacy(self._asking)
+            await channel.try_http_sse(self._on_authorizing)
         except AuthorizationFailed:
             raise
         except TransportError:
             self._kind = None
 
-    def _asking(self, begun: bool) -> None:
+    def _on_authorizing(self, begun: bool) -> None:
         self.questions += 1 if begun else -1
 
-    def _settled(self, kind: str) -> None:
+    def _remember_transport(self, kind: str) -> None:
         self._kind = kind
 
 
-def _checked(headers: Mapping[str, str]) -> dict[str, str]:
+def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     for name, value in headers.items():
-        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):  # the value may be a secret
+        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):  # the value may be a secret
             raise ConfigError(f"the header {name!r} has something in it that may not stand there")
     return dict(headers)

@@ -12,17 +12,17 @@ from trunkline.errors import AuthorizationFailed, ConfigError
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["Asking", "Auth", "Authorizer", "Bearer", "Credentials", "Heard", "credentials_for"]
+__all__ = ["Auth", "Authorizer", "BearerToken", "Credentials", "HttpExchange", "OnAuthorizing", "credentials_for"]
 
-Asking = Callable[[bool], None]
+OnAuthorizing = Callable[[bool], None]
 """Told when it begins to be settled who we are, which may take as long as it takes a person; and when that is over."""
 
 _UNAUTHORIZED: Final = 401
-_PREFIX: Final = re.compile(r"\s*bearer[\s:]", re.IGNORECASE)
-_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+_BEARER_PREFIX: Final = re.compile(r"\s*bearer[\s:]", re.IGNORECASE)
+_TOKEN_PATTERN: Final = re.compile(r"[\x21-\x7e]+")
 
 
-class Heard(Struct, frozen=True):
+class HttpExchange(Struct, frozen=True):
     """A request that was answered: what was sent, and the head of what came."""
 
     method: str
@@ -43,7 +43,7 @@ class Credentials(Protocol):
         `AuthorizationFailed`."""
         ...
 
-    async def heard(self, heard: Heard, asking: Asking) -> bool:
+    async def heard(self, exchange: HttpExchange, on_authorizing: OnAuthorizing) -> bool:
         """Takes note of an answer; whether the request is to be sent once more, since it will fare better now. Raises
         `AuthorizationFailed` if the server cannot be satisfied: the request has failed then, and nothing else."""
         ...
@@ -61,15 +61,15 @@ Auth = str | Authorizer
 """What people write as `auth=`: a token, or a way to get some."""
 
 
-class Bearer:
+class BearerToken:
     """A token that is what it is: there is no other, if the server does not take it."""
 
     def __init__(self, token: str) -> None:
         if not token.strip():
             raise ConfigError("auth= is empty: pass the token, or leave it out; is its environment variable set?")
-        if _PREFIX.match(token):
+        if _BEARER_PREFIX.match(token):
             raise ConfigError('auth= is the token alone; leave out "Bearer", which is added')
-        if not _TOKEN.fullmatch(token):  # which is not repeated here, since errors are written to logs
+        if not _TOKEN_PATTERN.fullmatch(token):  # which is not repeated here, since errors are written to logs
             raise ConfigError("auth= has a character that no token has, such as a space or a line end; remove it")
         self._headers = {"Authorization": f"Bearer {token}"}
 
@@ -77,9 +77,9 @@ class Bearer:
         """The token."""
         return self._headers
 
-    async def heard(self, heard: Heard, asking: Asking) -> bool:  # noqa: ARG002 - the seam's
+    async def heard(self, exchange: HttpExchange, on_authorizing: OnAuthorizing) -> bool:  # noqa: ARG002 - the seam's
         """Raises, if the token is not taken."""
-        if heard.status == _UNAUTHORIZED:
+        if exchange.status == _UNAUTHORIZED:
             why = "the server does not take the token given as auth=; it may have expired, or be for another server"
             raise AuthorizationFailed(why, hop="server", clause="RFC 6750, section 3.1")
         return False
@@ -90,14 +90,14 @@ def credentials_for(
 ) -> Credentials | None:
     """Who proves to the server at an address who we are, if anybody does."""
     if auth is None or isinstance(auth, str):
-        return None if auth is None else Bearer(auth)
+        return None if auth is None else BearerToken(auth)
     given: Any = auth
     if isinstance(given, type) or not hasattr(given, "credentials"):
-        raise ConfigError(_no_auth(given))
+        raise ConfigError(_describe_invalid_auth(given))
     return auth.credentials(url, settings=settings, tls=tls)
 
 
-def _no_auth(given: Any) -> str:
+def _describe_invalid_auth(given: Any) -> str:
     """What is wrong with a value of `auth=`, which is not shown: it may be a secret."""
     if isinstance(given, type):
         return f"auth= is an instance, not the class {given.__name__}: write auth={given.__name__}(…)"

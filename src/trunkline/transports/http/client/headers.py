@@ -4,22 +4,22 @@ the way can tell without opening it."""
 from collections.abc import Mapping
 from typing import Any, Final
 
-from trunkline.protocol.headers import NAMED_BY, headers_for, routing
+from trunkline.protocol.headers import NAME_MEMBERS, param_headers, routing_headers
 from trunkline.protocol.meta import PROTOCOL_VERSION
 from trunkline.protocol.types import CallToolParams
-from trunkline.transports.channel import Mirrors
+from trunkline.transports.channel import MirrorLookup
 from trunkline.wire import codec
 from trunkline.wire.messages import Request
 
-__all__ = ["REVISION", "label"]
+__all__ = ["REVISION_HEADER", "label"]
 
-REVISION: Final = "MCP-Protocol-Version"
+REVISION_HEADER: Final = "MCP-Protocol-Version"
 
-_ATTRIBUTES: Final = {"taskId": "task_id"}  # where a member has another name here than on the wire
+_ATTRIBUTE_NAMES: Final = {"taskId": "task_id"}  # where a member has another name here than on the wire
 _read_arguments: Final = codec.decoder(dict[str, Any])
 
 
-def label(request: Request, mirrors: Mirrors) -> dict[str, str] | None:
+def label(request: Request, mirrors: MirrorLookup) -> dict[str, str] | None:
     """The headers of a request; None for one of the handshake era, which has none of its own.
 
     Raises `InvalidValue` for an argument that no header can carry.
@@ -29,17 +29,23 @@ def label(request: Request, mirrors: Mirrors) -> dict[str, str] | None:
     revision = meta.get(PROTOCOL_VERSION)
     if revision is None:
         return None
-    repeated = headers_for(mirrors(params.name), _arguments(params)) if isinstance(params, CallToolParams) else {}
-    return {REVISION: revision, **routing(request.method, _named(request.method, params)), **repeated}
+    repeated = (
+        param_headers(mirrors(params.name), _decode_arguments(params)) if isinstance(params, CallToolParams) else {}
+    )
+    return {
+        REVISION_HEADER: revision,
+        **routing_headers(request.method, _routing_params(request.method, params)),
+        **repeated,
+    }
 
 
-def _named(method: str, params: Any) -> dict[str, Any]:
+def _routing_params(method: str, params: Any) -> dict[str, Any]:
     """The member that a request is named by, as it is on the wire."""
-    member = NAMED_BY.get(method)
-    return {} if member is None else {member: getattr(params, _ATTRIBUTES.get(member, member), None)}
+    member = NAME_MEMBERS.get(method)
+    return {} if member is None else {member: getattr(params, _ATTRIBUTE_NAMES.get(member, member), None)}
 
 
-def _arguments(params: CallToolParams) -> dict[str, Any]:
+def _decode_arguments(params: CallToolParams) -> dict[str, Any]:
     try:
         return _read_arguments(params.arguments)
     except codec.DecodeError:

@@ -6,7 +6,17 @@ from typing import Protocol
 from trunkline.errors import TransportError
 from trunkline.wire.media_types import essence
 
-__all__ = ["Forbidden", "Library", "NotReached", "Reply", "Resolve", "TooMuch", "Vet", "body_of", "kind_of"]
+__all__ = [
+    "AddressForbidden",
+    "HttpBackend",
+    "Reply",
+    "ReplyTooLarge",
+    "RequestNotSent",
+    "Resolve",
+    "Vet",
+    "media_type_of",
+    "read_body",
+]
 
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
 """The addresses of a host, by its name. Raises `OSError` if it has none."""
@@ -15,15 +25,15 @@ Vet = Callable[[str], str | None]
 """Why an address may not be gone to; None if it may."""
 
 
-class NotReached(TransportError):
+class RequestNotSent(TransportError):
     """Nobody was there: nothing of the request has been sent."""
 
 
-class Forbidden(NotReached):
+class AddressForbidden(RequestNotSent):
     """Somebody may be there, at an address that may not be gone to."""
 
 
-class TooMuch(TransportError):
+class ReplyTooLarge(TransportError):
     """A body over the limit."""
 
 
@@ -50,7 +60,7 @@ class Reply(Protocol):
         ...
 
 
-class Library(Protocol):
+class HttpBackend(Protocol):
     """What sends requests."""
 
     async def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> Reply:
@@ -62,19 +72,19 @@ class Library(Protocol):
         ...
 
 
-def kind_of(reply: Reply) -> str:
+def media_type_of(reply: Reply) -> str:
     """What the body of an answer is, without parameters."""
     return essence(reply.headers.get("Content-Type", ""))
 
 
-async def body_of(reply: Reply, limit: int) -> bytes:
+async def read_body(reply: Reply, limit: int) -> bytes:
     """All of a body. Raises `TooMuch` as soon as it is, and `TransportError` if it breaks off."""
     length = reply.headers.get("Content-Length", "")
     if length.isdecimal() and int(length) > limit:
-        raise TooMuch(f"the answer is larger than the limit of {limit} bytes (http_body_size_limit)")
+        raise ReplyTooLarge(f"the answer is larger than the limit of {limit} bytes (http_body_size_limit)")
     body = bytearray()
     async for data in reply.chunks():
         body += data
         if len(body) > limit:
-            raise TooMuch(f"the answer is larger than the limit of {limit} bytes (http_body_size_limit)")
+            raise ReplyTooLarge(f"the answer is larger than the limit of {limit} bytes (http_body_size_limit)")
     return bytes(body)

@@ -6,18 +6,25 @@ from typing import Final
 
 from trunkline.config import Settings
 from trunkline.errors import TransportError
-from trunkline.transports.http.client.credentials import Asking
-from trunkline.transports.http.client.http_backend import Reply, body_of, kind_of
-from trunkline.transports.http.client.http_peer import Peer
-from trunkline.transports.http.client.outbox import Letter
-from trunkline.transports.http.client.post import FAILED, NOT_FOUND, OK, Above, posted, refused
-from trunkline.transports.http.client.resumable_stream import messages_in
-from trunkline.transports.http.client.url import Place
+from trunkline.transports.http.client.credentials import OnAuthorizing
+from trunkline.transports.http.client.http_backend import Reply, media_type_of, read_body
+from trunkline.transports.http.client.http_peer import HttpPeer
+from trunkline.transports.http.client.outbox import PendingPost
+from trunkline.transports.http.client.post import (
+    FIRST_FAILURE_STATUS,
+    NOT_FOUND,
+    OK,
+    ChannelCallbacks,
+    refused,
+    send_post,
+)
+from trunkline.transports.http.client.resumable_stream import decode_events
+from trunkline.transports.http.client.url import HttpUrl
 from trunkline.wire.framing import TooLarge
-from trunkline.wire.media_types import EVENTS
-from trunkline.wire.sse import Event, EventDecoder
+from trunkline.wire.media_types import EVENT_STREAM
+from trunkline.wire.sse import SseDecoder, SseEvent
 
-__all__ = ["Legacy", "NoStream"]
+__all__ = ["HttpSse", "NoStream"]
 
 
 class NoStream(TransportError):
@@ -28,27 +35,27 @@ class NoStream(TransportError):
         self.status = status
 
 
-class Legacy:
+class HttpSse:
     """One stream, and the place to post to."""
 
     transport: Final = "sse"
 
-    def __init__(self, peer: Peer, above: Above, settings: Settings) -> None:
+    def __init__(self, peer: HttpPeer, above: ChannelCallbacks, settings: Settings) -> None:
         self._peer = peer
-        self._above = above
+        self._channel = above
         self._settings = settings
-        self._decoder = EventDecoder(settings.sse_event_size_limit)
+        self._decoder = SseDecoder(settings.sse_event_size_limit)
         self._stream: Reply | None = None
-        self._endpoint: Place | None = None
-        self._read: list[Event | TooLarge] = []  # with the endpoint, and not handed up yet
+        self._endpoint: HttpUrl | None = None
+        self._read: list[SseEvent | TooLarge] = []  # with the endpoint, and not handed up yet
 
-    async def open(self, asking: Asking) -> None:
+    async def open(self, on_authorizing: OnAuthorizing) -> None:
         """Opens the stream and waits for its first event. Raises `TransportError` if there is none such. The time that
         this may take stands still while it is being settled who we are."""
         limit, loop = self._settings.connect_timeout, asyncio.get_running_loop()
 
         def ask(begun: bool) -> None:
-            asking(begun)
+            on_authorizing(begun)
             waited.reschedule(None if begun or limit is None else loop.time() + limit)
 
         try:
@@ -61,16 +68,16 @@ class Legacy:
             self.close()
             raise
 
-    async def _open(self, asking: Asking) -> None:
-        reply = self._stream = await self._peer.send("GET", accept=EVENTS, asking=asking)
-        if reply.status != OK or kind_of(reply) != EVENTS:
+    async def _open(self, asking: OnAuthorizing) -> None:
+        reply = self._stream = await self._peer.send("GET", accept=EVENT_STREAM, on_authorizing=asking)
+        if reply.status != OK or media_type_of(reply) != EVENT_STREAM:
             raise NoStream(reply.status, reply.reason)
         async for data in reply.chunks():
             if events := self._decoder.feed(data):
                 first, *self._read = events
                 if isinstance(first, TooLarge) or first.kind != "endpoint":
                     raise TransportError("the stream does not begin with an endpoint")
-                self._endpoint = self._peer.place.leads_to(first.data.decode("utf-8", "replace"))
+                self._endpoint = self._peer.place.resolve(first.data.decode("utf-8", "replace"))
                 return
         raise TransportError("the stream ended before it had named an endpoint")
 
@@ -78,36 +85,36 @@ class Legacy:
         """Reads what the server says, until it ends the stream."""
         why = "the server ended the stream"
         try:
-            await self._hand_up(self._read)
+            await self._deliver(self._read)
             if self._stream is not None:
                 async for data in self._stream.chunks():
-                    await self._hand_up(self._decoder.feed(data))
+                    await self._deliver(self._decoder.feed(data))
         except TransportError as error:
             why = str(error)
         finally:
             self.close()
-        self._above.lose(why)
+        self._channel.lose(why)
 
-    async def _hand_up(self, events: list[Event | TooLarge]) -> None:
-        if messages := messages_in(events):
-            await self._above.hand_up(messages)
+    async def _deliver(self, events: list[SseEvent | TooLarge]) -> None:
+        if messages := decode_events(events):
+            await self._channel.hand_up(messages)
 
-    async def post(self, letter: Letter) -> None:
+    async def post(self, letter: PendingPost) -> None:
         """Posts a message; its answer comes on the stream."""
-        reply = await posted(self._peer, letter, self._above, self._endpoint)
+        reply = await send_post(self._peer, letter, self._channel, self._endpoint)
         if reply is None:
             return
         try:
             if reply.status == NOT_FOUND:
-                self._above.lose("the server does not know the session any more", letter)
-            elif reply.status < FAILED:
-                self._above.taken(letter)
-                await body_of(reply, self._settings.http_body_size_limit)
+                self._channel.lose("the server does not know the session any more", letter)
+            elif reply.status < FIRST_FAILURE_STATUS:
+                self._channel.taken(letter)
+                await read_body(reply, self._settings.http_body_size_limit)
             elif letter.request is not None:
-                await self._above.hand_up([await refused(reply, letter.request, self._settings)])
+                await self._channel.hand_up([await refused(reply, letter.request, self._settings)])
         except TransportError as error:
             if not letter.taken:
-                self._above.unanswered(letter, str(error))
+                self._channel.unanswered(letter, str(error))
         finally:
             reply.close()
 

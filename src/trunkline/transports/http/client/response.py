@@ -8,47 +8,47 @@ from typing import Final
 
 from trunkline.config import Settings
 from trunkline.errors import TransportError
-from trunkline.transports.http.client.http_backend import Reply, TooMuch, body_of, kind_of
-from trunkline.transports.http.client.outbox import Letter
-from trunkline.transports.http.client.post import OK, Above
-from trunkline.transports.http.client.status import answer_in, answers, failed
+from trunkline.transports.http.client.http_backend import Reply, ReplyTooLarge, media_type_of, read_body
+from trunkline.transports.http.client.outbox import PendingPost
+from trunkline.transports.http.client.post import OK, ChannelCallbacks
+from trunkline.transports.http.client.status import answers_request, http_error, parse_answer
 from trunkline.wire.messages import Incoming, RequestId
 
-__all__ = ["read_answer", "read_events"]
+__all__ = ["read_events", "read_response"]
 
 _LINGER: Final = 1.0  # seconds for a server to end a stream that has brought its answer
 
 
-async def read_answer(
+async def read_response(
     reply: Reply,
-    letter: Letter,
-    above: Above,
+    letter: PendingPost,
+    above: ChannelCallbacks,
     settings: Settings,
-    follow: Callable[[Reply, Letter], Awaitable[None]],
+    follow: Callable[[Reply, PendingPost], Awaitable[None]],
     *,
     batches: bool = False,
 ) -> None:
     """Hands up the answer to a request. One that comes as events is left to `follow`."""
     request = letter.request or 0
-    match kind_of(reply):
+    match media_type_of(reply):
         case "text/event-stream":
             await follow(reply, letter)
         case "application/json" if reply.status == OK:
             try:
-                body = await body_of(reply, settings.http_body_size_limit)
-            except TooMuch as error:
-                await above.hand_up([failed(request, str(error))])
+                body = await read_body(reply, settings.http_body_size_limit)
+            except ReplyTooLarge as error:
+                await above.hand_up([http_error(request, str(error))])
             else:
-                await above.hand_up([answer_in(body, request, batches=batches)])
+                await above.hand_up([parse_answer(body, request, batches=batches)])
         case "":
             above.unanswered(letter, f"HTTP {reply.status} without an answer")
         case other:
             why = f"the server answers with {other}, neither JSON nor events; is this an MCP endpoint?"
-            await above.hand_up([failed(request, why)])
+            await above.hand_up([http_error(request, why)])
 
 
 async def read_events(
-    reply: Reply, feed: Callable[[bytes], list[Incoming]], above: Above, request: RequestId | None = None
+    reply: Reply, feed: Callable[[bytes], list[Incoming]], above: ChannelCallbacks, request: RequestId | None = None
 ) -> bool:
     """Hands up what one connection brings; whether the answer to a request was in it. A server that does not end the
     stream then is not waited for."""
@@ -60,7 +60,7 @@ async def read_events(
                 if not messages:
                     continue
                 if request is not None and not answered:
-                    answered = any(answers(message, request) for message in messages)
+                    answered = any(answers_request(message, request) for message in messages)
                     if answered:
                         patience.reschedule(asyncio.get_running_loop().time() + _LINGER)
                 await above.hand_up(messages)

@@ -17,12 +17,21 @@ from trunkline.wire.messages import (
     Response,
 )
 
-__all__ = ["ADVICE", "HTTP_ERROR", "answer_in", "answers", "failed", "refusal", "revision_in", "unusable"]
+__all__ = [
+    "ADVICE",
+    "HTTP_ERROR",
+    "answers_request",
+    "error_from_status",
+    "http_error",
+    "negotiated_revision",
+    "parse_answer",
+    "unusable_answer_error",
+]
 
 HTTP_ERROR: Final = -32000
 """The code of an error that HTTP tells, and no message."""
 
-_SHOWN: Final = 200  # characters of a text that came instead of a message
+_MAX_SHOWN_TEXT: Final = 200  # characters of a text that came instead of a message
 ADVICE: Final[Mapping[int, str]] = {
     401: "authorization is needed; pass auth= with a token, or auth=OAuth() to log in",
     403: "access denied: these credentials, or requests from here, are not allowed",
@@ -39,67 +48,67 @@ ADVICE: Final[Mapping[int, str]] = {
 _UNAUTHORIZED: Final = 401
 
 
-class _Agreed(Struct, rename="camel"):
+class _NegotiatedVersion(Struct, rename="camel"):
     protocol_version: str
 
 
-_read_agreed: Final = codec.decoder(_Agreed)
+_decode_negotiated: Final = codec.decoder(_NegotiatedVersion)
 
 
-def answers(message: Incoming, request: RequestId) -> bool:
+def answers_request(message: Incoming, request: RequestId) -> bool:
     """Whether a message answers a request, or has the answer in it; also by something that cannot be used."""
     if isinstance(message, Batch):
-        return any(answers(one, request) for one in message.messages)
+        return any(answers_request(one, request) for one in message.messages)
     if isinstance(message, Malformed):
         return message.id == request and (message.is_reply or message.lacks_method)
     return isinstance(message, Response | ErrorResponse) and str(message.id) == str(request)
 
 
-def answer_in(body: bytes, request: RequestId, *, batches: bool) -> Incoming:
+def parse_answer(body: bytes, request: RequestId, *, batches: bool) -> Incoming:
     """The answer to a request that was posted: a body of JSON, or an error that says why that is none."""
     message = codec.decode_strict(body)
     if isinstance(message, Response | ErrorResponse) and message.id == request:
         return message
-    if isinstance(message, Batch) and batches and answers(message, request):
+    if isinstance(message, Batch) and batches and answers_request(message, request):
         return message
     if isinstance(message, ErrorResponse) and not isinstance(message.id, int | str):
         return ErrorResponse(request, message.error)  # about what could not be read, and this is all that was sent
     why = message.why if isinstance(message, Malformed) else "it answers something else"
-    return unusable(request, why)
+    return unusable_answer_error(request, why)
 
 
-def refusal(request: RequestId, status: int, reason: str, kind: str, body: bytes) -> ErrorResponse:
+def error_from_status(request: RequestId, status: int, reason: str, kind: str, body: bytes) -> ErrorResponse:
     """The answer to a request that was answered with a status of failure: the error in the body, if there is one."""
     told = codec.decode_strict(body) if kind == "application/json" else None
     if isinstance(told, ErrorResponse):
-        return ErrorResponse(request, _advised(told.error) if status == _UNAUTHORIZED else told.error)
-    text = body[:_SHOWN].decode("utf-8", "replace").strip() if kind == "text/plain" else ""
+        return ErrorResponse(request, _with_auth_advice(told.error) if status == _UNAUTHORIZED else told.error)
+    text = body[:_MAX_SHOWN_TEXT].decode("utf-8", "replace").strip() if kind == "text/plain" else ""
     why = ": ".join(filter(None, (f"HTTP {status} {reason}".rstrip(), text or ADVICE.get(status))))
-    return failed(request, why, status)
+    return http_error(request, why, status)
 
 
-def _advised(error: ErrorObject) -> ErrorObject:
+def _with_auth_advice(error: ErrorObject) -> ErrorObject:
     """The error of a server that wants a token; few of them can say how our caller passes one."""
     return replace(error, message=f"{error.message}; {ADVICE[_UNAUTHORIZED]}")
 
 
-def failed(request: RequestId, why: str, status: int | None = None) -> ErrorResponse:
+def http_error(request: RequestId, why: str, status: int | None = None) -> ErrorResponse:
     """An error that HTTP tells."""
     data = {"kind": "http_error"} if status is None else {"kind": "http_error", "status": status}
     return ErrorResponse(request, ErrorObject(HTTP_ERROR, why, data))
 
 
-def unusable(request: RequestId, why: str) -> ErrorResponse:
+def unusable_answer_error(request: RequestId, why: str) -> ErrorResponse:
     """The error for an answer that cannot be used."""
-    return failed(request, f"the server's answer is of no use: {why}")
+    return http_error(request, f"the server's answer is of no use: {why}")
 
 
-def revision_in(message: Incoming, request: RequestId) -> str | None:
+def negotiated_revision(message: Incoming, request: RequestId) -> str | None:
     """The revision that an answer to initialize agrees to; None if it tells none."""
     for one in message.messages if isinstance(message, Batch) else (message,):
         if isinstance(one, Response) and one.id == request:
             try:
-                return _read_agreed(one.result).protocol_version
+                return _decode_negotiated(one.result).protocol_version
             except (codec.DecodeError, RecursionError):
                 return None
     return None

@@ -13,35 +13,37 @@ from trunkline.transports.http.request import Headers
 
 __all__ = [
     "ANSWERED",
-    "ASKED",
-    "PART",
-    "Answer",
-    "Ask",
-    "Credit",
-    "End",
-    "FromFront",
-    "FromHolder",
-    "Head",
-    "HungUp",
-    "NotHere",
-    "Part",
-    "Pending",
-    "Unknown",
-    "read_answered",
-    "read_asked",
-    "write",
+    "CHUNK_SIZE",
+    "INGRESS_KIND",
+    "ChunkFrame",
+    "CreditFrame",
+    "DisconnectFrame",
+    "HolderFrame",
+    "IngressFrame",
+    "NotHeldFrame",
+    "PendingFrame",
+    "RequestFrame",
+    "ResponseFrame",
+    "StreamEndFrame",
+    "StreamStartFrame",
+    "UnknownFrame",
+    "decode_holder_frame",
+    "decode_ingress_frame",
+    "encode_frame",
 ]
 
-ASKED: Final = b"V"  # what a front says
+INGRESS_KIND: Final = b"V"  # what a front says
 ANSWERED: Final = b"A"  # what a holder says
-PART: Final = 256 * 1024  # bytes in one frame at most; what is longer goes in parts, for others want to be heard, too
+CHUNK_SIZE: Final = (
+    256 * 1024
+)  # bytes in one frame at most; what is longer goes in parts, for others want to be heard, too
 
 
 class _Frame(msgspec.Struct, array_like=True):
     visit: int
 
 
-class Ask(_Frame, tag=0):
+class RequestFrame(_Frame, tag=0):
     """A request."""
 
     method: str
@@ -57,23 +59,23 @@ class Ask(_Frame, tag=0):
     body: bytes  # or the first part of it
 
 
-class Part(_Frame, tag=1):
+class ChunkFrame(_Frame, tag=1):
     """More of a body, or of a stream."""
 
     data: bytes
 
 
-class Credit(_Frame, tag=2):
+class CreditFrame(_Frame, tag=2):
     """Bytes that have been passed on to the client: so many more may be sent."""
 
     size: int
 
 
-class HungUp(_Frame, tag=3):
+class DisconnectFrame(_Frame, tag=3):
     """The client has gone, or the front waits for nothing more."""
 
 
-class Answer(_Frame, tag=4):
+class ResponseFrame(_Frame, tag=4):
     """A whole answer."""
 
     status: int
@@ -82,36 +84,36 @@ class Answer(_Frame, tag=4):
     body: bytes  # or the first part of it
 
 
-class Head(_Frame, tag=5):
+class StreamStartFrame(_Frame, tag=5):
     """The beginning of a stream."""
 
     status: int
     headers: Headers
 
 
-class End(_Frame, tag=6):
+class StreamEndFrame(_Frame, tag=6):
     """The end of a stream."""
 
 
-class NotHere(_Frame, tag=7):
+class NotHeldFrame(_Frame, tag=7):
     """What the request is for is not held here."""
 
 
-class Pending(msgspec.Struct, array_like=True, tag=8):
+class PendingFrame(msgspec.Struct, array_like=True, tag=8):
     """The requests whose answers a front waits for, of one holder. All that was said of them was said before."""
 
-    visits: list[int]
+    numbers: list[int]
 
 
-class Unknown(msgspec.Struct, array_like=True, tag=9):
+class UnknownFrame(msgspec.Struct, array_like=True, tag=9):
     """Those of them that the holder has answered, or has never heard of: what is missing was lost on the way."""
 
-    visits: list[int]
+    numbers: list[int]
 
 
-FromFront = Ask | Part | Credit | HungUp | Pending
-FromHolder = Answer | Head | Part | End | NotHere | Unknown
+IngressFrame = RequestFrame | ChunkFrame | CreditFrame | DisconnectFrame | PendingFrame
+HolderFrame = ResponseFrame | StreamStartFrame | ChunkFrame | StreamEndFrame | NotHeldFrame | UnknownFrame
 
-write: Final[Callable[[FromFront | FromHolder], bytes]] = msgspec.msgpack.Encoder().encode
-read_asked: Final[Callable[[bytes], FromFront]] = msgspec.msgpack.Decoder(FromFront).decode
-read_answered: Final[Callable[[bytes], FromHolder]] = msgspec.msgpack.Decoder(FromHolder).decode
+encode_frame: Final[Callable[[IngressFrame | HolderFrame], bytes]] = msgspec.msgpack.Encoder().encode
+decode_ingress_frame: Final[Callable[[bytes], IngressFrame]] = msgspec.msgpack.Decoder(IngressFrame).decode
+decode_holder_frame: Final[Callable[[bytes], HolderFrame]] = msgspec.msgpack.Decoder(HolderFrame).decode

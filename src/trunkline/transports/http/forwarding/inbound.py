@@ -10,34 +10,36 @@ from typing import Any, Final, Protocol
 
 from trunkline.clock import Clock
 from trunkline.transports.http.forwarding.frames import (
-    PART,
-    Answer,
-    Ask,
-    Credit,
-    End,
-    FromFront,
-    FromHolder,
-    Head,
-    HungUp,
-    NotHere,
-    Part,
-    Pending,
-    Unknown,
+    CHUNK_SIZE,
+    ChunkFrame,
+    CreditFrame,
+    DisconnectFrame,
+    HolderFrame,
+    IngressFrame,
+    NotHeldFrame,
+    PendingFrame,
+    RequestFrame,
+    ResponseFrame,
+    StreamEndFrame,
+    StreamStartFrame,
+    UnknownFrame,
 )
-from trunkline.transports.http.request import ANSWER, MORE, Headers, Visit
-from trunkline.transports.listener_limits import Busy
+from trunkline.transports.http.request import RESPOND_EXTENSION, WRITE_EXTENSION, Headers, HttpRequest
+from trunkline.transports.listener_limits import RetryLater
 
-__all__ = ["LACKS", "Arrivals", "Carried", "Host", "Principals"]
+__all__ = ["MISSING_SCOPES_HEADER", "ForwardedRequest", "ForwardingTarget", "InboundDispatcher", "PrincipalSerializer"]
 
-LACKS: Final = b"trunkline-lacks"
+MISSING_SCOPES_HEADER: Final = b"trunkline-lacks"
 """Names scopes that are needed, in place of the header that the front makes of it."""
 
-_LENGTH: Final = b"content-length"
-_BUSY: Final = Busy("too many requests are being answered; try again later", "temporarily_unavailable", b"1")
-_MOMENT: Final = 1.0  # seconds that what is left to be said has at the end
+_CONTENT_LENGTH: Final = b"content-length"
+_TOO_MANY_REQUESTS: Final = RetryLater(
+    "too many requests are being answered; try again later", "temporarily_unavailable", b"1"
+)
+_CLOSE_GRACE: Final = 1.0  # seconds that what is left to be said has at the end
 
 
-class Principals(Protocol):
+class PrincipalSerializer(Protocol):
     """How principals cross from one process to another."""
 
     def letters(self, principal: Any) -> str:
@@ -48,15 +50,15 @@ class Principals(Protocol):
         """All of a principal; None if what is read would not be the same."""
         ...
 
-    def read(self, written: bytes) -> Any:
+    def read(self, encoded: bytes) -> Any:
         """The principal that was written."""
         ...
 
 
-class Host(Protocol):
+class ForwardingTarget(Protocol):
     """Holds what requests are for."""
 
-    async def carried(self, visit: "Carried") -> bool:
+    async def handle_forwarded(self, request: "ForwardedRequest") -> bool:
         """Answers a request, if what it is for is held here."""
         ...
 
@@ -65,34 +67,45 @@ class Host(Protocol):
         ...
 
 
-class Carried(Visit):
+class ForwardedRequest(HttpRequest):
     """A request that another process has let in and read, and the way to answer it."""
 
-    __slots__ = ("_ask", "_body", "_credit", "_gone", "_head", "_principals", "_refill", "_reply", "_sent", "_written")
+    __slots__ = (
+        "_ask",
+        "_body",
+        "_codec",
+        "_credit",
+        "_credit_waiter",
+        "_gone",
+        "_pending_head",
+        "_response_started",
+        "_send_frame",
+        "_wait_sent",
+    )
 
     def __init__(
         self,
-        ask: Ask,
-        principals: Principals,
-        until: float | None,
-        reply: Callable[[FromHolder], bool],
-        sent: Callable[[], Awaitable[None]],
+        frame: RequestFrame,
+        codec: PrincipalSerializer,
+        auth_expires_at: float | None,
+        send_frame: Callable[[HolderFrame], bool],
+        wait_sent: Callable[[], Awaitable[None]],
     ) -> None:
-        extensions = {ANSWER: self._answer, MORE: self._push}
-        scope = {"type": "http", "method": ask.method, "headers": ask.headers, "extensions": extensions}
-        super().__init__(scope, self._disconnected, self._say)
-        self.until = until
-        self.challenge = _lacking
-        self._ask = ask
-        self._principals = principals
-        self._reply = reply
-        self._sent = sent
-        self._credit = ask.window
-        self._refill: asyncio.Future[None] | None = None
+        extensions = {RESPOND_EXTENSION: self._send_response, WRITE_EXTENSION: self._send_chunk_nowait}
+        scope = {"type": "http", "method": frame.method, "headers": frame.headers, "extensions": extensions}
+        super().__init__(scope, self._receive_disconnect, self._asgi_send)
+        self.until = auth_expires_at
+        self.challenge = _missing_scopes_header
+        self._ask = frame
+        self._codec = codec
+        self._send_frame = send_frame
+        self._wait_sent = wait_sent
+        self._credit = frame.window
+        self._credit_waiter: asyncio.Future[None] | None = None
         self._gone = asyncio.Event()
-        self._head: tuple[int, Headers] | None = None  # of an answer whose body is still to come
-        self._body = bytearray(ask.body) if len(ask.body) < ask.size else ask.body
-        self._written = False  # something was said
+        self._pending_head: tuple[int, Headers] | None = None  # of an answer whose body is still to come
+        self._body = bytearray(frame.body) if len(frame.body) < frame.size else frame.body
+        self._response_started = False  # something was said
 
     # --- what was asked ----------------------------------------------------------------------------
 
@@ -102,7 +115,7 @@ class Carried(Visit):
         return self._ask.ident
 
     @property
-    def for_messages(self) -> bool:
+    def is_sse_post(self) -> bool:
         """Whether it is for a stream of HTTP+SSE."""
         return self._ask.messages
 
@@ -129,191 +142,197 @@ class Carried(Visit):
     def belongs_to(self, owner: Any) -> bool:
         """Whether who sent it is the owner of what it is for. It counts as sent by whom the front has let in, or by the
         owner, if that principal could not be written."""
-        if self._principals.letters(owner) != self._ask.letters:
+        if self._codec.letters(owner) != self._ask.letters:
             return False
-        self.principal = self.sender if self.knows_sender else owner
+        self.principal = self.sender if self.has_principal else owner
         return True
 
     @property
-    def knows_sender(self) -> bool:
+    def has_principal(self) -> bool:
         """Whether it is known here who sent it, and not only by which letters."""
-        return self._ask.principal is not None or self._ask.letters == self._principals.letters(None)
+        return self._ask.principal is not None or self._ask.letters == self._codec.letters(None)
 
     @property
     def sender(self) -> Any:
         """Who sent it, if that is known here."""
         written = self._ask.principal
-        return None if written is None else self._principals.read(written)
+        return None if written is None else self._codec.read(written)
 
     # --- what the front says meanwhile -------------------------------------------------------------
 
     def leave(self) -> None:
         """Nobody waits for the answer any more."""
         self._gone.set()
-        self._relax()
+        self._wake_sender()
 
-    def refill(self, size: int) -> None:
+    def add_credit(self, size: int) -> None:
         """So much has been passed on."""
         self._credit += size
-        self._relax()
+        self._wake_sender()
 
     @property
     def unconfirmed(self) -> int:
         """Bytes that the front has not said to have passed on."""
         return self._ask.window - self._credit
 
-    def _relax(self) -> None:
-        if self._refill is not None and not self._refill.done():
-            self._refill.set_result(None)
+    def _wake_sender(self) -> None:
+        if self._credit_waiter is not None and not self._credit_waiter.done():
+            self._credit_waiter.set_result(None)
 
-    async def _disconnected(self) -> dict[str, Any]:
+    async def _receive_disconnect(self) -> dict[str, Any]:
         await self._gone.wait()
         return {"type": "http.disconnect"}
 
     # --- what is answered --------------------------------------------------------------------------
 
-    def not_here(self) -> None:
+    def reject_not_held(self) -> None:
         """What it is for is not held here."""
-        self._reply(NotHere(self._ask.visit))
+        self._send_frame(NotHeldFrame(self._ask.visit))
 
     async def fail(self) -> None:
         """There is no answer, for something of ours went wrong; or no more of one."""
-        if self._written:
-            self._reply(End(self._ask.visit))
+        if self._response_started:
+            self._send_frame(StreamEndFrame(self._ask.visit))
         else:
             await self.respond(500, b"Internal Server Error", (b"content-type", b"text/plain"))
 
-    def _answer(self, status: int, headers: Headers, body: bytes) -> bool:
+    def _send_response(self, status: int, headers: Headers, body: bytes) -> bool:
         """Answers in one frame; False if it is too long for that."""
-        if len(body) > PART:
+        if len(body) > CHUNK_SIZE:
             return False
-        self._written = True
-        told = [header for header in headers if header[0] != _LENGTH]
-        self._reply(Answer(self._ask.visit, status, told, len(body), body))
+        self._response_started = True
+        told = [header for header in headers if header[0] != _CONTENT_LENGTH]
+        self._send_frame(ResponseFrame(self._ask.visit, status, told, len(body), body))
         return True
 
-    def _push(self, data: bytes) -> bool:
+    def _send_chunk_nowait(self, data: bytes) -> bool:
         """More of a stream, at once; False if the front has enough to do."""
-        if len(data) > min(PART, self._credit):
+        if len(data) > min(CHUNK_SIZE, self._credit):
             return False
         self._credit -= len(data)
-        return self._reply(Part(self._ask.visit, data))
+        return self._send_frame(ChunkFrame(self._ask.visit, data))
 
-    async def _say(self, message: dict[str, Any]) -> None:
+    async def _asgi_send(self, message: dict[str, Any]) -> None:
         """Takes a message of ASGI."""
         if message["type"] == "http.response.start":
-            self._written = True
+            self._response_started = True
             status, headers = message["status"], message["headers"]
-            if any(name == _LENGTH for name, _ in headers):
-                self._head = (status, headers)
+            if any(name == _CONTENT_LENGTH for name, _ in headers):
+                self._pending_head = (status, headers)
             else:
-                self._reply(Head(self._ask.visit, status, headers))
-        elif self._head is not None:
-            await self._say_whole(*self._head, message["body"])
+                self._send_frame(StreamStartFrame(self._ask.visit, status, headers))
+        elif self._pending_head is not None:
+            await self._send_whole_response(*self._pending_head, message["body"])
         else:
-            await self._say_parts(message["body"])
+            await self._send_chunks(message["body"])
             if not message.get("more_body"):
-                self._reply(End(self._ask.visit))
+                self._send_frame(StreamEndFrame(self._ask.visit))
 
-    async def _say_whole(self, status: int, headers: Headers, body: bytes) -> None:
-        if not self._answer(status, headers, body):
-            told = [header for header in headers if header[0] != _LENGTH]
-            self._reply(Answer(self._ask.visit, status, told, len(body), body[:PART]))
-            await self._say_parts(body[PART:])
+    async def _send_whole_response(self, status: int, headers: Headers, body: bytes) -> None:
+        if not self._send_response(status, headers, body):
+            told = [header for header in headers if header[0] != _CONTENT_LENGTH]
+            self._send_frame(ResponseFrame(self._ask.visit, status, told, len(body), body[:CHUNK_SIZE]))
+            await self._send_chunks(body[CHUNK_SIZE:])
 
-    async def _say_parts(self, data: bytes) -> None:
+    async def _send_chunks(self, data: bytes) -> None:
         """Says something, as fast as there is credit for it and the line takes it."""
         start = 0
         while start < len(data) and not self._gone.is_set():
             if self._credit <= 0:
-                self._refill = asyncio.get_running_loop().create_future()
-                await self._refill
+                self._credit_waiter = asyncio.get_running_loop().create_future()
+                await self._credit_waiter
                 continue
-            part = data[start : start + min(PART, self._credit)]
+            part = data[start : start + min(CHUNK_SIZE, self._credit)]
             start += len(part)
             self._credit -= len(part)
-            self._reply(Part(self._ask.visit, part))
-            await self._sent()
+            self._send_frame(ChunkFrame(self._ask.visit, part))
+            await self._wait_sent()
 
 
-def _lacking(scopes: Any) -> tuple[bytes, bytes]:
-    return (LACKS, " ".join(scopes).encode())
+def _missing_scopes_header(scopes: Any) -> tuple[bytes, bytes]:
+    return (MISSING_SCOPES_HEADER, " ".join(scopes).encode())
 
 
-class Arrivals:
+class InboundDispatcher:
     """All requests that were carried here."""
 
     def __init__(
         self,
-        reply: Callable[[str, FromHolder], bool],
-        sent: Callable[[], Awaitable[None]],
-        principals: Principals,
+        send_frame: Callable[[str, HolderFrame], bool],
+        wait_sent: Callable[[], Awaitable[None]],
+        codec: PrincipalSerializer,
         clock: Clock,
-        most: int,
+        max_requests: int,
     ) -> None:
-        self.hosts: list[Host] = []
-        self._reply = reply
-        self._sent = sent
-        self._principals = principals
+        self.hosts: list[ForwardingTarget] = []
+        self._send_frame = send_frame
+        self._wait_sent = wait_sent
+        self._codec = codec
         self._clock = clock
-        self._most = most
-        self._visits: dict[tuple[str, int], Carried] = {}
+        self._max_requests = max_requests
+        self._visits: dict[tuple[str, int], ForwardedRequest] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def heard(self, front: str, frame: FromFront) -> None:
+    def heard(self, ingress: str, frame: IngressFrame) -> None:
         """Takes what a front says."""
-        if isinstance(frame, Pending):
-            if unknown := [number for number in frame.visits if (front, number) not in self._visits]:
-                self._reply(front, Unknown(unknown))
+        if isinstance(frame, PendingFrame):
+            if unknown := [number for number in frame.numbers if (ingress, number) not in self._visits]:
+                self._send_frame(ingress, UnknownFrame(unknown))
             return
-        visit = self._visits.get((front, frame.visit))
+        visit = self._visits.get((ingress, frame.visit))
         match frame:
-            case Ask():
-                self._take(front, frame)
+            case RequestFrame():
+                self._take(ingress, frame)
             case _ if visit is None:
                 pass
-            case Part():
+            case ChunkFrame():
                 visit.add(frame.data)
                 if visit.complete:
-                    self._start(self._serve((front, frame.visit), visit))
-            case Credit():
-                visit.refill(frame.size)
-            case HungUp():
+                    self._spawn(self._serve((ingress, frame.visit), visit))
+            case CreditFrame():
+                visit.add_credit(frame.size)
+            case DisconnectFrame():
                 visit.leave()
                 if not visit.complete:
-                    del self._visits[front, frame.visit]
+                    del self._visits[ingress, frame.visit]
 
-    def _take(self, front: str, ask: Ask) -> None:
-        until = None if ask.lasts is None else self._clock.now() + ask.lasts
-        visit = Carried(ask, self._principals, until, lambda frame: self._reply(front, frame), self._sent)
-        if len(self._visits) >= self._most:
-            self._start(visit.refuse(503, _BUSY.why, (b"retry-after", _BUSY.wait), kind=_BUSY.kind))
+    def _take(self, ingress: str, request_frame: RequestFrame) -> None:
+        until = None if request_frame.lasts is None else self._clock.now() + request_frame.lasts
+        visit = ForwardedRequest(
+            request_frame, self._codec, until, lambda frame: self._send_frame(ingress, frame), self._wait_sent
+        )
+        if len(self._visits) >= self._max_requests:
+            self._spawn(
+                visit.refuse(
+                    503, _TOO_MANY_REQUESTS.why, (b"retry-after", _TOO_MANY_REQUESTS.wait), kind=_TOO_MANY_REQUESTS.kind
+                )
+            )
             return
-        self._visits[front, ask.visit] = visit
+        self._visits[ingress, request_frame.visit] = visit
         if visit.complete:
-            self._start(self._serve((front, ask.visit), visit))
+            self._spawn(self._serve((ingress, request_frame.visit), visit))
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, key: tuple[str, int], visit: Carried) -> None:
+    async def _serve(self, key: tuple[str, int], request: ForwardedRequest) -> None:
         try:
             for host in list(self.hosts):
-                if await host.carried(visit):
+                if await host.handle_forwarded(request):
                     return
-            visit.not_here()
+            request.reject_not_held()
         except Exception:
-            await visit.fail()
+            await request.fail()
             raise
         finally:
             del self._visits[key]
 
-    def lost(self, front: str | None) -> None:
+    def lost(self, ingress: str | None) -> None:
         """What that front was sent, or has sent, may be lost: nobody there waits for an answer any more."""
         for (name, number), visit in list(self._visits.items()):
-            if front is None or name == front:
+            if ingress is None or name == ingress:
                 visit.leave()
                 if not visit.complete:
                     del self._visits[name, number]
@@ -321,7 +340,7 @@ class Arrivals:
     async def close(self) -> None:
         """Waits a moment for what is left to be said, and gives up the rest."""
         if self._tasks:
-            _, left = await asyncio.wait(self._tasks, timeout=_MOMENT)
+            _, left = await asyncio.wait(self._tasks, timeout=_CLOSE_GRACE)
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)

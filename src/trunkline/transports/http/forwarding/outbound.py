@@ -18,35 +18,35 @@ from trunkline.config import Settings
 from trunkline.errors import StoreError
 from trunkline.transports.http.forwarding.frames import (
     ANSWERED,
-    ASKED,
-    PART,
-    Answer,
-    Ask,
-    Credit,
-    End,
-    FromFront,
-    FromHolder,
-    Head,
-    HungUp,
-    NotHere,
-    Part,
-    Pending,
-    Unknown,
-    read_answered,
-    read_asked,
-    write,
+    CHUNK_SIZE,
+    INGRESS_KIND,
+    ChunkFrame,
+    CreditFrame,
+    DisconnectFrame,
+    HolderFrame,
+    IngressFrame,
+    NotHeldFrame,
+    PendingFrame,
+    RequestFrame,
+    ResponseFrame,
+    StreamEndFrame,
+    StreamStartFrame,
+    UnknownFrame,
+    decode_holder_frame,
+    decode_ingress_frame,
+    encode_frame,
 )
-from trunkline.transports.http.forwarding.inbound import LACKS, Arrivals, Principals
-from trunkline.transports.http.request import Headers, Visit, cancel
+from trunkline.transports.http.forwarding.inbound import MISSING_SCOPES_HEADER, InboundDispatcher, PrincipalSerializer
+from trunkline.transports.http.request import Headers, HttpRequest, cancel_and_wait
 from trunkline.transports.http.session.channel import Decision
 
-__all__ = ["Front", "Outcome", "Relay", "Trunk"]
+__all__ = ["ClusterLink", "ForwardOutcome", "Forwarder", "Relay"]
 
-_FORWARDED: Final = frozenset({b"accept", b"content-type", b"last-event-id"})
-_LOOK_EVERY: Final = 1.0  # seconds: whether those who are waited for are still there
+_FORWARDED_HEADERS: Final = frozenset({b"accept", b"content-type", b"last-event-id"})
+_CHECK_INTERVAL: Final = 1.0  # seconds: whether those who are waited for are still there
 
 
-class Trunk(Protocol):
+class ClusterLink(Protocol):
     """The line to the other processes. What one sends to another arrives in order and once, or both are told."""
 
     @property
@@ -59,19 +59,19 @@ class Trunk(Protocol):
         """Those that are there."""
         ...
 
-    def on(self, kind: bytes, heard: Callable[[str, bytes], Any]) -> None:
+    def on(self, kind: bytes, handler: Callable[[str, bytes], Any]) -> None:
         """Has a function be told who says something of a kind, and what."""
         ...
 
-    def on_lost(self, lost: Callable[[str | None], None]) -> None:
+    def on_lost(self, callback: Callable[[str | None], None]) -> None:
         """Has a function be told whose messages may have been lost, of None: anybody's; or who is gone."""
         ...
 
-    def on_deposed(self, deposed: Callable[[], None]) -> None:
+    def on_deposed(self, callback: Callable[[], None]) -> None:
         """Has a function be told that others take this process for dead: nobody reaches it under its name."""
         ...
 
-    def on_missed(self, missed: Callable[[], None]) -> None:
+    def on_missed(self, callback: Callable[[], None]) -> None:
         """Has a function be told that it was out of reach for a while, and may have another name now."""
         ...
 
@@ -94,7 +94,7 @@ class Trunk(Protocol):
         ...
 
 
-class Outcome(Enum):
+class ForwardOutcome(Enum):
     """What has become of a request that was to be carried."""
 
     ANSWERED = auto()
@@ -105,33 +105,33 @@ class Outcome(Enum):
 class Relay:
     """All that one process carries for others, and has carried by others."""
 
-    def __init__(self, trunk: Trunk, principals: Principals, settings: Settings, clock: Clock) -> None:
-        self.trunk = trunk
-        self.principals = principals
+    def __init__(self, cluster: ClusterLink, codec: PrincipalSerializer, settings: Settings, clock: Clock) -> None:
+        self.cluster = cluster
+        self.codec = codec
         self.clock = clock
         self.window = settings.unsent_high
-        self.arrivals = Arrivals(self._answer, trunk.sent, principals, clock, settings.max_connections)
+        self.inbound = InboundDispatcher(self._send_to_ingress, cluster.sent, codec, clock, settings.max_connections)
         self._numbers = count(1)
-        self._lines: dict[int, Line] = {}
+        self._lines: dict[int, PendingForward] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._looking: asyncio.Task[None] | None = None
-        self._drained: asyncio.Future[None] | None = None
-        trunk.on(ASKED, self._asked)
-        trunk.on(ANSWERED, self._answered)
-        trunk.on_lost(self.lost)
-        trunk.on_deposed(lambda: self.lost(None))
-        trunk.on_missed(self._renamed)
+        self._drain_waiter: asyncio.Future[None] | None = None
+        cluster.on(INGRESS_KIND, self._on_ingress_frame)
+        cluster.on(ANSWERED, self._on_holder_frame)
+        cluster.on_lost(self.lost)
+        cluster.on_deposed(lambda: self.lost(None))
+        cluster.on_missed(self._on_renamed)
 
-    def _asked(self, front: str, data: bytes) -> None:
-        self.arrivals.heard(front, read_asked(data))
+    def _on_ingress_frame(self, ingress: str, data: bytes) -> None:
+        self.inbound.heard(ingress, decode_ingress_frame(data))
 
-    def _answer(self, front: str, frame: FromHolder) -> bool:
-        return self.trunk.send(front, ANSWERED, write(frame))
+    def _send_to_ingress(self, ingress: str, frame: HolderFrame) -> bool:
+        return self.cluster.send(ingress, ANSWERED, encode_frame(frame))
 
-    def _answered(self, holder: str, data: bytes) -> None:
-        frame = read_answered(data)
-        if isinstance(frame, Unknown):
-            for line in [line for number in frame.visits if (line := self._lines.get(number)) is not None]:
+    def _on_holder_frame(self, holder: str, data: bytes) -> None:
+        frame = decode_holder_frame(data)
+        if isinstance(frame, UnknownFrame):
+            for line in [line for number in frame.numbers if (line := self._lines.get(number)) is not None]:
                 if line.holder == holder:
                     line.lose()
             return
@@ -144,37 +144,37 @@ class Relay:
         for line in list(self._lines.values()):
             if name is None or line.holder == name:
                 line.lose()
-        self.arrivals.lost(name)
+        self.inbound.lost(name)
 
-    def _renamed(self) -> None:
-        for host in self.arrivals.hosts:
+    def _on_renamed(self) -> None:
+        for host in self.inbound.hosts:
             host.renamed()
 
     # --- what others answer ------------------------------------------------------------------------
 
-    def begin(self, holder: str, visit: Visit) -> "Line":
+    def begin(self, holder: str, request: HttpRequest) -> "PendingForward":
         """One more request that is carried."""
         number = next(self._numbers)
-        line = self._lines[number] = Line(self, number, holder, visit)
+        line = self._lines[number] = PendingForward(self, number, holder, request)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_LOOK_EVERY, self._look)
+            self._timer = asyncio.get_running_loop().call_later(_CHECK_INTERVAL, self._look)
         return line
 
-    def end(self, line: "Line") -> None:
+    def end(self, forward: "PendingForward") -> None:
         """It is over."""
-        del self._lines[line.number]
-        if self._drained is not None and not self._drained.done() and not self._owed():
-            self._drained.set_result(None)
+        del self._lines[forward.number]
+        if self._drain_waiter is not None and not self._drain_waiter.done() and not self._has_pending_replies():
+            self._drain_waiter.set_result(None)
 
-    def _owed(self) -> bool:
+    def _has_pending_replies(self) -> bool:
         """Whether somebody waits for an answer; a stream of what belongs to no request is none."""
-        return any(not line.idle for line in self._lines.values())
+        return any(not line.is_standalone_stream for line in self._lines.values())
 
     async def drained(self) -> None:
         """Waits until all that is carried is answered."""
-        if self._owed():
-            self._drained = asyncio.get_running_loop().create_future()
-            await self._drained
+        if self._has_pending_replies():
+            self._drain_waiter = asyncio.get_running_loop().create_future()
+            await self._drain_waiter
 
     def _look(self) -> None:
         """Those who are waited for may be gone, and nobody else looks. Or a message was lost on the way there or back,
@@ -182,18 +182,18 @@ class Relay:
         self._timer = None
         if self._lines:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(_LOOK_EVERY, self._look)
+            self._timer = loop.call_later(_CHECK_INTERVAL, self._look)
             for holder in {line.holder for line in self._lines.values()}:
                 pending = [number for number, line in self._lines.items() if line.holder == holder]
-                self.trunk.send(holder, ASKED, write(Pending(pending)))
+                self.cluster.send(holder, INGRESS_KIND, encode_frame(PendingFrame(pending)))
             if self._looking is None:
-                self._looking = loop.create_task(self._find_out({line.holder for line in self._lines.values()}))
+                self._looking = loop.create_task(self._check_holders({line.holder for line in self._lines.values()}))
 
-    async def _find_out(self, holders: Collection[str]) -> None:
+    async def _check_holders(self, holders: Collection[str]) -> None:
         try:
             for holder in holders:
                 with contextlib.suppress(StoreError):
-                    if await self.trunk.gone(holder):
+                    if await self.cluster.gone(holder):
                         self.lost(holder)
         finally:
             self._looking = None
@@ -207,41 +207,41 @@ class Relay:
             self._timer = None
         if self._looking is not None:
             self._looking.cancel()
-        await self.arrivals.close()
+        await self.inbound.close()
 
 
-class Front:
+class Forwarder:
     """What one place where clients come has carried to others."""
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
-        self._lines: set[Line] = set()
+        self._lines: set[PendingForward] = set()
 
     @property
     def name(self) -> str:
         """What this process is called among the others."""
-        return self._relay.trunk.name
+        return self._relay.cluster.name
 
-    def knows(self, name: str) -> bool:
+    def has_peer(self, name: str) -> bool:
         """Whether there is another process of that name."""
-        return name in self._relay.trunk.others
+        return name in self._relay.cluster.others
 
     async def reaches(self, name: str) -> bool:
         """Whether a process can be asked, once that is not in doubt. Raises `StoreError` if that is not known."""
-        return await self._relay.trunk.there(name)
+        return await self._relay.cluster.there(name)
 
-    async def carry(
-        self, visit: Visit, holder: str, ident: str, body: bytes = b"", *, messages: bool = False
-    ) -> Outcome:
+    async def forward(
+        self, request: HttpRequest, holder: str, target_id: str, body: bytes = b"", *, is_sse_post: bool = False
+    ) -> ForwardOutcome:
         """Has another process answer a request; the client has the answer then, unless it says otherwise."""
-        line = self._relay.begin(holder, visit)
+        line = self._relay.begin(holder, request)
         self._lines.add(line)
         try:
-            if not line.ask(ident, body, messages=messages):
-                return Outcome.NOT_HELD
-            if len(body) > PART:
-                await line.send_rest(body)
-            return await line.bring()
+            if not line.ask(target_id, body, is_sse_post=is_sse_post):
+                return ForwardOutcome.NOT_HELD
+            if len(body) > CHUNK_SIZE:
+                await line.send_body_rest(body)
+            return await line.deliver_response()
         finally:
             self._lines.discard(line)
             self._relay.end(line)
@@ -250,7 +250,7 @@ class Front:
     def release(self) -> None:
         """Ends the streams on which nothing is being answered."""
         for line in list(self._lines):
-            if line.idle:
+            if line.is_standalone_stream:
                 line.lose()
 
     def close(self) -> None:
@@ -259,177 +259,196 @@ class Front:
             line.lose()
 
 
-class Line:
+class PendingForward:
     """One request that another process answers."""
 
-    __slots__ = ("_ended", "_lost", "_more", "_passed", "_relay", "_visit", "_waiting", "_wake", "holder", "number")
+    __slots__ = (
+        "_change_waiter",
+        "_ended",
+        "_lost",
+        "_relay",
+        "_request",
+        "_uncredited_bytes",
+        "_waiting",
+        "_write_nowait",
+        "holder",
+        "number",
+    )
 
-    def __init__(self, relay: Relay, number: int, holder: str, visit: Visit) -> None:
+    def __init__(self, relay: Relay, number: int, holder: str, request: HttpRequest) -> None:
         self.number = number
         self.holder = holder
         self._relay = relay
-        self._visit = visit
-        self._waiting: deque[FromHolder] = deque()
-        self._wake: Decision | None = None
-        self._more: Callable[[bytes], bool] | None = None  # writes at once
-        self._passed = 0  # bytes for which the holder has no credit yet
+        self._request = request
+        self._waiting: deque[HolderFrame] = deque()
+        self._change_waiter: Decision | None = None
+        self._write_nowait: Callable[[bytes], bool] | None = None  # writes at once
+        self._uncredited_bytes = 0  # bytes for which the holder has no credit yet
         self._lost = False
         self._ended = False  # the holder has said all
 
     @property
-    def idle(self) -> bool:
+    def is_standalone_stream(self) -> bool:
         """Whether it is a stream for whatever happens, and no answer."""
-        return self._visit.scope["method"] == "GET"
+        return self._request.scope["method"] == "GET"
 
     # --- asking ------------------------------------------------------------------------------------
 
-    def ask(self, ident: str, body: bytes, *, messages: bool) -> bool:
+    def ask(self, target_id: str, body: bytes, *, is_sse_post: bool) -> bool:
         """Sends the request, or the beginning of it; False if nobody is there."""
-        visit, relay = self._visit, self._relay
-        ask = Ask(
+        visit, relay = self._request, self._relay
+        ask = RequestFrame(
             visit=self.number,
             method=visit.scope["method"],
-            ident=ident,
-            messages=messages,
-            headers=_forwarded(visit.headers),
+            ident=target_id,
+            messages=is_sse_post,
+            headers=_select_forwarded_headers(visit.headers),
             peer=visit.peer,
-            letters=relay.principals.letters(visit.principal),
-            principal=relay.principals.written(visit.principal),
+            letters=relay.codec.letters(visit.principal),
+            principal=relay.codec.written(visit.principal),
             lasts=None if visit.until is None else visit.until - relay.clock.now(),
             window=relay.window,
             size=len(body),
-            body=body[:PART],
+            body=body[:CHUNK_SIZE],
         )
-        sent = self._say(ask)
+        sent = self._send_frame(ask)
         self._ended = not sent
         return sent
 
-    def _say(self, frame: FromFront) -> bool:
-        return self._relay.trunk.send(self.holder, ASKED, write(frame))
+    def _send_frame(self, frame: IngressFrame) -> bool:
+        return self._relay.cluster.send(self.holder, INGRESS_KIND, encode_frame(frame))
 
-    async def send_rest(self, body: bytes) -> None:
+    async def send_body_rest(self, body: bytes) -> None:
         """Sends what did not fit into the first frame."""
-        for start in range(PART, len(body), PART):
-            await self._relay.trunk.sent()
-            self._say(Part(self.number, body[start : start + PART]))
+        for start in range(CHUNK_SIZE, len(body), CHUNK_SIZE):
+            await self._relay.cluster.sent()
+            self._send_frame(ChunkFrame(self.number, body[start : start + CHUNK_SIZE]))
 
     def end(self) -> None:
         """Nobody waits any more."""
         if not self._ended:
-            self._say(HungUp(self.number))
+            self._send_frame(DisconnectFrame(self.number))
 
     # --- hearing -----------------------------------------------------------------------------------
 
-    def heard(self, frame: FromHolder) -> None:
+    def heard(self, frame: HolderFrame) -> None:
         """Takes what the holder says."""
-        if type(frame) is Part and self._more is not None and self._idles and self._more(frame.data):
-            self._pass(len(frame.data))
+        if (
+            type(frame) is ChunkFrame
+            and self._write_nowait is not None
+            and self._is_waiting
+            and self._write_nowait(frame.data)
+        ):
+            self._acknowledge(len(frame.data))
             return
         self._waiting.append(frame)
-        self._rouse()
+        self._wake_up()
 
     @property
-    def _idles(self) -> bool:
+    def _is_waiting(self) -> bool:
         """Whether all that came is written, and more is waited for."""
-        return not self._waiting and self._wake is not None and not self._wake.done()
+        return not self._waiting and self._change_waiter is not None and not self._change_waiter.done()
 
     def lose(self) -> None:
         """Nothing more comes."""
         self._lost = True
-        self._rouse()
+        self._wake_up()
 
-    def _rouse(self, _: object = None) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+    def _wake_up(self, _: object = None) -> None:
+        if self._change_waiter is not None and not self._change_waiter.done():
+            self._change_waiter.set_result(None)
 
-    def _changed(self) -> Decision:
-        if self._wake is None or self._wake.done():
-            self._wake = Decision()
-        return self._wake
+    def _wait_for_change(self) -> Decision:
+        if self._change_waiter is None or self._change_waiter.done():
+            self._change_waiter = Decision()
+        return self._change_waiter
 
-    async def _next(self) -> FromHolder | None:
+    async def _next_frame(self) -> HolderFrame | None:
         """What the holder says next; None if nothing more comes."""
         while not self._waiting:
             if self._lost:
                 return None
-            await self._changed()
+            await self._wait_for_change()
         return self._waiting.popleft()
 
-    def _pass(self, size: int) -> None:
+    def _acknowledge(self, size: int) -> None:
         """So much has been passed on. Credit is given for much at a time; of a stream that is for whatever happens, at
         once: what was not passed on is for whoever comes next."""
-        self._passed += size
-        if self.idle or self._passed * 2 >= self._relay.window:
-            self._say(Credit(self.number, self._passed))
-            self._passed = 0
+        self._uncredited_bytes += size
+        if self.is_standalone_stream or self._uncredited_bytes * 2 >= self._relay.window:
+            self._send_frame(CreditFrame(self.number, self._uncredited_bytes))
+            self._uncredited_bytes = 0
 
     # --- answering ---------------------------------------------------------------------------------
 
-    async def bring(self) -> Outcome:
+    async def deliver_response(self) -> ForwardOutcome:
         """Brings the client its answer."""
-        first = await self._next()
+        first = await self._next_frame()
         match first:
-            case Answer():
-                body = await self._whole(first)
+            case ResponseFrame():
+                body = await self._read_whole_body(first)
                 self._ended = body is not None
                 if body is None:
-                    return Outcome.LOST
-                await self._visit.respond(first.status, body, *self._dressed(first))
-            case Head():
-                await self._flow(first)
-            case NotHere():
+                    return ForwardOutcome.LOST
+                await self._request.respond(first.status, body, *self._response_headers(first))
+            case StreamStartFrame():
+                await self._write_stream(first)
+            case NotHeldFrame():
                 self._ended = True
-                return Outcome.NOT_HELD
+                return ForwardOutcome.NOT_HELD
             case _:
-                return Outcome.LOST
-        return Outcome.ANSWERED
+                return ForwardOutcome.LOST
+        return ForwardOutcome.ANSWERED
 
-    def _dressed(self, head: Answer | Head) -> list[tuple[bytes, bytes]]:
+    def _response_headers(self, head: ResponseFrame | StreamStartFrame) -> list[tuple[bytes, bytes]]:
         """The headers of an answer. How to get more rights is for the front to say, which knows how it was reached."""
-        challenge = self._visit.challenge
-        return [challenge(value.decode().split()) if name == LACKS else (name, value) for name, value in head.headers]
+        challenge = self._request.challenge
+        return [
+            challenge(value.decode().split()) if name == MISSING_SCOPES_HEADER else (name, value)
+            for name, value in head.headers
+        ]
 
-    async def _whole(self, answer: Answer) -> bytes | None:
+    async def _read_whole_body(self, answer: ResponseFrame) -> bytes | None:
         """The body of an answer; None if it does not come."""
         if len(answer.body) == answer.size:
             return answer.body
         body = bytearray(answer.body)
         while len(body) < answer.size:
-            if type(part := await self._next()) is not Part:
+            if type(part := await self._next_frame()) is not ChunkFrame:
                 return None
             body += part.data
-            self._pass(len(part.data))
+            self._acknowledge(len(part.data))
         return bytes(body)
 
-    async def _flow(self, head: Head) -> None:
+    async def _write_stream(self, head: StreamStartFrame) -> None:
         """Writes a stream out until it ends, the client goes, or the holder is lost: who comes back reads on."""
-        visit = self._visit
-        await visit.begin(head.status, self._dressed(head))
-        gone = asyncio.ensure_future(visit.hung_up())
-        gone.add_done_callback(self._rouse)
-        self._more = visit.more
+        visit = self._request
+        await visit.begin(head.status, self._response_headers(head))
+        gone = asyncio.ensure_future(visit.wait_disconnected())
+        gone.add_done_callback(self._wake_up)
+        self._write_nowait = visit.more
         try:
             while not gone.done():
                 if self._waiting:
                     frame = self._waiting.popleft()
-                    if type(frame) is not Part:
-                        self._ended = type(frame) is End
+                    if type(frame) is not ChunkFrame:
+                        self._ended = type(frame) is StreamEndFrame
                         break
                     await visit.go_on(frame.data)
-                    self._pass(len(frame.data))
+                    self._acknowledge(len(frame.data))
                 elif self._lost:
                     break
                 else:
-                    await self._changed()
-            self._more = None
+                    await self._wait_for_change()
+            self._write_nowait = None
             if not gone.done():
                 await visit.end_stream()
         finally:
-            self._more = None
-            await cancel(gone)
+            self._write_nowait = None
+            await cancel_and_wait(gone)
 
 
-def _forwarded(headers: Mapping[bytes, bytes]) -> Headers:
+def _select_forwarded_headers(headers: Mapping[bytes, bytes]) -> Headers:
     """Return the headers that the holder reads. The front has authenticated the caller and sends the principal, so
     credentials (`Authorization`, `DPoP`, cookies, whatever a custom gate looks at) stay in this process."""
-    return [(name, value) for name, value in headers.items() if name in _FORWARDED or name.startswith(b"mcp-")]
+    return [(name, value) for name, value in headers.items() if name in _FORWARDED_HEADERS or name.startswith(b"mcp-")]

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from trunkline.transports.http.session.event_store import EventStore
 
-__all__ = ["EXPIRED", "Elsewhere", "Expired", "KeptSession", "Revived", "SessionKeeper"]
+__all__ = ["EXPIRED", "Expired", "HeldElsewhere", "RestoredStreams", "SessionBackend", "StoredSession"]
 
 
 class Expired(Enum):
@@ -25,13 +25,13 @@ class Expired(Enum):
 EXPIRED: Final = Expired.EXPIRED
 
 
-class Elsewhere(Struct, frozen=True):
+class HeldElsewhere(Struct, frozen=True):
     """Another process holds a session."""
 
     process: str
 
 
-class Revived(Struct, frozen=True):
+class RestoredStreams(Struct, frozen=True):
     """What is known of the streams of a session that goes on."""
 
     streams: Sequence[int]  # that can be read on; nothing more comes on them
@@ -39,7 +39,7 @@ class Revived(Struct, frozen=True):
     read: int  # up to where the stream of what belongs to no request was given to somebody
 
 
-class KeptSession(Protocol):
+class StoredSession(Protocol):
     """A session that is kept. All raise `StoreError` if it cannot be."""
 
     @property
@@ -52,7 +52,7 @@ class KeptSession(Protocol):
         many."""
         ...
 
-    async def revive(self, principal: Any) -> Revived | None:
+    async def restore(self, principal: Any) -> RestoredStreams | None:
         """Makes its conversation what it was, on the channel that was opened for it. Once, and not of a new one. None
         if it cannot be told any more what it was."""
         ...
@@ -65,7 +65,7 @@ class KeptSession(Protocol):
         """Whether this process still holds it."""
         ...
 
-    def on_taken(self, told: Callable[[], None]) -> None:
+    def on_taken_over(self, callback: Callable[[], None]) -> None:
         """Names who is told when another process has taken it: nothing that is done here counts any more."""
         ...
 
@@ -83,10 +83,10 @@ class KeptSession(Protocol):
         ...
 
 
-class SessionKeeper(Protocol):
+class SessionBackend(Protocol):
     """Keeps the sessions of an endpoint."""
 
-    def opened(self, ident: str) -> KeptSession:
+    def opened(self, ident: str) -> StoredSession:
         """A session that a client is about to open. Nothing is kept of it before its handshake is made."""
         ...
 
@@ -96,11 +96,11 @@ class SessionKeeper(Protocol):
         has to be confirmed before it is used."""
         ...
 
-    def ended(self, kept: KeptSession) -> None:
+    def ended(self, stored: StoredSession) -> None:
         """A session has ended by itself. Soon nothing of it is kept any more."""
         ...
 
-    async def find(self, ident: str, principal: Any) -> KeptSession | Literal[Expired.EXPIRED] | Elsewhere | None:
+    async def find(self, ident: str, principal: Any) -> StoredSession | Literal[Expired.EXPIRED] | HeldElsewhere | None:
         """A session of that principal's, which this process holds from now on; or who holds it. None if there is none.
         Raises `StoreError` if that cannot be found out."""
         ...

@@ -12,8 +12,8 @@ from typing import Any, Protocol, cast
 
 from trunkline.config import Settings
 from trunkline.errors import InsufficientScope
-from trunkline.transports.channel import ChannelInfo, Closed, Origin, Receiver
-from trunkline.transports.http.session.event_store import EventStore, MemoryEvents
+from trunkline.transports.channel import ChannelClosed, ChannelInfo, MessageOrigin, Receiver
+from trunkline.transports.http.session.event_store import EventStore, MemoryEventStore
 from trunkline.transports.http.session.streams import STANDALONE, Stream
 from trunkline.wire.codec import encode
 from trunkline.wire.messages import (
@@ -28,17 +28,17 @@ from trunkline.wire.messages import (
     Response,
 )
 
-__all__ = ["Decision", "Exchange", "HttpChannel", "scopes_missed"]
+__all__ = ["Decision", "Exchange", "HttpChannel", "missing_scopes"]
 
 
-class Streaming(Protocol):
+class StreamOwner(Protocol):
     """Who makes streams."""
 
     def new_stream(self, requests: Sequence[RequestId]) -> Stream:
         """One more, for the answers to some requests."""
         ...
 
-    async def drained(self, stream: Stream | None) -> None:
+    async def wait_drained(self, stream: Stream | None) -> None:
         """Waits while one is read too slowly."""
         ...
 
@@ -47,7 +47,7 @@ class Streaming(Protocol):
         """Whether a peer can come back to one."""
         ...
 
-    def unexpect(self, ident: RequestId, exchange: "Exchange") -> None:
+    def forget_request(self, ident: RequestId, exchange: "Exchange") -> None:
         """The answer to a request will not come."""
         ...
 
@@ -60,26 +60,38 @@ class Exchange:
     """One POST: what it asks, and what comes of it."""
 
     __slots__ = (
-        *("_channel", "_done", "answer", "dropped", "failed", "faults", "finished", "ids", "lacks", "number", "over"),
+        *(
+            "_channel",
+            "_decision",
+            "answer",
+            "dropped",
+            "failed",
+            "faults",
+            "on_finished",
+            "ids",
+            "missing_scopes",
+            "number",
+            "over",
+        ),
         *("status", "stream"),
     )
 
-    def __init__(self, channel: "Streaming", ids: Sequence[RequestId]) -> None:
+    def __init__(self, channel: "StreamOwner", ids: Sequence[RequestId]) -> None:
         self._channel = channel
         self.ids = ids  # of the requests in it
         self.number = 0  # of our own, where ids are not enough
         self.status = 200  # of a plain answer
-        self.lacks: Sequence[str] | None = None  # the scopes that would be needed for another answer
+        self.missing_scopes: Sequence[str] | None = None  # the scopes that would be needed for another answer
         self.faults: Sequence[RequestId | None] = ()  # the ids of what is no message, where they could be read
         self.answer: bytes | None = None  # the last message
         self.failed = False  # the answer is an error
         self.over = False  # there will be no answer
         self.dropped: tuple[RequestId, ...] = ()  # the requests that were cancelled
         self.stream: Stream | None = None  # once something was sent before the answer
-        self.finished: Callable[[], None] | None = None  # is told of the answer
-        self._done: Decision | None = None
+        self.on_finished: Callable[[], None] | None = None  # is told of the answer
+        self._decision: Decision | None = None
 
-    def is_about(self, ident: Any) -> bool:
+    def matches_reply_id(self, ident: Any) -> bool:
         """Whether an answer under that id, given while this is handed over, can only be meant for it."""
         return ident in self.ids or ident in self.faults or not isinstance(ident, int | str)
 
@@ -94,18 +106,18 @@ class Exchange:
         if self.stream is not None:
             self.stream.write(frame)
             self.stream.conclude()
-        self._rouse()
-        if self.finished is not None:
-            self.finished()
+        self._set_decided()
+        if self.on_finished is not None:
+            self.on_finished()
 
     def open_stream(self) -> Stream:
         """The stream of events that this exchange is answered with from now on."""
         if self.stream is None:
             self.stream = self._channel.new_stream(self.ids)
-            self._rouse()
+            self._set_decided()
         return self.stream
 
-    def begin_answer(self) -> None:
+    def begin_response(self) -> None:
         """Open the stream if it is not decided yet how this is answered: what is written shows whether the peer is
         there."""
         if not self.decided:
@@ -113,7 +125,7 @@ class Exchange:
 
     async def drain(self) -> None:
         """Waits while the peer reads too slowly what it is sent before the answer."""
-        await self._channel.drained(self.stream)
+        await self._channel.wait_drained(self.stream)
 
     def leave(self) -> None:
         """No reader will come for this POST: what it sends waits in the event log for a client that comes back."""
@@ -128,7 +140,7 @@ class Exchange:
     def give_up(self, ident: RequestId) -> None:
         """That request was cancelled; when all are, there will be no answer."""
         self.dropped = (*self.dropped, ident)
-        self._channel.unexpect(ident, self)
+        self._channel.forget_request(ident, self)
         if all(one in self.dropped for one in self.ids):
             if self.stream is not None:
                 self.stream.conclude()
@@ -139,11 +151,11 @@ class Exchange:
         self.over = True
         if self.stream is not None:
             self.stream.end()
-        self._rouse()
+        self._set_decided()
 
-    def _rouse(self) -> None:
-        if self._done is not None and not self._done.done():
-            self._done.set_result(None)
+    def _set_decided(self) -> None:
+        if self._decision is not None and not self._decision.done():
+            self._decision.set_result(None)
 
     @property
     def decided(self) -> bool:
@@ -152,9 +164,9 @@ class Exchange:
 
     def changed(self) -> Decision:
         """Done when it is decided."""
-        if self._done is None:
-            self._done = Decision()
-        return self._done
+        if self._decision is None:
+            self._decision = Decision()
+        return self._decision
 
 
 class HttpChannel:
@@ -167,11 +179,11 @@ class HttpChannel:
         "_exchanges",
         "_info",
         "_moved",
-        "_numbers",
         "_receiver",
         "_settings",
+        "_stream_numbers",
         "_streams",
-        "active",
+        "active_requests",
     )
 
     def __init__(
@@ -192,11 +204,11 @@ class HttpChannel:
         self._current: Exchange | None = None  # the one that is being handed over
         self._exchanges: dict[RequestId, Exchange] = {}
         self._events = events  # if not given, made when the first event is sent
-        self._numbers: count[int] | None = None
+        self._stream_numbers: count[int] | None = None
         self._streams: dict[int, Stream] = {}
-        self.active = 0  # HTTP requests that are under way
+        self.active_requests = 0  # HTTP requests that are under way
         if events is not None:
-            events.listen(self._rouse)
+            events.listen(self._wake_reader)
 
     @property
     def info(self) -> ChannelInfo:
@@ -226,17 +238,17 @@ class HttpChannel:
 
     def exchange(self, message: Incoming, principal: Any, headers: Mapping[str, str]) -> Exchange:
         """Hands a message up, and gives what has come of it so far, which is also the stream of its origin."""
-        made = self._current = self._exchange_of(message)
+        made = self._current = self._create_exchange(message)
         try:
             if self._receiver is not None:
-                self._receiver.received([message], Origin(principal, headers, made))
+                self._receiver.received([message], MessageOrigin(principal, headers, made))
         finally:
             self._current = None
         if made.answer is None:
-            self._expect(made)
+            self._register(made)
         return made
 
-    def _exchange_of(self, message: Incoming) -> Exchange:
+    def _create_exchange(self, message: Incoming) -> Exchange:
         if type(message) is Request:
             return Exchange(self, (message.id,))
         parts = message.messages if isinstance(message, Batch) else (message,)
@@ -244,7 +256,7 @@ class HttpChannel:
         made.faults = [part.id for part in parts if isinstance(part, Malformed)]
         return made
 
-    def _expect(self, exchange: Exchange) -> None:
+    def _register(self, exchange: Exchange) -> None:
         """The answer will come later, unless the session has ended meanwhile."""
         if self._closed:
             exchange.abandon()
@@ -253,7 +265,7 @@ class HttpChannel:
             if ident not in exchange.dropped:
                 self._exchanges.setdefault(ident, exchange)  # one that is in use was refused by whoever received it
 
-    def unexpect(self, ident: RequestId, exchange: Exchange) -> None:
+    def forget_request(self, ident: RequestId, exchange: Exchange) -> None:
         """The answer will not come."""
         if self._exchanges.get(ident) is exchange:
             del self._exchanges[ident]
@@ -275,28 +287,28 @@ class HttpChannel:
         if type(message) is Response and current is not None and message.id in current.ids:  # the short way of most
             current.finish(frame, failed=False)
         elif isinstance(message, Response | ErrorResponse):
-            self._answer([message.id], frame, message if isinstance(message, ErrorResponse) else None)
+            self._finish_exchange([message.id], frame, message if isinstance(message, ErrorResponse) else None)
         elif isinstance(message, Sequence):
-            self._answer([one.id for one in message if isinstance(one, Response | ErrorResponse)], frame)
+            self._finish_exchange([one.id for one in message if isinstance(one, Response | ErrorResponse)], frame)
         else:
-            exchange = None if about is None else self._concerned(about)
+            exchange = None if about is None else self._find_exchange(about)
             if exchange is not None:
                 exchange.tell(frame)
                 stream = exchange.stream
             else:
                 stream = self.stream(STANDALONE)
                 stream.write(frame)
-            if stream is not None and stream.unread > self._settings.unsent_limit:
-                self.lost(Closed(f"the peer left {stream.unread} bytes unread"))
+            if stream is not None and stream.unread_bytes > self._settings.unsent_limit:
+                self.lost(ChannelClosed(f"the peer left {stream.unread_bytes} bytes unread"))
 
-    def _concerned(self, ident: RequestId) -> Exchange | None:
+    def _find_exchange(self, ident: RequestId) -> Exchange | None:
         """The exchange that a request belongs to."""
         current = self._current
         return current if current is not None and ident in current.ids else self._exchanges.get(ident)
 
-    def _answer(self, idents: Sequence[Any], frame: bytes, error: ErrorResponse | None = None) -> None:
+    def _finish_exchange(self, idents: Sequence[Any], frame: bytes, error: ErrorResponse | None = None) -> None:
         current = self._current
-        if current is not None and any(current.is_about(ident) for ident in idents):
+        if current is not None and any(current.matches_reply_id(ident) for ident in idents):
             exchange: Exchange | None = current
         else:
             exchange = next((self._exchanges[ident] for ident in idents if ident in self._exchanges), None)
@@ -305,7 +317,7 @@ class HttpChannel:
         for one in exchange.ids:
             if self._exchanges.get(one) is exchange:
                 del self._exchanges[one]
-        exchange.lacks = None if error is None else scopes_missed(error)
+        exchange.missing_scopes = None if error is None else missing_scopes(error)
         exchange.finish(frame, failed=error is not None)
 
     # --- streams -------------------------------------------------------------------------------
@@ -315,38 +327,38 @@ class HttpChannel:
         found = self._streams.get(number)
         if found is None:
             if self._events is None:
-                self._events = MemoryEvents(self._settings.replay_events, self._settings.replay_bytes)
+                self._events = MemoryEventStore(self._settings.replay_events, self._settings.replay_bytes)
             found = self._streams[number] = Stream(number, self._events)
             if self._moved:
                 found.move()
         return found
 
-    def known_stream(self, number: int) -> Stream | None:
+    def find_stream(self, number: int) -> Stream | None:
         """The stream of a number, if it is there; the one of the GET always is."""
         return self.stream(STANDALONE) if number == STANDALONE else self._streams.get(number)
 
-    def restore(self, streams: Sequence[int], newest: int, read: int) -> None:
+    def restore(self, streams: Sequence[int], newest_stream: int, delivered: int) -> None:
         """Goes on with the streams that another process has begun: those that have ended, and the one of the GET."""
-        self.stream(STANDALONE).read = read
+        self.stream(STANDALONE).read = delivered
         for number in streams:
             self.stream(number).end()
-        self._numbers = count(newest + 1)
+        self._stream_numbers = count(newest_stream + 1)
 
-    def _rouse(self, number: int) -> None:
+    def _wake_reader(self, number: int) -> None:
         if (stream := self._streams.get(number)) is not None:
-            stream.rouse()
+            stream.wake_reader()
 
     def new_stream(self, requests: Sequence[RequestId]) -> Stream:
         """One more stream. The oldest that have ended are forgotten when there are too many, or too many bytes."""
-        if self._numbers is None:
-            self._numbers = count(1)
-        self._make_room()
-        made = self.stream(next(self._numbers))
+        if self._stream_numbers is None:
+            self._stream_numbers = count(1)
+        self._evict_streams()
+        made = self.stream(next(self._stream_numbers))
         if self._events is not None:
             self._events.begin(made.number, requests)
         return made
 
-    def _make_room(self) -> None:
+    def _evict_streams(self) -> None:
         """Forget the streams that ended first, as long as there are more than a session may have kept for replay."""
         events, settings = self._events, self._settings
         if events is None:
@@ -376,20 +388,20 @@ class HttpChannel:
     async def drain(self) -> None:
         """Waits while somebody reads too slowly what is sent."""
         for stream in list(self._streams.values()):
-            await self.drained(stream)
+            await self.wait_drained(stream)
 
-    async def drained(self, stream: Stream | None) -> None:
+    async def wait_drained(self, stream: Stream | None) -> None:
         """Waits while a stream is read too slowly."""
         if stream is not None:
-            await stream.drained(self._settings.unsent_high)
+            await stream.wait_drained(self._settings.unsent_high)
 
     async def close(self) -> None:
         """Ends the session and all of its streams, as far as this process is concerned: one that is kept goes on later,
         or in another."""
         self._moved = self._info.session is not None
-        self.lost(Closed("closed"))
+        self.lost(ChannelClosed("closed"))
 
-    def lost(self, closed: Closed) -> None:
+    def lost(self, closed: ChannelClosed) -> None:
         """The session is over."""
         if self._closed:
             return
@@ -403,16 +415,16 @@ class HttpChannel:
         for exchange in exchanges.values():
             exchange.abandon()
 
-    def moved(self) -> None:
+    def mark_moved(self) -> None:
         """Another process goes on with the session. Whoever reads a stream is let go, to read on there."""
         if not self._closed:
             self._moved = True
             for stream in self._streams.values():
                 stream.move()
-            self.lost(Closed("session_moved"))
+            self.lost(ChannelClosed("session_moved"))
 
 
-def scopes_missed(error: ErrorResponse) -> Sequence[str] | None:
+def missing_scopes(error: ErrorResponse) -> Sequence[str] | None:
     """The scopes without which something was refused; None if that is not what an error is about."""
     data: Any = error.error.data
     if not isinstance(data, dict) or (told := cast("dict[str, Any]", data)).get("kind") != InsufficientScope.kind:

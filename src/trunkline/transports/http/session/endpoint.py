@@ -10,185 +10,198 @@ from typing import Any, Final
 
 from trunkline.errors import StoreError
 from trunkline.protocol.revisions import HANDSHAKE
-from trunkline.transports.http.body import Reading
-from trunkline.transports.http.forwarding.inbound import Carried
-from trunkline.transports.http.forwarding.outbound import Front
-from trunkline.transports.http.modern import StatelessEndpoint, is_modern, known_version, refuse_malformed
-from trunkline.transports.http.request import HeaderView, Visit
-from trunkline.transports.http.respond import VERSION, Answering, refuse_kinds
-from trunkline.transports.http.session.backend import KeptSession, SessionKeeper
+from trunkline.transports.http.body import BodyReader
+from trunkline.transports.http.forwarding.inbound import ForwardedRequest
+from trunkline.transports.http.forwarding.outbound import Forwarder
+from trunkline.transports.http.modern import ModernEndpoint, check_version, is_modern, refuse_malformed
+from trunkline.transports.http.request import HeaderView, HttpRequest
+from trunkline.transports.http.respond import VERSION_HEADER, Responder, refuse_not_acceptable
+from trunkline.transports.http.session.backend import SessionBackend, StoredSession
 from trunkline.transports.http.session.channel import HttpChannel
-from trunkline.transports.http.session.event_store import read_position
-from trunkline.transports.http.session.lookup import NO_SUCH, SESSION, UNKEPT, Missing, Restoring, Seeking
-from trunkline.transports.http.session.sessions import HttpSession, Sessions, Stage
+from trunkline.transports.http.session.event_store import parse_event_id
+from trunkline.transports.http.session.lookup import (
+    SESSION_HEADER,
+    SESSION_NOT_FOUND,
+    STORE_UNAVAILABLE,
+    SessionLookup,
+    SessionRefusal,
+    SessionRestorer,
+)
+from trunkline.transports.http.session.sessions import HttpSession, SessionTable, Stage
 from trunkline.transports.http.session.streams import STANDALONE
-from trunkline.transports.listener_limits import STOPPING, Busy, Guard
+from trunkline.transports.listener_limits import SHUTTING_DOWN, ListenerGuard, RetryLater
 from trunkline.wire import codec
-from trunkline.wire.media_types import EVENTS, JSON, accepts
+from trunkline.wire.media_types import EVENT_STREAM, JSON, accepts
 from trunkline.wire.messages import Incoming, Malformed, Request
 
-__all__ = ["Endpoint"]
+__all__ = ["SessionEndpoint"]
 
 _METHODS: Final = b"GET, POST, DELETE, OPTIONS"
 _MODERN_METHODS: Final = b"POST, OPTIONS"
-_KNOWN: Final = frozenset((None, *(revision.value.encode() for revision in HANDSHAKE)))  # None: not named
+_HANDSHAKE_VERSIONS: Final = frozenset((None, *(revision.value.encode() for revision in HANDSHAKE)))  # None: not named
 
 
-class Endpoint:
+class SessionEndpoint:
     """One address, and the sessions that were opened there."""
 
     def __init__(
         self,
-        guard: Guard,
-        stateless: StatelessEndpoint,
-        keeper: SessionKeeper | None = None,
-        front: Front | None = None,
+        guard: ListenerGuard,
+        modern: ModernEndpoint,
+        backend: SessionBackend | None = None,
+        forwarder: Forwarder | None = None,
     ) -> None:
         """Sessions outlive this process if there is a keeper. Those that others hold are reached through the front."""
-        self.sessions = Sessions(guard.settings, guard.clock, keeper)
-        self._keeper = keeper
-        self._restoring = Restoring(guard, self.sessions, keeper)
-        self._seeking = Seeking(guard, self._restoring, front)
-        self._stateless = stateless
+        self.sessions = SessionTable(guard.settings, guard.clock, backend)
+        self._backend = backend
+        self._restorer = SessionRestorer(guard, self.sessions, backend)
+        self._lookup = SessionLookup(guard, self._restorer, forwarder)
+        self._modern = modern
         self._guard = guard
         self._settings = guard.settings
-        self._reading = Reading(guard.settings, guard.clock)
-        self._answering = Answering(guard.settings, guard.clock)
+        self._body_reader = BodyReader(guard.settings, guard.clock)
+        self._responder = Responder(guard.settings, guard.clock)
 
-    async def handle(self, visit: Visit) -> None:
+    async def handle(self, request: HttpRequest) -> None:
         """Answers one HTTP request."""
-        match visit.scope["method"]:
+        match request.scope["method"]:
             case "POST":
-                await self._post(visit)
-            case "GET" | "DELETE" if is_modern(visit):  # which has neither sessions nor streams without a request
-                await visit.not_allowed(_MODERN_METHODS)
+                await self._post(request)
+            case "GET" | "DELETE" if is_modern(request):  # which has neither sessions nor streams without a request
+                await request.refuse_method(_MODERN_METHODS)
             case "GET":
-                await self._get(visit)
+                await self._get(request)
             case "DELETE":
-                await self._delete(visit)
+                await self._delete(request)
             case _:
-                await visit.not_allowed(_METHODS)
+                await request.refuse_method(_METHODS)
 
     # --- POST ----------------------------------------------------------------------------------
 
-    async def _post(self, visit: Visit) -> None:
-        if not accepts(visit.headers.get(b"accept", b""), JSON, EVENTS):
-            await refuse_kinds(visit)
+    async def _post(self, request: HttpRequest) -> None:
+        if not accepts(request.headers.get(b"accept", b""), JSON, EVENT_STREAM):
+            await refuse_not_acceptable(request)
             return
-        body = await self._reading.body(visit)
+        body = await self._body_reader.body(request)
         if body is None:
             return
-        found = self._at_hand(visit)
-        if found is None and SESSION in visit.headers and visit.headers.get(VERSION) in _KNOWN:
-            found = await self._seeking.seek(visit, body)
+        found = self._local_session(request)
+        if (
+            found is None
+            and SESSION_HEADER in request.headers
+            and request.headers.get(VERSION_HEADER) in _HANDSHAKE_VERSIONS
+        ):
+            found = await self._lookup.seek(request, body)
             if found is None:
                 return
-        await self._take(visit, codec.decode_strict(body), found)
+        await self._take(request, codec.decode_strict(body), found)
 
-    async def _take(self, visit: Visit, message: Incoming, found: HttpSession | Missing | None) -> None:
+    async def _take(self, request: HttpRequest, message: Incoming, found: HttpSession | SessionRefusal | None) -> None:
         """Answers what was posted, in a session that was found; or says why there is none."""
-        if await self._stateless.takes(visit, message):
+        if await self._modern.try_handle(request, message):
             return
-        session = found if isinstance(found, HttpSession) else await self._session(visit, message, found)
+        session = found if isinstance(found, HttpSession) else await self._session(request, message, found)
         if session is not None:
-            await self._exchange(visit, session, message)
+            await self._run_exchange(request, session, message)
 
-    async def _exchange(self, visit: Visit, session: HttpSession, message: Incoming) -> None:
+    async def _run_exchange(self, request: HttpRequest, session: HttpSession, message: Incoming) -> None:
         channel = session.channel
-        if session.stage is not Stage.USED and SESSION in visit.headers:
+        if session.stage is not Stage.USED and SESSION_HEADER in request.headers:
             self.sessions.advance(session, message)
-        channel.active += 1
+        channel.active_requests += 1
         try:
-            exchange = channel.exchange(message, visit.principal, HeaderView(visit.headers))
+            exchange = channel.exchange(message, request.principal, HeaderView(request.headers))
             if exchange.ids and not exchange.decided:
-                await self._answering.decide(exchange)
-            if SESSION not in visit.headers:
+                await self._responder.wait_decided(exchange)
+            if SESSION_HEADER not in request.headers:
                 if exchange.failed:
                     with contextlib.suppress(StoreError):  # what is left of it expires
-                        await self._end(session, "the handshake failed")
+                        await self._end_session(session, "the handshake failed")
                 else:
-                    visit.extra = [(SESSION, session.id.encode()), *visit.extra]
+                    request.extra_headers = [(SESSION_HEADER, session.id.encode()), *request.extra_headers]
             elif not exchange.ids and session.kept is not None and not await self._kept(session.kept):
-                await refuse_missing(visit, UNKEPT)
+                await refuse_session(request, STORE_UNAVAILABLE)
                 return
-            await self._answering.answer(visit, exchange)
+            await self._responder.answer(request, exchange)
         finally:
-            channel.active -= 1
+            channel.active_requests -= 1
 
-    def _at_hand(self, visit: Visit) -> HttpSession | None:
+    def _local_session(self, request: HttpRequest) -> HttpSession | None:
         """The session that a request names, if nothing speaks against it."""
-        ident = visit.headers.get(SESSION)
-        if ident is None or visit.headers.get(VERSION) not in _KNOWN:
+        ident = request.headers.get(SESSION_HEADER)
+        if ident is None or request.headers.get(VERSION_HEADER) not in _HANDSHAKE_VERSIONS:
             return None
-        return self.sessions.get(ident.decode("latin-1"), visit.principal)
+        return self.sessions.get(ident.decode("latin-1"), request.principal)
 
-    async def _session(self, visit: Visit, message: Incoming, missing: Missing | None) -> HttpSession | None:
+    async def _session(
+        self, request: HttpRequest, message: Incoming, refusal: SessionRefusal | None
+    ) -> HttpSession | None:
         """The session that a message opens; None if it opens none, which the peer has been told."""
-        if not await known_version(visit, message):
+        if not await check_version(request, message):
             return None
-        if missing is not None:
-            await refuse_missing(visit, missing)
+        if refusal is not None:
+            await refuse_session(request, refusal)
             return None
         if isinstance(message, Request) and message.method == "initialize":
-            return await self._new(visit)
+            return await self._create_session(request)
         if isinstance(message, Malformed):
-            await refuse_malformed(visit, message)
+            await refuse_malformed(request, message)
         else:
-            await visit.refuse(400, "a session is needed: initialize, then send Mcp-Session-Id")
+            await request.refuse(400, "a session is needed: initialize, then send Mcp-Session-Id")
         return None
 
-    async def _new(self, visit: Visit) -> HttpSession | None:
+    async def _create_session(self, request: HttpRequest) -> HttpSession | None:
         ident = self.sessions.new_id()
-        kept = None if self._keeper is None else self._keeper.opened(ident)
+        kept = None if self._backend is None else self._backend.opened(ident)
         try:
-            busy = await self._busy_for(visit, kept)
+            busy = await self._refusal_for(request, kept)
         except StoreError:
-            await refuse_missing(visit, UNKEPT)
+            await refuse_session(request, STORE_UNAVAILABLE)
             return None
         if busy is not None:
-            await visit.refuse(503, busy.why, (b"retry-after", busy.wait), kind=busy.kind)
+            await request.refuse(503, busy.why, (b"retry-after", busy.wait), kind=busy.kind)
             return None
         if kept is None:
-            channel = HttpChannel(visit.peer, self._settings)
+            channel = HttpChannel(request.peer, self._settings)
         else:
-            channel = HttpChannel(visit.peer, self._settings, session=ident, events=kept.events)
+            channel = HttpChannel(request.peer, self._settings, session=ident, events=kept.events)
         channel.open(self._guard.admit_session(channel))
-        return self.sessions.add(ident, channel, visit.principal, kept, host=visit.host, stage=Stage.OPENED)
+        return self.sessions.add(ident, channel, request.principal, kept, host=request.host, stage=Stage.OPENED)
 
-    async def _busy_for(self, visit: Visit, kept: KeptSession | None) -> Busy | None:
+    async def _refusal_for(self, request: HttpRequest, stored: StoredSession | None) -> RetryLater | None:
         """Why a client cannot have one more session, here or in all processes together; None if it can."""
-        busy = self._busy_here(visit)
-        if busy is not None or kept is None:
+        busy = self._local_refusal(request)
+        if busy is not None or stored is None:
             return busy
-        if not await self._counted(kept, visit.principal):
-            return Busy(self.sessions.one_too_many)
-        busy = self._busy_here(visit)  # others may have come meanwhile
+        if not await self._claim_quota(stored, request.principal):
+            return RetryLater(self.sessions.quota_message)
+        busy = self._local_refusal(request)  # others may have come meanwhile
         if busy is not None:
-            await kept.drop()
+            await stored.drop()
         return busy
 
-    async def _counted(self, kept: KeptSession, principal: Any) -> bool:
+    async def _claim_quota(self, stored: StoredSession, principal: Any) -> bool:
         """Count a new session among those of its principal in all processes, in place of one that was never used."""
-        if await kept.count(principal):
+        if await stored.count(principal):
             return True
-        unused = self.sessions.unused_of(principal)
+        unused = self.sessions.oldest_unused_of(principal)
         if unused is None:
             return False
-        await self._end(unused, "session_evicted")
-        return await kept.count(principal)
+        await self._end_session(unused, "session_evicted")
+        return await stored.count(principal)
 
-    def _busy_here(self, visit: Visit) -> Busy | None:
-        full = self.sessions.full_for(visit.principal, visit.host)
-        return STOPPING if self._guard.closing else None if full is None else Busy(full)
+    def _local_refusal(self, request: HttpRequest) -> RetryLater | None:
+        full = self.sessions.make_room(request.principal, request.host)
+        return SHUTTING_DOWN if self._guard.closing else None if full is None else RetryLater(full)
 
-    async def _kept(self, kept: KeptSession) -> bool:
+    async def _kept(self, stored: StoredSession) -> bool:
         """Whether what a notification has changed about a session is kept, within a moment."""
-        if (unsettled := kept.unsettled) is None:
+        if (unsettled := stored.unsettled) is None:
             return True
         done, _ = await asyncio.wait([unsettled], timeout=self._settings.quick_timeout)
         return bool(done) and unsettled.exception() is None
 
-    async def _end(self, session: HttpSession, reason: str) -> None:
+    async def _end_session(self, session: HttpSession, reason: str) -> None:
         """Ends a session for good."""
         self.sessions.remove(session, reason)
         if session.kept is not None:
@@ -196,99 +209,99 @@ class Endpoint:
 
     # --- GET and DELETE ------------------------------------------------------------------------
 
-    async def _get(self, visit: Visit) -> None:
-        if not accepts(visit.headers.get(b"accept", b""), EVENTS):
-            await visit.refuse(406, "Accept must have text/event-stream", kind="media_type_not_acceptable")
+    async def _get(self, request: HttpRequest) -> None:
+        if not accepts(request.headers.get(b"accept", b""), EVENT_STREAM):
+            await request.refuse(406, "Accept must have text/event-stream", kind="media_type_not_acceptable")
             return
-        session = await self._named(visit)
+        session = await self._find_session(request)
         if session is not None:
-            await self._stream(visit, session)
+            await self._stream(request, session)
 
-    async def _stream(self, visit: Visit, session: HttpSession) -> None:
+    async def _stream(self, request: HttpRequest, session: HttpSession) -> None:
         channel, number, after = session.channel, STANDALONE, None
-        if (last := visit.headers.get(b"last-event-id")) is not None:
-            number, after = read_position(last.decode("latin-1")) or (STANDALONE, -1)
+        if (last := request.headers.get(b"last-event-id")) is not None:
+            number, after = parse_event_id(last.decode("latin-1")) or (STANDALONE, -1)
             try:
-                known = (stream := channel.known_stream(number)) is not None and await stream.recalls(after)
+                known = (stream := channel.find_stream(number)) is not None and await stream.can_resume_after(after)
             except StoreError:
-                await refuse_missing(visit, UNKEPT)
+                await refuse_session(request, STORE_UNAVAILABLE)
                 return
             if not known:
-                await visit.refuse(400, "Last-Event-ID names nothing in this session that is still kept")
+                await request.refuse(400, "Last-Event-ID names nothing in this session that is still kept")
                 return
         if self._guard.closing:
-            await visit.refuse(503, STOPPING.why, (b"retry-after", STOPPING.wait), kind=STOPPING.kind)
+            await request.refuse(503, SHUTTING_DOWN.why, (b"retry-after", SHUTTING_DOWN.wait), kind=SHUTTING_DOWN.kind)
             return
         if session.stage is not Stage.USED:
             self.sessions.advance(session, None)
-        channel.active += 1
+        channel.active_requests += 1
         try:
-            await self._answering.flow(visit, channel.stream(number), after)
+            await self._responder.flow(request, channel.stream(number), after)
         finally:
-            channel.active -= 1
+            channel.active_requests -= 1
             session.used = self.sessions.now()
 
-    async def _delete(self, visit: Visit) -> None:
-        session = await self._named(visit)
+    async def _delete(self, request: HttpRequest) -> None:
+        session = await self._find_session(request)
         if session is not None:
-            await self._drop(visit, session)
+            await self._delete_session(request, session)
 
-    async def _drop(self, visit: Visit, session: HttpSession) -> None:
+    async def _delete_session(self, request: HttpRequest, session: HttpSession) -> None:
         try:
-            await self._end(session, "the client ended the session")
+            await self._end_session(session, "the client ended the session")
         except StoreError:
-            await refuse_missing(visit, UNKEPT)
+            await refuse_session(request, STORE_UNAVAILABLE)
         else:
-            await visit.respond(204)
+            await request.respond(204)
 
-    async def _named(self, visit: Visit) -> HttpSession | None:
-        if SESSION not in visit.headers:
-            await visit.refuse(400, "a session is needed: send Mcp-Session-Id")
+    async def _find_session(self, request: HttpRequest) -> HttpSession | None:
+        if SESSION_HEADER not in request.headers:
+            await request.refuse(400, "a session is needed: send Mcp-Session-Id")
             return None
-        found = self._at_hand(visit)
-        if found is None and await known_version(visit):
-            found = await self._seeking.seek(visit)
-        if isinstance(found, Missing):
-            await refuse_missing(visit, found)
+        found = self._local_session(request)
+        if found is None and await check_version(request):
+            found = await self._lookup.seek(request)
+        if isinstance(found, SessionRefusal):
+            await refuse_session(request, found)
             return None
         return found
 
     # --- what others have carried here -------------------------------------------------------------
 
-    async def carried(self, visit: Carried) -> bool:
+    async def handle_forwarded(self, request: ForwardedRequest) -> bool:
         """Answers a request that another process has let in, if its session is here, or can be."""
-        ident, sessions = visit.ident, self.sessions
+        ident, sessions = request.ident, self.sessions
         try:
             if not sessions.holds(ident):
-                await self._bring(visit)
-            if not sessions.holds(ident) or not visit.belongs_to(owner := sessions.owner(ident)):
+                await self._restore_session(request)
+            if not sessions.holds(ident) or not request.belongs_to(owner := sessions.owner(ident)):
                 return False
             session = sessions.get(ident, owner) or await sessions.confirmed(ident, owner)
         except StoreError:
-            await refuse_missing(visit, UNKEPT)
+            await refuse_session(request, STORE_UNAVAILABLE)
             return True
         if session is not None:
-            await self._answer_carried(visit, session)
+            await self._dispatch_forwarded(request, session)
         elif self._guard.closing or not sessions.holds(ident):  # somebody else will take it, or has
             return False
         else:
-            await refuse_missing(visit, NO_SUCH)
+            await refuse_session(request, SESSION_NOT_FOUND)
         return True
 
-    async def _bring(self, visit: Carried) -> None:
+    async def _restore_session(self, request: ForwardedRequest) -> None:
         """Brings a session here that this process may have the right to, though it could not be brought before."""
-        await self._restoring.brought(visit.ident)
-        if visit.knows_sender and not self.sessions.holds(visit.ident):
-            await self._restoring.find(visit.ident, visit.sender, visit.peer)
+        await self._restorer.wait_restored(request.ident)
+        if request.has_principal and not self.sessions.holds(request.ident):
+            await self._restorer.find(request.ident, request.sender, request.peer)
 
-    async def _answer_carried(self, visit: Carried, session: HttpSession) -> None:
-        match visit.scope["method"]:
+    async def _dispatch_forwarded(self, request: ForwardedRequest, session: HttpSession) -> None:
+        match request.scope["method"]:
             case "POST":
-                await self._take(visit, codec.decode_strict(visit.posted), session)
+                await self._take(request, codec.decode_strict(request.posted), session)
             case "GET":
-                await self._stream(visit, session)
+                await self._stream(request, session)
             case _:
-                await self._drop(visit, session)
+                await self._delete_session(request, session)
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -300,10 +313,10 @@ class Endpoint:
     def close(self, reason: str) -> None:
         """Ends every session."""
         self.sessions.close(reason)
-        self._reading.close()
+        self._body_reader.close()
 
 
-async def refuse_missing(visit: Visit, missing: Missing) -> None:
+async def refuse_session(request: HttpRequest, refusal: SessionRefusal) -> None:
     """Tells a peer why there is no session."""
-    wait = () if missing.wait is None else ((b"retry-after", missing.wait),)
-    await visit.refuse(missing.status, missing.why, *wait, kind=missing.kind)
+    wait = () if refusal.wait is None else ((b"retry-after", refusal.wait),)
+    await request.refuse(refusal.status, refusal.why, *wait, kind=refusal.kind)

@@ -12,14 +12,14 @@ from msgspec import Struct
 
 from trunkline.wire.messages import RequestId
 
-__all__ = ["EventLog", "EventStore", "MemoryEvents", "position", "read_position"]
+__all__ = ["EventStore", "MemoryEventStore", "StreamEvents", "format_event_id", "parse_event_id"]
 
 
 class EventStore(Protocol):
     """Keeps what is sent. Numbers grow by one with every event of a stream. What has to be brought to safety first is
     not there to be read until then; whoever owns the streams is told when it is."""
 
-    def listen(self, told: Callable[[int], None]) -> None:
+    def listen(self, callback: Callable[[int], None]) -> None:
         """Names who is told of streams of which more is there to be read now."""
         ...
 
@@ -27,7 +27,7 @@ class EventStore(Protocol):
         """A stream begins, on which some requests are answered."""
         ...
 
-    def append(self, stream: int, frame: bytes, read: int | None) -> int:
+    def append(self, stream: int, frame: bytes, last_read: int | None) -> int:
         """Keeps one more, and gives its number. What comes after `read` must be kept: somebody is about to read it.
         None if nobody is."""
         ...
@@ -61,7 +61,7 @@ class EventStore(Protocol):
         ...
 
 
-class EventLog(Struct):
+class StreamEvents(Struct):
     """The events of one stream that are still known."""
 
     frames: deque[bytes]
@@ -69,15 +69,15 @@ class EventLog(Struct):
     size: int = 0  # bytes
 
 
-class MemoryEvents:
+class MemoryEventStore:
     """Keeps events in memory: of each stream the newest, up to a number of events and of bytes."""
 
-    def __init__(self, most: int, most_bytes: int) -> None:
-        self._most = most
-        self._most_bytes = most_bytes
-        self._logs: dict[int, EventLog] = {}
+    def __init__(self, max_events: int, max_bytes: int) -> None:
+        self._max_events = max_events
+        self._max_bytes = max_bytes
+        self._streams: dict[int, StreamEvents] = {}
 
-    def listen(self, told: Callable[[int], None]) -> None:
+    def listen(self, callback: Callable[[int], None]) -> None:
         """Nothing to be done: what is appended is there at once."""
 
     def begin(self, stream: int, requests: Sequence[RequestId]) -> None:
@@ -96,31 +96,31 @@ class MemoryEvents:
         """It always is: what is in memory is as safe as it will be."""
         return True
 
-    def restore(self, stream: int, first: int, frames: Sequence[bytes]) -> None:
+    def restore(self, stream: int, before: int, frames: Sequence[bytes]) -> None:
         """Takes what is known of a stream from elsewhere; `first` is the number before the oldest."""
-        self._logs[stream] = EventLog(deque(frames), first + len(frames), sum(map(len, frames)))
+        self._streams[stream] = StreamEvents(deque(frames), before + len(frames), sum(map(len, frames)))
 
     def bounds(self, stream: int) -> tuple[int, int]:
         """The number before the oldest event that is known, and that of the newest."""
-        log = self._logs.get(stream)
+        log = self._streams.get(stream)
         return (0, 0) if log is None else (log.last - len(log.frames), log.last)
 
-    def append(self, stream: int, frame: bytes, read: int | None) -> int:
+    def append(self, stream: int, frame: bytes, last_read: int | None) -> int:
         """Keeps one more, and lets the oldest go."""
-        log = self._logs.get(stream)
+        log = self._streams.get(stream)
         if log is None:
-            log = self._logs[stream] = EventLog(deque())
+            log = self._streams[stream] = StreamEvents(deque())
         log.frames.append(frame)
         log.size += len(frame)
         log.last += 1
-        unread = 1 if read is None else log.last - read  # the newest is kept in any case
-        while len(log.frames) > max(unread, 1) and (len(log.frames) > self._most or log.size > self._most_bytes):
+        unread = 1 if last_read is None else log.last - last_read  # the newest is kept in any case
+        while len(log.frames) > max(unread, 1) and (len(log.frames) > self._max_events or log.size > self._max_bytes):
             log.size -= len(log.frames.popleft())
         return log.last
 
     def after(self, stream: int, number: int) -> Sequence[tuple[int, bytes]] | None:
         """What came after a number; None if some of it is gone, or has never been."""
-        log = self._logs.get(stream)
+        log = self._streams.get(stream)
         if log is None:
             return [] if number == 0 else None
         first = log.last - len(log.frames)  # the number before the oldest
@@ -131,20 +131,20 @@ class MemoryEvents:
 
     def size(self, stream: int) -> int:
         """Bytes of a stream."""
-        log = self._logs.get(stream)
+        log = self._streams.get(stream)
         return 0 if log is None else log.size
 
     def drop(self, stream: int) -> None:
         """Forgets a stream."""
-        self._logs.pop(stream, None)
+        self._streams.pop(stream, None)
 
 
-def position(stream: int, number: int) -> str:
+def format_event_id(stream: int, number: int) -> str:
     """The id of an event."""
     return f"{stream}-{number}"
 
 
-def read_position(text: str) -> tuple[int, int] | None:
+def parse_event_id(text: str) -> tuple[int, int] | None:
     """The stream and the number that an id names; None for what is none of ours."""
     stream, _, number = text.partition("-")
     if stream.isdecimal() and number.isdecimal() and len(text) < 40:  # noqa: PLR2004 - longer than any of ours

@@ -17,18 +17,18 @@ from msgspec import Struct
 
 from trunkline.clock import Clock, Timer
 from trunkline.config import Settings
-from trunkline.transports.channel import Closed
-from trunkline.transports.http.session.backend import KeptSession, SessionKeeper
+from trunkline.transports.channel import ChannelClosed
+from trunkline.transports.http.session.backend import SessionBackend, StoredSession
 from trunkline.transports.http.session.channel import HttpChannel
 from trunkline.wire.messages import Batch, Incoming, Notification
 
-__all__ = ["HttpSession", "Sessions", "Stage", "address_group", "next_stage"]
+__all__ = ["HttpSession", "SessionTable", "Stage", "address_group", "next_stage"]
 
 
-_MOST_EXPIRED: Final = 1000  # ids that are known to have expired
+_MAX_EXPIRED_IDS: Final = 1000  # ids that are known to have expired
 _INITIALIZED: Final = "notifications/initialized"
-_NETWORK: Final = 64  # bits of an IPv6 address that one client may choose the rest of
-_TOUCHES: Final = 10  # in the time that a session may be unused; that it was used is not kept more often
+_IPV6_PREFIX_BITS: Final = 64  # bits of an IPv6 address that one client may choose the rest of
+_TOUCHES_PER_TTL: Final = 10  # in the time that a session may be unused; that it was used is not kept more often
 
 
 class Stage(Enum):
@@ -53,12 +53,12 @@ def address_group(host: str) -> str:
     if ":" not in host:
         return host
     try:
-        return str(ipaddress.ip_network((host.partition("%")[0], _NETWORK), strict=False))
+        return str(ipaddress.ip_network((host.partition("%")[0], _IPV6_PREFIX_BITS), strict=False))
     except ValueError:
         return host
 
 
-class Limit(Struct, frozen=True):
+class LimitReached(Struct, frozen=True):
     """A limit that has been reached: what a client is told, and which sessions count against it."""
 
     why: str
@@ -72,23 +72,23 @@ class HttpSession(Struct):
     channel: HttpChannel
     principal: Any
     used: float
-    kept: KeptSession | None = None  # by whom it can be found, though this process is gone
+    kept: StoredSession | None = None  # by whom it can be found, though this process is gone
     touch_at: float = inf  # when it has to be told that the session is still in use
     address: str | None = None  # that it is counted by; None: it is not
     stage: Stage = Stage.USED
 
 
-class Sessions:
+class SessionTable:
     """All sessions of one endpoint."""
 
-    def __init__(self, settings: Settings, clock: Clock, keeper: SessionKeeper | None = None) -> None:
+    def __init__(self, settings: Settings, clock: Clock, backend: SessionBackend | None = None) -> None:
         """Of those that are kept, `keeper` says for how long nobody else can have them."""
-        self._keeper = keeper
+        self._backend = backend
         self._settings = settings
         self._clock = clock
         self._sessions: dict[str, HttpSession] = {}
-        self._held: dict[Any, int] = {}  # how many each principal has
-        self._by_address: dict[str, int] = {}  # how many each address has, of clients without a principal
+        self._count_by_principal: dict[Any, int] = {}  # how many each principal has
+        self._count_by_address: dict[str, int] = {}  # how many each address has, of clients without a principal
         self._unused: dict[str, HttpSession] = {}  # those that are not used yet, the oldest first
         self._expired: dict[str, Any] = {}  # the ids of those that ended last for want of use, and whose they were
         self._timer: Timer | None = None
@@ -96,37 +96,37 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def full_for(self, principal: Any, host: str | None = None) -> str | None:
+    def make_room(self, principal: Any, host: str | None = None) -> str | None:
         """Why a client cannot have one more session; None if it can. Sessions that were never used make room first,
         then those that have ended."""
-        while (limit := self._reached(principal, host)) is not None:
+        while (limit := self._reached_limit(principal, host)) is not None:
             if (unused := self._oldest_unused(limit.counts)) is None:
-                return self._full_of_used(principal, host)
+                return self._recheck_without_closed(principal, host)
             self._evict(unused)
         return None
 
     def _evict(self, session: HttpSession) -> None:
         """Ends a session that was never used, for all processes."""
         if session.channel.closed:
-            self._clear(session)
+            self._remove_closed(session)
             return
         self._expire(session, "session_evicted")
-        if self._keeper is not None and session.kept is not None:
-            self._keeper.ended(session.kept)
+        if self._backend is not None and session.kept is not None:
+            self._backend.ended(session.kept)
 
-    def _full_of_used(self, principal: Any, host: str | None) -> str | None:
+    def _recheck_without_closed(self, principal: Any, host: str | None) -> str | None:
         for session in list(self._sessions.values()):
             if session.channel.closed:
-                self._clear(session)
-        limit = self._reached(principal, host)
+                self._remove_closed(session)
+        limit = self._reached_limit(principal, host)
         return None if limit is None else limit.why
 
-    def unused_of(self, principal: Any) -> HttpSession | None:
+    def oldest_unused_of(self, principal: Any) -> HttpSession | None:
         """The session of a principal that can make room for a new one; None if it uses all that are here."""
         return self._oldest_unused(lambda session: session.principal == principal)
 
     def _oldest_unused(self, counts: Callable[[HttpSession], bool]) -> HttpSession | None:
-        idle = (one for one in self._unused.values() if not one.channel.active and counts(one))
+        idle = (one for one in self._unused.values() if not one.channel.active_requests and counts(one))
         confirmed: HttpSession | None = None
         for session in idle:
             if session.stage is Stage.OPENED:
@@ -134,26 +134,26 @@ class Sessions:
             confirmed = confirmed or session
         return confirmed
 
-    def _reached(self, principal: Any, host: str | None) -> Limit | None:
+    def _reached_limit(self, principal: Any, host: str | None) -> LimitReached | None:
         """The limit that one more session would exceed."""
         settings = self._settings
         most = settings.max_sessions_per_principal
-        if principal is not None and most is not None and self._held.get(principal, 0) >= most:
-            return Limit(self.one_too_many, lambda session: session.principal == principal)
-        most, address = settings.max_sessions_per_address, self._address(principal, host)
-        if address is not None and most is not None and self._by_address.get(address, 0) >= most:
+        if principal is not None and most is not None and self._count_by_principal.get(principal, 0) >= most:
+            return LimitReached(self.quota_message, lambda session: session.principal == principal)
+        most, address = settings.max_sessions_per_address, self._counted_address(principal, host)
+        if address is not None and most is not None and self._count_by_address.get(address, 0) >= most:
             why = f"the address {address} has {most} sessions, which is the most (max_sessions_per_address)"
-            return Limit(f"{why}; end one first, or authenticate", lambda session: session.address == address)
+            return LimitReached(f"{why}; end one first, or authenticate", lambda session: session.address == address)
         if len(self._sessions) >= settings.max_sessions:
             why = f"there are {settings.max_sessions} sessions, which is the most; try again later"
-            return Limit(why, lambda _: True)
+            return LimitReached(why, lambda _: True)
         return None
 
-    def _address(self, principal: Any, host: str | None) -> str | None:
+    def _counted_address(self, principal: Any, host: str | None) -> str | None:
         return None if principal is not None or not host else address_group(host)
 
     @property
-    def one_too_many(self) -> str:
+    def quota_message(self) -> str:
         """What a principal is told who has as many as it may."""
         most = self._settings.max_sessions_per_principal
         return f"this principal has {most} sessions, which is the most; end one first"
@@ -167,28 +167,28 @@ class Sessions:
         ident: str,
         channel: HttpChannel,
         principal: Any,
-        kept: KeptSession | None = None,
+        stored: StoredSession | None = None,
         *,
         host: str | None = None,
         stage: Stage = Stage.USED,
     ) -> HttpSession:
         """Takes a session in, of a client at some host."""
-        now, address = self._clock.now(), self._address(principal, host)
-        session = HttpSession(ident, channel, principal, now, kept, self._next_touch(now, kept), address, stage)
+        now, address = self._clock.now(), self._counted_address(principal, host)
+        session = HttpSession(ident, channel, principal, now, stored, self._next_touch(now, stored), address, stage)
         self._sessions[session.id] = session
-        self._held[principal] = self._held.get(principal, 0) + 1
+        self._count_by_principal[principal] = self._count_by_principal.get(principal, 0) + 1
         if address is not None:
-            self._by_address[address] = self._by_address.get(address, 0) + 1
+            self._count_by_address[address] = self._count_by_address.get(address, 0) + 1
         if stage is not Stage.USED:
             self._unused[session.id] = session
-        if kept is not None:
-            kept.on_taken(partial(self._moved, session))
-        if self._timer is None and self._sweeps:
+        if stored is not None:
+            stored.on_taken_over(partial(self._forget_moved, session))
+        if self._timer is None and self._needs_sweep:
             self._wait()
         return session
 
     @property
-    def _sweeps(self) -> bool:
+    def _needs_sweep(self) -> bool:
         settings = self._settings
         limits = (settings.session_ttl, settings.session_confirm_timeout, settings.session_unused_ttl)
         return any(limit is not None for limit in limits)
@@ -208,12 +208,12 @@ class Sessions:
         if session is None or session.principal != principal or session.channel.closed:
             return None
         now = self._clock.now()
-        if self._keeper is not None and now >= self._keeper.sure_until:
+        if self._backend is not None and now >= self._backend.sure_until:
             return None
-        self._use(session, now)
+        self._mark_used(session, now)
         return session
 
-    def _use(self, session: HttpSession, now: float) -> None:
+    def _mark_used(self, session: HttpSession, now: float) -> None:
         session.used = now
         if now >= session.touch_at:
             self._touch(session, now)
@@ -223,9 +223,9 @@ class Sessions:
             session.touch_at = self._next_touch(now, session.kept)
             session.kept.touch()
 
-    def _next_touch(self, now: float, kept: KeptSession | None) -> float:
+    def _next_touch(self, now: float, stored: StoredSession | None) -> float:
         ttl = self._settings.session_ttl
-        return inf if kept is None or ttl is None else now + ttl / _TOUCHES
+        return inf if stored is None or ttl is None else now + ttl / _TOUCHES_PER_TTL
 
     def owner(self, ident: str) -> Any:
         """Whose session that is, of one that is here."""
@@ -245,7 +245,7 @@ class Sessions:
             return None
         if session.channel.closed:
             return None
-        self._use(session, self._clock.now())
+        self._mark_used(session, self._clock.now())
         return session
 
     def expired(self, ident: str, principal: Any) -> bool:
@@ -262,27 +262,27 @@ class Sessions:
     def remove(self, session: HttpSession, reason: str) -> None:
         """Ends a session."""
         if self._forget(session):
-            session.channel.lost(Closed(reason))
+            session.channel.lost(ChannelClosed(reason))
 
-    def _clear(self, session: HttpSession) -> None:
+    def _remove_closed(self, session: HttpSession) -> None:
         """Forgets a session whose channel is closed; if it is over, for all processes."""
         self.remove(session, "the session has ended")
-        if self._keeper is not None and session.kept is not None and session.channel.over:
-            self._keeper.ended(session.kept)
+        if self._backend is not None and session.kept is not None and session.channel.over:
+            self._backend.ended(session.kept)
 
-    def _moved(self, session: HttpSession) -> None:
+    def _forget_moved(self, session: HttpSession) -> None:
         """Another process goes on with a session: it is none of ours any more."""
         self._forget(session)
-        session.channel.moved()
+        session.channel.mark_moved()
 
     def _forget(self, session: HttpSession) -> bool:
         if self._sessions.get(session.id) is not session:
             return False
         del self._sessions[session.id]
         self._unused.pop(session.id, None)
-        _count_down(self._held, session.principal)
+        _decrement(self._count_by_principal, session.principal)
         if session.address is not None:
-            _count_down(self._by_address, session.address)
+            _decrement(self._count_by_address, session.address)
         return True
 
     def _wait(self) -> None:
@@ -292,20 +292,20 @@ class Sessions:
         """Ends the sessions that nobody has used for too long. One with a request or a stream under way is in use."""
         self._timer = None
         now = self._clock.now()
-        limits = self._limits()
+        limits = self._idle_limits()
         for session in list(self._sessions.values()):
-            if session.channel.active:
+            if session.channel.active_requests:
                 session.used = now
                 if now >= session.touch_at:
                     self._touch(session, now)
             elif session.channel.closed:
-                self._clear(session)
+                self._remove_closed(session)
             elif now - session.used >= limits[session.stage]:
                 self._expire(session, "session_expired")
         if self._sessions:
             self._wait()
 
-    def _limits(self) -> dict[Stage, float]:
+    def _idle_limits(self) -> dict[Stage, float]:
         """How long a session may go unused."""
         settings = self._settings
         used = inf if settings.session_ttl is None else settings.session_ttl
@@ -319,7 +319,7 @@ class Sessions:
         """Ends a session for want of use. What a store keeps of it expires by itself."""
         self.remove(session, reason)
         self._expired[session.id] = session.principal
-        while len(self._expired) > _MOST_EXPIRED:
+        while len(self._expired) > _MAX_EXPIRED_IDS:
             del self._expired[next(iter(self._expired))]
 
     def close(self, reason: str) -> None:
@@ -331,7 +331,7 @@ class Sessions:
             self.remove(session, reason)
 
 
-def _count_down(counts: dict[Any, int], key: Any) -> None:
+def _decrement(counts: dict[Any, int], key: Any) -> None:
     """Count one less; a key that has none left is forgotten."""
     left = counts[key] - 1
     if left:

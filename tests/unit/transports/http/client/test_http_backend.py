@@ -10,8 +10,8 @@ from tests.unit.transports.http.client.web import Visit, web
 
 from trunkline import Settings
 from trunkline.errors import TransportError
-from trunkline.transports.http.client.aiohttp_backend import Aiohttp
-from trunkline.transports.http.client.http_backend import NotReached, TooMuch, body_of
+from trunkline.transports.http.client.aiohttp_backend import AiohttpBackend
+from trunkline.transports.http.client.http_backend import ReplyTooLarge, RequestNotSent, read_body
 
 pytestmark = pytest.mark.off_the_record
 
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.off_the_record
 async def test_an_answer_has_a_status_headers_and_a_body() -> None:
     async with web() as server:
         server.on("POST", lambda visit: visit.respond(418, b"short", "text/plain", X_Kind="Teapot"))
-        library = Aiohttp(Settings())
+        library = AiohttpBackend(Settings())
         reply = await library.send("POST", server.url, {"A": "b"}, b"{}")
         assert (reply.status, reply.reason, reply.headers["x-kind"]) == (418, "Said", "Teapot")
-        assert await body_of(reply, 5) == b"short"
+        assert await read_body(reply, 5) == b"short"
         reply.close()
         await library.close()
-        assert server.visits[0].headers["a"] == "b"
+        assert server.numbers[0].headers["a"] == "b"
 
 
 async def test_redirects_cookies_and_compression_are_left_alone() -> None:
@@ -33,28 +33,28 @@ async def test_redirects_cookies_and_compression_are_left_alone() -> None:
         packed = b"\x1f\x8b not to be unpacked"
         headers = {"Location": "/elsewhere", "Set_Cookie": "a=b", "Content_Encoding": "gzip"}
         server.on("POST", lambda visit: visit.respond(302, packed, **headers))
-        library = Aiohttp(Settings())
+        library = AiohttpBackend(Settings())
         for _ in range(2):
             reply = await library.send("POST", server.url, {}, b"{}")
             assert reply.status == 302
-            assert await body_of(reply, 1000) == packed
+            assert await read_body(reply, 1000) == packed
         await library.close()
-        assert [visit.path for visit in server.visits] == ["/mcp", "/mcp"]
-        assert "cookie" not in server.visits[1].headers
+        assert [visit.path for visit in server.numbers] == ["/mcp", "/mcp"]
+        assert "cookie" not in server.numbers[1].headers
 
 
 async def test_nobody_there_is_told_from_a_line_that_broke() -> None:
-    library = Aiohttp(Settings())
-    with held_port() as port, pytest.raises(NotReached, match="nobody listens"):
+    library = AiohttpBackend(Settings())
+    with held_port() as port, pytest.raises(RequestNotSent, match="nobody listens"):
         await library.send("POST", f"http://127.0.0.1:{port}/", {}, b"{}")
-    with pytest.raises(NotReached, match="no address"):
+    with pytest.raises(RequestNotSent, match="no address"):
         await library.send("POST", "http://", {}, b"{}")
     async with web() as server:
         server.on("POST", Visit.reset)
         with pytest.raises(TransportError) as raised:
             await library.send("POST", server.url, {}, b"{}")
-        assert not isinstance(raised.value, NotReached)
-        assert len(server.visits) == 1
+        assert not isinstance(raised.value, RequestNotSent)
+        assert len(server.numbers) == 1
     await library.close()
 
 
@@ -62,16 +62,16 @@ async def test_an_attempt_to_connect_takes_no_longer_than_it_may() -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(1)
-        library = Aiohttp(Settings(connect_timeout=0.05), tls=client_tls())
-        with pytest.raises(NotReached, match=r"within 0\.05 s"):
+        library = AiohttpBackend(Settings(connect_timeout=0.05), tls=client_tls())
+        with pytest.raises(RequestNotSent, match=r"within 0\.05 s"):
             await library.send("POST", f"https://127.0.0.1:{deaf.getsockname()[1]}/", {}, b"{}")
         await library.close()
 
 
 async def test_a_certificate_that_nobody_vouches_for_is_not_trusted() -> None:
     async with web(server_tls()) as server:
-        library = Aiohttp(Settings())
-        with pytest.raises(NotReached, match="certificate is not to be trusted"):
+        library = AiohttpBackend(Settings())
+        with pytest.raises(RequestNotSent, match="certificate is not to be trusted"):
             await library.send("GET", server.url, {})
         await library.close()
 
@@ -85,10 +85,10 @@ async def test_a_body_that_breaks_off_never_looks_whole(head: bytes) -> None:
             visit.hang_up()
 
         server.on("GET", cut)
-        library = Aiohttp(Settings())
+        library = AiohttpBackend(Settings())
         reply = await library.send("GET", server.url, {})
         with pytest.raises(TransportError, match="broke"):
-            await body_of(reply, 1000)
+            await read_body(reply, 1000)
         with pytest.raises(TransportError):
             await anext(reply.chunks())
         reply.close()
@@ -98,7 +98,7 @@ async def test_a_body_that_breaks_off_never_looks_whole(head: bytes) -> None:
 async def test_what_is_not_http_is_told_without_the_address() -> None:
     async with web() as server:
         server.on("GET", lambda visit: visit.write(b"SSH-2.0-Open\r\n\r\n"))
-        library = Aiohttp(Settings())
+        library = AiohttpBackend(Settings())
         with pytest.raises(TransportError, match="not HTTP") as raised:
             await library.send("GET", server.url + "?key=secret", {})
         assert "secret" not in str(raised.value)
@@ -113,7 +113,7 @@ async def test_what_came_before_a_break_is_still_delivered() -> None:
             visit.hang_up()
 
         server.on("GET", cut)
-        library = Aiohttp(Settings())
+        library = AiohttpBackend(Settings())
         reply = await library.send("GET", server.url, {})
         held: Any = reply
         await until(held._response.content.exception)  # the break is noticed before anybody has read
@@ -127,9 +127,9 @@ async def test_what_came_before_a_break_is_still_delivered() -> None:
 async def test_a_body_over_the_limit_is_not_read_to_its_end() -> None:
     async with web() as server:
         server.on("GET", lambda visit: visit.respond(200, b"x" * 101))
-        library = Aiohttp(Settings())
-        with pytest.raises(TooMuch, match="100 bytes"):
-            await body_of(reply := await library.send("GET", server.url, {}), 100)
+        library = AiohttpBackend(Settings())
+        with pytest.raises(ReplyTooLarge, match="100 bytes"):
+            await read_body(reply := await library.send("GET", server.url, {}), 100)
         reply.close()
         await library.close()
 
@@ -146,7 +146,7 @@ async def test_peers_that_vanish_are_looked_for(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(socket, "socket", Watched)
     async with web() as server:
-        library = Aiohttp(Settings())
+        library = AiohttpBackend(Settings())
         (await library.send("GET", server.url, {})).close()
         await library.close()
     assert kept

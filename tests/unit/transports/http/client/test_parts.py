@@ -10,19 +10,26 @@ from trunkline import Settings
 from trunkline.config import proxy_for
 from trunkline.errors import ConfigError
 from trunkline.protocol.types import CancelledParams
-from trunkline.transports.http.client.outbox import Letter, Outbox
-from trunkline.transports.http.client.resumable_stream import EventStream
-from trunkline.transports.http.client.status import ADVICE, HTTP_ERROR, answer_in, answers, refusal, revision_in
-from trunkline.transports.http.client.url import Misled, place
+from trunkline.transports.http.client.outbox import Outbox, PendingPost
+from trunkline.transports.http.client.resumable_stream import ResumableStream
+from trunkline.transports.http.client.status import (
+    ADVICE,
+    HTTP_ERROR,
+    answers_request,
+    error_from_status,
+    negotiated_revision,
+    parse_answer,
+)
+from trunkline.transports.http.client.url import RedirectRefused, parse_url
 from trunkline.wire import codec
 from trunkline.wire.messages import Batch, Encoded, ErrorResponse, Notification, Request, Response
-from trunkline.wire.sse import encode
+from trunkline.wire.sse import encode_event
 
 # --- order -----------------------------------------------------------------------------------------------
 
 
-def letters(*messages: object) -> list[Letter]:
-    return [Letter.of(message) for message in messages]  # type: ignore[arg-type]
+def letters(*messages: object) -> list[PendingPost]:
+    return [PendingPost.of(message) for message in messages]  # type: ignore[arg-type]
 
 
 def test_all_wait_for_the_handshake() -> None:
@@ -35,7 +42,7 @@ def test_all_wait_for_the_handshake() -> None:
         Notification("n"),
     )
     assert outbox.put(first) == [first]
-    assert outbox.opening is first
+    assert outbox.barrier is first
     for letter in (early, notice, call, late):
         assert outbox.put(letter) == []
     assert outbox.done(first) == [early, notice]
@@ -61,23 +68,23 @@ def test_a_letter_knows_what_it_calls_off() -> None:
     (letter,) = letters(Notification("notifications/cancelled", CancelledParams(request_id=5)))
     assert letter.cancels == 5
     with pytest.raises(TypeError):
-        Letter.of(Notification("n", object()))
+        PendingPost.of(Notification("n", object()))
 
 
 # --- answers ---------------------------------------------------------------------------------------------
 
 
 def test_an_answer_is_found_alone_or_among_others() -> None:
-    assert answers(Response(1, {}), 1)
-    assert answers(Batch((Notification("n"), Response(1, {}))), 1)
-    assert not answers(Response(1, {}), 2)
-    assert not answers(Request(1, "x"), 1)
+    assert answers_request(Response(1, {}), 1)
+    assert answers_request(Batch((Notification("n"), Response(1, {}))), 1)
+    assert not answers_request(Response(1, {}), 2)
+    assert not answers_request(Request(1, "x"), 1)
 
 
 def test_a_batch_is_an_answer_only_where_there_are_batches() -> None:
     body = b'[{"jsonrpc":"2.0","id":1,"result":{}}]'
-    assert isinstance(answer_in(body, 1, batches=True), Batch)
-    assert isinstance(answer_in(body, 1, batches=False), ErrorResponse)
+    assert isinstance(parse_answer(body, 1, batches=True), Batch)
+    assert isinstance(parse_answer(body, 1, batches=False), ErrorResponse)
 
 
 @pytest.mark.parametrize(
@@ -91,16 +98,16 @@ def test_a_batch_is_an_answer_only_where_there_are_batches() -> None:
     ],
 )
 def test_a_refusal_says_what_there_is_to_say(status: int, kind: str, body: bytes, message: str) -> None:
-    answer = refusal(7, status, "Reason", kind, body)
+    answer = error_from_status(7, status, "Reason", kind, body)
     assert (answer.id, answer.error.code, answer.error.message) == (7, HTTP_ERROR, message)
     assert answer.error.data == {"kind": "http_error", "status": status}
 
 
 def test_advice_is_added_to_the_error_of_a_server_that_wants_a_token() -> None:
     body = b'{"jsonrpc":"2.0","id":7,"error":{"code":-32001,"message":"no token"}}'
-    told = refusal(7, 401, "Unauthorized", "application/json", body)
+    told = error_from_status(7, 401, "Unauthorized", "application/json", body)
     assert (told.error.code, told.error.message) == (-32001, f"no token; {ADVICE[401]}")
-    assert refusal(7, 400, "Bad Request", "application/json", body).error.message == "no token"
+    assert error_from_status(7, 400, "Bad Request", "application/json", body).error.message == "no token"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +119,7 @@ def test_advice_is_added_to_the_error_of_a_server_that_wants_a_token() -> None:
     ],
 )
 def test_the_revision_is_read_from_the_answer_to_initialize(frame: bytes, revision: str | None) -> None:
-    assert revision_in(codec.decode(frame), 1) == revision
+    assert negotiated_revision(codec.decode(frame), 1) == revision
 
 
 # --- places ----------------------------------------------------------------------------------------------
@@ -128,7 +135,7 @@ def test_the_revision_is_read_from_the_answer_to_initialize(frame: bytes, revisi
     ],
 )
 def test_a_reference_within_the_origin_leads_somewhere(base: str, reference: str, there: str) -> None:
-    assert place(base).leads_to(reference).url == there
+    assert parse_url(base).resolve(reference).url == there
 
 
 @pytest.mark.parametrize(
@@ -145,34 +152,34 @@ def test_a_reference_within_the_origin_leads_somewhere(base: str, reference: str
     ],
 )
 def test_a_reference_to_anywhere_else_leads_nowhere(reference: str) -> None:
-    with pytest.raises(Misled):
-        place("http://h/mcp").leads_to(reference)
+    with pytest.raises(RedirectRefused):
+        parse_url("http://h/mcp").resolve(reference)
 
 
 @pytest.mark.parametrize("url", ["tcp://h:80", "http://h:0/x"])
 def test_what_is_no_place_on_the_web_is_refused(url: str) -> None:
     with pytest.raises(ConfigError):
-        place(url)
+        parse_url(url)
 
 
 # --- streams ---------------------------------------------------------------------------------------------
 
 
 def test_an_empty_position_takes_it_back() -> None:
-    stream = EventStream(Settings())
-    stream.feed(encode(b"", id="1"))
-    assert stream.position == "1"
-    stream.feed(encode(b"", id=""))
-    assert stream.position is None
+    stream = ResumableStream(Settings())
+    stream.feed(encode_event(b"", id="1"))
+    assert stream.last_event_id == "1"
+    stream.feed(encode_event(b"", id=""))
+    assert stream.last_event_id is None
 
 
 def test_waits_grow_with_failures_and_never_fall_below_what_the_server_says() -> None:
-    stream = EventStream(Settings(stream_retry=1.0, backoff_longest=5.0))
+    stream = ResumableStream(Settings(stream_retry=1.0, backoff_longest=5.0))
     assert [stream.wait(failures) for failures in range(4)] == [1, 2, 4, 5]
-    stream.feed(encode(b"", retry=500))
+    stream.feed(encode_event(b"", retry=500))
     stream.begin()
     assert [stream.wait(failures) for failures in range(3)] == [0.5, 1, 2]
-    stream.feed(encode(b"", retry=9000))
+    stream.feed(encode_event(b"", retry=9000))
     assert [stream.wait(failures) for failures in range(3)] == [9, 9, 9]
 
 
@@ -181,13 +188,13 @@ def test_waits_grow_with_failures_and_never_fall_below_what_the_server_says() ->
     [(0, 1.0, 0.5), (1, 1.0, 0.5), (700, 1.0, 0.7), (999_999_999, 1.0, 300.0), (0, 0.02, 0.02)],
 )
 def test_what_a_server_says_to_wait_is_believed_within_reason(said: int, own: float, waited: float) -> None:
-    stream = EventStream(Settings(stream_retry=own))
-    stream.feed(encode(b"", retry=said))
+    stream = ResumableStream(Settings(stream_retry=own))
+    stream.feed(encode_event(b"", retry=said))
     assert stream.wait(0) == waited
 
 
 def test_a_stream_that_ends_at_once_time_and_again_is_opened_less_and_less_often() -> None:
-    stream = EventStream(Settings(backoff_longest=10.0))
+    stream = ResumableStream(Settings(backoff_longest=10.0))
 
     def connection(*events: bytes, lasted: float = 0.0) -> float:
         stream.begin()
@@ -196,10 +203,10 @@ def test_a_stream_that_ends_at_once_time_and_again_is_opened_less_and_less_often
         stream.ended(lasted)
         return stream.wait(0)
 
-    assert [connection(encode(b"", retry=0)) for _ in range(7)] == [1, 2, 4, 8, 10, 10, 10]
-    assert connection(encode(b"", id="1")) == 0.5  # a position is progress
-    assert connection(encode(b"", id="1")) == 1
-    assert connection(encode(b"{}")) == 0.5
+    assert [connection(encode_event(b"", retry=0)) for _ in range(7)] == [1, 2, 4, 8, 10, 10, 10]
+    assert connection(encode_event(b"", id="1")) == 0.5  # a position is progress
+    assert connection(encode_event(b"", id="1")) == 1
+    assert connection(encode_event(b"{}")) == 0.5
     assert connection() == 1
     assert connection(lasted=5.0) == 0.5  # as where something between us ends what is silent
     for _ in range(10_000):
@@ -208,17 +215,17 @@ def test_a_stream_that_ends_at_once_time_and_again_is_opened_less_and_less_often
 
 
 def test_only_so_many_positions_are_remembered() -> None:
-    stream = EventStream(Settings())
+    stream = ResumableStream(Settings())
     frame = b'{"jsonrpc":"2.0","method":"n"}'
     for number in range(1001):
-        assert stream.feed(encode(frame, id=str(number)))
+        assert stream.feed(encode_event(frame, id=str(number)))
     stream.begin()
-    assert not stream.feed(encode(frame, id="1000"))
-    assert stream.feed(encode(frame, id="0"))
+    assert not stream.feed(encode_event(frame, id="1000"))
+    assert stream.feed(encode_event(frame, id="0"))
 
 
 def test_events_of_another_kind_are_passed_over() -> None:
-    assert EventStream(Settings()).feed(encode(b"{}", kind="other")) == []
+    assert ResumableStream(Settings()).feed(encode_event(b"{}", kind="other")) == []
 
 
 # --- proxies ---------------------------------------------------------------------------------------------

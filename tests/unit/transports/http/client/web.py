@@ -214,4 +214,4 @@ async def web(tls: ssl.SSLContext | None = None) -> AsyncIterator[Web]:
 
 def event(data: bytes, **members: Any) -> bytes:
     """The bytes of an event."""
-    return sse.encode(data, **members)
+    return sse.encode_event(data, **members)

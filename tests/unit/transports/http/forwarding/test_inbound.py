@@ -8,11 +8,20 @@ from tests.limits import PATIENCE
 
 from trunkline.clock import LoopClock
 from trunkline.config import Settings
-from trunkline.server.access.principal_codec import Crossing
-from trunkline.transports.http.forwarding.frames import Answer, Ask, Credit, End, FromHolder, Head, HungUp, Part
-from trunkline.transports.http.forwarding.inbound import Arrivals, Carried
-from trunkline.transports.http.respond import Answering
-from trunkline.transports.http.session.event_store import MemoryEvents
+from trunkline.server.access.principal_codec import PrincipalCodec
+from trunkline.transports.http.forwarding.frames import (
+    ChunkFrame,
+    CreditFrame,
+    DisconnectFrame,
+    HolderFrame,
+    RequestFrame,
+    ResponseFrame,
+    StreamEndFrame,
+    StreamStartFrame,
+)
+from trunkline.transports.http.forwarding.inbound import ForwardedRequest, InboundDispatcher
+from trunkline.transports.http.respond import Responder
+from trunkline.transports.http.session.event_store import MemoryEventStore
 from trunkline.transports.http.session.streams import STANDALONE, Stream
 from trunkline.wire import sse
 
@@ -23,9 +32,9 @@ class Patient:
     def __init__(self) -> None:
         self.begun, self.left = asyncio.Event(), asyncio.Event()
 
-    async def carried(self, visit: Carried) -> bool:
+    async def carried(self, visit: ForwardedRequest) -> bool:
         self.begun.set()
-        await visit.hung_up()
+        await visit.wait_disconnected()
         self.left.set()
         return True
 
@@ -34,30 +43,30 @@ class Patient:
 
 
 @pytest.fixture
-def said() -> list[FromHolder]:
+def said() -> list[HolderFrame]:
     return []
 
 
 @pytest.fixture
-async def arrivals(said: list[FromHolder]) -> Arrivals:
+async def arrivals(said: list[HolderFrame]) -> InboundDispatcher:
     """What one process has been brought that answers one request at a time."""
 
     async def sent() -> None:
         pass
 
-    def reply(_: str, frame: FromHolder) -> bool:
+    def reply(_: str, frame: HolderFrame) -> bool:
         said.append(frame)
         return True
 
-    return Arrivals(reply, sent, Crossing(), LoopClock(asyncio.get_running_loop()), most=1)
+    return InboundDispatcher(reply, sent, PrincipalCodec(), LoopClock(asyncio.get_running_loop()), max_requests=1)
 
 
-def ask(visit: int, size: int = 0) -> Ask:
+def ask(visit: int, size: int = 0) -> RequestFrame:
     """A request whose body, if it has one, is still to come."""
-    return Ask(visit, "POST", "s", False, [], "", "", None, None, 1000, size, b"")
+    return RequestFrame(visit, "POST", "s", False, [], "", "", None, None, 1000, size, b"")
 
 
-async def test_what_a_process_that_is_lost_has_brought_is_waited_for_by_nobody(arrivals: Arrivals) -> None:
+async def test_what_a_process_that_is_lost_has_brought_is_waited_for_by_nobody(arrivals: InboundDispatcher) -> None:
     host = Patient()
     arrivals.hosts.append(host)
     arrivals.heard("a", ask(1))
@@ -71,24 +80,24 @@ async def test_what_a_process_that_is_lost_has_brought_is_waited_for_by_nobody(a
     await arrivals.close()
 
 
-async def test_of_too_many_requests_no_body_is_waited_for(arrivals: Arrivals, said: list[FromHolder]) -> None:
+async def test_of_too_many_requests_no_body_is_waited_for(arrivals: InboundDispatcher, said: list[HolderFrame]) -> None:
     arrivals.hosts.append(Patient())
     arrivals.heard("a", ask(1, 5))
     arrivals.heard("a", ask(2, 5))
     await arrivals.close()
-    assert [(frame.visit, frame.status) for frame in said if isinstance(frame, Answer)] == [(2, 503)]
-    arrivals.heard("a", HungUp(1))
+    assert [(frame.visit, frame.status) for frame in said if isinstance(frame, ResponseFrame)] == [(2, 503)]
+    arrivals.heard("a", DisconnectFrame(1))
     arrivals.heard("a", ask(3, 0))
-    arrivals.heard("a", HungUp(3))
+    arrivals.heard("a", DisconnectFrame(3))
     await arrivals.close()
     assert len(said) == 1
 
 
 async def test_what_was_turned_away_is_not_done_though_the_rest_of_it_comes_at_once(
-    arrivals: Arrivals, said: list[FromHolder]
+    arrivals: InboundDispatcher, said: list[HolderFrame]
 ) -> None:
     class Noting(Patient):
-        async def carried(self, visit: Carried) -> bool:
+        async def carried(self, visit: ForwardedRequest) -> bool:
             posted.append(visit.posted)
             return await super().carried(visit)
 
@@ -96,24 +105,24 @@ async def test_what_was_turned_away_is_not_done_though_the_rest_of_it_comes_at_o
     arrivals.hosts.append(Noting())
     arrivals.heard("a", ask(1))
     arrivals.heard("a", ask(2, 1))
-    arrivals.heard("a", Part(2, b"x"))
-    arrivals.heard("a", HungUp(1))
+    arrivals.heard("a", ChunkFrame(2, b"x"))
+    arrivals.heard("a", DisconnectFrame(1))
     await arrivals.close()
-    arrivals.heard("a", HungUp(2))
+    arrivals.heard("a", DisconnectFrame(2))
     assert posted == [b""]
-    assert [(frame.visit, frame.status) for frame in said if isinstance(frame, Answer)] == [(2, 503)]
+    assert [(frame.visit, frame.status) for frame in said if isinstance(frame, ResponseFrame)] == [(2, 503)]
 
 
-@pytest.mark.parametrize(("begins", "told"), [(False, Answer), (True, End)])
+@pytest.mark.parametrize(("begins", "told"), [(False, ResponseFrame), (True, StreamEndFrame)])
 async def test_what_fails_in_our_own_hands_is_answered_so_or_goes_no_further(
-    arrivals: Arrivals,
-    said: list[FromHolder],
+    arrivals: InboundDispatcher,
+    said: list[HolderFrame],
     caplog: pytest.LogCaptureFixture,
     begins: bool,
-    told: type[FromHolder],
+    told: type[HolderFrame],
 ) -> None:
     class Broken(Patient):
-        async def carried(self, visit: Carried) -> bool:
+        async def carried(self, visit: ForwardedRequest) -> bool:
             if begins:
                 await visit.begin_stream()
             raise RuntimeError("broken")
@@ -123,13 +132,17 @@ async def test_what_fails_in_our_own_hands_is_answered_so_or_goes_no_further(
     await arrivals.close()
     gc.collect()
     assert isinstance(said[-1], told)
-    assert [frame.status for frame in said if isinstance(frame, Answer | Head)] == [200 if begins else 500]
+    assert [frame.status for frame in said if isinstance(frame, ResponseFrame | StreamStartFrame)] == [
+        200 if begins else 500
+    ]
     assert "broken" in caplog.text
 
 
-async def test_what_is_not_answered_by_the_end_is_given_up(arrivals: Arrivals, said: list[FromHolder]) -> None:
+async def test_what_is_not_answered_by_the_end_is_given_up(
+    arrivals: InboundDispatcher, said: list[HolderFrame]
+) -> None:
     class Stuck(Patient):
-        async def carried(self, visit: Carried) -> bool:
+        async def carried(self, visit: ForwardedRequest) -> bool:
             try:
                 return await super().carried(visit)
             finally:
@@ -145,27 +158,27 @@ async def test_what_is_not_answered_by_the_end_is_given_up(arrivals: Arrivals, s
 
 @pytest.mark.row("W06")
 async def test_what_a_process_has_not_passed_on_is_for_whoever_comes_next_to_a_stream(
-    arrivals: Arrivals, said: list[FromHolder]
+    arrivals: InboundDispatcher, said: list[HolderFrame]
 ) -> None:
-    stream, begun = Stream(STANDALONE, MemoryEvents(10, 10_000)), asyncio.Event()
+    stream, begun = Stream(STANDALONE, MemoryEventStore(10, 10_000)), asyncio.Event()
 
     class Reader(Patient):
-        async def carried(self, visit: Carried) -> bool:
+        async def carried(self, visit: ForwardedRequest) -> bool:
             begun.set()
-            await Answering(Settings(), LoopClock(asyncio.get_running_loop())).flow(visit, stream)
+            await Responder(Settings(), LoopClock(asyncio.get_running_loop())).flow(visit, stream)
             self.left.set()
             return True
 
     host = Reader()
     arrivals.hosts.append(host)
     older = [(b"mcp-protocol-version", b"2025-06-18")]
-    arrivals.heard("a", Ask(1, "GET", "s", False, older, "", "", None, None, 1000, 0, b""))
+    arrivals.heard("a", RequestFrame(1, "GET", "s", False, older, "", "", None, None, 1000, 0, b""))
     await begun.wait()
     for number in range(3):
         stream.write(b'{"number":%d}' % number)
         await asyncio.sleep(0)
-    parts = [frame for frame in said if isinstance(frame, Part)]
-    arrivals.heard("a", Credit(1, len(parts[0].data)))
+    parts = [frame for frame in said if isinstance(frame, ChunkFrame)]
+    arrivals.heard("a", CreditFrame(1, len(parts[0].data)))
     arrivals.lost("a")
     async with asyncio.timeout(PATIENCE):
         await host.left.wait()
@@ -181,7 +194,7 @@ def test_only_events_are_given_back_by_who_reads_the_stream_that_anybody_may_com
         (STANDALONE, False, 10_000, 2),
         (1, True, 10_000, 2),
     ):
-        stream = Stream(number, MemoryEvents(10, 10_000))
+        stream = Stream(number, MemoryEventStore(10, 10_000))
         stream.write(b'{"number":1}')
         stream.write(b'{"number":2}')
         reader = stream.attach()

@@ -12,12 +12,12 @@ from tests.unit.transports.http.asgi import Answer, call, request
 from tests.unit.transports.http.places import ORIGIN, Place, places, rest, text_of
 
 from trunkline.auth.principal import Principal
-from trunkline.server.run.process import application
+from trunkline.server.run.process import make_asgi_app
 from trunkline.stores.signed_frames import FrameSigner
 from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import Held
-from trunkline.transports.http.authenticator import Admitted, Known
-from trunkline.transports.http.forwarding.frames import ANSWERED, ASKED
+from trunkline.transports.http.authenticator import Admitted, CallbackAuthenticator
+from trunkline.transports.http.forwarding.frames import ANSWERED, INGRESS_KIND
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ async def test_credentials_of_a_request_stay_in_the_process_that_verified_them(
     assert not any(b"secret-of" in part for part in sent)
 
 
-class Brief(Known):
+class Brief(CallbackAuthenticator):
     """Lets everybody in for a moment."""
 
     def admit(self, scope: Any, headers: Any, path: str) -> Admitted:
@@ -152,14 +152,14 @@ async def test_a_stream_ends_when_what_was_shown_to_another_process_runs_out(pai
     ident = await pair[0].session()
     server = pair[1].server
     ready = server._serving.ready
-    pair[1].app = application(
+    pair[1].app = make_asgi_app(
         server,
         lambda: ready().clock,
         "/",
         Brief(lambda _: "ann"),
         lambda: None,
-        keeper=lambda: ready().keeper,
-        relay=server._carrying,
+        session_backend=lambda: ready().durable_sessions,
+        forwarder=server._get_forwarder,
         health=None,
     )
     stream = await pair[1].ask("GET", mcp_session_id=ident)
@@ -175,7 +175,7 @@ async def test_who_reads_slowly_through_another_process_slows_down_who_writes(tm
         answer = pair[1].begin("POST", call("much", token="t", count=300, size=1000), mcp_session_id=ident)
         await answer.message()
         answer.reading.clear()
-        pair[0].go.set()
+        pair[0].run.set()
         before = -1
         while pair[0].said != before:  # until nothing moves any more
             before = pair[0].said
@@ -198,8 +198,8 @@ async def test_who_hangs_up_at_one_process_reads_on_at_another(pair: list[Place]
     while not first.data:
         first = await answer.event()
     answer.gone.set()
-    await answer.finished()
-    pair[0].go.set()
+    await answer.on_finished()
+    pair[0].run.set()
     for place in (pair[1], pair[0]):
         again = await place.ask("GET", mcp_session_id=ident, last_event_id=first.id)
         assert [one["result"]["content"][0]["text"] for one in await rest(again)] == ["done"]
@@ -212,12 +212,12 @@ async def test_what_happens_after_somebody_hung_up_waits_for_whoever_comes_next(
     stream = pair[1].begin("GET", mcp_session_id=ident)
     await stream.event()
     stream.gone.set()
-    await stream.finished()
+    await stream.on_finished()
     await pair[1].ask("POST", call("change"), mcp_session_id=ident)
     again = pair[0].begin("GET", mcp_session_id=ident)
     assert (await again.message())["method"] == "notifications/resources/updated"
     again.gone.set()
-    await again.finished()
+    await again.on_finished()
 
 
 async def test_a_stream_that_is_opened_anew_elsewhere_takes_the_place_of_the_other(pair: list[Place]) -> None:
@@ -227,18 +227,18 @@ async def test_a_stream_that_is_opened_anew_elsewhere_takes_the_place_of_the_oth
     await older.event()
     newer = pair[0].begin("GET", mcp_session_id=ident)
     await newer.event()
-    assert (await older.finished()).ended
+    assert (await older.on_finished()).ended
     await pair[1].ask("POST", call("change"), mcp_session_id=ident)
     assert (await newer.message())["method"] == "notifications/resources/updated"
     newer.gone.set()
-    await newer.finished()
+    await newer.on_finished()
 
 
-@pytest.mark.parametrize("kind", [ASKED, ANSWERED])
+@pytest.mark.parametrize("kind", [INGRESS_KIND, ANSWERED])
 async def test_request_whose_message_is_lost_without_notice_is_answered(pair: list[Place], kind: bytes) -> None:
     """A bus should tell of each loss. If it does not, the front finds out that the holder does not work on it."""
     ident = await pair[0].session()
-    bus: Any = pair[1 if kind == ASKED else 0].server._serving.ready().crew._place._bus  # type: ignore[union-attr]
+    bus: Any = pair[1 if kind == INGRESS_KIND else 0].server._serving.ready().cluster._place._bus  # type: ignore[union-attr]
     send, lost = bus.send, list[bytes]()
 
     def lose_first(to: str, message: bytes) -> bool:
@@ -261,8 +261,8 @@ async def test_request_that_takes_longer_than_a_look_is_not_given_up(pair: list[
     relay: Any = pair[1].server._relay
     relay._look()
     assert "result" in (await pair[1].ask("POST", request("ping"), mcp_session_id=ident)).json  # goes the same way
-    pair[0].go.set()
-    assert text_of(await asked.finished()) == "done"
+    pair[0].run.set()
+    assert text_of(await asked.on_finished()) == "done"
 
 
 # --- the end of either --------------------------------------------------------------------------------
@@ -276,11 +276,11 @@ async def test_who_stops_waits_for_what_others_answer_and_lets_those_go_who_only
     await pair[0].begun.wait()
     ending = asyncio.ensure_future(pair[1].server.aclose())
     pair[1].app.release()
-    assert (await listening.finished()).ended
+    assert (await listening.on_finished()).ended
     done, _ = await asyncio.wait([ending], timeout=0.2)
     assert not done
-    pair[0].go.set()
-    assert text_of(await asked.finished()) == "done"
+    pair[0].run.set()
+    assert text_of(await asked.on_finished()) == "done"
     async with asyncio.timeout(PATIENCE):
         await ending
     assert (await pair[0].ask("POST", request("ping"), mcp_session_id=ident)).status == 200
@@ -295,8 +295,8 @@ async def test_who_stops_answers_what_others_have_brought_and_then_they_go_on_wi
     await pair[0].begun.wait()
     ending = asyncio.ensure_future(pair[0].app.aclose())
     await asyncio.sleep(0)
-    pair[0].go.set()
-    assert text_of(await asked.finished()) == "done"
+    pair[0].run.set()
+    assert text_of(await asked.on_finished()) == "done"
     async with asyncio.timeout(PATIENCE):
         await ending
     assert text_of(await pair[1].ask("POST", call("echo", text="x"), mcp_session_id=ident)) == "x"
@@ -312,15 +312,15 @@ async def test_what_is_given_up_at_the_end_of_a_process_is_no_end_of_its_session
             pair[0].begun.clear()
         await pair[0].server.aclose()
         for answer in asked:
-            await answer.finished()
+            await answer.on_finished()
             assert (answer.status, answer.json["error"]["data"]["kind"]) == (200, "outcome_unknown")
         assert (await pair[1].ask("POST", request("ping"), mcp_session_id=ident)).status == 200
 
 
 async def test_what_nobody_has_though_it_should_is_worth_another_try(pair: list[Place]) -> None:
     ident = await pair[0].session()
-    assert pair[0].app.house is not None
-    pair[0].app.house.close()  # it still counts as the one that has the session
+    assert pair[0].app.state is not None
+    pair[0].app.state.close()  # it still counts as the one that has the session
     for method, body in (("POST", request("ping")), ("GET", None), ("DELETE", None)):
         answer = await pair[1].ask(method, body, mcp_session_id=ident)
         assert (answer.status, answer.headers["retry-after"]) == (503, "1")
@@ -334,8 +334,8 @@ async def test_more_than_a_process_can_answer_is_turned_away(tmp_path: Path) -> 
         for body in (request("ping"), call("echo", text="x" * 600_000)):
             turned = await pair[1].ask("POST", body, mcp_session_id=ident)
             assert (turned.status, turned.headers["retry-after"]) == (503, "1")
-        pair[0].go.set()
-        assert text_of(await asked.finished()) == "done"
+        pair[0].run.set()
+        assert text_of(await asked.on_finished()) == "done"
 
 
 # --- HTTP+SSE -----------------------------------------------------------------------------------------
@@ -360,7 +360,7 @@ async def test_what_is_posted_for_a_stream_of_http_sse_finds_it_in_another_proce
     pair[1].principal = "bob"
     assert (await post(pair[1], query, request("ping"))).status == 404
     stream.gone.set()
-    await stream.finished()
+    await stream.on_finished()
     pair[1].principal = "ann"
     assert (await post(pair[1], query, request("ping"))).status == 404
 
@@ -375,11 +375,11 @@ async def test_a_stream_that_nobody_would_find_any_more_ends(tmp_path: Path) -> 
         assert isinstance(held, Held)
         await store.acquire(f"process/{name}", "somebody", 60.0, over=held.token)  # who takes it for dead
         await store.close()
-        assert (await stream.finished()).ended
+        assert (await stream.on_finished()).ended
         other, address = await opened(place)
         assert not address.endswith(name)
         other.gone.set()
-        await other.finished()
+        await other.on_finished()
 
 
 @pytest.mark.parametrize("query", ["session_id=x.0123456789abcdef", "session_id=x.", "session_id=", ""])
