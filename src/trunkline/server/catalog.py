@@ -205,7 +205,7 @@ class ServerCatalog:
         """A page of what somebody may have."""
         while True:
             version = registry.version
-            hidden = self.access_rules[registry.kind].hidden(viewer)
+            hidden = self.access_rules[registry.kind].hidden_keys(viewer)
             page = registry.page(cursor, limit, now=now, without=hidden, whose=viewer.principal_name)
             if registry.version == version:  # or else a thread has changed it meanwhile, and perhaps who may have what
                 return page
@@ -224,7 +224,7 @@ class ServerCatalog:
         rules = self.access_rules[registry.kind]
         version = registry.version  # before the page is made: a thread may change the registry meanwhile
         ruled = bool(rules)
-        key = (registry.kind, revision, cursor, repr(limit), rules.hidden(viewer) if ruled else None)
+        key = (registry.kind, revision, cursor, repr(limit), rules.hidden_keys(viewer) if ruled else None)
         owner = viewer.principal_name if ruled else None
         kept = self._kept((None, key), version) or self._kept((owner, key), version)  # True is not 1, as repr tells
         if kept is not None:

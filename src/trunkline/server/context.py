@@ -413,7 +413,7 @@ class Context(Generic[L_co]):
         as JSON has it: a dict for a dataclass, a list for a tuple."""
         if self._call.once is None:
             self._call.once = EffectLog({})
-        return await self._call.once.value(key, function)
+        return await self._call.once.run_once(key, function)
 
     # --- tasks -----------------------------------------------------------------------------------
 

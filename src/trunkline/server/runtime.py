@@ -173,7 +173,7 @@ class ServerRuntime:
 
     async def _begin(self, server: Any) -> None:
         parts, offer = self._components, self._offer
-        self._health.settle(offer.tools.all())
+        self._health.enforce_names(offer.tools.all())
         await parts.store.open()
         if parts.lifespan is not None:
             await parts.lifespan.start(server)
@@ -229,7 +229,7 @@ class ServerRuntime:
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> SharedServices:
         parts, settings = self._components, self._offer.settings
-        self._health.settle(self._offer.tools.all())
+        self._health.enforce_names(self._offer.tools.all())
         self._loop = loop
         self._thread = threading.get_ident()
         clock = parts.clock or LoopClock(loop)
@@ -268,7 +268,7 @@ class ServerRuntime:
         from trunkline.server.health_checks import HealthChecks
 
         if self._health_checks is None:
-            self._health_checks = HealthChecks(self._health.named)
+            self._health_checks = HealthChecks(self._health.by_name)
         return self._health_checks
 
     def _get_ledger(self) -> "Ledger":
@@ -352,7 +352,7 @@ class ServerRuntime:
         """Tells everybody, soon, what that notification says. Callable from any thread."""
         self.announce_locally(name)
         if self._cluster_announcer is not None:
-            self.post(partial(self._cluster_announcer.changed, name))
+            self.post(partial(self._cluster_announcer.announce, name))
 
     def announce_locally(self, name: str) -> None:
         """Tells those who are clients of this process. Callable from any thread."""
@@ -361,7 +361,7 @@ class ServerRuntime:
 
     def _announce_on_loop(self, name: str) -> None:
         if self._local_announcer is not None:
-            self._local_announcer.changed(name)
+            self._local_announcer.announce(name)
 
     def resource_updated(self, uri: str) -> None:
         """A resource has changed: everybody is told who wants to know."""
@@ -380,7 +380,7 @@ class ServerRuntime:
         """Whatever other processes have told may not have been heard, if there are any."""
         if cluster.alone:
             return
-        for piece in (*self.watchers.subscriptions.wanted(), *_LIST_CHANGED):
+        for piece in (*self.watchers.subscriptions.subscribed_uris(), *_LIST_CHANGED):
             self._on_remote_change(piece)
 
     def _broadcast_list_changed(self, name: str) -> None:
@@ -388,7 +388,7 @@ class ServerRuntime:
         frame = Encoded(codec.encode(Notification(name, params)))
         for connection in self.peers:
             connection.broadcast(name, frame, params)
-        self.listen_requests.changed(name)
+        self.listen_requests.notify_list_changed(name)
 
     # --- those who go ------------------------------------------------------------------------------
 
@@ -409,7 +409,7 @@ class ServerRuntime:
     def _drop_subscriptions(self, connection: Connection) -> None:
         orphaned = self.watchers.subscriptions.drop(connection)
         if orphaned and self.watchers.on_last and self._loop is not None:
-            self._track_background(self._loop.create_task(self.watchers.ended(orphaned)), connection)
+            self._track_background(self._loop.create_task(self.watchers.release_unused(orphaned)), connection)
 
     def _track_background(self, task: "asyncio.Task[Any]", connection: Connection) -> None:
         self._background_tasks.add(task)
@@ -435,7 +435,7 @@ class ServerRuntime:
             await place.close()
         for connection in self.peers:
             if connection.kept is None:  # who comes back wants to hear of the same
-                await self.watchers.ended(self.watchers.subscriptions.drop(connection))
+                await self.watchers.release_unused(self.watchers.subscriptions.drop(connection))
 
     async def drain(self) -> None:
         """Waits until what is under way is done."""

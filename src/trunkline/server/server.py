@@ -218,7 +218,7 @@ class Server(Shutdown):
         check_options("a directory", DirectoryOptions, options, uri)
         read = partial(self._read, thread=True)
         files = self._file_watch()
-        made = make_directory(uri, folder, self._offer, read, files.reader, on_listed=files.shown, **options)
+        made = make_directory(uri, folder, self._offer, read, files.reader, on_listed=files.watch_folder, **options)
         self.templates.add(made)
 
     def _file_watch(self) -> "FileWatcher":
@@ -230,8 +230,8 @@ class Server(Shutdown):
                 serving.announce_locally, LIST_CHANGED_METHODS[self.resources.kind]
             )  # other processes see it, too
             serving.file_watch = FileWatcher(self._offer, serving.ready, serving.resource_updates.send, changed)
-            self.on_first_subscriber(serving.file_watch.begin)
-            self.on_last_unsubscribed(serving.file_watch.end)
+            self.on_first_subscriber(serving.file_watch.watch)
+            self.on_last_unsubscribed(serving.file_watch.unwatch)
         return serving.file_watch
 
     # --- going around calls ----------------------------------------------------------------------

@@ -47,11 +47,11 @@ class ProtectedTarget(Struct, frozen=True):
 
     entry: Any
     access: Access
-    what: str  # the same, in words
-    hidden: ProtocolError | None = None  # is raised whatever is missing, where nothing shall be told
+    description: str  # the same, in words
+    masking_error: ProtocolError | None = None  # is raised whatever is missing, where nothing shall be told
 
     @classmethod
-    def of(
+    def for_entry(
         cls, entry: AccessControlled, description: str, masking_error: ProtocolError | None = None
     ) -> "ProtectedTarget | None":
         """None where everybody may have it."""
@@ -67,7 +67,7 @@ def run_if_authorized(
     if call.admitted_entry is target.entry:  # on its way in, before what goes around it
         return work()
     if not has_scopes(connection, call, target.access):
-        raise target.hidden or InsufficientScope(target.what, target.access.scopes)
+        raise target.masking_error or InsufficientScope(target.description, target.access.scopes)
     if target.access.allow is not None:
         return _run_if_predicate_allows(connection, call, target, target.access.allow, work)
     call.admitted_entry = target.entry
@@ -82,8 +82,12 @@ async def _run_if_predicate_allows(
     work: Callable[[], Work],
 ) -> Any:
     if not await evaluate_predicate(partial(allow, Context(connection, call))):
-        refused = ToolNotAllowed(target.entry.key) if isinstance(target.entry, ToolEntry) else NotPermitted(target.what)
-        raise target.hidden or refused
+        refused = (
+            ToolNotAllowed(target.entry.key)
+            if isinstance(target.entry, ToolEntry)
+            else NotPermitted(target.description)
+        )
+        raise target.masking_error or refused
     call.admitted_entry = target.entry
     return await run_work(work(), connection.threads)
 

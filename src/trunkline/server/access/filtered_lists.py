@@ -37,7 +37,7 @@ def list_page(connection: Connection, call: IncomingRequest, params: PaginatedPa
         spoken = connection.session.revision_of(call)
         return offer.listed(registry, spoken, params.cursor, params.limit, now=connection.shared.wall.now())
     viewer = _viewer_of(connection, call)
-    make = _list_after_predicates if rules.predicates(viewer.held) else _list_for_viewer
+    make = _list_after_predicates if rules.predicates(viewer.scopes) else _list_for_viewer
     return make(viewer, connection, call, params, registry)
 
 
@@ -56,8 +56,8 @@ def _list_for_viewer(
 async def _list_after_predicates(
     viewer: Viewer, connection: Connection, call: IncomingRequest, params: PaginatedParams, registry: Registry[Any]
 ) -> Raw:
-    predicates = connection.offer.access_rules[registry.kind].predicates(viewer.held)
-    viewer = Viewer(viewer.held, viewer.principal_name, await evaluate_predicates(connection, call, predicates))
+    predicates = connection.offer.access_rules[registry.kind].predicates(viewer.scopes)
+    viewer = Viewer(viewer.scopes, viewer.principal_name, await evaluate_predicates(connection, call, predicates))
     return _list_for_viewer(viewer, connection, call, params, registry)
 
 
@@ -76,7 +76,7 @@ async def list_resources_with_templates(
         if page.next_cursor is not None:
             return ListResourcesResult(shown, next_cursor=page.next_cursor)
         room, start = room - len(shown), 0
-    found = await _template_resources(connection, call, offer.access_rules["resource_template"].hidden(viewer))
+    found = await _template_resources(connection, call, offer.access_rules["resource_template"].hidden_keys(viewer))
     rest = list(found.values())[start : start + room]
     more = start + room < len(found)
     cursor = offer.cursors.seal(_CURSOR_KIND, start + room, now, viewer.principal_name) if more else None
@@ -86,10 +86,10 @@ async def list_resources_with_templates(
 async def _resource_viewer(connection: Connection, call: IncomingRequest) -> Viewer:
     viewer, rules = _viewer_of(connection, call), connection.offer.access_rules
     kinds = [rules[kind] for kind in ("resource", "resource_template") if rules[kind]]
-    predicates = dict.fromkeys(predicate for each in kinds for predicate in each.predicates(viewer.held))
+    predicates = dict.fromkeys(predicate for each in kinds for predicate in each.predicates(viewer.scopes))
     if not predicates:
         return viewer
-    return Viewer(viewer.held, viewer.principal_name, await evaluate_predicates(connection, call, predicates))
+    return Viewer(viewer.scopes, viewer.principal_name, await evaluate_predicates(connection, call, predicates))
 
 
 async def _template_resources(

@@ -8,7 +8,7 @@ from trunkline.auth.principal import Principal
 from trunkline.server.input.multi_round import principal_name
 from trunkline.wire import codec
 
-__all__ = ["PrincipalCodec", "decode_principal", "written"]
+__all__ = ["PrincipalCodec", "decode_principal", "encode_principal"]
 
 
 class _KeptPrincipal(Struct, array_like=True):
@@ -19,7 +19,7 @@ class _KeptPrincipal(Struct, array_like=True):
     claims: dict[str, Any]
 
 
-def written(principal: Any) -> Raw | UnsetType:
+def encode_principal(principal: Any) -> Raw | UnsetType:
     """A principal in JSON. One that has none is not known any more to whoever reads it."""
     if isinstance(principal, Principal):
         p = principal
@@ -48,7 +48,7 @@ class PrincipalCodec:
 
     def written(self, principal: Any) -> bytes | None:
         """All of a principal; None if what is read would not be the same."""
-        raw = written(principal)
+        raw = encode_principal(principal)
         if raw is UNSET:
             return None
         return bytes(raw) if isinstance(principal, Principal | str) or decode_principal(raw) == principal else None

@@ -35,9 +35,9 @@ R = TypeVar("R", bound=AccessControlled)
 class Viewer(Struct, frozen=True):
     """Whom a list is made for."""
 
-    held: frozenset[str] | None = _EMPTY  # the scopes; None stands for all that there are
+    scopes: frozenset[str] | None = _EMPTY  # the scopes; None stands for all that there are
     principal_name: str = ""  # who it is, in letters
-    answers: Mapping[Any, bool] = {}  # what predicates said; one that was not asked has not said yes
+    predicate_results: Mapping[Any, bool] = {}  # what predicates said; one that was not asked has not said yes
 
 
 ANONYMOUS_VIEWER: Final = Viewer()
@@ -68,7 +68,7 @@ class _Snapshot(Struct, Generic[R], frozen=True):
 
     version: int
     entries: list[tuple[R, Access]]
-    asking: list[tuple[R, Access]]  # those with a predicate
+    with_predicate: list[tuple[R, Access]]  # those with a predicate
     scopes: frozenset[str]  # that any of them needs
     hidden_by_scopes: dict[
         frozenset[str], frozenset[str]
@@ -80,35 +80,37 @@ class AccessRules(Generic[R]):
 
     def __init__(self, registry: Registry[R]) -> None:
         self._registry = registry
-        self._found: _Snapshot[R] = _Snapshot(-1, [], [], _EMPTY, {})
+        self._snapshot: _Snapshot[R] = _Snapshot(-1, [], [], _EMPTY, {})
 
     def __bool__(self) -> bool:
         """Whether there are any."""
-        found = self._found
-        return bool((found if found.version == self._registry.version else self._now()).entries)
+        found = self._snapshot
+        return bool((found if found.version == self._registry.version else self._current_snapshot()).entries)
 
     def predicates(self, scopes: frozenset[str] | None) -> Sequence[Callable[[Any], Any]]:
         """Who has to be asked about somebody with these scopes, each once."""
-        asking = [access for _, access in self._now().asking if access.is_covered_by(scopes)]
+        asking = [access for _, access in self._current_snapshot().with_predicate if access.is_covered_by(scopes)]
         return list(dict.fromkeys(access.allow for access in asking if access.allow is not None))
 
-    def hidden(self, viewer: Viewer) -> frozenset[str]:
+    def hidden_keys(self, viewer: Viewer) -> frozenset[str]:
         """The keys of what somebody may not have."""
-        found = self._now()
-        lacking = _EMPTY if viewer.held is None else _hidden_by_scopes(found, viewer.held)
-        if not found.asking:
+        found = self._current_snapshot()
+        lacking = _EMPTY if viewer.scopes is None else _hidden_by_scopes(found, viewer.scopes)
+        if not found.with_predicate:
             return lacking
-        return lacking.union(entry.key for entry, access in found.asking if not viewer.answers.get(access.allow))
+        return lacking.union(
+            entry.key for entry, access in found.with_predicate if not viewer.predicate_results.get(access.allow)
+        )
 
-    def _now(self) -> _Snapshot[R]:
+    def _current_snapshot(self) -> _Snapshot[R]:
         version = self._registry.version  # first: a thread may change the registry meanwhile
-        if self._found.version != version:
+        if self._snapshot.version != version:
             entries = [(entry, entry.access) for entry in self._registry if entry.access is not None]
             entries = [(entry, access) for entry, access in entries if not access.open]
             asking = [(entry, access) for entry, access in entries if access.allow is not None]
             scopes = _EMPTY.union(*(access.scopes for _, access in entries))
-            self._found = _Snapshot(version, entries, asking, scopes, {})
-        return self._found
+            self._snapshot = _Snapshot(version, entries, asking, scopes, {})
+        return self._snapshot
 
 
 def _hidden_by_scopes(snapshot: _Snapshot[Any], scopes: frozenset[str]) -> frozenset[str]:

@@ -25,7 +25,7 @@ def find_protected(catalog: ServerCatalog, params: CompleteParams) -> ProtectedT
 
 
 def _protected(entry: Completable, name: str) -> ProtectedTarget | None:
-    return ProtectedTarget.of(entry, repr(name), CompletionNotFound(name))
+    return ProtectedTarget.for_entry(entry, repr(name), CompletionNotFound(name))
 
 
 def _complete(connection: Connection, call: IncomingRequest, params: CompleteParams) -> Work:

@@ -31,7 +31,7 @@ def find_protected(catalog: ServerCatalog, params: GetPromptParams) -> Protected
 
 
 def _protected(entry: PromptEntry) -> ProtectedTarget | None:
-    return ProtectedTarget.of(entry, f"prompt {entry.key!r}")
+    return ProtectedTarget.for_entry(entry, f"prompt {entry.key!r}")
 
 
 def _get(connection: Connection, call: IncomingRequest, params: GetPromptParams) -> Work:

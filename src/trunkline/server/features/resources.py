@@ -55,7 +55,7 @@ def find_protected(catalog: ServerCatalog, params: ReadResourceParams | Subscrib
 
 
 def _protected(entry: ReadableEntry, uri: str) -> ProtectedTarget | None:
-    return ProtectedTarget.of(entry, f"resource {uri[:_MAX_URI_IN_MESSAGE]!r}")
+    return ProtectedTarget.for_entry(entry, f"resource {uri[:_MAX_URI_IN_MESSAGE]!r}")
 
 
 def _read(connection: Connection, call: IncomingRequest, params: ReadResourceParams) -> Work:
@@ -110,17 +110,17 @@ async def _add_subscription(connection: Connection, uri: str) -> Empty:
     _report_step(connection, "RegisterSubscription", uri)
     _report_step(connection, "SetupWatcher", uri)
     watchers = connection.shared.watchers
-    subscribe = partial(watchers.started, uri, connection, connection.settings.max_subscriptions)
+    subscribe = partial(watchers.subscribe, uri, connection, connection.settings.max_subscriptions)
     if connection.kept is None:
         await subscribe()
     else:
-        await connection.kept.change(subscribe, partial(watchers.stopped, uri, connection))
+        await connection.kept.change(subscribe, partial(watchers.unsubscribe, uri, connection))
     _report_step(connection, "ConfirmSubscription", uri)
     return Empty()
 
 
 async def _unsubscribe(connection: Connection, call: IncomingRequest, params: UnsubscribeParams) -> Empty:  # noqa: ARG001
-    unsubscribe = partial(connection.shared.watchers.stopped, params.uri, connection)
+    unsubscribe = partial(connection.shared.watchers.unsubscribe, params.uri, connection)
     if connection.kept is None:
         await unsubscribe()
     else:

@@ -53,14 +53,14 @@ async def _listen(connection: Connection, call: IncomingRequest, params: ListenP
     wanted = replace(wanted, task_ids=[kept.record.task_id for kept in followed] or None)
     listening = ListenStream(connection, call, wanted)
     shared = connection.shared
-    if not connection.channel.info.shared and shared.listeners.of(connection) >= connection.settings.max_calls:
+    if not connection.channel.info.shared and shared.listeners.count_for(connection) >= connection.settings.max_calls:
         raise TooManyListens(connection.settings.max_calls)
     tell = partial(_notify_task, listening)
     unfollow = [shared.tasks.watchers.follow(kept, Dialect.EXTENSION, tell) for kept in followed]
     connection.rest(1)  # it waits for nothing in particular, and shall keep nobody from being answered
     try:
         for uri in wanted.resource_subscriptions or ():
-            await shared.watchers.started(check_uri(uri, connection.settings), listening)
+            await shared.watchers.subscribe(check_uri(uri, connection.settings), listening)
         _check_subscription_limit(connection, wanted)  # others may have come meanwhile
         listening.acknowledge()
         shared.listeners.add(listening)
@@ -70,7 +70,7 @@ async def _listen(connection: Connection, call: IncomingRequest, params: ListenP
             end()
         shared.listeners.discard(listening)
         connection.rest(-1)
-        await shared.watchers.ended(shared.watchers.subscriptions.drop(listening))
+        await shared.watchers.release_unused(shared.watchers.subscriptions.drop(listening))
 
 
 async def _filter_permitted(
@@ -100,7 +100,7 @@ async def _find_own_tasks(
 
 
 def _notify_task(listening: ListenStream, record: TaskRecord) -> bool:
-    listening.tell("notifications/tasks", to_detailed_task(record))
+    listening.notify("notifications/tasks", to_detailed_task(record))
     return True
 
 

@@ -63,7 +63,7 @@ def find_protected(catalog: ServerCatalog, params: CallToolParams) -> ProtectedT
 
 
 def _protected(entry: ToolEntry) -> ProtectedTarget | None:
-    return ProtectedTarget.of(entry, f"tool {entry.name!r}")
+    return ProtectedTarget.for_entry(entry, f"tool {entry.name!r}")
 
 
 def _call(connection: Connection, call: IncomingRequest, params: CallToolParams) -> Work:

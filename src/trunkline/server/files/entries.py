@@ -104,7 +104,7 @@ class _FileLoader:
         try:
             size = os.fstat(descriptor).st_size
             mime_type = self._mime_type or mime_type_of(Path(name))
-            self._check(size, mime_type)
+            self._check_size(size, mime_type)
         except BaseException:
             os.close(descriptor)
             raise
@@ -113,7 +113,7 @@ class _FileLoader:
         # The system makes up such files when they are read, as in /proc; or it is empty.
         return OpenFile(descriptor, _MAX_UNSIZED + 1, partial(self._unsized_contents, uri, mime_type))
 
-    def _check(self, size: int, mime_type: str | None) -> None:
+    def _check_size(self, size: int, mime_type: str | None) -> None:
         """Raises `ContentTooLarge` for a size that is too much already. What is read is measured exactly, later."""
         settings = self._settings
         if settings.max_file is not None and size > settings.max_file:

@@ -25,12 +25,14 @@ class FolderSnapshot:
 
     names: tuple[str, ...]  # of its files and those in the folders below, as paths, in a stable order
     sizes: tuple[int, ...] = field(compare=False)  # of each
-    times: Mapping[str, int | None] = field(compare=False)  # of each folder that was read; None where it tells nothing
+    mtimes: Mapping[str, int | None] = field(compare=False)  # of each folder that was read; None where it tells nothing
 
 
 def scan_folder(root: Path, previous: FolderSnapshot | None = None) -> FolderSnapshot:
     """What is in a folder; without reading it if nothing can have changed since `before`."""
-    if previous is not None and all(when is not None and when == _mtime(path) for path, when in previous.times.items()):
+    if previous is not None and all(
+        when is not None and when == _mtime(path) for path, when in previous.mtimes.items()
+    ):
         return previous
     times: dict[str, int | None] = {}
     found = list(_walk_files(root, times))

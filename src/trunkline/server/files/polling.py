@@ -20,20 +20,20 @@ ReadState = Callable[[Any], Any]
 
 
 class _Target(Struct):
-    look: ReadState
+    read_state: ReadState
     state: Any
-    tell: Callable[[], None]
+    on_change: Callable[[], None]
 
 
 class Poller:
     """Keeps the last state of each thing. All of it happens on the loop, but for the looking."""
 
     def __init__(self, get_shared: Callable[[], SharedServices], interval: float) -> None:
-        self._serving = get_shared
+        self._get_shared = get_shared
         self._interval = interval
         self._targets: dict[Hashable, _Target] = {}
         self._timer: Timer | None = None
-        self._looking: Job | None = None
+        self._job: Job | None = None
 
     def watch(self, key: Hashable, state: Any, read_state: ReadState, on_change: Callable[[], None]) -> None:
         """Looks after a thing from the state that it is in; if it is known and was in another one, that is told."""
@@ -41,9 +41,9 @@ class Poller:
         self._targets[key] = _Target(read_state, state, on_change)
         if known is not None and known.state != state:
             on_change()
-        self._wait()
+        self._schedule()
 
-    def end(self, *keys: Hashable) -> None:
+    def unwatch(self, *keys: Hashable) -> None:
         """Looks after some things no more."""
         for key in keys:
             self._targets.pop(key, None)
@@ -53,25 +53,25 @@ class Poller:
     def close(self) -> None:
         """Looks after nothing any more."""
         self._targets.clear()
-        if self._looking is not None:
-            self._looking.cancel()
-            self._looking = None
+        if self._job is not None:
+            self._job.cancel()
+            self._job = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _wait(self) -> None:
-        if self._targets and self._timer is None and self._looking is None:
-            clock = self._serving().clock
-            self._timer = clock.call_at(clock.now() + self._interval, self._look)
+    def _schedule(self) -> None:
+        if self._targets and self._timer is None and self._job is None:
+            clock = self._get_shared().clock
+            self._timer = clock.call_at(clock.now() + self._interval, self._start_poll)
 
-    def _look(self) -> None:
+    def _start_poll(self) -> None:
         self._timer = None
-        self._looking = Job(partial(_read_states, dict(self._targets)), self._finish_poll)
-        self._serving().threads.submit(self._looking)
+        self._job = Job(partial(_read_states, dict(self._targets)), self._finish_poll)
+        self._get_shared().threads.submit(self._job)
 
     def _finish_poll(self, found: "dict[Hashable, tuple[_Target, Any]] | None", _: BaseException | None) -> None:
-        self._looking = None
+        self._job = None
         for key, (thing, state) in (found or {}).items():
             if self._targets.get(key) is thing:  # or else it has been seen meanwhile, or is looked after no more
                 if state is UNSET:
@@ -79,9 +79,9 @@ class Poller:
                     continue
                 before, thing.state = thing.state, state
                 if before != state:
-                    thing.tell()
-        self._wait()
+                    thing.on_change()
+        self._schedule()
 
 
 def _read_states(targets: dict[Hashable, _Target]) -> dict[Hashable, tuple[_Target, Any]]:
-    return {key: (thing, thing.look(thing.state)) for key, thing in targets.items()}
+    return {key: (thing, thing.read_state(thing.state)) for key, thing in targets.items()}

@@ -51,7 +51,7 @@ class BudgetShare:
             self._started = not self._returned
             return self._started
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Give it back after use."""
         self._budget.give_back(self._size)
 
@@ -71,13 +71,13 @@ class ByteBudget:
         self._capacity = capacity
         self._free = capacity
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
 
     def try_take(self, size: int) -> bool:
         """Take a share, if there is room and nothing waits. It is given back by `give_back`."""
         size = min(size, self._capacity)  # a file that is larger is read alone
         with self._lock:
-            if self._waiting or size > self._free:
+            if self._waiters or size > self._free:
                 return False
             self._free -= size
             return True
@@ -87,7 +87,7 @@ class ByteBudget:
         size = min(size, self._capacity)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with self._lock:
-            self._waiting.append((turn, size))
+            self._waiters.append((turn, size))
         self.give_back(0)  # there may be room by now
         try:
             await turn
@@ -98,9 +98,9 @@ class ByteBudget:
 
     def _stop_waiting(self, waiter: "asyncio.Future[None]", size: int) -> None:
         with self._lock:
-            waited = (waiter, size) in self._waiting
+            waited = (waiter, size) in self._waiters
             if waited:
-                self._waiting.remove((waiter, size))
+                self._waiters.remove((waiter, size))
         self.give_back(0 if waited else size)
 
     def give_back(self, size: int) -> None:
@@ -109,8 +109,8 @@ class ByteBudget:
         granted: list[tuple[asyncio.Future[None], int]] = []
         with self._lock:
             self._free += size
-            while self._waiting and self._waiting[0][1] <= self._free:
-                granted.append(self._waiting.popleft())
+            while self._waiters and self._waiters[0][1] <= self._free:
+                granted.append(self._waiters.popleft())
                 self._free -= granted[-1][1]
         for turn, wanted in granted:
             try:
@@ -127,12 +127,12 @@ def _grant(waiter: "asyncio.Future[None]") -> None:
 class OpenFile:
     """A file that is open: how much of it to read, and what to make of that."""
 
-    __slots__ = ("descriptor", "make", "size")
+    __slots__ = ("convert", "descriptor", "size")
 
     def __init__(self, descriptor: int, size: int, convert: Callable[[bytearray], Any]) -> None:
         self.descriptor = descriptor
         self.size = size
-        self.make = convert
+        self.convert = convert
 
 
 class FileReader:
@@ -149,7 +149,7 @@ class FileReader:
         try:
             if self._budget.try_take(opened.size):
                 try:
-                    return opened.make(read_chunks(opened.descriptor, opened.size))
+                    return opened.convert(read_chunks(opened.descriptor, opened.size))
                 finally:
                     self._budget.give_back(opened.size)
         finally:
@@ -171,13 +171,13 @@ class FileReader:
 class _LazyAwaitable:
     """An awaitable that begins when it is awaited, and can be dropped before."""
 
-    __slots__ = ("_begin",)
+    __slots__ = ("_start",)
 
     def __init__(self, start: Callable[[], Any]) -> None:
-        self._begin = start
+        self._start = start
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        return self._begin().__await__()
+        return self._start().__await__()
 
 
 class _FileGrew:
@@ -198,8 +198,8 @@ def _read_granted(open_: Callable[[], OpenFile], size: int, share: BudgetShare) 
         try:
             if opened.size > size:
                 return _FileGrew(opened.size)
-            return opened.make(read_chunks(opened.descriptor, opened.size))
+            return opened.convert(read_chunks(opened.descriptor, opened.size))
         finally:
             os.close(opened.descriptor)
     finally:
-        share.end()
+        share.finish()

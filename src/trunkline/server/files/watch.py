@@ -34,33 +34,35 @@ class FileWatcher:
         on_updated: Callable[[str], None],
         on_list_changed: Callable[[], None],
     ) -> None:
-        self._offer = catalog
-        self._serving = get_shared
+        self._catalog = catalog
+        self._get_shared = get_shared
         self._on_updated = on_updated
         self._on_list_changed = on_list_changed
         self._poller = Poller(get_shared, catalog.settings.file_poll_interval)
         self._folders: set[Path] = set()
         self.reader = FileReader(catalog.settings.file_read_budget, lambda: get_shared().threads)
 
-    async def begin(self, uri: str) -> None:
+    async def watch(self, uri: str) -> None:
         """Watches the file behind a URI, if it is a file's, from the state that it is in now."""
-        state = await self._serving().threads.run(partial(_state_of, self._offer, uri))
+        state = await self._get_shared().threads.run(partial(_state_of, self._catalog, uri))
         if state is not UNSET:
-            self._poller.watch(uri, state, partial(_reread_state, self._offer, uri), partial(self._on_updated, uri))
+            self._poller.watch(uri, state, partial(_reread_state, self._catalog, uri), partial(self._on_updated, uri))
 
-    def end(self, uri: str) -> None:
+    def unwatch(self, uri: str) -> None:
         """Watches it no more."""
-        self._poller.end(uri)
+        self._poller.unwatch(uri)
 
-    def shown(self, entry: DirectoryEntry, folder: FolderSnapshot) -> None:
+    def watch_folder(self, entry: DirectoryEntry, folder: FolderSnapshot) -> None:
         """Watches a folder whose files somebody has been shown, if those who are shown lists are told of changes."""
-        if self._offer.capability_flags.list_changed:
+        if self._catalog.capability_flags.list_changed:
             self._folders.add(entry.folder)
-            self._poller.watch(entry.folder, folder, partial(_rescan_folder, self._offer, entry), self._on_list_changed)
+            self._poller.watch(
+                entry.folder, folder, partial(_rescan_folder, self._catalog, entry), self._on_list_changed
+            )
 
     def unwatch_folders(self) -> None:
         """Nobody is there to be told of lists."""
-        self._poller.end(*self._folders)
+        self._poller.unwatch(*self._folders)
         self._folders.clear()
 
     def close(self) -> None:

@@ -85,7 +85,7 @@ class Succeeded(Struct, tag="gave"):
     asked: str
     result: Raw
 
-    def value(self) -> CallToolResult:
+    def unwrap(self) -> CallToolResult:
         """The result."""
         return _decode_result(self.result)
 
@@ -98,7 +98,7 @@ class Failed(Struct, tag="raised"):
     message: str
     data: Any
 
-    def value(self) -> CallToolResult:
+    def unwrap(self) -> CallToolResult:
         """Raises the error."""
         raise ProtocolError.rebuilt(self.message, self.code, self.data)
 
@@ -121,7 +121,7 @@ _decode_result: Final = codec.decoder(CallToolResult)
 class KeyedCall:
     """A call that carries a key: whose it is, where that is kept, and what it asks."""
 
-    __slots__ = ("asked", "call", "connection", "idempotent", "owner", "store_key")
+    __slots__ = ("call", "connection", "fingerprint", "idempotent", "owner", "store_key")
 
     def __init__(
         self, connection: "Connection", call: IncomingRequest, params: CallToolParams, *, idempotent: bool
@@ -134,16 +134,16 @@ class KeyedCall:
         self.call = call
         self.owner = owner_of(call.origin.principal)
         self.store_key = key_of("owner", self.owner, "once", digest)
-        self.asked = hashlib.sha256(canonical_params(params)).hexdigest()
+        self.fingerprint = hashlib.sha256(canonical_params(params)).hexdigest()
         self.idempotent = idempotent
 
-    async def task(self, task_id: str) -> TaskRecord | None:
+    async def find_task(self, task_id: str) -> TaskRecord | None:
         """A task of whoever makes the call."""
         kept = await self.connection.shared.tasks.repository.find(self.owner, task_id)
         return None if kept is None else kept.record
 
     @property
-    def lost(self) -> bool:
+    def disconnected(self) -> bool:
         """Whether nobody waits for the answer because the line has gone. A request that had a line of its own says no
         more when its client gives up than when it is lost."""
         connection = self.connection
@@ -153,15 +153,15 @@ class KeyedCall:
 class TaskClaim:
     """The right to say which task a call became, under its key: unless somebody else says something first."""
 
-    __slots__ = ("_expires", "_version", "keyed")
+    __slots__ = ("_expires", "_version", "keyed_call")
 
     def __init__(self, keyed_call: KeyedCall, version: int, expires: float) -> None:
-        self.keyed = keyed_call
+        self.keyed_call = keyed_call
         self._version = version
         self._expires = expires
 
-    def of(self, record: TaskRecord) -> Put:
+    def write_for(self, record: TaskRecord) -> Put:
         """What is kept together with the task, and at least as long."""
         lasts = None if record.expires_at is None else max(self._expires, record.expires_at)
-        entry = BecameTask(self.keyed.asked, record.task_id)
-        return Put(self.keyed.store_key, codec.to_json(entry), lasts, self._version)
+        entry = BecameTask(self.keyed_call.fingerprint, record.task_id)
+        return Put(self.keyed_call.store_key, codec.to_json(entry), lasts, self._version)

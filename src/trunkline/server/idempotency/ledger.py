@@ -81,7 +81,7 @@ async def _await_store(operation: Awaitable[T]) -> T:
 def _failed_entry(keyed_call: KeyedCall, error: ProtocolError) -> Failed:
     """An error as what came of a call."""
     revision = keyed_call.connection.session.revision_of(keyed_call.call)
-    return Failed(keyed_call.asked, code_of(error, revision), error.message, error.data)
+    return Failed(keyed_call.fingerprint, code_of(error, revision), error.message, error.data)
 
 
 class _Run:
@@ -90,30 +90,30 @@ class _Run:
     task: asyncio.Task[Any]
 
     def __init__(self, keyed_call: KeyedCall, start: StartTool, version: int) -> None:
-        self.keyed = keyed_call
+        self.keyed_call = keyed_call
         self._start_tool = start
-        self.name = secrets.token_hex(8)
-        self.begun = False  # the tool itself has
+        self.run_id = secrets.token_hex(8)
+        self.tool_started = False  # the tool itself has
         self.version = version  # of what the store has
-        self.turn = asyncio.Lock()  # one write at a time, each for the version of the last
+        self.write_lock = asyncio.Lock()  # one write at a time, each for the version of the last
         self.renewal_timer: Timer | None = None
         self.renewal: asyncio.Task[None] | None = None
-        self.known = False  # that it is being done is kept
+        self.recorded = False  # that it is being done is kept
         self.stop_requested = False
-        self.over = False  # the work is: what is left is to keep what came of it
-        self.taken: Conflict | None = None  # somebody else does it by now
+        self.finished = False  # the work is: what is left is to keep what came of it
+        self.superseded_by: Conflict | None = None  # somebody else does it by now
 
     def start(self) -> Work:
         """Its work."""
-        return self._start_tool(self._begin)
+        return self._start_tool(self._mark_tool_started)
 
-    def _begin(self) -> None:
-        self.begun = True
+    def _mark_tool_started(self) -> None:
+        self.tool_started = True
 
     def stop(self) -> None:
         """Ends the work: before it begins, or where it waits. What is being kept is kept."""
         self.stop_requested = True
-        if self.known and not self.over:
+        if self.recorded and not self.finished:
             self.task.cancel()
 
 
@@ -128,66 +128,68 @@ class Ledger:
         self._wall_clock = wall_clock
         self._clock = clock
         self._runs: dict[str, _Run] = {}
-        self._beside: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def once(
+    async def run_once(
         self, keyed_call: KeyedCall, start: StartTool, of_task: Callable[[TaskRecord], Awaitable[Any]]
     ) -> Any:
         """What came of a call: now, or when it was made first; what `of_task` gives if it became a task. Raises the
         error that it came to, `KeyReused`, or `RunLost`."""
         while True:
-            found, version = await _await_store(self._found(keyed_call))
+            found, version = await _await_store(self._find_outcome(keyed_call))
             if isinstance(found, TaskRecord):
                 return await of_task(found)
             if found is not None:
-                return found.value()
+                return found.unwrap()
             with contextlib.suppress(Conflict):  # somebody else was faster
-                return await self._await_run(self._begin(_Run(keyed_call, start, version)))
+                return await self._await_run(self._start_run(_Run(keyed_call, start, version)))
 
-    async def task(
+    async def create_task_once(
         self, keyed_call: KeyedCall, make: Callable[[TaskClaim], Awaitable[TaskRecord]]
     ) -> TaskRecord | CallToolResult:
         """The task that a call became when it was made first, or else the one that `make` keeps with its claim. If the
         call was none then, what it came to."""
         while True:
-            found, version = await _await_store(self._found(keyed_call))
+            found, version = await _await_store(self._find_outcome(keyed_call))
             if isinstance(found, TaskRecord):
                 return found
             if found is not None:
-                return found.value()
+                return found.unwrap()
             with contextlib.suppress(Conflict):
                 return await _await_store(make(self._new_claim(keyed_call, version)))
 
-    async def hand_over(self, keyed_call: KeyedCall, make: Callable[[TaskClaim], Awaitable[TaskRecord]]) -> TaskRecord:
+    async def convert_to_task(
+        self, keyed_call: KeyedCall, make: Callable[[TaskClaim], Awaitable[TaskRecord]]
+    ) -> TaskRecord:
         """What is being done goes on as a task, which `make` keeps. Raises `CancelledError` if somebody else does it by
         now."""
         run = self._runs[keyed_call.store_key]
-        async with run.turn:
+        async with run.write_lock:
             try:
                 return await _await_store(make(self._new_claim(keyed_call, run.version)))
             except Conflict as taken:
-                run.taken = taken
+                run.superseded_by = taken
                 raise asyncio.CancelledError from None
             except ProtocolError:  # the store is unavailable, or there are too many tasks
-                run.begun = False  # all that it has done by now it would do again as a task
+                run.tool_started = False  # all that it has done by now it would do again as a task
                 raise
 
     def _new_claim(self, keyed_call: KeyedCall, version: int) -> TaskClaim:
         return TaskClaim(keyed_call, version, self._wall_clock.now() + self._ttl)
 
-    async def _found(self, keyed_call: KeyedCall) -> tuple[Succeeded | Failed | TaskRecord | None, int]:
+    async def _find_outcome(self, keyed_call: KeyedCall) -> tuple[Succeeded | Failed | TaskRecord | None, int]:
         """What a call came to, or the task that it became; None if it may be begun, for that version. Waits while it is
         being done. Raises `KeyReused`, or `RunLost`."""
         while True:
             item = await self._store.get(keyed_call.store_key)
             entry = None if item is None else decode_entry(item.value)
-            if entry is not None and entry.asked != keyed_call.asked:
+            if entry is not None and entry.asked != keyed_call.fingerprint:
                 raise IdempotencyKeyReused
             version = ABSENT if item is None else item.version
             if isinstance(entry, Succeeded | Failed):
                 return entry, version
-            if isinstance(entry, BecameTask) and (task := await keyed_call.task(entry.task_id)) is not None:
+            if isinstance(entry, BecameTask) and (task := await keyed_call.find_task(entry.task_id)) is not None:
                 return task, version
             if (run := self._runs.get(keyed_call.store_key)) is not None:
                 await asyncio.wait([run.task])
@@ -237,19 +239,19 @@ class Ledger:
         for run in list(self._runs.values()):
             run.stop()
         await self.drain()
-        if self._beside:
-            await asyncio.wait(self._beside)
+        if self._background:
+            await asyncio.wait(self._background)
 
     # --- a run -----------------------------------------------------------------------------------
 
-    def _begin(self, run: _Run) -> _Run:
-        self._runs[run.keyed.store_key] = run
-        run.task = asyncio.create_task(self._run(run))
-        run.task.add_done_callback(lambda _: self._forget(run))
+    def _start_run(self, run: _Run) -> _Run:
+        self._runs[run.keyed_call.store_key] = run
+        run.task = asyncio.create_task(self._execute(run))
+        run.task.add_done_callback(lambda _: self._remove_run(run))
         return run
 
-    def _forget(self, run: _Run) -> None:
-        del self._runs[run.keyed.store_key]
+    def _remove_run(self, run: _Run) -> None:
+        del self._runs[run.keyed_call.store_key]
         if not run.task.cancelled():
             run.task.exception()  # whoever still waits for it has been told
 
@@ -259,54 +261,54 @@ class Ledger:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            deadline = run.keyed.call.deadline
-            if not run.keyed.lost:
+            deadline = run.keyed_call.call.deadline
+            if not run.keyed_call.disconnected:
                 run.stop()
             elif deadline is not None and not task.done():
                 timer = self._clock.call_at(deadline, run.stop)
                 task.add_done_callback(lambda _: timer.cancel())
             raise
 
-    async def _run(self, run: _Run) -> CallToolResult:
-        keyed = run.keyed
+    async def _execute(self, run: _Run) -> CallToolResult:
+        keyed = run.keyed_call
         try:
-            await self._write(run, self._begun(run))
+            await self._write(run, self._in_progress_entry(run))
         except StoreUnavailable as error:
             self._discard_start_later(run)
             raise _unavailable() from error
-        run.known = True
+        run.recorded = True
         self._schedule_renewal(run)
         try:
             if run.stop_requested:
                 raise asyncio.CancelledError
             result: CallToolResult = await run_work(run.start(), keyed.connection.threads)
-            kept = Succeeded(keyed.asked, codec.to_raw(result))
+            kept = Succeeded(keyed.fingerprint, codec.to_raw(result))
         except asyncio.CancelledError:
-            run.over = True
-            await self._stopped(run)
-            raise run.taken or asyncio.CancelledError from None
+            run.finished = True
+            await self._handle_cancelled(run)
+            raise run.superseded_by or asyncio.CancelledError from None
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # noqa: BLE001 - kept, as what came of it
-            run.over = True
+            run.finished = True
             return await self._handle_error(run, error)
         finally:
             if run.renewal_timer is not None:
                 run.renewal_timer.cancel()
-        run.over = True
+        run.finished = True
         await self._store_outcome(run, kept)
         return result
 
-    async def _stopped(self, run: _Run) -> None:
+    async def _handle_cancelled(self, run: _Run) -> None:
         """It was stopped: to ask a question first, which is no end; or else nobody knows how far it came."""
-        call = run.keyed.call
+        call = run.keyed_call.call
         asks = call.input_round is not None and call.input_round.has_asked
-        await self._release(run, None if asks or not run.begun else self._begun(run, lasts=False))
+        await self._release(run, None if asks or not run.tool_started else self._in_progress_entry(run, lasts=False))
 
     async def _handle_error(self, run: _Run, error: BaseException) -> CallToolResult:
         """It raised something: before it began, to send the user elsewhere first, or else as what came of it."""
-        call, connection = run.keyed.call, run.keyed.connection
-        if not run.begun or isinstance(error, UrlElicitationRequired):
+        call, connection = run.keyed_call.call, run.keyed_call.connection
+        if not run.tool_started or isinstance(error, UrlElicitationRequired):
             await self._release(run, None)
             raise error
         raised = error if call.envelope is None else to_modern_outcome(call, error)
@@ -315,20 +317,22 @@ class Ledger:
         if failure.reference is not None:
             connection.report_failure(call, failure.reference, error)
         if isinstance(failure.answer, CallToolResult):
-            await self._store_outcome(run, Succeeded(run.keyed.asked, codec.to_raw(failure.answer)))
+            await self._store_outcome(run, Succeeded(run.keyed_call.fingerprint, codec.to_raw(failure.answer)))
             return failure.answer
-        await self._store_outcome(run, _failed_entry(run.keyed, failure.answer))
+        await self._store_outcome(run, _failed_entry(run.keyed_call, failure.answer))
         raise failure.answer
 
     # --- what is kept ------------------------------------------------------------------------------
 
-    def _begun(self, run: _Run, *, lasts: bool = True) -> InProgress:
-        return InProgress(run.keyed.asked, run.name, self._wall_clock.now() + self._lease if lasts else 0.0)
+    def _in_progress_entry(self, run: _Run, *, lasts: bool = True) -> InProgress:
+        return InProgress(
+            run.keyed_call.fingerprint, run.run_id, self._wall_clock.now() + self._lease if lasts else 0.0
+        )
 
     async def _write(self, run: _Run, entry: KeyEntry | None, *, unless_over: bool = False) -> None:
         """Changes what is kept, for nobody else has; None: keeps nothing. Raises `Conflict` if somebody has."""
-        async with run.turn:
-            if unless_over and run.over:
+        async with run.write_lock:
+            if unless_over and run.finished:
                 return
             try:
                 await self._commit(run, entry)
@@ -338,16 +342,16 @@ class Ledger:
                 await self._commit(run, entry)
 
     async def _commit(self, run: _Run, entry: KeyEntry | None) -> None:
-        where, expires = run.keyed.store_key, self._wall_clock.now() + self._ttl
+        where, expires = run.keyed_call.store_key, self._wall_clock.now() + self._ttl
         value = None if entry is None else codec.to_json(entry)
         write = Delete(where, run.version) if value is None else Put(where, value, expires, run.version)
         run.version = await self._store.commit([write])
 
     async def _adopt_own_write(self, run: _Run) -> bool:
         """Whether what is there was written by the run itself: it was told that the store is away, and it was kept."""
-        item = await self._store.get(run.keyed.store_key)
+        item = await self._store.get(run.keyed_call.store_key)
         entry = None if item is None else decode_entry(item.value)
-        if item is None or not isinstance(entry, InProgress) or entry.by != run.name:
+        if item is None or not isinstance(entry, InProgress) or entry.by != run.run_id:
             return False
         run.version = item.version
         return True
@@ -359,7 +363,7 @@ class Ledger:
             await self._write_until_stored(run, ended)
         except MisuseError as error:  # it is larger than what a store keeps
             unknown = RunOutcomeUnknown("what came of it could not be kept")
-            await self._write_until_stored(run, _failed_entry(run.keyed, unknown))
+            await self._write_until_stored(run, _failed_entry(run.keyed_call, unknown))
             raise unknown from error
 
     async def _write_until_stored(self, run: _Run, entry: KeyEntry | None) -> None:
@@ -380,8 +384,8 @@ class Ledger:
                 await self._write_until_stored(run, None)
 
         task = asyncio.create_task(unbegin())
-        self._beside.add(task)
-        task.add_done_callback(self._beside.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def _release(self, run: _Run, record: InProgress | None) -> None:
         """Lets others have it, now if that can be written, or else when the time is up."""
@@ -396,14 +400,14 @@ class Ledger:
     def _start_renewal(self, run: _Run) -> None:
         async def renew() -> None:
             try:
-                await self._write(run, self._begun(run), unless_over=True)
+                await self._write(run, self._in_progress_entry(run), unless_over=True)
             except Conflict as taken:
-                run.taken = taken
+                run.superseded_by = taken
                 run.stop()
             except StoreError:
                 self._schedule_renewal(run)  # it may answer again in time
             else:
                 self._schedule_renewal(run)
 
-        if not run.over:
+        if not run.finished:
             run.renewal = asyncio.create_task(renew())

@@ -39,7 +39,7 @@ def run_once(
 ) -> Work:
     """A call that is answered with its result, also if it was a task when it was made first."""
     keyed = KeyedCall(connection, call, params, idempotent=entry.repeatable)
-    return connection.shared.get_ledger().once(keyed, start, partial(_await_task_result, entry, connection, call))
+    return connection.shared.get_ledger().run_once(keyed, start, partial(_await_task_result, entry, connection, call))
 
 
 def become_task_once(making: NewTask, params: CallToolParams, start: StartTool) -> Work:
@@ -51,7 +51,7 @@ def become_task_once(making: NewTask, params: CallToolParams, start: StartTool) 
 
     keyed = KeyedCall(connection, call, params, idempotent=entry.repeatable)
     call.task = partial(convert_to_task, making, params, keyed)
-    return connection.shared.get_ledger().once(keyed, start, of_task)
+    return connection.shared.get_ledger().run_once(keyed, start, of_task)
 
 
 async def start_task_once(making: NewTask, params: CallToolParams) -> CreateTaskResult | TaskCreated | CallToolResult:
@@ -59,7 +59,7 @@ async def start_task_once(making: NewTask, params: CallToolParams) -> CreateTask
     one of 2025-11-25, who has to get a task, one that has come to it."""
     entry, connection, call, _ = making
     keyed = KeyedCall(connection, call, params, idempotent=entry.repeatable)
-    found = await connection.shared.get_ledger().task(keyed, partial(create_tool_task, making, params))
+    found = await connection.shared.get_ledger().create_task_once(keyed, partial(create_tool_task, making, params))
     if isinstance(found, TaskRecord):
         return creation_result(call, found)
     if call.envelope is not None:
@@ -72,7 +72,7 @@ async def create_task_once(making: NewTask, asked: CreateFoundingTaskParams) -> 
     entry, connection, call, _ = making
     params = CallToolParams(name=entry.name, arguments=asked.action.parameters, meta=asked.meta)
     keyed = KeyedCall(connection, call, params, idempotent=entry.repeatable)
-    found = await connection.shared.get_ledger().task(keyed, partial(create_founding_task, making, asked))
+    found = await connection.shared.get_ledger().create_task_once(keyed, partial(create_founding_task, making, asked))
     if not isinstance(found, TaskRecord):
         found = await _store_finished_task(making, new_founding_record(making, asked), found)
     return CreateFoundingTaskResult(found.task_id)

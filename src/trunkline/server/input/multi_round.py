@@ -107,7 +107,7 @@ class Round:
 
     # --- questions -----------------------------------------------------------------------------
 
-    def key(self, key: str | None, method: str) -> str:
+    def question_key(self, key: str | None, method: str) -> str:
         """The name of a question: what the handler calls it, or else which one of its kind it is. Raises `MisuseError`
         for one that was asked before: its answer is known, and would be the same for ever."""
         if key is None:
@@ -118,7 +118,7 @@ class Round:
         self._used_keys.add(key)
         return key
 
-    def answer(self, key: str) -> Raw | None:
+    def known_answer(self, key: str) -> Raw | None:
         """What was answered to a question, if anything."""
         return self._state.answers.get(key)
 
@@ -138,16 +138,16 @@ class Round:
             self._connection.loop.call_soon(self._answer_when_settled)
             return
         try:
-            self._connection.answer(self._call, self.result(self._pending), "input_required")
+            self._connection.answer(self._call, self.input_required(self._pending), "input_required")
         except Exception as error:  # noqa: BLE001 - too large a state, for one
             self._connection.abandon(self._call, error)
         for waiting in self._waiters:  # a plain handler waits on its thread, where nothing else would end it
             waiting.cancel()
 
-    def result(self, questions: dict[str, InputRequest]) -> InputRequiredResult:
+    def input_required(self, questions: dict[str, InputRequest]) -> InputRequiredResult:
         """Questions, as the answer to the request."""
         expires = time.time() + self._connection.settings.state_lifetime
-        sealed = self.seal.seal(codec.to_json(self._state), self.bound(), expires)
+        sealed = self.sealer.seal(codec.to_json(self._state), self.request_binding(), expires)
         return InputRequiredResult(input_requests=questions, request_state=sealed)
 
     def require_urls(self, required: UrlElicitationRequired) -> InputRequiredResult | ProtocolError:
@@ -158,12 +158,14 @@ class Round:
             return MissingCapability(_URL_ELICITATION)
         places = {f"url {step['url']}": step for step in required.data["elicitations"]}
         try:
-            choices = [_decode_elicit_result(answer) for key in places if (answer := self.answer(key)) is not None]
+            choices = [
+                _decode_elicit_result(answer) for key in places if (answer := self.known_answer(key)) is not None
+            ]
         except codec.DecodeError as error:
             return InvalidParams(f"inputResponses: no answer to {_ELICIT}: {error}")
         if any(choice.action != "accept" for choice in choices):
             return required
-        return self.result(
+        return self.input_required(
             {
                 key: InputRequest(_ELICIT, {"mode": "url", "message": step["message"], "url": step["url"]})
                 for key, step in places.items()
@@ -176,16 +178,16 @@ class Round:
         return bool(self._pending)
 
     @property
-    def known(self) -> tuple[Mapping[str, Raw], Mapping[str, Raw]]:
+    def earlier_rounds(self) -> tuple[Mapping[str, Raw], Mapping[str, Raw]]:
         """What was answered in earlier rounds, and what was done that must not be done twice."""
         return self._state.answers, self._state.effects
 
     @property
-    def seal(self) -> "StateSealer":
+    def sealer(self) -> "StateSealer":
         """What makes states, on this line."""
-        return self._connection.shared.state_tokens.of(self._connection.channel.info)
+        return self._connection.shared.state_tokens.for_channel(self._connection.channel.info)
 
-    def bound(self) -> bytes:
+    def request_binding(self) -> bytes:
         """What a state belongs to: this request of this caller, and no other."""
         from trunkline.server.input.state_token import request_binding
 
@@ -197,17 +199,17 @@ class Round:
 class EffectLog:
     """What a call does that must not be done twice, by the names that its handler gives."""
 
-    __slots__ = ("_results", "_save", "_turns")
+    __slots__ = ("_locks", "_results", "_save")
 
     def __init__(self, results: dict[str, Raw], save: Callable[[str, Raw], Awaitable[None]] | None = None) -> None:
         """`keep` is told of each thing that is done, before anybody may rely on it."""
         self._results = results
         self._save = save
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
 
-    async def value(self, key: str, function: Callable[[], Any]) -> Any:
+    async def run_once(self, key: str, function: Callable[[], Any]) -> Any:
         """What a function gave, now or earlier; each time the same, as JSON has it."""
-        async with self._turns.setdefault(key, asyncio.Lock()):
+        async with self._locks.setdefault(key, asyncio.Lock()):
             if key not in self._results:
                 value: Any = function()
                 done = codec.to_raw(await value if isawaitable(value) else value)
@@ -223,7 +225,7 @@ def begin_round(connection: "Connection", call: IncomingRequest, params: MultiRo
     known = _State({}, {})
     current = call.input_round = Round(connection, call, known, params)
     if params.request_state is not None:
-        earlier = _decode_state(current.seal.open(params.request_state, current.bound(), time.time()))
+        earlier = _decode_state(current.sealer.open(params.request_state, current.request_binding(), time.time()))
         known.answers, known.effects = earlier.answers, earlier.effects
     if params.input_responses:
         known.answers.update(params.input_responses)
@@ -276,28 +278,28 @@ class StateSealers:
     def __init__(self, settings: Settings, stored_keys: "StateKeyRing | None" = None) -> None:
         """`kept` are keys that outlive the process, where none are set."""
         self._settings = settings
-        self._kept = stored_keys
+        self._stored_keys = stored_keys
         self._sealers: dict[bool, StateSealer] = {}
         if stored_keys is not None:
-            stored_keys.changed = lambda: self._sealers.pop(True, None)
+            stored_keys.on_change = lambda: self._sealers.pop(True, None)
 
     async def load(self) -> None:
         """Gets the keys that are kept; before anything is sealed."""
-        if self._kept is not None:
-            await self._kept.load()
+        if self._stored_keys is not None:
+            await self._stored_keys.load()
 
     async def close(self) -> None:
         """Looks for new keys no more."""
-        if self._kept is not None:
-            await self._kept.close()
+        if self._stored_keys is not None:
+            await self._stored_keys.close()
 
-    def of(self, info: ChannelInfo) -> "StateSealer":
+    def for_channel(self, info: ChannelInfo) -> "StateSealer":
         """For a line of that kind."""
         if info.shared not in self._sealers:
             from trunkline.server.input.state_token import EncryptingSealer, InMemorySealer
 
             given = [key.encode() for key in self._settings.state_keys]
-            keys = given if self._kept is None else self._kept.secrets()
+            keys = given if self._stored_keys is None else self._stored_keys.secrets()
             self._sealers[info.shared] = EncryptingSealer(keys) if info.shared else InMemorySealer()
         return self._sealers[info.shared]
 
@@ -330,8 +332,8 @@ class MultiRoundAsker:
             if path is not None and not is_declared(self._call.envelope.capabilities, path):
                 raise ClientLacksCapability(path)
         current: Round = self._call.input_round
-        own = current.key(key, name)
-        answer = current.answer(own)
+        own = current.question_key(key, name)
+        answer = current.known_answer(own)
         if answer is None:
             answer = await current.ask(own, InputRequest(name, codec.to_raw(project(params, Revision.V2026_07_28))))
         try:

@@ -46,8 +46,8 @@ class StateKeyRing:
         self._wall_clock = wall_clock
         self._keys: Sequence[StateKey] = ()
         self._timer: Timer | None = None
-        self._looking: asyncio.Task[None] | None = None
-        self.changed: Callable[[], object] = lambda: None  # is called when others open, or another one seals
+        self._reload_task: asyncio.Task[None] | None = None
+        self.on_change: Callable[[], object] = lambda: None  # is called when others open, or another one seals
 
     def secrets(self) -> list[bytes]:
         """All that open; the first is the one that seals now."""
@@ -70,7 +70,7 @@ class StateKeyRing:
             except Conflict:
                 continue  # another process was faster
         self._keys = found
-        self.changed()
+        self.on_change()
         self._schedule_reload()
 
     def _desired_keys(self, stored: Sequence[StateKey]) -> Sequence[StateKey]:
@@ -88,10 +88,10 @@ class StateKeyRing:
     def _schedule_reload(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._wall_clock.call_at(self._wall_clock.now() + RELOAD_INTERVAL, self._look)
+        self._timer = self._wall_clock.call_at(self._wall_clock.now() + RELOAD_INTERVAL, self._start_reload)
 
-    def _look(self) -> None:
-        self._looking = asyncio.get_running_loop().create_task(self._reload())
+    def _start_reload(self) -> None:
+        self._reload_task = asyncio.get_running_loop().create_task(self._reload())
 
     async def _reload(self) -> None:
         try:
@@ -103,6 +103,6 @@ class StateKeyRing:
         """Looks no more."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait([self._looking])
+        if self._reload_task is not None:
+            self._reload_task.cancel()
+            await asyncio.wait([self._reload_task])

@@ -64,7 +64,7 @@ class _StoredState(NamedTuple):
     """A state behind a handle."""
 
     state: bytes
-    bound: bytes
+    binding: bytes
     expires: float
 
 
@@ -73,35 +73,35 @@ class InMemorySealer:
     large together, the oldest are forgotten."""
 
     def __init__(self, max_states: int = 10_000, max_bytes: int = 64 * MIB) -> None:
-        self._kept: dict[str, _StoredState] = {}
+        self._states: dict[str, _StoredState] = {}
         self._size = 0
         self._max_states = max_states
         self._max_bytes = max_bytes
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._states)
 
     def seal(self, state: bytes, binding: bytes, expires: float) -> str:
         """A handle of a state."""
         _check_size(state, self._max_bytes)
         handle = urlsafe_b64encode(os.urandom(24)).decode()
-        self._kept[handle] = _StoredState(state, binding, expires)
+        self._states[handle] = _StoredState(state, binding, expires)
         self._size += len(state)
-        while len(self._kept) > self._max_states or self._size > self._max_bytes:
-            self._forget(next(iter(self._kept)))
+        while len(self._states) > self._max_states or self._size > self._max_bytes:
+            self._forget(next(iter(self._states)))
         return handle
 
     def open(self, text: str, binding: bytes, now: float) -> bytes:
         """The state behind a handle."""
-        while self._kept and self._kept[oldest := next(iter(self._kept))].expires <= now:
+        while self._states and self._states[oldest := next(iter(self._states))].expires <= now:
             self._forget(oldest)
-        kept = self._kept.get(text)
-        if kept is None or kept.expires <= now or not hmac.compare_digest(kept.bound, binding):
+        kept = self._states.get(text)
+        if kept is None or kept.expires <= now or not hmac.compare_digest(kept.binding, binding):
             raise InvalidRequestState
         return kept.state
 
     def _forget(self, handle: str) -> None:
-        self._size -= len(self._kept.pop(handle).state)
+        self._size -= len(self._states.pop(handle).state)
 
 
 class EncryptingSealer:

@@ -57,15 +57,15 @@ class HealthPredicates:
         self._by_name[name] = predicate
 
     @property
-    def named(self) -> Mapping[str, Health]:
+    def by_name(self) -> Mapping[str, Health]:
         """All of them, by their names; those that are named later, too."""
         return self._by_name
 
-    def of(self, required: str | Health) -> Health:
+    def resolve(self, required: str | Health) -> Health:
         """The predicate of that name, or the one given."""
         return self._by_name[required] if isinstance(required, str) else required
 
-    def settle(self, tools: Iterable[ToolEntry]) -> None:
+    def enforce_names(self, tools: Iterable[ToolEntry]) -> None:
         """From now on all names must be known. Raises `RegistrationError` for the first that is not."""
         if not self._enforced:
             for entry in tools:
@@ -121,26 +121,28 @@ class ToolGuard:
         self._limit = (
             None if most is None else ConcurrencyLimit(name, most, _DEFAULT_MAX_QUEUE if queue is None else queue)
         )
-        self._turns = None if self._limit is None else LocalSemaphore(self._limit)
+        self._semaphore = None if self._limit is None else LocalSemaphore(self._limit)
 
     async def run(self, arguments: Any, start: Callable[[Any], Any], shared: "SharedServices") -> Any:
         """Runs a call, if it may and when it may. `start` gives its work with the arguments."""
         for required in self.requires:
-            if not await evaluate_predicate(self._predicates.of(required)):
+            if not await evaluate_predicate(self._predicates.resolve(required)):
                 raise ToolDependencyFailed(self._name, required if isinstance(required, str) else name_of(required))
         turns = self._semaphore_in(shared)
         if turns is None:
             result = await run_work(start(arguments), shared.threads)
         else:
-            turn = await turns.take()
+            turn = await turns.acquire()
             try:
                 result = await run_work(start(arguments), shared.threads)
             finally:
-                turns.give(turn)
+                turns.release(turn)
         if self._max_result_bytes is not None and (size := len(codec.to_json(result))) > self._max_result_bytes:
             raise ToolResultTooLarge(self._name, size, self._max_result_bytes)
         return result
 
     def _semaphore_in(self, shared: "SharedServices") -> ToolSemaphore | None:
         """Who may call it now: of this process, or of all that share its store."""
-        return self._turns if self._limit is None or shared.slots is None else shared.slots.at(self._limit)
+        return (
+            self._semaphore if self._limit is None or shared.slots is None else shared.slots.semaphore_for(self._limit)
+        )

@@ -17,28 +17,28 @@ class Coalescer:
     def __init__(self, interval: float) -> None:
         self._interval = interval
         self._last_sent: dict[str, float] = {}  # when each kind was last
-        self._waiting: dict[str, float] = {}  # when each kind is to be next
+        self._scheduled: dict[str, float] = {}  # when each kind is to be next
 
-    def changed(self, kind: str, now: float) -> bool:
+    def record_change(self, kind: str, now: float) -> bool:
         """Notes a change. True: announce it now; otherwise it is announced when `next_due` has come."""
-        if kind in self._waiting:
+        if kind in self._scheduled:
             return False
         due = self._last_sent.get(kind, now - self._interval) + self._interval
         if due <= now:
             self._last_sent[kind] = now
             return True
-        self._waiting[kind] = due
+        self._scheduled[kind] = due
         return False
 
     def next_due(self) -> float | None:
         """When the next announcement is due."""
-        return min(self._waiting.values(), default=None)
+        return min(self._scheduled.values(), default=None)
 
-    def due(self, now: float) -> list[str]:
+    def pop_due(self, now: float) -> list[str]:
         """The kinds to announce now."""
-        kinds = [kind for kind, when in self._waiting.items() if when <= now]
+        kinds = [kind for kind, when in self._scheduled.items() if when <= now]
         for kind in kinds:
-            del self._waiting[kind]
+            del self._scheduled[kind]
             self._last_sent[kind] = now
         return kinds
 
@@ -61,21 +61,21 @@ class Announcer:
         self._send = send
         self._timer: Timer | None = None
 
-    def changed(self, name: str) -> None:
+    def announce(self, name: str) -> None:
         """Something has changed that is announced under that name."""
-        if self._coalescer.changed(name, self._clock.now()):
+        if self._coalescer.record_change(name, self._clock.now()):
             self._send(name)
         elif self._timer is None:
-            self._wait()
+            self._schedule()
 
-    def _wait(self) -> None:
+    def _schedule(self) -> None:
         due = self._coalescer.next_due()
         self._timer = None if due is None else self._clock.call_at(due, self._send_due)
 
     def _send_due(self) -> None:
-        for name in self._coalescer.due(self._clock.now()):
+        for name in self._coalescer.pop_due(self._clock.now()):
             self._send(name)
-        self._wait()
+        self._schedule()
 
     def close(self) -> None:
         """Announces no more."""

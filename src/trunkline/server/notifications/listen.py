@@ -42,21 +42,21 @@ class ListenStream:
     ) -> None:
         self._call = call
         self.connection = connection
-        self.wanted = subscription_filter
+        self.subscription_filter = subscription_filter
         self._backlog: (
             list[tuple[str, Params | DetailedTask]] | None
         ) = []  # what happened before the client knows what it will hear
 
     @property
-    def number(self) -> RequestId:
+    def subscription_id(self) -> RequestId:
         """The id of the request, as the client knows it."""
         named = self._call.origin.named
         return self._call.id if named is None else named
 
     @property
-    def named(self) -> int:
+    def target_count(self) -> int:
         """How many resources and tasks it names."""
-        return len(self.wanted.resource_subscriptions or ()) + len(self.wanted.task_ids or ())
+        return len(self.subscription_filter.resource_subscriptions or ()) + len(self.subscription_filter.task_ids or ())
 
     @property
     def standing(self) -> "tuple[Connection, IncomingRequest | None]":
@@ -66,11 +66,11 @@ class ListenStream:
     def acknowledge(self) -> None:
         """Tells the client what it will be told of; and then what has happened meanwhile."""
         early, self._backlog = self._backlog or [], None
-        self.tell(_ACKNOWLEDGED, SubscriptionsAcknowledgedParams(self.wanted))
+        self.notify(_ACKNOWLEDGED, SubscriptionsAcknowledgedParams(self.subscription_filter))
         for name, params in early:
-            self.tell(name, params)
+            self.notify(name, params)
 
-    def tell(self, name: str, params: Params | DetailedTask) -> None:
+    def notify(self, name: str, params: Params | DetailedTask) -> None:
         """Tells the client something, marked as belonging to this request."""
         if self._backlog is not None:
             self._backlog.append((name, params))
@@ -80,18 +80,18 @@ class ListenStream:
             )
 
     def _subscription_meta(self) -> dict[str, Any]:
-        return {SUBSCRIPTION_ID: self.number}
+        return {SUBSCRIPTION_ID: self.subscription_id}
 
     def broadcast(self, name: str, frame: Encoded, params: Params) -> None:  # noqa: ARG002 - each is marked otherwise
         """Tells what many are told."""
-        self.tell(name, params)
+        self.notify(name, params)
 
     def end(self) -> None:
         """Nothing more will be told: the request is answered, and whoever holds it open is stopped. On a pipe, which
         stays open, that is said in a second way (cancellation, "Cancellation Flow")."""
         self.connection.answer(self._call, Empty(meta=self._subscription_meta()))
         if not self.connection.channel.info.shared:
-            gone = CancelledParams(request_id=self.number, reason="the server ends the subscription")
+            gone = CancelledParams(request_id=self.subscription_id, reason="the server ends the subscription")
             self.connection.channel.send(Notification(_CANCELLED, gone))
 
 
@@ -101,13 +101,13 @@ class ListenStreams:
     def __init__(self) -> None:
         self._open: dict[ListenStream, None] = {}
 
-    def of(self, connection: "Connection") -> int:
+    def count_for(self, connection: "Connection") -> int:
         """How many one connection has."""
         return sum(listening.connection is connection for listening in self._open)
 
     def target_count_for(self, connection: "Connection") -> int:
         """How many resources and tasks the requests of one connection name."""
-        return sum(listening.named for listening in self._open if listening.connection is connection)
+        return sum(listening.target_count for listening in self._open if listening.connection is connection)
 
     def add(self, stream: ListenStream) -> None:
         """One more."""
@@ -117,11 +117,11 @@ class ListenStreams:
         """It has ended."""
         self._open.pop(stream, None)
 
-    def changed(self, name: str) -> None:
+    def notify_list_changed(self, name: str) -> None:
         """A list has changed."""
         for listening in list(self._open):
-            if getattr(listening.wanted, _FILTER_FIELDS[name]):
-                listening.tell(name, Empty())
+            if getattr(listening.subscription_filter, _FILTER_FIELDS[name]):
+                listening.notify(name, Empty())
 
     def end(self, connection: "Connection | None" = None) -> None:
         """Ends those of a connection in good order, or all of them."""

@@ -27,7 +27,7 @@ class ResourceUpdates:
     """Sends them, on the loop."""
 
     def __init__(self, catalog: ServerCatalog, subscriptions: "Subscriptions[Connection | ListenStream]") -> None:
-        self._offer = catalog
+        self._catalog = catalog
         self._subscriptions = subscriptions
         self._access_checks: set[asyncio.Task[None]] = set()
 
@@ -36,7 +36,7 @@ class ResourceUpdates:
         subscribers = self._subscriptions.subscribers(uri)
         if subscribers:
             params = ResourceUpdatedParams(uri=uri)
-            frame, access = Encoded(codec.encode(Notification(_UPDATED, params))), self._offer.access_rule_of(uri)
+            frame, access = Encoded(codec.encode(Notification(_UPDATED, params))), self._catalog.access_rule_of(uri)
             for subscriber in subscribers:
                 tell = partial(subscriber.broadcast, _UPDATED, frame, params)
                 if access is None:

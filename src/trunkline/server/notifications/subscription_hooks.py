@@ -25,32 +25,32 @@ class SubscriptionHooks(Generic[S]):
         self.subscriptions: Subscriptions[S] = Subscriptions()
         self.on_first: list[SubscriptionHook] = []
         self.on_last: list[SubscriptionHook] = []
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = (
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = (
             WeakValueDictionary()
         )  # gone when nobody holds or awaits one
 
-    async def started(self, uri: str, subscriber: S, limit: int | None = None) -> bool:
+    async def subscribe(self, uri: str, subscriber: S, limit: int | None = None) -> bool:
         """Subscribe, once watching has begun; return False if there was a subscription. If a watcher raises, there is
         none; nor if the subscriber has `most` of them already, which raises `TooManySubscriptions`."""
         async with self._lock_of(uri):
-            self._check(uri, subscriber, limit)
+            self._check_limit(uri, subscriber, limit)
             begun = not self.subscriptions.subscribers(uri)
             if begun:
-                await self._begin(uri)
+                await self._run_first_hooks(uri)
             try:
-                self._check(uri, subscriber, limit)  # others of its subscriptions may have begun meanwhile
+                self._check_limit(uri, subscriber, limit)  # others of its subscriptions may have begun meanwhile
             except TooManySubscriptions:
                 if begun:
                     await self._run_last_hooks(uri)
                 raise
             return self.subscriptions.add(uri, subscriber)
 
-    def _check(self, uri: str, subscriber: S, limit: int | None) -> None:
+    def _check_limit(self, uri: str, subscriber: S, limit: int | None) -> None:
         subscriptions = self.subscriptions
-        if limit is not None and subscriptions.number(subscriber) >= limit and not subscriptions.has(uri, subscriber):
+        if limit is not None and subscriptions.count(subscriber) >= limit and not subscriptions.has(uri, subscriber):
             raise TooManySubscriptions(limit)
 
-    async def _begin(self, uri: str) -> None:
+    async def _run_first_hooks(self, uri: str) -> None:
         for number, watch in enumerate(self.on_first):
             try:
                 await _call_hook(watch, uri)
@@ -69,14 +69,14 @@ class SubscriptionHooks(Generic[S]):
                 failed.append(error)
         return failed
 
-    async def stopped(self, uri: str, subscriber: S) -> bool:
+    async def unsubscribe(self, uri: str, subscriber: S) -> bool:
         """End a subscription; return False if there was none."""
         if not self.subscriptions.remove(uri, subscriber):
             return False
-        await self.ended([uri])
+        await self.release_unused([uri])
         return True
 
-    async def ended(self, uris: Iterable[str]) -> None:
+    async def release_unused(self, uris: Iterable[str]) -> None:
         """Ends watching what nobody is subscribed to any more: all of it, though some watcher may raise."""
         failed: list[Exception] = []
         for uri in uris:
@@ -87,7 +87,7 @@ class SubscriptionHooks(Generic[S]):
             raise failed[0]
 
     def _lock_of(self, uri: str) -> asyncio.Lock:
-        return self._turns.setdefault(uri, asyncio.Lock())
+        return self._locks.setdefault(uri, asyncio.Lock())
 
 
 async def _call_hook(watch: SubscriptionHook, uri: str) -> None:

@@ -60,7 +60,7 @@ class Subscriptions(Generic[S]):
             self.remove(uri, subscriber)
         return [uri for uri in uris if uri not in self._by_uri]
 
-    def number(self, subscriber: S) -> int:
+    def count(self, subscriber: S) -> int:
         """How many subscriptions one has."""
         return len(self._by_subscriber.get(subscriber, ()))
 
@@ -76,6 +76,6 @@ class Subscriptions(Generic[S]):
         """What one wants to hear of."""
         return list(self._by_subscriber.get(subscriber, {}))
 
-    def wanted(self) -> list[str]:
+    def subscribed_uris(self) -> list[str]:
         """What anybody wants to hear of."""
         return list(self._by_uri)

@@ -341,7 +341,7 @@ class DurableSession:
         for uri in uris:
             try:
                 if await self._may_subscribe(connection, call, uri):
-                    await connection.shared.watchers.started(uri, connection)
+                    await connection.shared.watchers.subscribe(uri, connection)
                     connection.notify(_UPDATED, ResourceUpdatedParams(uri=uri))  # nobody watched meanwhile
             except Exception as error:  # noqa: BLE001 - a watcher's; the others go on
                 connection.report_failure(call, "-", error)

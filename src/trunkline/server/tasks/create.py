@@ -147,10 +147,10 @@ async def convert_to_task(new_task: NewTask, params: CallToolParams, keyed: "Key
     """Makes a task of a call whose handler is at work, and cancels that: it is run again in the task, with all that is
     known by now."""
     connection, call = new_task.connection, new_task.call
-    answers, effects = call.input_round.known
+    answers, effects = call.input_round.earlier_rounds
     record = with_prior_state(new_task_record(new_task, params), answers, effects)
     make = partial(_create_and_start, new_task, record)
-    kept = await (make() if keyed is None else connection.shared.get_ledger().hand_over(keyed, make))
+    kept = await (make() if keyed is None else connection.shared.get_ledger().convert_to_task(keyed, make))
     connection.answer(call, to_extension_task(kept, TaskCreated), "task")
     raise asyncio.CancelledError
 
@@ -203,7 +203,7 @@ async def _create_and_start(
         work,
         principal=call.origin.principal,
         exposes_errors=connection.exposes_errors,
-        extra_writes=() if claim is None else (claim.of(record),),
+        extra_writes=() if claim is None else (claim.write_for(record),),
         notifier=teller,
         pending=pending,
     )
@@ -216,7 +216,7 @@ async def _create_and_start(
         raise NotNow("the store cannot be reached, so the task was not begun; try again later") from error
     except asyncio.CancelledError:
         beginning.add_done_callback(
-            tasks.cancel_orphan if claim is None or not claim.keyed.lost else _consume_exception
+            tasks.cancel_orphan if claim is None or not claim.keyed_call.disconnected else _consume_exception
         )
         raise
     finally:

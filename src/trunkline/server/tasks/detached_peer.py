@@ -14,7 +14,7 @@ from trunkline.protocol.revisions import Revision
 from trunkline.protocol.tasks import TaskCaller
 from trunkline.protocol.types import LOGGING_LEVELS
 from trunkline.rpc.fact_reporter import FactReporter
-from trunkline.server.access.principal_codec import decode_principal, written
+from trunkline.server.access.principal_codec import decode_principal, encode_principal
 from trunkline.server.call_peer import CallPeer, ClientFacts
 from trunkline.server.catalog import ServerCatalog
 from trunkline.server.input.ask import Asker
@@ -133,7 +133,7 @@ def caller_of(connection: "Connection", call: IncomingRequest) -> TaskCaller:
         modern=call.envelope is not None,
         local=connection.local,
         session=connection.shared.tasks.session_of(connection),
-        principal=written(call.origin.principal),
+        principal=encode_principal(call.origin.principal),
     )
 
 

@@ -67,12 +67,12 @@ def test_nobody_in_particular_holds_everything_on_a_local_line_and_nothing_elsew
 def test_what_is_hidden_depends_on_scopes_and_on_answers() -> None:
     rules = AccessRules(offering().tools)
     assert rules
-    assert rules.hidden(ANONYMOUS_VIEWER) == {"a", "ab", "asks", "asks_b"}
-    assert rules.hidden(viewer("a")) == {"ab", "asks", "asks_b"}
-    assert rules.hidden(viewer("a", answers={yes: True})) == {"ab", "asks_b"}
-    assert rules.hidden(viewer("a", "b", answers={yes: True})) == EMPTY
-    assert rules.hidden(viewer("a", "b", answers={yes: False})) == {"asks", "asks_b"}
-    assert rules.hidden(Viewer(None)) == {"asks", "asks_b"}
+    assert rules.hidden_keys(ANONYMOUS_VIEWER) == {"a", "ab", "asks", "asks_b"}
+    assert rules.hidden_keys(viewer("a")) == {"ab", "asks", "asks_b"}
+    assert rules.hidden_keys(viewer("a", predicate_results={yes: True})) == {"ab", "asks_b"}
+    assert rules.hidden_keys(viewer("a", "b", predicate_results={yes: True})) == EMPTY
+    assert rules.hidden_keys(viewer("a", "b", predicate_results={yes: False})) == {"asks", "asks_b"}
+    assert rules.hidden_keys(Viewer(None)) == {"asks", "asks_b"}
 
 
 def test_each_predicate_is_named_once_and_only_where_scopes_do_not_decide() -> None:
@@ -91,10 +91,10 @@ def test_without_rules_nothing_is_hidden() -> None:
     server.add_tool(lambda: None, name="said_open", scopes=())
     rules = AccessRules(server.tools)
     assert not rules
-    assert rules.hidden(ANONYMOUS_VIEWER) == EMPTY
+    assert rules.hidden_keys(ANONYMOUS_VIEWER) == EMPTY
     server.add_tool(lambda: None, name="a", scopes=["a"])
     assert rules
-    assert rules.hidden(ANONYMOUS_VIEWER) == {"a"}
+    assert rules.hidden_keys(ANONYMOUS_VIEWER) == {"a"}
     server.tools.disable("a")
     assert not rules
 
@@ -103,9 +103,9 @@ def test_a_set_of_scopes_is_looked_at_once_and_others_make_no_difference() -> No
     server = Server("s")
     server.add_tool(lambda: None, name="ab", scopes=["a", "b"])
     rules = AccessRules(server.tools)
-    first = rules.hidden(viewer("a"))
-    assert rules.hidden(viewer("a", "x")) is first
-    assert rules.hidden(viewer("a", "y", "z")) is first
+    first = rules.hidden_keys(viewer("a"))
+    assert rules.hidden_keys(viewer("a", "x")) is first
+    assert rules.hidden_keys(viewer("a", "y", "z")) is first
     assert len(rules._found.hidden_by_scopes) == 1
 
 
@@ -116,7 +116,7 @@ def test_as_many_sets_of_scopes_as_there_may_be_fill_no_memory(monkeypatch: pyte
         server.add_tool(lambda: None, name=f"t{number}", scopes=[f"s{number}"])
     rules = AccessRules(server.tools)
     for number in range(6):
-        assert f"t{number}" not in rules.hidden(viewer(f"s{number}"))
+        assert f"t{number}" not in rules.hidden_keys(viewer(f"s{number}"))
         assert len(rules._found.hidden_by_scopes) <= 3
 
 

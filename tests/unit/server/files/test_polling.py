@@ -70,7 +70,7 @@ async def test_nothing_is_looked_at_that_nobody_asked_for() -> None:
     watched = Watched()
     watched.see("a", 1)
     assert watched.clock.waiting == 1
-    watched.poll.end("a", "never seen")
+    watched.poll.unwatch("a", "never seen")
     assert watched.clock.waiting == 0
 
 

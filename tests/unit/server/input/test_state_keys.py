@@ -41,8 +41,8 @@ async def test_what_one_process_sealed_the_next_opens(tmp_path: Path, clock: Man
         seals = StateSealers(Settings(), StateKeyRing(store, "server", LIFETIME, clock))
         await seals.load()
         if turn:
-            assert seals.of(WEB).open(sealed, b"bound", clock.now()) == b"state"
-        sealed = seals.of(WEB).seal(b"state", b"bound", clock.now() + 1)
+            assert seals.for_channel(WEB).open(sealed, b"bound", clock.now()) == b"state"
+        sealed = seals.for_channel(WEB).seal(b"state", b"bound", clock.now() + 1)
         await seals.close()
         await store.close()
 
@@ -89,7 +89,7 @@ async def test_a_new_key_is_known_to_all_before_it_seals_and_an_old_one_opens_un
 
 async def test_a_process_looks_for_new_keys_by_itself(store: MemoryStore, clock: ManualClock) -> None:
     one, told = await keys(store, clock), []
-    one.changed = lambda: told.append(one.secrets())
+    one.on_change = lambda: told.append(one.secrets())
     clock.advance(RELOAD_INTERVAL)
     assert one._looking is not None
     await one._looking

@@ -245,9 +245,9 @@ def test_who_lacks_the_package_is_told_its_name() -> None:
     """In a process of its own, in which the package cannot be imported."""
     program = (
         "import sys; sys.modules['cryptography'] = None\n"
-        "from trunkline.server.input.state_token import Handles, Sealed\n"
-        "assert Handles().seal(b'', b'', 1.0)\n"
-        "try: Sealed()\n"
+        "from trunkline.server.input.state_token import EncryptingSealer, InMemorySealer\n"
+        "assert InMemorySealer().seal(b'', b'', 1.0)\n"
+        "try: EncryptingSealer()\n"
         "except ValueError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=PATIENCE)

@@ -28,7 +28,7 @@ class Process:
         self.slots = SharedSemaphores(self.store, clock, "server", LEASE)
 
     def turns(self, most: int, longest: int = 64, tool: str = "tool") -> SharedSemaphore:
-        return self.slots.at(ConcurrencyLimit(tool, most, longest))
+        return self.slots.semaphore_for(ConcurrencyLimit(tool, most, longest))
 
     async def taken(self) -> list[str]:
         return [item.key for item in await scan_all(self.store, "tool/") if "/slots/" in item.key]
@@ -69,13 +69,13 @@ async def test_all_processes_together_run_so_many_calls_and_everybody_is_served(
 
     async def call(turns: SharedSemaphore) -> None:
         nonlocal running, most, served
-        turn = await turns.take()
+        turn = await turns.acquire()
         running += 1
         most = max(most, running)
         await asyncio.sleep(0.002)
         running -= 1
         served += 1
-        turns.give(turn)
+        turns.release(turn)
 
     all_turns = [(await process()).turns(3) for _ in range(3)]
     async with asyncio.timeout(PATIENCE):
@@ -87,12 +87,12 @@ async def test_all_processes_together_run_so_many_calls_and_everybody_is_served(
 async def test_who_waits_is_served_when_another_process_has_done(process: Begin) -> None:
     one, other = await process(), await process()
     other.slots.wall = ManualClock(start=time.time())  # so that it looks when it is told to, and not now and then
-    turn = await one.turns(1).take()
-    waiting = asyncio.create_task(other.turns(1).take())
+    turn = await one.turns(1).acquire()
+    waiting = asyncio.create_task(other.turns(1).acquire())
     await one.in_line()
     assert not waiting.done()
-    one.turns(1).give(turn)
-    other.turns(1).give(await asyncio.wait_for(waiting, PATIENCE))
+    one.turns(1).release(turn)
+    other.turns(1).release(await asyncio.wait_for(waiting, PATIENCE))
     await settled(other)
     assert await scan_all(one.store, "tool/") == []
 
@@ -100,7 +100,7 @@ async def test_who_waits_is_served_when_another_process_has_done(process: Begin)
 @pytest.mark.row("T18")
 async def test_calls_of_one_turn_of_the_loop_take_all_their_slots_at_once(process: Begin) -> None:
     one = await process()
-    turns = await asyncio.gather(*(one.turns(4).take() for _ in range(4)))
+    turns = await asyncio.gather(*(one.turns(4).acquire() for _ in range(4)))
     assert len({turn.version for turn in turns}) == 1
     assert len(await one.taken()) == 4
 
@@ -108,27 +108,27 @@ async def test_calls_of_one_turn_of_the_loop_take_all_their_slots_at_once(proces
 @pytest.mark.row("T18")
 async def test_how_many_may_wait_is_a_matter_of_each_process(process: Begin) -> None:
     one, other = await process(), await process()
-    turn = await one.turns(1, 1).take()
-    waiting = [asyncio.create_task(each.turns(1, 1).take()) for each in (one, other)]
+    turn = await one.turns(1, 1).acquire()
+    waiting = [asyncio.create_task(each.turns(1, 1).acquire()) for each in (one, other)]
     await one.in_line(2)
     for each in (one, other):
         with pytest.raises(TooManyCalls, match="no more may wait"):
-            await each.turns(1, 1).take()
-    one.turns(1, 1).give(turn)
+            await each.turns(1, 1).acquire()
+    one.turns(1, 1).release(turn)
     for done in asyncio.as_completed(waiting, timeout=PATIENCE):
-        one.turns(1, 1).give(await done)
+        one.turns(1, 1).release(await done)
 
 
 @pytest.mark.row("T18")
 async def test_of_those_who_come_at_once_the_last_are_turned_away(process: Begin) -> None:
     turns = (await process()).turns(2, 1)
-    calls = [asyncio.create_task(turns.take()) for _ in range(5)]
+    calls = [asyncio.create_task(turns.acquire()) for _ in range(5)]
     done, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
     while len(done) < 4:
         done, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
     assert [isinstance(call.exception(), TooManyCalls) for call in calls if call in done] == [False, False, True, True]
     assert waiting == {calls[2]}
-    turns.give(calls[0].result())
+    turns.release(calls[0].result())
     await asyncio.wait_for(calls[2], PATIENCE)
 
 
@@ -136,13 +136,13 @@ async def test_of_those_who_come_at_once_the_last_are_turned_away(process: Begin
 async def test_who_was_turned_away_is_not_in_its_own_way_when_it_comes_again(process: Begin) -> None:
     one, other = await process(), await process()
     for _ in range(20):
-        turn = await one.turns(1).take()
-        waiting = asyncio.create_task(other.turns(1).take())
+        turn = await one.turns(1).acquire()
+        waiting = asyncio.create_task(other.turns(1).acquire())
         await one.in_line()
         waiting.cancel()
         one.slots.beside(one.turns(1)._release(turn))
         await settled(one)
-        other.turns(1).give(await asyncio.wait_for(other.turns(1, 0).take(), PATIENCE))
+        other.turns(1).release(await asyncio.wait_for(other.turns(1, 0).acquire(), PATIENCE))
         await settled(other)
 
 
@@ -150,10 +150,10 @@ async def test_who_was_turned_away_is_not_in_its_own_way_when_it_comes_again(pro
 async def test_tools_and_servers_do_not_share_their_turns(process: Begin) -> None:
     one = await process()
     other = SharedSemaphores(one.store, WallClock(), "another server", LEASE)
-    apart = [one.turns(1), one.turns(1, tool="another tool"), other.at(ConcurrencyLimit("tool", 1, 64))]
-    taken = [await asyncio.wait_for(turns.take(), PATIENCE) for turns in apart]
+    apart = [one.turns(1), one.turns(1, tool="another tool"), other.semaphore_for(ConcurrencyLimit("tool", 1, 64))]
+    taken = [await asyncio.wait_for(turns.acquire(), PATIENCE) for turns in apart]
     for turns, turn in zip(apart, taken, strict=True):
-        turns.give(turn)
+        turns.release(turn)
     await other.close()
 
 
@@ -161,8 +161,8 @@ async def test_tools_and_servers_do_not_share_their_turns(process: Begin) -> Non
 async def test_what_a_dead_process_held_is_free_when_its_time_is_over(process: Begin) -> None:
     alive = ManualClock()
     dead, other = await process(ManualClock()), await process(alive)
-    await dead.turns(1).take()
-    waiting = asyncio.create_task(other.turns(1).take())
+    await dead.turns(1).acquire()
+    waiting = asyncio.create_task(other.turns(1).acquire())
     await other.in_line()
     while alive.now() < 1000 + LEASE - 0.2:
         alive.advance(0.1)
@@ -179,28 +179,28 @@ async def test_what_a_dead_process_held_is_free_when_its_time_is_over(process: B
 async def test_a_call_that_takes_long_keeps_its_turn(process: Begin) -> None:
     clock = ManualClock()
     one, other = await process(clock), await process(clock)
-    turn = await one.turns(1).take()
+    turn = await one.turns(1).acquire()
     for _ in range(20):
         clock.advance(LEASE / 2)
         await settled(one)
     with pytest.raises(TooManyCalls):
-        await other.turns(1, 0).take()
-    one.turns(1).give(turn)
+        await other.turns(1, 0).acquire()
+    one.turns(1).release(turn)
     await settled(one)
-    await asyncio.wait_for(other.turns(1, 0).take(), PATIENCE)
+    await asyncio.wait_for(other.turns(1, 0).acquire(), PATIENCE)
 
 
 @pytest.mark.row("T18")
 async def test_who_has_slept_for_too_long_does_not_give_away_what_is_anothers(process: Begin) -> None:
     slow, clock = ManualClock(), ManualClock()
     sleeper, other = await process(slow), await process(clock)
-    mine = await sleeper.turns(1).take()
+    mine = await sleeper.turns(1).acquire()
     clock.advance(LEASE + 1)
-    theirs = await asyncio.wait_for(other.turns(1).take(), PATIENCE)
+    theirs = await asyncio.wait_for(other.turns(1).acquire(), PATIENCE)
     slow.advance(LEASE + 1)
     await settled(sleeper)
     assert mine.lost
-    sleeper.turns(1).give(mine)
+    sleeper.turns(1).release(mine)
     await settled(sleeper)
     assert await other.taken() == [theirs.key]
 
@@ -209,7 +209,7 @@ async def test_who_has_slept_for_too_long_does_not_give_away_what_is_anothers(pr
 async def test_who_has_slept_has_its_turn_again_if_nobody_wants_it(process: Begin) -> None:
     slow, clock = ManualClock(), ManualClock()
     sleeper, other = await process(slow), await process(clock)
-    mine = await sleeper.turns(1).take()
+    mine = await sleeper.turns(1).acquire()
     clock.advance(LEASE + 1)
     assert await other.taken() == []
     slow.advance(LEASE + 1)
@@ -222,17 +222,17 @@ async def test_who_has_slept_has_its_turn_again_if_nobody_wants_it(process: Begi
 async def test_a_process_with_many_callers_lets_others_have_their_turn(process: Begin) -> None:
     clock = ManualClock()
     busy, other = await process(clock), await process(clock)
-    turn: Permit | None = await busy.turns(1).take()
-    waiting = asyncio.create_task(other.turns(1).take())
+    turn: Permit | None = await busy.turns(1).acquire()
+    waiting = asyncio.create_task(other.turns(1).acquire())
     await other.in_line()
     handed_on = 0
     async with asyncio.timeout(PATIENCE):
         while not waiting.done():
-            following = asyncio.create_task(busy.turns(1).take())
+            following = asyncio.create_task(busy.turns(1).acquire())
             await asyncio.sleep(0)
             clock.advance(0.1)
             if turn is not None:
-                busy.turns(1).give(turn)
+                busy.turns(1).release(turn)
             turn = None
             for _ in range(50):
                 await asyncio.sleep(0.001)
@@ -249,10 +249,10 @@ async def test_a_process_with_many_callers_lets_others_have_their_turn(process: 
 async def test_a_turn_that_nobody_wants_any_more_is_given_back(process: Begin) -> None:
     one = await process()
     turns = one.turns(1)
-    calls = [asyncio.create_task(turns.take()) for _ in range(2)]
+    calls = [asyncio.create_task(turns.acquire()) for _ in range(2)]
     turn = await calls[0]
     await one.in_line()
-    turns.give(turn)
+    turns.release(turn)
     calls[1].cancel()
     await asyncio.wait(calls)
     await settled(one)
@@ -264,7 +264,7 @@ async def test_nobody_is_let_in_while_the_store_is_away(process: Begin) -> None:
     one = await process()
     await one.store.close()
     with pytest.raises(Refusal, match="try again later"):
-        await one.turns(1).take()
+        await one.turns(1).acquire()
 
 
 @pytest.mark.row("T18")

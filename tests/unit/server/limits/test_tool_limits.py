@@ -99,10 +99,10 @@ async def test_a_call_that_is_cancelled_while_it_waits_makes_room_in_the_queue()
 @pytest.mark.row("T18")
 async def test_a_turn_that_comes_to_a_call_just_cancelled_goes_to_the_next() -> None:
     turns = LocalSemaphore(ConcurrencyLimit("tool", 1, 64))
-    await turns.take()
-    second, third = (asyncio.create_task(turns.take()) for _ in range(2))
+    await turns.acquire()
+    second, third = (asyncio.create_task(turns.acquire()) for _ in range(2))
     await asyncio.sleep(0)
-    turns.give(None)
+    turns.release(None)
     second.cancel()  # its turn has come, but it has not noticed
     await asyncio.wait_for(third, PATIENCE)
     assert second.cancelled()
@@ -111,11 +111,11 @@ async def test_a_turn_that_comes_to_a_call_just_cancelled_goes_to_the_next() -> 
 @pytest.mark.row("T18")
 async def test_a_turn_passes_by_a_call_that_is_being_cancelled() -> None:
     turns = LocalSemaphore(ConcurrencyLimit("tool", 1, 64))
-    await turns.take()
-    second, third = (asyncio.create_task(turns.take()) for _ in range(2))
+    await turns.acquire()
+    second, third = (asyncio.create_task(turns.acquire()) for _ in range(2))
     await asyncio.sleep(0)
     second.cancel()  # it has not left the queue yet
-    turns.give(None)
+    turns.release(None)
     await asyncio.wait_for(third, PATIENCE)
     assert second.cancelled()
     assert not turns._queue

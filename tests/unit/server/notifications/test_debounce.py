@@ -12,39 +12,39 @@ from trunkline.server.notifications.debounce import Coalescer
 @pytest.mark.row("X13", "N04")
 def test_the_first_change_is_announced_at_once() -> None:
     coalescer = Coalescer(100)
-    assert coalescer.changed("tools", now=0)
+    assert coalescer.record_change("tools", now=0)
     assert coalescer.next_due() is None
 
 
 @pytest.mark.row("X13", "N05")
 def test_a_change_within_the_interval_is_announced_at_its_end() -> None:
     coalescer = Coalescer(100)
-    assert coalescer.changed("tools", now=0)
-    assert not coalescer.changed("tools", now=50)
-    assert not coalescer.changed("tools", now=60)
+    assert coalescer.record_change("tools", now=0)
+    assert not coalescer.record_change("tools", now=50)
+    assert not coalescer.record_change("tools", now=60)
     assert coalescer.next_due() == 100
-    assert coalescer.due(99) == []
-    assert coalescer.due(100) == ["tools"]
+    assert coalescer.pop_due(99) == []
+    assert coalescer.pop_due(100) == ["tools"]
     assert coalescer.next_due() is None
-    assert not coalescer.changed("tools", now=150)
+    assert not coalescer.record_change("tools", now=150)
     assert coalescer.next_due() == 200
 
 
 @pytest.mark.row("X13")
 def test_after_a_quiet_interval_a_change_is_announced_at_once_again() -> None:
     coalescer = Coalescer(100)
-    assert coalescer.changed("tools", now=0)
-    assert coalescer.changed("tools", now=100)
+    assert coalescer.record_change("tools", now=0)
+    assert coalescer.record_change("tools", now=100)
 
 
 @pytest.mark.row("N03")
 def test_kinds_do_not_wait_for_each_other() -> None:
     coalescer = Coalescer(100)
-    assert coalescer.changed("tools", now=0)
-    assert coalescer.changed("prompts", now=10)
-    assert not coalescer.changed("prompts", now=20)
-    assert not coalescer.changed("tools", now=30)
-    assert coalescer.due(100) == ["tools"]
+    assert coalescer.record_change("tools", now=0)
+    assert coalescer.record_change("prompts", now=10)
+    assert not coalescer.record_change("prompts", now=20)
+    assert not coalescer.record_change("tools", now=30)
+    assert coalescer.pop_due(100) == ["tools"]
     assert coalescer.next_due() == 110
 
 
@@ -57,14 +57,14 @@ def test_announcements_are_an_interval_apart_and_none_is_missing(changes: list[t
 
     def pass_to(moment: float) -> None:
         while (due := coalescer.next_due()) is not None and due <= moment:
-            for kind in coalescer.due(due):
+            for kind in coalescer.pop_due(due):
                 announced[kind].append(due)
 
     for kind, pause in changes:
         now += pause
         pass_to(now)
         changed[kind] = now
-        if coalescer.changed(kind, now):
+        if coalescer.record_change(kind, now):
             announced[kind].append(now)
     pass_to(now + 100)
     for kind, times in announced.items():

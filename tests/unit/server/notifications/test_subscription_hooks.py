@@ -39,8 +39,8 @@ async def turns() -> None:
 @pytest.mark.row("F20")
 async def test_a_second_subscriber_waits_until_watching_has_begun_and_does_not_begin_it_again() -> None:
     log = Log()
-    first = asyncio.ensure_future(log.watchers.started(URI, "a"))
-    second = asyncio.ensure_future(log.watchers.started(URI, "b"))
+    first = asyncio.ensure_future(log.watchers.subscribe(URI, "a"))
+    second = asyncio.ensure_future(log.watchers.subscribe(URI, "b"))
     await turns()
     assert log.said == ["starting"]
     assert not second.done()
@@ -61,7 +61,7 @@ async def test_if_watching_fails_for_the_first_the_second_begins_it_for_itself()
             raise OSError("no")
 
     watchers.on_first.append(watch)
-    outcomes = await asyncio.gather(watchers.started(URI, "a"), watchers.started(URI, "b"), return_exceptions=True)
+    outcomes = await asyncio.gather(watchers.subscribe(URI, "a"), watchers.subscribe(URI, "b"), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [OSError, bool]
     assert watchers.subscriptions.subscribers(URI) == ["b"]
 
@@ -69,11 +69,11 @@ async def test_if_watching_fails_for_the_first_the_second_begins_it_for_itself()
 async def test_one_who_comes_while_watching_ends_begins_it_anew() -> None:
     log = Log()
     log.go.set()
-    await log.watchers.started(URI, "a")
+    await log.watchers.subscribe(URI, "a")
     log.go.clear()
-    leaving = asyncio.ensure_future(log.watchers.stopped(URI, "a"))
+    leaving = asyncio.ensure_future(log.watchers.unsubscribe(URI, "a"))
     await turns()
-    coming = asyncio.ensure_future(log.watchers.started(URI, "b"))
+    coming = asyncio.ensure_future(log.watchers.subscribe(URI, "b"))
     await turns()
     assert log.said == ["starting", "started", "ending"]
     log.go.set()
@@ -84,16 +84,16 @@ async def test_one_who_comes_while_watching_ends_begins_it_anew() -> None:
 async def test_watching_does_not_end_when_somebody_has_come_meanwhile() -> None:
     log = Log()
     log.go.set()
-    await log.watchers.started(URI, "a")
+    await log.watchers.subscribe(URI, "a")
     orphaned = log.watchers.subscriptions.drop("a")
-    await log.watchers.started(URI, "b")
-    await log.watchers.ended(orphaned)
+    await log.watchers.subscribe(URI, "b")
+    await log.watchers.release_unused(orphaned)
     assert "ending" not in log.said
 
 
 async def test_different_resources_do_not_wait_for_each_other() -> None:
     log = Log()
-    waiting = [asyncio.ensure_future(log.watchers.started(uri, "a")) for uri in ("r://1", "r://2")]
+    waiting = [asyncio.ensure_future(log.watchers.subscribe(uri, "a")) for uri in ("r://1", "r://2")]
     await turns()
     assert log.said == ["starting", "starting"]
     log.go.set()
@@ -104,13 +104,13 @@ async def test_a_watcher_that_exits_fails_and_ends_nothing_else() -> None:
     watchers: SubscriptionHooks[str] = SubscriptionHooks()
     watchers.on_first.append(lambda uri: sys.exit(3))
     with pytest.raises(RuntimeError, match=r"sys.exit\(3\)"):
-        await watchers.started(URI, "a")
+        await watchers.subscribe(URI, "a")
     assert watchers.subscriptions.subscribers(URI) == []
 
 
 async def test_ending_what_was_never_begun_calls_nobody() -> None:
     log = Log()
-    await log.watchers.stopped(URI, "a")
+    await log.watchers.unsubscribe(URI, "a")
     assert log.said == []
 
 
@@ -124,7 +124,7 @@ async def test_watchers_may_be_plain_functions_and_several(*, plain: bool) -> No
 
     for _ in range(2):
         watchers.on_first.append(seen.append if plain else note)
-    await watchers.started(URI, "a")
+    await watchers.subscribe(URI, "a")
     assert seen == [URI, URI]
     assert len(watchers._turns) == 0  # nothing is kept for a resource that nobody is busy with
 
@@ -141,7 +141,7 @@ async def test_if_one_watcher_fails_what_others_have_begun_is_ended(cancelled: b
 
     watchers.on_first += [lambda uri: said.append(f"begun {uri}"), fail]
     watchers.on_last.append(lambda uri: said.append(f"ended {uri}"))
-    starting = asyncio.ensure_future(watchers.started(URI, "a"))
+    starting = asyncio.ensure_future(watchers.subscribe(URI, "a"))
     await turns()
     starting.cancel()
     with pytest.raises(asyncio.CancelledError if cancelled else OSError):
@@ -159,7 +159,7 @@ async def test_a_watcher_that_fails_to_end_keeps_no_other_from_ending() -> None:
 
     watchers.on_last += [fail, said.append]
     for uri in (URI, "r://2"):
-        await watchers.started(uri, "a")
+        await watchers.subscribe(uri, "a")
     with pytest.raises(OSError, match=URI):
-        await watchers.ended(watchers.subscriptions.drop("a"))
+        await watchers.release_unused(watchers.subscriptions.drop("a"))
     assert said == [URI, "r://2"]
