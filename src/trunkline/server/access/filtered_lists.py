@@ -18,11 +18,11 @@ from trunkline.registry.registry import Registry
 from trunkline.registry.resources import TemplateEntry
 from trunkline.rpc.run_handler import Work, run_work
 from trunkline.server.access.enforcement import evaluate_predicates
+from trunkline.server.access.owner_id import principal_name
 from trunkline.server.access.rules import Viewer, scopes_of
 from trunkline.server.catalog import ServerCatalog
 from trunkline.server.connection import Connection
 from trunkline.server.context import Context
-from trunkline.server.input.multi_round import principal_name
 
 __all__ = ["list_page", "list_resources_with_templates"]
 

@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from trunkline.auth.principal import Principal
-from trunkline.server.input.multi_round import principal_name
+from trunkline.server.access.owner_id import principal_name
 from trunkline.wire import codec
 
 __all__ = ["PrincipalCodec", "decode_principal", "encode_principal"]

@@ -7,8 +7,8 @@ from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.types import Empty, InitializeParams
 from trunkline.rpc.dispatch import Feature
 from trunkline.rpc.run_handler import Work
+from trunkline.server.access.owner_id import principal_name
 from trunkline.server.connection import Connection
-from trunkline.server.input.multi_round import principal_name
 
 __all__ = ["FEATURE"]
 

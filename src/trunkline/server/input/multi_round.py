@@ -35,6 +35,7 @@ from trunkline.protocol.types import (
     InputRequiredResult,
     ReadResourceParams,
 )
+from trunkline.server.access.owner_id import principal_name
 from trunkline.server.input.ask import ClientLacksCapability, InvalidInputResponse
 from trunkline.transports.channel import ChannelInfo
 from trunkline.wire import codec
@@ -52,7 +53,6 @@ __all__ = [
     "StateSealers",
     "begin_round",
     "canonical_params",
-    "principal_name",
     "to_modern_error",
     "to_modern_outcome",
 ]
@@ -265,11 +265,6 @@ def _comparable_arguments(arguments: Raw) -> Any:
         return codec.decoder(object)(arguments)
     except codec.DecodeError:
         return bytes(arguments).decode()
-
-
-def principal_name(principal: Any) -> str:
-    """A principal in letters, each of them in others; nobody in particular in none."""
-    return "" if principal is None else f"{type(principal).__qualname__} {principal!r}"
 
 
 class StateSealers:

@@ -32,7 +32,7 @@ from trunkline.protocol.methods import METHODS
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import LOGGING_LEVELS, ResourceUpdatedParams
 from trunkline.rpc.run_handler import DeferredResult, Work
-from trunkline.server.input.multi_round import principal_name
+from trunkline.server.access.owner_id import principal_name
 from trunkline.server.sessions.event_log import DurableEventLog
 from trunkline.server.sessions.lease import SessionLease
 from trunkline.server.sessions.quota import QuotaEntry, SessionQuota, unused_lifetime

@@ -18,7 +18,7 @@ from trunkline.auth.principal import Principal
 from trunkline.errors import StoreUnavailable, StoreUnusable
 from trunkline.facts import HandlerFailed, RestoreStep
 from trunkline.protocol.types import LOGGING_LEVELS
-from trunkline.server.input.multi_round import principal_name
+from trunkline.server.access.owner_id import principal_name
 from trunkline.server.sessions.record import LAYOUT, SessionMetadata, SessionRecord, read_record
 from trunkline.stores.store import Put
 from trunkline.testing import ManualClock
