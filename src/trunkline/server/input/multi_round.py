@@ -6,7 +6,6 @@ Questions that a handler asks at once are asked in one round.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final
@@ -146,7 +145,7 @@ class Round:
 
     def input_required(self, questions: dict[str, InputRequest]) -> InputRequiredResult:
         """Questions, as the answer to the request."""
-        expires = time.time() + self._connection.settings.state_lifetime
+        expires = self._connection.shared.wall.now() + self._connection.settings.state_lifetime
         sealed = self.sealer.seal(codec.to_json(self._state), self.request_binding(), expires)
         return InputRequiredResult(input_requests=questions, request_state=sealed)
 
@@ -225,7 +224,9 @@ def begin_round(connection: "Connection", call: IncomingRequest, params: MultiRo
     known = _State({}, {})
     current = call.input_round = Round(connection, call, known, params)
     if params.request_state is not None:
-        earlier = _decode_state(current.sealer.open(params.request_state, current.request_binding(), time.time()))
+        earlier = _decode_state(
+            current.sealer.open(params.request_state, current.request_binding(), connection.shared.wall.now())
+        )
         known.answers, known.effects = earlier.answers, earlier.effects
     if params.input_responses:
         known.answers.update(params.input_responses)

@@ -106,7 +106,7 @@ def test_a_set_of_scopes_is_looked_at_once_and_others_make_no_difference() -> No
     first = rules.hidden_keys(viewer("a"))
     assert rules.hidden_keys(viewer("a", "x")) is first
     assert rules.hidden_keys(viewer("a", "y", "z")) is first
-    assert len(rules._found.hidden_by_scopes) == 1
+    assert len(rules._snapshot.hidden_by_scopes) == 1
 
 
 def test_as_many_sets_of_scopes_as_there_may_be_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def test_as_many_sets_of_scopes_as_there_may_be_fill_no_memory(monkeypatch: pyte
     rules = AccessRules(server.tools)
     for number in range(6):
         assert f"t{number}" not in rules.hidden_keys(viewer(f"s{number}"))
-        assert len(rules._found.hidden_by_scopes) <= 3
+        assert len(rules._snapshot.hidden_by_scopes) <= 3
 
 
 # --- lists --------------------------------------------------------------------------------------------

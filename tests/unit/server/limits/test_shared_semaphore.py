@@ -59,8 +59,8 @@ async def process(tmp_path: Path) -> AsyncIterator[Begin]:
 
 async def settled(one: Process) -> None:
     """Waits until nobody gives anything back any more."""
-    while one.slots._beside:
-        await asyncio.wait(one.slots._beside)
+    while one.slots._background:
+        await asyncio.wait(one.slots._background)
 
 
 @pytest.mark.row("T18")
@@ -86,7 +86,7 @@ async def test_all_processes_together_run_so_many_calls_and_everybody_is_served(
 @pytest.mark.row("T18")
 async def test_who_waits_is_served_when_another_process_has_done(process: Begin) -> None:
     one, other = await process(), await process()
-    other.slots.wall = ManualClock(start=time.time())  # so that it looks when it is told to, and not now and then
+    other.slots.wall_clock = ManualClock(start=time.time())  # so that it looks when it is told to, and not now and then
     turn = await one.turns(1).acquire()
     waiting = asyncio.create_task(other.turns(1).acquire())
     await one.in_line()
@@ -140,7 +140,7 @@ async def test_who_was_turned_away_is_not_in_its_own_way_when_it_comes_again(pro
         waiting = asyncio.create_task(other.turns(1).acquire())
         await one.in_line()
         waiting.cancel()
-        one.slots.beside(one.turns(1)._release(turn))
+        one.slots.run_in_background(one.turns(1)._release_permit(turn))
         await settled(one)
         other.turns(1).release(await asyncio.wait_for(other.turns(1, 0).acquire(), PATIENCE))
         await settled(other)
