@@ -10,5 +10,5 @@ from tests.spec.bank import Bank
 async def bank() -> AsyncIterator[Bank]:
     made = Bank()
     yield made
-    made.run.set()
+    made.go.set()
     await made.server.aclose()

@@ -64,7 +64,7 @@ class Ending:
         await self.house.heard.on_draining.wait()
 
     async def ends(self) -> tuple[str, ...]:
-        self.house.run.set()
+        self.house.go.set()
         assert self._ending is not None
         return await self._ending
 
@@ -76,7 +76,7 @@ async def ending(**settings: Any) -> AsyncIterator[Ending]:
         try:
             yield await made.listen()
         finally:
-            made.house.run.set()
+            made.house.go.set()
             await made.house.server.aclose()
 
 

@@ -471,7 +471,7 @@ async def test_reads_beyond_the_budget_wait_in_turn_and_keep_no_thread_from_othe
             uri = f"files:///{'large' if name == 'dropped' else name}.txt"
             ids[peer.call("resources/read", {"uri": uri})] = name
             assert (await peer.result("tools/call", {"name": "plain"}))["isError"] is False  # on the only thread
-        assert [turn[1] for turn in budget._waiting] == [900, 10, 10, 900]
+        assert [turn[1] for turn in budget._waiters] == [900, 10, 10, 900]
         dropped = next(ident for ident, name in ids.items() if name == "dropped")
         del ids[dropped]
         peer.notify("notifications/cancelled", {"requestId": dropped})
@@ -537,7 +537,7 @@ class Looks:
         """What a client is told by one look: the URIs that were updated, or which list has changed."""
         self.clock.advance(2.0)
         async with asyncio.timeout(PATIENCE):
-            while self.server._serving.file_watch._poller._looking is not None:
+            while self.server._serving.file_watch._poller._job is not None:
                 await asyncio.sleep(0)
         return [message["params"].get("uri", message["method"]) for message in await peer.quiet()]
 

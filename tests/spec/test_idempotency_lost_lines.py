@@ -17,7 +17,7 @@ from trunkline.testing import ManualClock, RawPeer
 
 
 async def test_a_run_goes_on_when_its_line_is_lost_and_its_client_comes_back_for_the_result(bank: Bank) -> None:
-    bank.run.clear()
+    bank.go.clear()
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
         peer.call("tools/call", call("pay", "k", amount=5))
@@ -26,29 +26,29 @@ async def test_a_run_goes_on_when_its_line_is_lost_and_its_client_comes_back_for
         await peer.initialize()
         waiting = asyncio.create_task(paid(peer, "k", 5))
         await asyncio.sleep(0)
-        bank.run.set()
+        bank.go.set()
         assert await waiting == 1
     assert bank.runs == [5]
 
 
 async def test_a_run_goes_on_when_its_client_hangs_up_where_each_call_has_a_line_of_its_own(bank: Bank) -> None:
-    bank.run.clear()
+    bank.go.clear()
     async with hosted(bank.server) as host:
         params = enveloped(**call("pay", "k", amount=5))
         lost = begin(host, "tools/call", params)
         await bank.begun.wait()
         lost.gone.set()
-        await lost.on_finished()
+        await lost.done()
         again = begin(host, "tools/call", params)
-        bank.run.set()
-        assert (await again.on_finished()).json["result"]["structuredContent"] == 1
+        bank.go.set()
+        assert (await again.done()).json["result"]["structuredContent"] == 1
     assert bank.runs == [5]
 
 
 async def test_a_run_without_a_line_ends_when_its_time_is_up() -> None:
     clock = ManualClock()
     bank = Bank(clock=clock, settings=Settings(work_timeout=30.0))
-    bank.run.clear()
+    bank.go.clear()
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
         peer.call("tools/call", call("pay", "k", amount=5))
@@ -66,7 +66,7 @@ async def test_a_run_without_a_line_ends_when_its_time_is_up() -> None:
 async def test_who_waits_for_a_run_that_is_cancelled_does_not_know_or_does_it(
     bank: Bank, name: str, again: bool
 ) -> None:
-    bank.run.clear()
+    bank.go.clear()
     async with RawPeer(bank.server) as one, RawPeer(bank.server) as two:
         await one.initialize()
         await two.initialize()
@@ -76,14 +76,14 @@ async def test_who_waits_for_a_run_that_is_cancelled_does_not_know_or_does_it(
         await two.quiet()
         one.notify("notifications/cancelled", {"requestId": first})
         await bank.stopped.wait()
-        bank.run.set()
+        bank.go.set()
         answer = await two.answer_to(second)
     assert ("result" in answer) is again
     assert bank.runs == ([5, 5] if again else [5])
 
 
 async def test_who_waits_for_a_run_and_cancels_that_does_not_stop_it(bank: Bank) -> None:
-    bank.run.clear()
+    bank.go.clear()
     async with RawPeer(bank.server) as one, RawPeer(bank.server) as two:
         await one.initialize()
         await two.initialize()
@@ -93,7 +93,7 @@ async def test_who_waits_for_a_run_and_cancels_that_does_not_stop_it(bank: Bank)
         await two.quiet()
         two.notify("notifications/cancelled", {"requestId": second})
         await two.quiet()
-        bank.run.set()
+        bank.go.set()
         assert (await one.answer_to(first))["result"]["structuredContent"] == {"result": 1}
     assert (bank.runs, bank.stopped.is_set()) == ([5], False)
 
@@ -101,7 +101,7 @@ async def test_who_waits_for_a_run_and_cancels_that_does_not_stop_it(bank: Bank)
 async def test_a_run_whose_time_is_up_while_its_caller_waits_is_stopped() -> None:
     clock = ManualClock()
     bank = Bank(clock=clock, settings=Settings(work_timeout=30.0))
-    bank.run.clear()
+    bank.go.clear()
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
         late = peer.call("tools/call", call("pay", "k", amount=5))
@@ -122,20 +122,20 @@ async def test_what_a_run_says_and_asks_when_its_line_is_lost(bank: Bank, asked:
     @bank.server.tool
     async def asks(ctx: Context) -> str:
         bank.begun.set()
-        await bank.run.wait()
+        await bank.go.wait()
         ctx.progress(1)
         bank.runs.append(0)
         return (await ctx.elicit("pay it?", None)).action
 
     params = call("asks", "k")
     if not asked:
-        bank.run.clear()
+        bank.go.clear()
     async with RawPeer(bank.server) as peer:
         await peer.initialize(capabilities={"elicitation": {}})
         peer.call("tools/call", {**params, "_meta": {**params["_meta"], "progressToken": 1}})
         await bank.begun.wait()
         await peer.quiet()
-    bank.run.set()
+    bank.go.set()
     async with RawPeer(bank.server) as peer:
         await peer.initialize(capabilities={"elicitation": {}})
         first = await peer.result("tools/call", params)
@@ -145,7 +145,7 @@ async def test_what_a_run_says_and_asks_when_its_line_is_lost(bank: Bank, asked:
 
 
 async def test_while_a_server_is_paused_a_run_goes_on_and_its_key_is_not_touched(bank: Bank) -> None:
-    bank.run.clear()
+    bank.go.clear()
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
         first = peer.call("tools/call", call("pay", "k", amount=5))
@@ -153,7 +153,7 @@ async def test_while_a_server_is_paused_a_run_goes_on_and_its_key_is_not_touched
         bank.server.pause()
         assert "error" in await peer.request("tools/call", call("pay", "k", amount=5))
         assert "error" in await peer.request("tools/call", call("pay", "other", amount=5))
-        bank.run.set()
+        bank.go.set()
         assert (await peer.answer_to(first))["result"]["structuredContent"] == {"result": 1}
         bank.server.resume()
         assert await paid(peer, "k", 5) == 1
@@ -162,14 +162,14 @@ async def test_while_a_server_is_paused_a_run_goes_on_and_its_key_is_not_touched
 
 async def test_a_server_that_ends_waits_for_a_run_that_has_lost_its_line(tmp_path: Path) -> None:
     first, second = (Bank(store=SqliteStore(tmp_path / "store")) for _ in range(2))
-    first.run.clear()
+    first.go.clear()
     async with RawPeer(first.server) as peer:
         await peer.initialize()
         peer.call("tools/call", call("pay", "k", amount=5))
         await first.begun.wait()
     ending = asyncio.create_task(first.server.shutdown())
     await asyncio.sleep(0)
-    first.run.set()
+    first.go.set()
     assert await ending == ()
     async with RawPeer(second.server) as peer:
         await peer.initialize()
@@ -180,14 +180,14 @@ async def test_a_server_that_ends_waits_for_a_run_that_has_lost_its_line(tmp_pat
 
 @pytest.mark.parametrize(("name", "again"), [("pay", False), ("put", True)])
 async def test_a_cancelled_run_is_made_again_only_if_its_tool_is_idempotent(bank: Bank, name: str, again: bool) -> None:
-    bank.run.clear()
+    bank.go.clear()
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
         ident = peer.call("tools/call", call(name, "k", amount=5))
         await bank.begun.wait()
         peer.notify("notifications/cancelled", {"requestId": ident})
         await bank.stopped.wait()
-        bank.run.set()
+        bank.go.set()
         answer = await peer.request("tools/call", call(name, "k", amount=5))
     assert ("result" in answer) is again
     if not again:
@@ -223,7 +223,7 @@ async def test_a_run_that_is_cut_off_when_its_server_ends_is_known_to_be_lost_at
     first, second = (
         Bank(store=SqliteStore(tmp_path / "store", clock=clock), clock=clock, settings=settings) for _ in range(2)
     )
-    first.run.clear()
+    first.go.clear()
     async with RawPeer(first.server) as peer:
         await peer.initialize()
         peer.call("tools/call", call("pay", "k", amount=5))

@@ -45,7 +45,7 @@ class Pair:
         self.clock_of_one = ManualClock() if frozen else self.clock
         self.one = Bank(store=store, clock=self.clock_of_one)
         self.two = Bank(store=store, clock=self.clock)
-        self.one.run.clear()
+        self.one.go.clear()
 
     async def __aenter__(self) -> tuple[RawPeer, RawPeer]:
         self.peers = RawPeer(self.one.server), RawPeer(self.two.server)
@@ -55,7 +55,7 @@ class Pair:
         return self.peers
 
     async def __aexit__(self, *_: object) -> None:
-        self.one.run.set()
+        self.one.go.set()
         for peer in self.peers:
             await peer.close()
         for bank in (self.one, self.two):
@@ -70,7 +70,7 @@ async def test_a_call_elsewhere_waits_for_the_run_as_long_as_somebody_is_at_it()
         for _ in range(20):  # twice the time of the lease, which is renewed meanwhile
             pair.clock.advance(1)
             assert await two.quiet() == []
-        pair.one.run.set()
+        pair.one.go.set()
         assert await first == 1
         assert (await two.answer_to(second))["result"]["structuredContent"]["result"] == 1
     assert (pair.one.runs, pair.two.runs) == ([5], [])
@@ -82,7 +82,7 @@ async def test_a_call_elsewhere_does_not_miss_what_happens_before_it_waits() -> 
         await pair.one.begun.wait()
 
         async def end() -> None:
-            pair.one.run.set()
+            pair.one.go.set()
             await first
 
         pair.store.meanwhile = end
@@ -99,7 +99,7 @@ async def test_what_is_taken_over_from_somebody_thought_dead_has_one_result() ->
         await two.quiet()
         pair.clock.advance(11)
         assert (await two.answer_to(waiting))["result"]["structuredContent"] == {"result": 1}
-        pair.one.run.set()
+        pair.one.go.set()
         assert await first == 1
     assert pair.two.runs == [5]
 
@@ -111,13 +111,13 @@ async def test_a_run_that_was_taken_over_is_stopped_when_that_is_found_out(done:
         await pair.one.begun.wait()
         pair.clock.advance(11)
         if not done:
-            pair.two.run.clear()
+            pair.two.go.clear()
         second = asyncio.create_task(paid(two, "k", 5, "put"))
         await (second if done else pair.two.begun.wait())
         pair.clock_of_one.advance(4)  # time to say that it is still at it
         async with asyncio.timeout(PATIENCE):
             await pair.one.stopped.wait()
-        pair.two.run.set()
+        pair.two.go.set()
         assert await first == await second == 1
 
 
@@ -129,7 +129,7 @@ async def test_an_unknown_outcome_is_final_although_the_run_ends_later() -> None
         pair.clock.advance(11)
         told = await two.error("tools/call", call("pay", "k", amount=5))
         assert told["data"]["kind"] == "outcome_unknown"
-        pair.one.run.set()
+        pair.one.go.set()
         assert (await one.answer_to(first))["error"] == told
         for peer in (one, two):
             assert await peer.error("tools/call", call("pay", "k", amount=5)) == told
@@ -143,7 +143,7 @@ async def test_a_result_that_is_kept_at_the_last_moment_comes_before_an_unknown_
         pair.clock.advance(11)
 
         async def end() -> None:
-            pair.one.run.set()
+            pair.one.go.set()
             await first
 
         pair.store.meanwhile = end  # after the other has read that the run was begun, and before it gives it up

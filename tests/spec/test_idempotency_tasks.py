@@ -39,7 +39,7 @@ async def founding(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bank]:
     monkeypatch.setattr(RawPeer, "taps", [])
     made = Bank(compat="erlmcp")
     yield made
-    made.run.set()
+    made.go.set()
     await made.server.aclose()
 
 
@@ -63,14 +63,14 @@ Ask = Callable[..., Any]
 
 @pytest.mark.parametrize("ask", [augmented, extended])
 async def test_the_same_key_is_answered_with_the_same_task_as_it_stands(bank: Bank, ask: Ask) -> None:
-    bank.run.clear()
+    bank.go.clear()
     async with RawPeer(bank.server) as one, RawPeer(bank.server) as two:
         await one.initialize()
         await two.initialize()
         first = await ask(one)
         await bank.begun.wait()
         assert await ask(two) == first
-        bank.run.set()
+        bank.go.set()
         assert await paid(two, "k", 5, "order") == 1
         ended = await ask(two)
         assert (ended["taskId"], ended["status"]) == (first["taskId"], "completed")
@@ -157,7 +157,7 @@ async def test_a_key_that_is_none_is_refused_of_a_task_too(bank: Bank) -> None:
 
 @pytest.mark.parametrize("ask", [augmented, extended])
 async def test_a_call_that_is_no_task_waits_for_the_task_and_has_its_result_in_either_era(bank: Bank, ask: Ask) -> None:
-    bank.run.clear()
+    bank.go.clear()
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
         await ask(peer)
@@ -165,7 +165,7 @@ async def test_a_call_that_is_no_task_waits_for_the_task_and_has_its_result_in_e
         modern = peer.call("tools/call", enveloped(**call("order", "k", amount=5)))
         await bank.begun.wait()
         assert await peer.quiet() == []
-        bank.run.set()
+        bank.go.set()
         assert (await peer.answer_to(waiting))["result"]["structuredContent"] == {"result": 1}
         assert (await peer.answer_to(modern))["result"]["structuredContent"] == 1
     assert bank.runs == [5]
@@ -212,7 +212,7 @@ async def test_a_call_that_is_no_task_has_the_error_that_the_task_came_to(bank: 
 
 
 async def test_of_a_task_that_was_cancelled_the_outcome_is_not_known(bank: Bank) -> None:
-    bank.run.clear()
+    bank.go.clear()
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
         task = await augmented(peer, "book")
@@ -228,14 +228,14 @@ async def test_of_a_task_that_was_cancelled_the_outcome_is_not_known(bank: Bank)
 
 
 async def test_a_client_of_2025_11_25_gets_a_task_that_has_ended_of_a_call_that_was_none(bank: Bank) -> None:
-    bank.run.clear()
+    bank.go.clear()
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
         first = peer.call("tools/call", call("order", "k", amount=5))
         await bank.begun.wait()
         asked = peer.call("tools/call", wanted("order", "k", amount=5))
         assert await peer.quiet() == []
-        bank.run.set()
+        bank.go.set()
         await peer.answer_to(first)
         task = (await peer.answer_to(asked))["result"]["task"]
         assert task["status"] == "working"
@@ -273,14 +273,14 @@ async def test_a_call_that_asks_first_has_its_key_name_the_task_that_it_becomes(
         answer = await ctx.elicit("pay it?", None, key="q")
         await ctx.begin_task()
         bank.runs.append(0)
-        await bank.run.wait()
+        await bank.go.wait()
         return answer.action
 
     def round_(asked: Any = None) -> Params:
         told = {} if asked is None else {"inputResponses": {"q": {"action": "decline"}}}
         return enveloped(ASKS, **call("asks", "k"), **told, **({} if asked is None else {"requestState": asked}))
 
-    bank.run.clear()
+    bank.go.clear()
     async with RawPeer(bank.server) as peer:
         asked = await peer.result("tools/call", round_())
         assert asked["resultType"] == "input_required"
@@ -290,7 +290,7 @@ async def test_a_call_that_asks_first_has_its_key_name_the_task_that_it_becomes(
         for params in (round_(state), round_()):
             assert (await peer.result("tools/call", params))["taskId"] == first["taskId"]
         plain = peer.call("tools/call", enveloped({"elicitation": {"form": {}}}, **call("asks", "k")))
-        bank.run.set()
+        bank.go.set()
         assert (await peer.answer_to(plain))["result"]["structuredContent"] == "decline"
     assert bank.runs == [0]
 
@@ -322,13 +322,13 @@ async def test_a_call_that_was_taken_over_does_not_become_a_task() -> None:
     clock, clock_of_one = ManualClock(), ManualClock()
     store = MemoryStore(clock=clock)
     one, two = Bank(store=store, clock=clock_of_one), Bank(store=store, clock=clock)
-    one.run.clear()
+    one.go.clear()
 
     def add_tool(bank: Bank) -> None:
         @bank.server.tool(task=TaskPolicy(asks_first=True), annotations=ToolAnnotations(idempotent_hint=True))
         async def prepares(ctx: Context) -> int:
             bank.begun.set()
-            await bank.run.wait()
+            await bank.go.wait()
             await ctx.begin_task()
             bank.runs.append(0)
             return 7
@@ -340,7 +340,7 @@ async def test_a_call_that_was_taken_over_does_not_become_a_task() -> None:
         await one.begun.wait()
         clock.advance(11)
         task = await second.result("tools/call", known("prepares", "k"))
-        one.run.set()
+        one.go.set()
         assert (await first.answer_to(late))["result"]["taskId"] == task["taskId"]
     for bank in (one, two):
         await bank.server.aclose()
@@ -371,7 +371,7 @@ async def test_a_call_that_cannot_become_a_task_leaves_its_key_free(confirmed: b
 
 async def test_a_call_that_finds_no_room_when_it_becomes_a_task_leaves_its_key_free() -> None:
     bank = Bank(settings=Settings(max_tasks=1))
-    bank.run.clear()
+    bank.go.clear()
     prepared = asyncio.Event()
 
     @bank.server.tool(task=TaskPolicy(asks_first=True))
@@ -386,7 +386,7 @@ async def test_a_call_that_finds_no_room_when_it_becomes_a_task_leaves_its_key_f
         prepared.set()
         refused = await peer.answer_to(asked)
         assert refused["error"]["data"]["kind"] == "maximum_concurrent_tasks_exceeded"
-        bank.run.set()
+        bank.go.set()
         async with asyncio.timeout(PATIENCE):  # until the other task has ended
             while "error" in (answer := await peer.request("tools/call", known("prepares", "k"))):
                 await asyncio.sleep(0)
@@ -405,16 +405,16 @@ async def test_where_there_is_no_room_a_key_stays_free_and_a_task_is_still_found
     async def later(ctx: Context, amount: int) -> None:
         await ctx.begin_task()
         bank.runs.append(amount)
-        await bank.run.wait()
+        await bank.go.wait()
 
-    bank.run.clear()
+    bank.go.clear()
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
         first = await extended(peer, "later", "k")
         assert (await extended(peer, "later", "k"))["taskId"] == first["taskId"]
         error = await peer.error("tools/call", known("later", "other", amount=5))
         assert error["data"]["kind"] == "maximum_concurrent_tasks_exceeded"
-        bank.run.set()
+        bank.go.set()
         await peer.result("tools/call", enveloped(**call("later", "k", amount=5)))
         await peer.quiet()
         assert (await extended(peer, "later", "other", 6))["resultType"] == "task"
@@ -460,7 +460,7 @@ async def test_a_task_that_is_not_kept_any_more_is_made_again_only_if_its_tool_i
 async def test_who_waits_for_a_task_until_it_is_not_kept_any_more_does_not_know_its_outcome() -> None:
     clock = ManualClock()
     bank = Bank(clock=clock, settings=Settings(task_ttl=10.0))
-    bank.run.clear()
+    bank.go.clear()
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
         await augmented(peer)
@@ -481,7 +481,7 @@ async def test_a_task_whose_caller_was_lost_while_it_was_made_is_found_by_its_ke
     """If the caller has cancelled it instead, so is the task."""
     store = FaultyStore(MemoryStore())
     bank = Bank(store=store)
-    bank.run.clear()
+    bank.go.clear()
     held = store.hold("acquire", key="/tasks/")
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
@@ -499,5 +499,5 @@ async def test_a_task_whose_caller_was_lost_while_it_was_made_is_found_by_its_ke
         async with asyncio.timeout(PATIENCE):
             while how == "cancelled" and (await augmented(peer))["status"] != "cancelled":
                 pass
-    bank.run.set()
+    bank.go.set()
     await bank.server.aclose()

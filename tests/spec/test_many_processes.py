@@ -129,7 +129,7 @@ async def test_a_stream_that_broke_off_is_read_on_through_another_process(
     params = {"name": "waits", "_meta": {"progressToken": "t"}}
     async with peers[0].post("tools/call", params) as response:
         position, _ = await next_message(Stream(response))
-    pair[0].run.set()
+    pair[0].go.set()
     async with peers[1].stream(position) as stream:
         assert text_of((await stream.messages(1))[0]) == "done"
 

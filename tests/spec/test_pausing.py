@@ -27,7 +27,7 @@ async def test_while_paused_new_requests_are_refused_what_runs_goes_on_and_ping_
             assert (refused["code"], refused["data"]["kind"]) == (1008, "temporarily_unavailable")
         assert (await peer.error("tools/list"))["code"] == 1008
         assert await peer.result("ping") == {}
-        house.run.set()
+        house.go.set()
         assert (await peer.answer_to(ident))["result"]["content"][0]["text"] == "done"
         house.server.resume()
         assert (await peer.result("tools/call", {"name": "quick"}))["content"][0]["text"] == "quick"
@@ -56,7 +56,7 @@ async def test_a_call_that_waited_its_turn_before_the_pause_has_it(ready: bool) 
         idents = [peer.call("tools/call", {"name": name}) for name in ("waits", "quick")]
         await house.begun.wait()
         house.server.pause()
-        house.run.set()
+        house.go.set()
         answers = [await peer.answer_to(ident) for ident in idents]
         assert [answer["result"]["content"][0]["text"] for answer in answers] == ["done", "quick"]
     await house.server.aclose()
@@ -176,12 +176,12 @@ async def test_over_http_requests_of_either_era_wait_and_one_that_is_hung_up_is_
         for _ in range(10):
             await asyncio.sleep(0)
         assert [answer.status for answer in (*modern, *older)] == [0] * 4
-        assert (await in_session(host, session, 3).on_finished()).json["error"]["code"] == 1008
+        assert (await in_session(host, session, 3).done()).json["error"]["code"] == 1008
         modern[0].gone.set()
-        await modern[0].on_finished()
+        await modern[0].done()
         house.server.resume()
         for answer in (modern[1], *older):
-            assert (await answer.on_finished()).json["result"]["content"][0]["text"] == "quick"
+            assert (await answer.done()).json["result"]["content"][0]["text"] == "quick"
         assert modern[0].body == b""
 
 

@@ -83,7 +83,7 @@ async def test_each_stage_does_what_it_is_named_after() -> None:
         log.clear()
         ending = asyncio.create_task(house.server.shutdown())
         await house.heard.draining.wait()
-        house.run.set()
+        house.go.set()
         assert (await peer.answer_to(ident))["result"]["content"][0]["text"] == "done"
         await ending
     assert log == [
@@ -112,7 +112,7 @@ async def test_a_drain_waits_for_what_is_in_flight_and_refuses_what_is_new() -> 
         refused = await peer.error("tools/call", enveloped(name="quick"))
         assert refused["code"] == 1008
         assert await peer.result("ping") == {}
-        house.run.set()
+        house.go.set()
         assert (await peer.answer_to(ident))["result"]["content"][0]["text"] == "done"
         assert await ending == ()
 
@@ -143,8 +143,8 @@ async def test_a_session_that_is_written_down_while_its_server_ends_keeps_its_su
         for connection in house.server.connections:
             if connection.kept is not None:
                 connection.kept.touch()
-        house.run.set()
-        assert (await waiting.on_finished()).json["result"]["content"][0]["text"] == "done"
+        house.go.set()
+        assert (await waiting.done()).json["result"]["content"][0]["text"] == "done"
         await ending
     store = SqliteStore(tmp_path / "store")
     await store.open()

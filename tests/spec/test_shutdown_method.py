@@ -63,7 +63,7 @@ async def test_a_client_that_asks_for_it_is_drained_answered_and_closed() -> Non
         assert (await peer.error("shutdown"))["code"] == 1008  # it is under way
         assert await peer.result("ping") == {}
         await house.unwatched.wait()
-        house.run.set()
+        house.go.set()
         answers = [await peer.receive(), await peer.receive()]
         assert [answer["id"] for answer in answers] == [waiting, asked]
         assert answers[1]["result"] == {}
@@ -81,7 +81,7 @@ async def test_told_and_not_asked_it_does_the_same(name: str) -> None:
         peer.notify(name)
         assert (await peer.error("tools/call", {"name": "quick"}))["code"] == 1008
         await house.unwatched.wait()
-        house.run.set()
+        house.go.set()
         assert (await peer.answer_to(waiting))["result"]["content"][0]["text"] == "done"
         await ended(peer)
     await house.server.aclose()
@@ -122,7 +122,7 @@ async def test_a_server_that_ends_meanwhile_answers_it_as_well() -> None:
         asked = peer.call("shutdown")
         ending = asyncio.create_task(house.server.shutdown())
         await house.server.stopping()
-        house.run.set()
+        house.go.set()
         assert "result" in await peer.answer_to(waiting)
         assert (await peer.answer_to(asked))["result"] == {}
         assert await ending == ()
@@ -138,7 +138,7 @@ async def test_a_server_that_is_paused_or_has_its_hands_full_lets_its_clients_go
         house.server.pause(wait=wait)
         asked = peer.call("shutdown")
         assert await peer.quiet() == []
-        house.run.set()
+        house.go.set()
         assert (await peer.answer_to(asked))["result"] == {}
         await ended(peer)
     await house.server.aclose()
@@ -152,7 +152,7 @@ async def test_it_does_not_wait_for_its_turn() -> None:
         await house.busy(peer)
         asked = peer.call("shutdown")
         assert (await peer.error("tools/call", {"name": "quick"}))["code"] == 1008
-        house.run.set()
+        house.go.set()
         assert (await peer.answer_to(asked))["result"] == {}
     await house.server.aclose()
 
@@ -210,7 +210,7 @@ async def test_over_http_the_session_is_gone_and_no_other(how: str, kept: bool, 
         await say_shutdown(host, mine, how)
         answer = await host.ask("POST", request("tools/call", {"name": "quick"}), mcp_session_id=mine)
         assert (answer.status, answer.json["error"]["data"]["kind"]) == (404, "session_not_found")
-        assert (await stream.on_finished()).ended
+        assert (await stream.done()).ended
         answer = await host.ask("POST", request("tools/call", {"name": "quick"}), mcp_session_id=other)
         assert answer.json["result"]["content"][0]["text"] == "quick"
     if kept:
@@ -229,9 +229,9 @@ async def test_over_http_what_runs_is_answered_first_and_what_is_new_refused() -
         asked = host.begin("POST", request("shutdown", id=2), mcp_session_id=mine)
         refused = await host.ask("POST", request("tools/call", {"name": "quick"}, id=3), mcp_session_id=mine)
         assert refused.json["error"]["code"] == 1008
-        house.run.set()
-        assert (await waiting.on_finished()).json["result"]["content"][0]["text"] == "done"
-        assert (await asked.on_finished()).json["result"] == {}
+        house.go.set()
+        assert (await waiting.done()).json["result"]["content"][0]["text"] == "done"
+        assert (await asked.done()).json["result"] == {}
 
 
 @pytest.mark.row("L28")

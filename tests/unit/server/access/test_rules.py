@@ -149,7 +149,7 @@ def test_a_page_that_has_a_cursor_is_not_given_to_others_who_see_the_same() -> N
     offer, newest = server._offer, Revision.V2025_11_25
     pages = [offer.listed(offer.tools, newest, None, 1, viewer=viewer("a", whose=whose)) for whose in ("x", "y", "")]
     assert len({json.loads(bytes(page))["nextCursor"] for page in pages}) == 3
-    again = offer.listed(offer.tools, newest, None, 1, viewer=viewer("a", whose="x"))
+    again = offer.listed(offer.tools, newest, None, 1, viewer=viewer("a", principal_name="x"))
     assert again is pages[0]
 
 

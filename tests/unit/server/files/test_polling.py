@@ -40,7 +40,7 @@ class Watched:
     async def settle(self) -> None:
         """Waits until the look that has begun is over, and told of."""
         self.go.set()
-        while self.poll._looking is not None:
+        while self.poll._job is not None:
             await asyncio.sleep(0)
 
 

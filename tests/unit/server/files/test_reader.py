@@ -60,7 +60,7 @@ async def test_a_share_that_is_free_already_is_granted_at_once() -> None:
     assert lease.start()
     lease.abandon()  # which does nothing now
     assert not budget.try_take(7)
-    lease.end()
+    lease.finish()
     assert budget.try_take(10)
 
 

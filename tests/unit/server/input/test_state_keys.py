@@ -91,7 +91,7 @@ async def test_a_process_looks_for_new_keys_by_itself(store: MemoryStore, clock:
     one, told = await keys(store, clock), []
     one.on_change = lambda: told.append(one.secrets())
     clock.advance(RELOAD_INTERVAL)
-    assert one._looking is not None
-    await one._looking
+    assert one._reload_task is not None
+    await one._reload_task
     assert told == [one.secrets()]
     await one.close()

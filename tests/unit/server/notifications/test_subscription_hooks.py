@@ -126,7 +126,7 @@ async def test_watchers_may_be_plain_functions_and_several(*, plain: bool) -> No
         watchers.on_first.append(seen.append if plain else note)
     await watchers.subscribe(URI, "a")
     assert seen == [URI, URI]
-    assert len(watchers._turns) == 0  # nothing is kept for a resource that nobody is busy with
+    assert len(watchers._locks) == 0  # nothing is kept for a resource that nobody is busy with
 
 
 @pytest.mark.parametrize("cancelled", [False, True])

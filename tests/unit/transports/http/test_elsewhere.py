@@ -67,7 +67,7 @@ async def test_a_session_that_has_ended_by_itself_is_ended_for_all_processes(tmp
 async def test_who_reads_on_while_the_store_is_away_is_asked_to_come_again(tmp_path: Path) -> None:
     async with places(tmp_path, 3) as three:
         ident = await three[0].session()
-        three[0].run.set()
+        three[0].go.set()
         steps = await three[0].ask("POST", call("much", token="t", count=1, size=1), mcp_session_id=ident)
         await three[0].app.aclose()
         assert (await three[1].ask("POST", request("ping"), mcp_session_id=ident)).status == 200

@@ -175,7 +175,7 @@ async def test_who_reads_slowly_through_another_process_slows_down_who_writes(tm
         answer = pair[1].begin("POST", call("much", token="t", count=300, size=1000), mcp_session_id=ident)
         await answer.message()
         answer.reading.clear()
-        pair[0].run.set()
+        pair[0].go.set()
         before = -1
         while pair[0].said != before:  # until nothing moves any more
             before = pair[0].said
@@ -198,8 +198,8 @@ async def test_who_hangs_up_at_one_process_reads_on_at_another(pair: list[Place]
     while not first.data:
         first = await answer.event()
     answer.gone.set()
-    await answer.on_finished()
-    pair[0].run.set()
+    await answer.done()
+    pair[0].go.set()
     for place in (pair[1], pair[0]):
         again = await place.ask("GET", mcp_session_id=ident, last_event_id=first.id)
         assert [one["result"]["content"][0]["text"] for one in await rest(again)] == ["done"]
@@ -212,12 +212,12 @@ async def test_what_happens_after_somebody_hung_up_waits_for_whoever_comes_next(
     stream = pair[1].begin("GET", mcp_session_id=ident)
     await stream.event()
     stream.gone.set()
-    await stream.on_finished()
+    await stream.done()
     await pair[1].ask("POST", call("change"), mcp_session_id=ident)
     again = pair[0].begin("GET", mcp_session_id=ident)
     assert (await again.message())["method"] == "notifications/resources/updated"
     again.gone.set()
-    await again.on_finished()
+    await again.done()
 
 
 async def test_a_stream_that_is_opened_anew_elsewhere_takes_the_place_of_the_other(pair: list[Place]) -> None:
@@ -227,11 +227,11 @@ async def test_a_stream_that_is_opened_anew_elsewhere_takes_the_place_of_the_oth
     await older.event()
     newer = pair[0].begin("GET", mcp_session_id=ident)
     await newer.event()
-    assert (await older.on_finished()).ended
+    assert (await older.done()).ended
     await pair[1].ask("POST", call("change"), mcp_session_id=ident)
     assert (await newer.message())["method"] == "notifications/resources/updated"
     newer.gone.set()
-    await newer.on_finished()
+    await newer.done()
 
 
 @pytest.mark.parametrize("kind", [INGRESS_KIND, ANSWERED])
@@ -261,8 +261,8 @@ async def test_request_that_takes_longer_than_a_look_is_not_given_up(pair: list[
     relay: Any = pair[1].server._relay
     relay._look()
     assert "result" in (await pair[1].ask("POST", request("ping"), mcp_session_id=ident)).json  # goes the same way
-    pair[0].run.set()
-    assert text_of(await asked.on_finished()) == "done"
+    pair[0].go.set()
+    assert text_of(await asked.done()) == "done"
 
 
 # --- the end of either --------------------------------------------------------------------------------
@@ -276,11 +276,11 @@ async def test_who_stops_waits_for_what_others_answer_and_lets_those_go_who_only
     await pair[0].begun.wait()
     ending = asyncio.ensure_future(pair[1].server.aclose())
     pair[1].app.release()
-    assert (await listening.on_finished()).ended
+    assert (await listening.done()).ended
     done, _ = await asyncio.wait([ending], timeout=0.2)
     assert not done
-    pair[0].run.set()
-    assert text_of(await asked.on_finished()) == "done"
+    pair[0].go.set()
+    assert text_of(await asked.done()) == "done"
     async with asyncio.timeout(PATIENCE):
         await ending
     assert (await pair[0].ask("POST", request("ping"), mcp_session_id=ident)).status == 200
@@ -295,8 +295,8 @@ async def test_who_stops_answers_what_others_have_brought_and_then_they_go_on_wi
     await pair[0].begun.wait()
     ending = asyncio.ensure_future(pair[0].app.aclose())
     await asyncio.sleep(0)
-    pair[0].run.set()
-    assert text_of(await asked.on_finished()) == "done"
+    pair[0].go.set()
+    assert text_of(await asked.done()) == "done"
     async with asyncio.timeout(PATIENCE):
         await ending
     assert text_of(await pair[1].ask("POST", call("echo", text="x"), mcp_session_id=ident)) == "x"
@@ -312,7 +312,7 @@ async def test_what_is_given_up_at_the_end_of_a_process_is_no_end_of_its_session
             pair[0].begun.clear()
         await pair[0].server.aclose()
         for answer in asked:
-            await answer.on_finished()
+            await answer.done()
             assert (answer.status, answer.json["error"]["data"]["kind"]) == (200, "outcome_unknown")
         assert (await pair[1].ask("POST", request("ping"), mcp_session_id=ident)).status == 200
 
@@ -334,8 +334,8 @@ async def test_more_than_a_process_can_answer_is_turned_away(tmp_path: Path) -> 
         for body in (request("ping"), call("echo", text="x" * 600_000)):
             turned = await pair[1].ask("POST", body, mcp_session_id=ident)
             assert (turned.status, turned.headers["retry-after"]) == (503, "1")
-        pair[0].run.set()
-        assert text_of(await asked.on_finished()) == "done"
+        pair[0].go.set()
+        assert text_of(await asked.done()) == "done"
 
 
 # --- HTTP+SSE -----------------------------------------------------------------------------------------
@@ -360,7 +360,7 @@ async def test_what_is_posted_for_a_stream_of_http_sse_finds_it_in_another_proce
     pair[1].principal = "bob"
     assert (await post(pair[1], query, request("ping"))).status == 404
     stream.gone.set()
-    await stream.on_finished()
+    await stream.done()
     pair[1].principal = "ann"
     assert (await post(pair[1], query, request("ping"))).status == 404
 
@@ -375,11 +375,11 @@ async def test_a_stream_that_nobody_would_find_any_more_ends(tmp_path: Path) -> 
         assert isinstance(held, Held)
         await store.acquire(f"process/{name}", "somebody", 60.0, over=held.token)  # who takes it for dead
         await store.close()
-        assert (await stream.on_finished()).ended
+        assert (await stream.done()).ended
         other, address = await opened(place)
         assert not address.endswith(name)
         other.gone.set()
-        await other.on_finished()
+        await other.done()
 
 
 @pytest.mark.parametrize("query", ["session_id=x.0123456789abcdef", "session_id=x.", "session_id=", ""])
