@@ -48,7 +48,7 @@ async def ask(
     given = {} if params is None else dict(params)
     if "_meta" not in given:
         given["_meta"] = meta()
-    answer = await begin(host, method, given, id=id, **headers).done()
+    answer = await begin(host, method, given, id=id, **headers).finished()
     if answer.headers.get("content-type") == "application/json":
         official.check(answer.body, revision=REVISION, sender="server", answers=method)
     return answer

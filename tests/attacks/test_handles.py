@@ -214,7 +214,7 @@ async def test_nobody_ends_or_hears_the_subscription_of_another_by_its_id(host: 
         taken = await host.ask("POST", cancel, x_user=MALLORY, mcp_protocol_version="2026-07-28")
         assert taken.status == 202
     streams[1].gone.set()
-    await streams[1].done()
+    await streams[1].finished()
     assert not streams[0].ended
     host.server.add_prompt("more", name="more")
     assert (await streams[0].message())["method"] == "notifications/prompts/list_changed"
@@ -239,6 +239,6 @@ async def test_nobody_calls_off_the_request_of_another_by_its_id() -> None:
     session = (await host.ask("POST", opening(), x_user=MALLORY)).headers["mcp-session-id"]
     await host.ask("POST", cancel, x_user=MALLORY, mcp_session_id=session)
     go.set()
-    assert (await waiting.done()).status == 200
+    assert (await waiting.finished()).status == 200
     assert waiting.json["result"]["structuredContent"] == "done"
     await host.app.aclose()

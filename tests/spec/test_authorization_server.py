@@ -180,7 +180,7 @@ async def test_a_missing_scope_is_status_403_without_sessions() -> None:
 
 async def test_what_was_begun_as_a_stream_says_it_there(host: Host) -> None:
     params = modern.enveloped(name="tells", arguments={}, _meta={"progressToken": "p"})
-    answer = await modern.begin(host, "tools/call", params, authorization=bearer("ada")).done()
+    answer = await modern.begin(host, "tools/call", params, authorization=bearer("ada")).finished()
     assert answer.status == 200
     assert (await answer.message())["method"] == "notifications/progress"
     assert (await answer.message())["error"]["data"]["kind"] == "authorization_failed"
@@ -207,7 +207,7 @@ async def test_the_stream_of_a_session_ends_with_the_token_that_opened_it_and_go
         clock.advance(89)
         assert not stream.ended
         clock.advance(1)
-        assert (await stream.done()).ended
+        assert (await stream.finished()).ended
         issuer.wall.advance(90)
         again = await host.ask("GET", authorization=token, mcp_session_id=ident, last_event_id=last)
         assert (again.status, again.json["error"]["data"]["kind"]) == (401, "token_expired")
@@ -217,7 +217,7 @@ async def test_the_stream_of_a_session_ends_with_the_token_that_opened_it_and_go
         clock.advance(1)
         assert (await going_on.message())["method"] == "notifications/tools/list_changed"
         going_on.gone.set()
-        await going_on.done()
+        await going_on.finished()
 
 
 async def test_an_answer_that_takes_longer_than_its_token_is_read_on_with_another() -> None:
@@ -227,7 +227,7 @@ async def test_an_answer_that_takes_longer_than_its_token_is_read_on_with_anothe
         answer = host.begin("POST", call("waits", token="p"), authorization=token, mcp_session_id=ident)
         assert (await answer.message())["method"] == "notifications/progress"
         clock.advance(90)
-        assert (await answer.done()).ended
+        assert (await answer.finished()).ended
         assert len(host.endpoint.sessions) == 1
 
 
@@ -247,7 +247,7 @@ async def test_what_is_open_in_the_modern_era_ends_with_its_token(method: str, p
         clock.advance(89)
         assert not answer.ended
         clock.advance(1)
-        assert (await answer.done()).ended
+        assert (await answer.finished()).ended
 
 
 async def test_http_and_sse_ends_with_the_token_of_its_stream() -> None:
@@ -260,7 +260,7 @@ async def test_http_and_sse_ends_with_the_token_of_its_stream() -> None:
         clock.advance(89)
         assert len(host.server.connections) == 1
         clock.advance(1)
-        assert (await stream.done()).ended
+        assert (await stream.finished()).ended
         assert host.server.connections == []
 
 

@@ -360,13 +360,13 @@ async def test_a_session_over_http_goes_on_under_its_id(scene: Scene) -> None:
         refused = await host.ask("POST", request("ping", id=3), mcp_session_id=session)
         [failed] = scene.failures
         assert (refused.status, refused.json["id"], is_internal(refused.json, failed)) == (200, 3, True)
-        cut = await waiting.done()
+        cut = await waiting.finished()
         assert (cut.status, cut.json["id"], is_internal(cut.json, failed)) == (200, 2, True)
         scene.server.notify_updated("note://a")
         assert (await stream.message())["params"] == {"uri": "note://a"}
         assert "result" in (await host.ask("POST", request("ping"), mcp_session_id=session)).json
         stream.gone.set()
-        await stream.done()
+        await stream.finished()
     assert scene.steps == IN_ORDER
 
 
@@ -384,7 +384,7 @@ async def test_an_answer_by_events_ends_with_the_error(scene: Scene) -> None:
         scene.clock.failures = 1
         await host.ask("POST", request("ping", id=3), mcp_session_id=session)
         assert is_internal(await answer.message(), scene.failures[0])
-        await answer.done()
+        await answer.finished()
         assert answer.ended
 
 
@@ -407,14 +407,14 @@ async def test_requests_of_other_peers_are_no_part_of_what_failed(scene: Scene) 
         waiting = begin(host, "wait")
         await scene.began.wait()
         scene.clock.failures = 1
-        refused = await begin(host, "say").done()
+        refused = await begin(host, "say").finished()
         assert is_internal(refused.json, scene.failures[0])
-        answered = await begin(host, "fail").done()
+        answered = await begin(host, "fail").finished()
         assert answered.json["result"]["structuredContent"] == "answered"
         assert not waiting.ended
         assert not scene.ended.is_set()
         waiting.gone.set()
-        await waiting.done()
+        await waiting.finished()
     assert scene.steps == []
 
 
@@ -437,7 +437,7 @@ async def test_a_session_that_is_kept_goes_on_in_its_process_and_in_the_next(tmp
         scene.server.notify_updated("note://a")
         assert (await stream.message())["params"] == {"uri": "note://a"}
         stream.gone.set()
-        await stream.done()
+        await stream.finished()
         await host.app.aclose()
 
 

@@ -132,7 +132,7 @@ async def test_a_key_is_the_same_in_another_era_and_over_another_transport(bank:
         assert await paid(peer, "k", 5) == 1
         params = enveloped(**call("pay", "k", amount=5))
         assert (await peer.result("tools/call", params))["structuredContent"] == 1
-        assert (await begin(host, "tools/call", params).done()).json["result"]["structuredContent"] == 1
+        assert (await begin(host, "tools/call", params).finished()).json["result"]["structuredContent"] == 1
     assert bank.runs == [5]
 
 

@@ -38,10 +38,10 @@ async def test_a_run_goes_on_when_its_client_hangs_up_where_each_call_has_a_line
         lost = begin(host, "tools/call", params)
         await bank.begun.wait()
         lost.gone.set()
-        await lost.done()
+        await lost.finished()
         again = begin(host, "tools/call", params)
         bank.go.set()
-        assert (await again.done()).json["result"]["structuredContent"] == 1
+        assert (await again.finished()).json["result"]["structuredContent"] == 1
     assert bank.runs == [5]
 
 

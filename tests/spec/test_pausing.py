@@ -176,12 +176,12 @@ async def test_over_http_requests_of_either_era_wait_and_one_that_is_hung_up_is_
         for _ in range(10):
             await asyncio.sleep(0)
         assert [answer.status for answer in (*modern, *older)] == [0] * 4
-        assert (await in_session(host, session, 3).done()).json["error"]["code"] == 1008
+        assert (await in_session(host, session, 3).finished()).json["error"]["code"] == 1008
         modern[0].gone.set()
-        await modern[0].done()
+        await modern[0].finished()
         house.server.resume()
         for answer in (modern[1], *older):
-            assert (await answer.done()).json["result"]["content"][0]["text"] == "quick"
+            assert (await answer.finished()).json["result"]["content"][0]["text"] == "quick"
         assert modern[0].body == b""
 
 

@@ -144,7 +144,7 @@ async def test_a_session_that_is_written_down_while_its_server_ends_keeps_its_su
             if connection.kept is not None:
                 connection.kept.touch()
         house.go.set()
-        assert (await waiting.done()).json["result"]["content"][0]["text"] == "done"
+        assert (await waiting.finished()).json["result"]["content"][0]["text"] == "done"
         await ending
     store = SqliteStore(tmp_path / "store")
     await store.open()

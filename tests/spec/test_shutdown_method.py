@@ -210,7 +210,7 @@ async def test_over_http_the_session_is_gone_and_no_other(how: str, kept: bool, 
         await say_shutdown(host, mine, how)
         answer = await host.ask("POST", request("tools/call", {"name": "quick"}), mcp_session_id=mine)
         assert (answer.status, answer.json["error"]["data"]["kind"]) == (404, "session_not_found")
-        assert (await stream.done()).ended
+        assert (await stream.finished()).ended
         answer = await host.ask("POST", request("tools/call", {"name": "quick"}), mcp_session_id=other)
         assert answer.json["result"]["content"][0]["text"] == "quick"
     if kept:
@@ -230,8 +230,8 @@ async def test_over_http_what_runs_is_answered_first_and_what_is_new_refused() -
         refused = await host.ask("POST", request("tools/call", {"name": "quick"}, id=3), mcp_session_id=mine)
         assert refused.json["error"]["code"] == 1008
         house.go.set()
-        assert (await waiting.done()).json["result"]["content"][0]["text"] == "done"
-        assert (await asked.done()).json["result"] == {}
+        assert (await waiting.finished()).json["result"]["content"][0]["text"] == "done"
+        assert (await asked.finished()).json["result"] == {}
 
 
 @pytest.mark.row("L28")

@@ -286,7 +286,7 @@ async def test_who_may_not_hear_of_a_resource_any_more_is_not_told_after_a_resta
     life.server.notify_updated("secret://a")
     assert (await stream.message())["params"] == {"uri": "secret://a"}
     stream.gone.set()
-    await stream.done()
+    await stream.finished()
 
 
 async def test_a_watcher_that_fails_costs_one_subscription_and_no_more(lives: Lives) -> None:
@@ -532,7 +532,7 @@ async def test_whoever_reads_or_works_when_a_session_is_ended_leaves_nothing_beh
     await began.wait()
     assert (await life.host.ask("DELETE", mcp_session_id=session)).status == 204
     stream.reading.set()
-    await stream.done()
+    await stream.finished()
     await working
     await life.host.session()
     assert [item.key for item in await life.store.scan(f"session/{session}")] == []

@@ -31,7 +31,7 @@ async def test_an_event_is_sent_when_it_is_kept_and_not_before(lives: Lives) -> 
     life.server.notify_updated("note://a")
     await asked.wait()
     coming = life.host.begin("GET", mcp_session_id=session, last_event_id="0-0")
-    await waiting.done()  # another reads in its place
+    await waiting.finished()  # another reads in its place
     asked_again = asyncio.ensure_future(life.request(session, "ping"))
     await turns()
     assert b"note://a" not in waiting.body + coming.body
@@ -41,7 +41,7 @@ async def test_an_event_is_sent_when_it_is_kept_and_not_before(lives: Lives) -> 
     assert (await coming.message())["params"] == {"uri": "note://a"}
     assert [item.value for item in await life.store.scan(f"session/{session}/events/")] != []
     coming.gone.set()
-    await coming.done()
+    await coming.finished()
 
 
 async def test_a_store_that_was_away_for_a_moment_loses_no_event(lives: Lives) -> None:
@@ -60,7 +60,7 @@ async def test_a_store_that_was_away_for_a_moment_loses_no_event(lives: Lives) -
     life.server.notify_updated("note://a")
     assert (await stream.message())["params"] == {"uri": "note://a"}
     stream.gone.set()
-    await stream.done()
+    await stream.finished()
 
 
 @pytest.mark.row("D10")
@@ -84,7 +84,7 @@ async def test_numbers_of_streams_and_events_go_on_above_those_that_were_used(li
         pass
     assert event.id == "0-2"
     stream.gone.set()
-    await stream.done()
+    await stream.finished()
 
 
 # --- what is told before anybody is answered ------------------------------------------------------------
@@ -154,4 +154,4 @@ async def test_what_can_never_be_kept_is_reported_and_sent(lives: Lives) -> None
     life.store.commit = commit  # type: ignore[method-assign]
     assert "result" in (await life.request(session, "logging/setLevel", {"level": "error"})).json
     stream.gone.set()
-    await stream.done()
+    await stream.finished()

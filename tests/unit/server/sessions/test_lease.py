@@ -306,7 +306,7 @@ async def test_events_of_who_has_lost_a_session_are_refused_and_never_sent(first
     await stream.event()
     await taken(first, second, session)
     first.server.notify_updated("note://a")
-    await stream.done()
+    await stream.finished()
     assert b"note://a" not in stream.body
     assert ends(first) == ["session_moved"]
     assert len(first.host.endpoint.sessions) == 0
@@ -317,7 +317,7 @@ async def test_events_of_who_has_lost_a_session_are_refused_and_never_sent(first
     second.server.notify_updated("note://a")
     assert (await coming.event()).id == "0-2"
     coming.gone.set()
-    await coming.done()
+    await coming.finished()
 
 
 @pytest.mark.row("D08")
@@ -422,7 +422,7 @@ async def test_one_session_that_is_lost_is_no_matter_to_others(first: Life, seco
     assert len(first.host.endpoint.sessions) == 2
     assert first.seen.of(HandlerFailed) == []
     stream.gone.set()
-    await stream.done()
+    await stream.finished()
 
 
 @pytest.mark.row("D08")
@@ -540,7 +540,7 @@ async def test_who_was_declared_dead_lets_go_of_all_sessions(first: Life, second
     stream = first.host.begin("GET", mcp_session_id=sessions[0])
     await stream.event()
     await renamed(first, second, clock)
-    await stream.done()
+    await stream.finished()
     assert ends(first) == ["session_moved"] * 3
     assert len(first.host.endpoint.sessions) == 0
     await take(first, sessions[0])

@@ -93,7 +93,7 @@ def text_of(answer: Answer) -> str:
 
 async def rest(answer: Answer) -> list[Any]:
     """The messages of a stream until its end, which has to come."""
-    await answer.done()
+    await answer.finished()
     found: list[Any] = []
     while answer.unread_bytes:
         event = answer.unread_bytes.pop(0)

@@ -61,7 +61,7 @@ class Host:
         return stream, query
 
     async def post(self, query: str, message: Any) -> Answer:
-        return await self.visit(self.endpoint.post, json.dumps(message).encode(), query).done()
+        return await self.visit(self.endpoint.post, json.dumps(message).encode(), query).finished()
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ async def test_what_is_posted_is_answered_on_the_stream(host: Host) -> None:
     host.server.add_tool(lambda: 1, name="new")
     assert (await stream.message())["method"] == "notifications/tools/list_changed"
     stream.gone.set()
-    await stream.done()
+    await stream.finished()
     assert len(host.endpoint) == 0
     assert host.server.connections == []
 
@@ -101,20 +101,20 @@ async def test_a_stream_of_another_principal_does_not_exist(host: Host) -> None:
 async def test_the_end_of_the_endpoint_ends_every_stream(host: Host) -> None:
     stream, _ = await host.opened()
     host.endpoint.close("over")
-    await stream.done()
+    await stream.finished()
     assert stream.ended
 
 
 async def test_too_many_streams_and_too_large_messages_are_refused() -> None:
     host = Host(max_connections=1, http_body_size_limit=1024)
     stream, query = await host.opened()
-    assert (await host.visit(host.endpoint.stream).done()).status == 503
+    assert (await host.visit(host.endpoint.stream).finished()).status == 503
     assert (await host.post(query, "x" * 2000)).status == 413
     gone = host.visit(host.endpoint.post, None, query)
     gone.gone.set()
-    assert (await gone.done()).status == 0
+    assert (await gone.finished()).status == 0
     stream.gone.set()
-    await stream.done()
+    await stream.finished()
 
 
 async def test_a_silent_stream_is_kept_awake() -> None:
@@ -123,7 +123,7 @@ async def test_a_silent_stream_is_kept_awake() -> None:
     while b"\n:\n\n" not in stream.body:
         await asyncio.sleep(0)
     stream.gone.set()
-    await stream.done()
+    await stream.finished()
 
 
 @pytest.mark.row("N14")

@@ -196,14 +196,14 @@ async def test_requests_with_the_same_id_do_not_know_of_each_other(host: Host, p
     told = await result(host, "tools/call", call("add", a=1, b=2))
     assert told["structuredContent"] == 3
     place.go.set()
-    answer = await waiting.done()
+    answer = await waiting.finished()
     assert (answer.json["id"], answer.json["result"]["structuredContent"]) == (1, "done")
 
 
 @pytest.mark.row("HTT-40")
 async def test_42_44_what_is_told_meanwhile_goes_before_the_answer_without_ids(host: Host) -> None:
     params = {**call("tell"), "_meta": meta(progressToken="t", **{f"{PREFIX}logLevel": "info"})}
-    answer = await begin(host, "tools/call", params, id="call").done()
+    answer = await begin(host, "tools/call", params, id="call").finished()
     assert (answer.headers["content-type"], answer.headers["x-accel-buffering"]) == ("text/event-stream", "no")
     messages = [await answer.message() for _ in range(3)]
     for message in messages:
@@ -231,7 +231,7 @@ async def test_who_hangs_up_has_cancelled(host: Host, place: Place) -> None:
     await place.started.wait()
     place.started.clear()
     waiting.gone.set()
-    await waiting.done()
+    await waiting.finished()
     await place.started.wait()
     assert place.seen == ["cancelled"]
     assert waiting.body == b""
@@ -245,11 +245,11 @@ async def test_one_who_reads_slowly_keeps_no_other_waiting() -> None:
         await slow.message()
         slow.reading.clear()
         place.go.set()
-        quick = await begin(host, "tools/call", params[1]).done()
+        quick = await begin(host, "tools/call", params[1]).finished()
         assert b"flooded" in quick.body
         assert place.seen == ["1"]
         slow.reading.set()
-        await slow.done()
+        await slow.finished()
         assert place.seen == ["1", "1000"]
 
 
@@ -264,7 +264,7 @@ async def test_one_who_reads_nothing_of_what_piles_up_is_cut_off() -> None:
         while connection.session.incoming_requests:
             await asyncio.sleep(0)
         slow.reading.set()
-        await slow.done()
+        await slow.finished()
         assert place.seen == []
         assert b"flooded" not in slow.body
 
@@ -281,7 +281,7 @@ async def test_all_clients_together_may_ask_as_much_as_there_may_be_connections(
         answer = await ask(host, "tools/call", call("add", a=1, b=1), id="more")
         assert (answer.status, answer.json["id"], answer.headers["retry-after"]) == (503, "more", "1")
         place.go.set()
-        assert [(await each.done()).json["result"]["structuredContent"] for each in waiting] == ["done"] * 3
+        assert [(await each.finished()).json["result"]["structuredContent"] for each in waiting] == ["done"] * 3
         assert (await ask(host, "tools/call", call("add", a=1, b=1))).status == 200
 
 
@@ -302,7 +302,7 @@ async def test_a_subscription_ends_by_a_result_when_the_server_does() -> None:
         await host.app.aclose()
         last = await stream.message()
         assert (last["id"], last["result"]["resultType"], last["result"]["_meta"][MARK]) == ("sub", "complete", "sub")
-        assert (await stream.done()).ended
+        assert (await stream.finished()).ended
         for message in (first, told, last):
             official.check(message, revision=REVISION, sender="server", answers="subscriptions/listen")
 
@@ -316,7 +316,7 @@ async def test_it_ends_before_the_asgi_server_waits_for_its_connections() -> Non
     await stream.message()
     host.app.release()
     assert (await stream.message())["result"]["resultType"] == "complete"
-    assert (await stream.done()).ended
+    assert (await stream.finished()).ended
     late = await ask(host, "tools/list", id=9)
     assert (late.status, late.json["id"]) == (503, 9)
     await host.app.aclose()
@@ -331,9 +331,9 @@ async def test_call_cut_off_at_drain_timeout_is_answered_outcome_unknown() -> No
         await streamed.message()
         await told.message()
         await host.app.aclose()
-        assert ((await plain.done()).status, plain.json["id"]) == (200, 1)
+        assert ((await plain.finished()).status, plain.json["id"]) == (200, 1)
         assert plain.json["error"]["data"] == {"kind": "outcome_unknown", "interrupted": True}
-        assert b"flooded" not in (await told.done()).body
+        assert b"flooded" not in (await told.finished()).body
         assert b"outcome_unknown" in told.body
 
 
@@ -342,7 +342,7 @@ async def test_who_closes_the_stream_has_ended_the_subscription(host: Host, plac
     stream = listening(host, toolsListChanged=True)
     await stream.message()
     stream.gone.set()
-    await stream.done()
+    await stream.finished()
     [connection] = place.server.connections
     while connection.session.incoming_requests:
         await asyncio.sleep(0)

@@ -110,7 +110,7 @@ async def test_same_ids_of_different_requests_do_not_meet(scene: Scene, host: Ho
     assert other.json["result"]["content"][0]["text"] == "other"
     scene.go.set()
     assert (await waiting.message())["result"]["content"][0]["text"] == "waited"
-    await waiting.done()
+    await waiting.finished()
     assert host.server.connections == []
 
 
@@ -118,7 +118,7 @@ async def test_a_dropped_connection_is_no_cancellation(scene: Scene, host: Host)
     waiting = host.begin("POST", call("wait", token="t"))
     await waiting.message()
     waiting.gone.set()
-    await waiting.done()
+    await waiting.finished()
     assert len(host.server.connections) == 1
     scene.go.set()
     while host.server.connections:
@@ -136,7 +136,7 @@ async def test_more_than_the_most_at_once_are_turned_away() -> None:
         endpoint(host).release()  # ends nothing that is being answered
         scene.go.set()
         await waiting.message()
-        await waiting.done()
+        await waiting.finished()
 
 
 async def test_the_end_of_the_application_ends_what_is_being_answered() -> None:
@@ -145,6 +145,6 @@ async def test_the_end_of_the_application_ends_what_is_being_answered() -> None:
     waiting = host.begin("POST", call("wait", token="t"))
     await waiting.message()
     await host.app.aclose()
-    await waiting.done()
+    await waiting.finished()
     assert waiting.ended
     assert scene.done == []

@@ -198,7 +198,7 @@ async def test_who_hangs_up_at_one_process_reads_on_at_another(pair: list[Place]
     while not first.data:
         first = await answer.event()
     answer.gone.set()
-    await answer.done()
+    await answer.finished()
     pair[0].go.set()
     for place in (pair[1], pair[0]):
         again = await place.ask("GET", mcp_session_id=ident, last_event_id=first.id)
@@ -212,12 +212,12 @@ async def test_what_happens_after_somebody_hung_up_waits_for_whoever_comes_next(
     stream = pair[1].begin("GET", mcp_session_id=ident)
     await stream.event()
     stream.gone.set()
-    await stream.done()
+    await stream.finished()
     await pair[1].ask("POST", call("change"), mcp_session_id=ident)
     again = pair[0].begin("GET", mcp_session_id=ident)
     assert (await again.message())["method"] == "notifications/resources/updated"
     again.gone.set()
-    await again.done()
+    await again.finished()
 
 
 async def test_a_stream_that_is_opened_anew_elsewhere_takes_the_place_of_the_other(pair: list[Place]) -> None:
@@ -227,11 +227,11 @@ async def test_a_stream_that_is_opened_anew_elsewhere_takes_the_place_of_the_oth
     await older.event()
     newer = pair[0].begin("GET", mcp_session_id=ident)
     await newer.event()
-    assert (await older.done()).ended
+    assert (await older.finished()).ended
     await pair[1].ask("POST", call("change"), mcp_session_id=ident)
     assert (await newer.message())["method"] == "notifications/resources/updated"
     newer.gone.set()
-    await newer.done()
+    await newer.finished()
 
 
 @pytest.mark.parametrize("kind", [INGRESS_KIND, ANSWERED])
@@ -262,7 +262,7 @@ async def test_request_that_takes_longer_than_a_look_is_not_given_up(pair: list[
     relay._look()
     assert "result" in (await pair[1].ask("POST", request("ping"), mcp_session_id=ident)).json  # goes the same way
     pair[0].go.set()
-    assert text_of(await asked.done()) == "done"
+    assert text_of(await asked.finished()) == "done"
 
 
 # --- the end of either --------------------------------------------------------------------------------
@@ -276,11 +276,11 @@ async def test_who_stops_waits_for_what_others_answer_and_lets_those_go_who_only
     await pair[0].begun.wait()
     ending = asyncio.ensure_future(pair[1].server.aclose())
     pair[1].app.release()
-    assert (await listening.done()).ended
+    assert (await listening.finished()).ended
     done, _ = await asyncio.wait([ending], timeout=0.2)
     assert not done
     pair[0].go.set()
-    assert text_of(await asked.done()) == "done"
+    assert text_of(await asked.finished()) == "done"
     async with asyncio.timeout(PATIENCE):
         await ending
     assert (await pair[0].ask("POST", request("ping"), mcp_session_id=ident)).status == 200
@@ -296,7 +296,7 @@ async def test_who_stops_answers_what_others_have_brought_and_then_they_go_on_wi
     ending = asyncio.ensure_future(pair[0].app.aclose())
     await asyncio.sleep(0)
     pair[0].go.set()
-    assert text_of(await asked.done()) == "done"
+    assert text_of(await asked.finished()) == "done"
     async with asyncio.timeout(PATIENCE):
         await ending
     assert text_of(await pair[1].ask("POST", call("echo", text="x"), mcp_session_id=ident)) == "x"
@@ -312,7 +312,7 @@ async def test_what_is_given_up_at_the_end_of_a_process_is_no_end_of_its_session
             pair[0].begun.clear()
         await pair[0].server.aclose()
         for answer in asked:
-            await answer.done()
+            await answer.finished()
             assert (answer.status, answer.json["error"]["data"]["kind"]) == (200, "outcome_unknown")
         assert (await pair[1].ask("POST", request("ping"), mcp_session_id=ident)).status == 200
 
@@ -335,7 +335,7 @@ async def test_more_than_a_process_can_answer_is_turned_away(tmp_path: Path) -> 
             turned = await pair[1].ask("POST", body, mcp_session_id=ident)
             assert (turned.status, turned.headers["retry-after"]) == (503, "1")
         pair[0].go.set()
-        assert text_of(await asked.done()) == "done"
+        assert text_of(await asked.finished()) == "done"
 
 
 # --- HTTP+SSE -----------------------------------------------------------------------------------------
@@ -360,7 +360,7 @@ async def test_what_is_posted_for_a_stream_of_http_sse_finds_it_in_another_proce
     pair[1].principal = "bob"
     assert (await post(pair[1], query, request("ping"))).status == 404
     stream.gone.set()
-    await stream.done()
+    await stream.finished()
     pair[1].principal = "ann"
     assert (await post(pair[1], query, request("ping"))).status == 404
 
@@ -375,11 +375,11 @@ async def test_a_stream_that_nobody_would_find_any_more_ends(tmp_path: Path) -> 
         assert isinstance(held, Held)
         await store.acquire(f"process/{name}", "somebody", 60.0, over=held.token)  # who takes it for dead
         await store.close()
-        assert (await stream.done()).ended
+        assert (await stream.finished()).ended
         other, address = await opened(place)
         assert not address.endswith(name)
         other.gone.set()
-        await other.done()
+        await other.finished()
 
 
 @pytest.mark.parametrize("query", ["session_id=x.0123456789abcdef", "session_id=x.", "session_id=", ""])

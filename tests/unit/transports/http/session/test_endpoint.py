@@ -74,7 +74,7 @@ async def test_what_is_told_before_the_answer_makes_it_a_stream() -> None:
         scene.go.set()
         assert (await answer.message())["params"]["progress"] == 2
         assert (await answer.message())["result"]["structuredContent"] == {"result": "done"}
-        await answer.done()
+        await answer.finished()
     assert answer.ended
     assert answer.headers["content-type"] == "text/event-stream"
     assert answer.headers["x-accel-buffering"] == "no"
@@ -142,7 +142,7 @@ async def test_an_id_that_is_in_use_is_refused_and_the_first_call_is_still_answe
         second = await host.ask("POST", call("echo", id=5, text="x"), mcp_session_id=ident)
         assert second.json["error"]["data"]["kind"] == "request_id_conflict"
         scene.go.set()
-        assert (await first.done()).json["result"]["structuredContent"] == {"result": "waited"}
+        assert (await first.finished()).json["result"]["structuredContent"] == {"result": "waited"}
 
 
 async def test_batches_are_answered_where_the_revision_has_them() -> None:
@@ -228,14 +228,14 @@ async def test_a_body_that_does_not_arrive_is_waited_for_so_long() -> None:
         await asyncio.sleep(0)
         assert not slow.status
         clock.advance(1)
-        assert (await slow.done()).status == 408
+        assert (await slow.finished()).status == 408
 
 
 async def test_a_peer_that_goes_before_it_has_said_all_is_forgotten() -> None:
     async with hosted(Scene().server) as host:
         slow = host.begin("POST", pieces=[b"{"])
         slow.gone.set()
-        await slow.done()
+        await slow.finished()
     assert slow.status == 0
 
 
@@ -276,7 +276,7 @@ async def test_a_stream_carries_what_belongs_to_no_request() -> None:
         scene.server.notify_updated("a:1")
         assert (await stream.message())["params"] == {"uri": "a:1"}
         assert (await host.ask("DELETE", mcp_session_id=ident)).status == 204
-        await stream.done()
+        await stream.finished()
         assert stream.ended
         assert (await host.ask("DELETE", mcp_session_id=ident)).status == 404
 
@@ -290,7 +290,7 @@ async def test_a_stream_that_broke_is_read_on_without_loss() -> None:
         await first.event()
         last = await first.event()
         first.gone.set()
-        await first.done()
+        await first.finished()
         scene.go.set()
         again = await host.ask("GET", mcp_session_id=ident, last_event_id=last.id)
         assert [(await again.message()).get("id") for _ in range(2)] == [None, 1]
@@ -321,9 +321,9 @@ async def test_what_was_told_while_nobody_read_is_read_later_and_once() -> None:
         assert (await stream.message())["method"] == "notifications/tools/list_changed"
         other = host.begin("GET", mcp_session_id=ident)
         await other.event()
-        await stream.done()  # the last who comes reads
+        await stream.finished()  # the last who comes reads
         other.gone.set()
-        await other.done()
+        await other.finished()
 
 
 @pytest.mark.parametrize(
@@ -421,8 +421,8 @@ async def test_the_end_of_the_application_ends_every_stream() -> None:
     ending = asyncio.create_task(host.app.aclose())
     scene.go.set()
     await ending
-    await stream.done()
-    await running.done()
+    await stream.finished()
+    await running.finished()
     assert stream.ended
     assert running.json["result"]["structuredContent"] == {"result": "waited"}
 
