@@ -189,7 +189,7 @@ async def test_cancelling_at_the_very_moment_of_the_answer_leaves_nothing_behind
             answers = [message for message in await peer.quiet() if message.get("id") == call]
             assert len(answers) <= 1
         async with asyncio.timeout(PATIENCE):
-            await peer.connection.finish(10 * PATIENCE)  # at once: nothing is left to wait for
+            await peer.connection.drain_and_close(10 * PATIENCE)  # at once: nothing is left to wait for
 
 
 @pytest.mark.row("CAN-06")

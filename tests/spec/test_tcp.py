@@ -396,7 +396,7 @@ async def test_a_client_is_not_pinged_before_the_handshake_nor_while_its_request
         clock.advance(100)
         await peer.initialize()
         calls = [peer.call("tools/call", {"name": "wait"}) for _ in range(3)]
-        await until(lambda: server.connections[0]._paused)
+        await until(lambda: server.connections[0]._reading_paused)
         clock.advance(100)
         clock.advance(100)
         go.set()

@@ -332,10 +332,10 @@ class _LoopCall(Generic[T]):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, make_coroutine: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._loop = loop
-        self._ask = make_coroutine
+        self._make_coroutine = make_coroutine
         self._outcome: Future[T] = Future()
         self._task: asyncio.Task[T] | None = None
-        loop.call_soon_threadsafe(self._begin)
+        loop.call_soon_threadsafe(self._start)
 
     def result(self) -> T:
         """What has come of it, which is waited for."""
@@ -347,8 +347,8 @@ class _LoopCall(Generic[T]):
             with contextlib.suppress(RuntimeError):  # the loop has ended, and all that was done on it
                 self._loop.call_soon_threadsafe(self._cancel)
 
-    def _begin(self) -> None:
-        self._task = self._loop.create_task(self._ask())
+    def _start(self) -> None:
+        self._task = self._loop.create_task(self._make_coroutine())
         self._task.add_done_callback(self._on_done)
 
     def _cancel(self) -> None:

@@ -31,8 +31,8 @@ _Key = tuple[str, str | None]
 
 
 class _Entry(NamedTuple):
-    until: float
-    answer: Any
+    expires_at: float
+    response: Any
     size: int
 
 
@@ -41,41 +41,41 @@ class ResponseCache:
 
     def __init__(self) -> None:
         self.drop_count = 0  # how often something was dropped: an answer that was asked for before that may be older
-        self._kept: dict[_Key, _Entry] = {}  # what was used last comes last
+        self._entries: dict[_Key, _Entry] = {}  # what was used last comes last
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)
 
     def get(self, method: str, params: Any, now: float) -> Any:
         """An answer that is still good; None if there is none."""
         key = _key(method, params)
-        if key is None or key not in self._kept:
+        if key is None or key not in self._entries:
             return None
-        kept = self._take(key)
-        if now >= kept.until:
+        kept = self._remove(key)
+        if now >= kept.expires_at:
             return None
-        self._put(key, kept)
-        return kept.answer
+        self._insert(key, kept)
+        return kept.response
 
-    def keep(self, method: str, params: Any, response: Any, expires_at: float, *, drop_count: int) -> None:
+    def store(self, method: str, params: Any, response: Any, expires_at: float, *, drop_count: int) -> None:
         """Keeps an answer, if it is one to be kept. `drops` is what it was when the question went out."""
         key = _key(method, params)
         if key is None or drop_count != self.drop_count:
             return
-        if key in self._kept:
-            self._take(key)
-        self._put(key, _Entry(expires_at, response, len(memoryview(response))))
-        while len(self._kept) > _MAX_ENTRIES or self._bytes > _MAX_BYTES:
-            self._take(next(iter(self._kept)))
+        if key in self._entries:
+            self._remove(key)
+        self._insert(key, _Entry(expires_at, response, len(memoryview(response))))
+        while len(self._entries) > _MAX_ENTRIES or self._bytes > _MAX_BYTES:
+            self._remove(next(iter(self._entries)))
 
-    def _take(self, key: "_Key") -> "_Entry":
-        kept = self._kept.pop(key)
+    def _remove(self, key: "_Key") -> "_Entry":
+        kept = self._entries.pop(key)
         self._bytes -= kept.size
         return kept
 
-    def _put(self, key: "_Key", entry: "_Entry") -> None:
-        self._kept[key] = entry
+    def _insert(self, key: "_Key", entry: "_Entry") -> None:
+        self._entries[key] = entry
         self._bytes += entry.size
 
     def drop(self, method: str) -> None:
@@ -88,10 +88,10 @@ class ResponseCache:
 
     def _drop(self, matches: "Callable[[_Key], bool]") -> None:
         self.drop_count += 1
-        for key in [key for key in self._kept if matches(key)]:
-            self._take(key)
+        for key in [key for key in self._entries if matches(key)]:
+            self._remove(key)
 
-    def handlers(self) -> dict[str, Callable[[Any], None]]:
+    def notification_handlers(self) -> dict[str, Callable[[Any], None]]:
         """What has to hear of which notifications."""
         return {
             _UPDATED: self._on_resource_updated,

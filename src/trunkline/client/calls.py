@@ -73,7 +73,7 @@ class Calls:
         self._subscriptions: dict[str, None] = {}  # that are renewed with the line
         self._log_level: LoggingLevel | None = None
 
-    async def _ask(
+    async def _request(
         self,
         name: str,
         params: Any,
@@ -90,7 +90,7 @@ class Calls:
         a line, for which it waits."""
         return None
 
-    def _now(self) -> float:
+    def _current_time(self) -> float:
         """The time on the clock of the client."""
         raise NotImplementedError
 
@@ -102,7 +102,7 @@ class Calls:
         """Has the server stop working on a task that nobody wants any more, as well as that can be done."""
         raise NotImplementedError
 
-    async def _home(self, work: Coroutine[Any, Any, P]) -> P:
+    async def _run_on_own_loop(self, work: Coroutine[Any, Any, P]) -> P:
         """Does something on the loop that the line lives on."""
         return await work
 
@@ -118,7 +118,7 @@ class Calls:
 
     async def ping(self, *, timeout: float | None = None) -> None:
         """Asks whether the server is there. Raises `RequestTimeout` if it does not answer."""
-        await self._ask(LIVENESS_CHECK, Empty(), timeout=timeout)
+        await self._request(LIVENESS_CHECK, Empty(), timeout=timeout)
 
     async def request(
         self,
@@ -137,23 +137,23 @@ class Calls:
             typed = _params_decoder(method)(codec.to_json(params or {}))
         except (TypeError, ValueError, RecursionError) as error:  # no JSON, or not of the method's type
             raise MisuseError(f"params of {method}: {error}") from None
-        return await self._ask(method, typed, repeatable=lambda _: False, timeout=timeout, on_progress=on_progress)
+        return await self._request(method, typed, repeatable=lambda _: False, timeout=timeout, on_progress=on_progress)
 
     async def set_log_level(self, level: LoggingLevel, *, timeout: float | None = None) -> None:
         """Asks for log messages of a level and above; asked again whenever the line is made again."""
         check_level(level)
         if not self._set_request_log_level(level):
-            await self._ask("logging/setLevel", SetLevelParams(level), timeout=timeout)
+            await self._request("logging/setLevel", SetLevelParams(level), timeout=timeout)
         self._log_level = level
 
     # --- tools ---------------------------------------------------------------------------------
 
     async def _list_pages(self, method: str, cursor: Cursor, timeout: float | None) -> Any:
         """A page of a list, or all pages as one, for which there are `timeout` seconds together."""
-        patience = ProgressDeadline(self._now, timeout)
+        patience = ProgressDeadline(self._current_time, timeout)
 
         async def page(cursor: str | None) -> Any:
-            return await self._ask(method, PaginatedParams(cursor=cursor), timeout=patience.left)
+            return await self._request(method, PaginatedParams(cursor=cursor), timeout=patience.remaining)
 
         return (
             await fetch_all_pages(method, page, self.settings) if isinstance(cursor, UnsetType) else await page(cursor)
@@ -200,24 +200,24 @@ class Calls:
         such a call is made again by itself if the line is lost.
         """
         patience, signs = (
-            ProgressDeadline(self._now, timeout),
+            ProgressDeadline(self._current_time, timeout),
             None if on_progress is None else ProgressRelay(on_progress),
         )
         if signs is not None:
-            signs.waiting.add(patience)
-        sent = await self._call(
+            signs.deadlines.add(patience)
+        sent = await self._send_tool_call(
             CallToolParams(name=name, arguments=_encode_arguments(name, arguments), meta=meta),
             task=TaskMetadata() if await self._task_support(name, timeout) == "required" else None,
-            timeout=patience.left,
+            timeout=patience.remaining,
             on_progress=signs,
             idempotency_key=idempotency_key,
         )
         if isinstance(sent, TaskStarted):
-            task = Task(self._task_client_for(name, returns), sent.seen, request=sent.asked, progress_relay=signs)
-            return await self._home(self._finish_task(task, patience, raise_on_error=raise_on_error))
+            task = Task(self._task_client_for(name, returns), sent.snapshot, request=sent.request, progress_relay=signs)
+            return await self._run_on_own_loop(self._finish_task(task, patience, raise_on_error=raise_on_error))
         return build_tool_result(name, sent, self._known_tools.get(name), returns, raise_on_error=raise_on_error)
 
-    async def _call(
+    async def _send_tool_call(
         self,
         params: CallToolParams,
         *,
@@ -231,7 +231,7 @@ class Calls:
         if keyed:
             params.meta = {**(params.meta or {}), IDEMPOTENCY_KEY: idempotency_key}
         params.task = task
-        return await self._ask(
+        return await self._request(
             "tools/call",
             params,
             repeatable=lambda lost: catalogue.repeatable(params.name) or (keyed and lost.supports_idempotency_keys),
@@ -266,20 +266,20 @@ class Calls:
         server to say that. Progress is told for as long as the handle is held; in 2026-07-28, when it is looked at.
         """
         patience, signs = (
-            ProgressDeadline(self._now, timeout),
+            ProgressDeadline(self._current_time, timeout),
             None if on_progress is None else ProgressRelay(on_progress),
         )
         support = await self._task_support(name, timeout)
-        sent = await self._call(
+        sent = await self._send_tool_call(
             CallToolParams(name=name, arguments=_encode_arguments(name, arguments), meta=meta),
             task=None if support in {None, "forbidden"} else TaskMetadata(None if ttl is None else round(ttl * 1000)),
-            timeout=patience.left,
+            timeout=patience.remaining,
             on_progress=signs,
             idempotency_key=idempotency_key,
         )
         host = self._task_client_for(name, returns)
         if isinstance(sent, TaskStarted):
-            return Task(host, sent.seen, request=sent.asked, progress_relay=signs)
+            return Task(host, sent.snapshot, request=sent.request, progress_relay=signs)
         return Task(host, TaskSnapshot("", "failed" if sent.is_error else "completed"), result=sent)
 
     def task(self, task_id: str, *, name: str = "", returns: "TypeForm[T]" = UNSPECIFIED) -> Task[T]:
@@ -324,20 +324,22 @@ class Calls:
     ) -> list[ResourceContents]:
         """What a resource holds."""
         params = ReadResourceParams(uri=uri)
-        result: ReadResourceResult = await self._ask("resources/read", params, timeout=timeout, on_progress=on_progress)
+        result: ReadResourceResult = await self._request(
+            "resources/read", params, timeout=timeout, on_progress=on_progress
+        )
         return result.contents
 
     async def subscribe(self, uri: str, *, timeout: float | None = None) -> None:
         """Asks to be told when a resource changes; asked again whenever the line is made again."""
         if not await self._update_listen(uri, timeout, subscribe=True):
-            await self._ask("resources/subscribe", SubscribeParams(uri=uri), timeout=timeout)
+            await self._request("resources/subscribe", SubscribeParams(uri=uri), timeout=timeout)
         self._subscriptions[uri] = None
 
     async def unsubscribe(self, uri: str, *, timeout: float | None = None) -> None:
         """Asks not to be told any more."""
         self._subscriptions.pop(uri, None)
         if not await self._update_listen(uri, timeout, subscribe=False):
-            await self._ask("resources/unsubscribe", UnsubscribeParams(uri=uri), timeout=timeout)
+            await self._request("resources/unsubscribe", UnsubscribeParams(uri=uri), timeout=timeout)
 
     # --- prompts and completion ----------------------------------------------------------------
 
@@ -361,7 +363,7 @@ class Calls:
     ) -> GetPromptResult:
         """A prompt, filled in."""
         params = GetPromptParams(name=name, arguments=None if arguments is None else dict(arguments))
-        return await self._ask("prompts/get", params, timeout=timeout, on_progress=on_progress)
+        return await self._request("prompts/get", params, timeout=timeout, on_progress=on_progress)
 
     async def complete(
         self,
@@ -377,7 +379,7 @@ class Calls:
         reference = Reference("ref/prompt", name=name) if kind == "prompt" else Reference("ref/resource", uri=name)
         filled = None if context is None else CompletionContext(dict(context))
         params = CompleteParams(ref=reference, argument=CompletionArgument(argument, value), context=filled)
-        result: CompleteResult = await self._ask("completion/complete", params, timeout=timeout)
+        result: CompleteResult = await self._request("completion/complete", params, timeout=timeout)
         return result.completion
 
 

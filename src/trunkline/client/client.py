@@ -131,7 +131,7 @@ class Client(Tasking):
         self._connector = make_connector(target, self.settings, auth)
         self._info = Implementation(name=name, version=version or __version__, title=title)
         self._revisions = _revisions_up_to(revision)
-        self._answers = HostCallbacks(
+        self._callbacks = HostCallbacks(
             sampling=sampling,
             sampling_tools=sampling_tools,
             elicitation=elicitation,
@@ -147,7 +147,10 @@ class Client(Tasking):
         )
         self._notifications.on_internal("notifications/subscriptions/acknowledged", self._on_acknowledged)
         self._cache = ResponseCache()
-        for heard, told in (*self._cache.handlers().items(), *self._task_waiters.handlers().items()):
+        for heard, told in (
+            *self._cache.notification_handlers().items(),
+            *self._task_waiters.notification_handlers().items(),
+        ):
             self._notifications.on_internal(heard, told)
         if on_log is not None:
             self._notifications.on("notifications/message", on_log)
@@ -160,7 +163,7 @@ class Client(Tasking):
         self._custom_clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clock: Clock | None = None
-        self._line: ConnectionSupervisor | None = None
+        self._supervisor: ConnectionSupervisor | None = None
         self._tools_reader: asyncio.Task[None] | None = None  # the catalogue
 
     def __repr__(self) -> str:
@@ -173,11 +176,11 @@ class Client(Tasking):
         """Connects, and waits until calls can be made; raises why not. An open client stays as it is."""
         if self._on_other_loop:
             return await self._run_from_other_loop(self.open())
-        while self._line is not None and self._line.ending:
-            await self._line.ended()
-        if self._line is None or self._line.over:
-            self._line = self._make_supervisor()
-        await self._line.opened()
+        while self._supervisor is not None and self._supervisor.stopping:
+            await self._supervisor.wait_ended()
+        if self._supervisor is None or self._supervisor.done:
+            self._supervisor = self._make_supervisor()
+        await self._supervisor.wait_opened()
         return self
 
     async def close(self) -> None:
@@ -185,12 +188,12 @@ class Client(Tasking):
         if self._on_other_loop:
             with contextlib.suppress(ConnectionClosed):  # the loop that it lived on has ended first
                 await self._run_from_other_loop(self.close())
-        elif self._line is not None:
+        elif self._supervisor is not None:
             self._notifications.close()
-            self._answers.tasks.close()
+            self._callbacks.tasks.close()
             self._task_waiters.close()
-            await self._cancellations.end(0.0 if self._line.connection is None else self.settings.stop_timeout)
-            await self._line.close()
+            await self._cancellations.finish(0.0 if self._supervisor.connection is None else self.settings.stop_timeout)
+            await self._supervisor.close()
             await self._observers.drain(self.settings.stop_timeout)
 
     async def __aenter__(self) -> Self:
@@ -202,9 +205,11 @@ class Client(Tasking):
     @property
     def _on_other_loop(self) -> bool:
         """Whether the line lives on another loop than the one that runs here."""
-        return self._line is not None and not self._line.over and self._loop is not asyncio.get_running_loop()
+        return (
+            self._supervisor is not None and not self._supervisor.done and self._loop is not asyncio.get_running_loop()
+        )
 
-    async def _home(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _run_on_own_loop(self, work: Coroutine[Any, Any, T]) -> T:
         return await (self._run_from_other_loop(work) if self._on_other_loop else work)
 
     async def _run_from_other_loop(self, work: Coroutine[Any, Any, T]) -> T:
@@ -227,7 +232,7 @@ class Client(Tasking):
     def _make_supervisor(self) -> ConnectionSupervisor:
         loop = self._loop = asyncio.get_running_loop()
         clock = self._clock = self._custom_clock or LoopClock(loop)
-        features = (self._answers.feature(), self._answers.tasks.feature(), self._notifications.feature())
+        features = (self._callbacks.feature(), self._callbacks.tasks.feature(), self._notifications.feature())
         shared = LoopResources(
             Dispatcher(features), ThreadPool(loop, self.settings.max_threads), clock, self._observers
         )
@@ -250,7 +255,7 @@ class Client(Tasking):
         phase: Phase,
         classify_close: Callable[[ClientConnection, ChannelClosed], Signal],
     ) -> ClientConnection:
-        capabilities = self._answers.capabilities()
+        capabilities = self._callbacks.capabilities()
         if self._experimental:
             capabilities["experimental"] = self._experimental
         capabilities["extensions"] = {TASKS_EXTENSION: {}, **self._extensions}
@@ -265,7 +270,7 @@ class Client(Tasking):
         if isinstance(channel, MirroringChannel):
             channel.repeat(self._known_tools.mirrors)
         connection = ClientConnection(shared, session, channel, classify_close)
-        connection.settled = self._cache.clear  # it may be somebody else who asks from now on
+        connection.on_authorized = self._cache.clear  # it may be somebody else who asks from now on
         return connection
 
     async def _prepare_connection(self, connection: ClientConnection, reconnected: bool) -> None:
@@ -282,13 +287,13 @@ class Client(Tasking):
                 for uri in self._subscriptions:
                     wanted.append(connection.request("resources/subscribe", SubscribeParams(uri=uri)))
             self._known_tools.mark_stale()
-            if self._known_tools.wanted and session.may_send("tools/list"):
+            if self._known_tools.requested and session.may_send("tools/list"):
                 wanted.append(self._read_tools(connection))
         for outcome in await asyncio.gather(*wanted, return_exceptions=True):
             if isinstance(outcome, ConnectionClosed):
                 raise outcome
             if isinstance(outcome, Exception):
-                connection.dropped(f"not renewed: {outcome}", "not_renewed")
+                connection.report_dropped(f"not renewed: {outcome}", "not_renewed")
         if reconnected:
             self._replay_resource_updates(connection)
 
@@ -303,11 +308,11 @@ class Client(Tasking):
             connection,
             lambda: self._subscriptions,
             partial(self._on_missed_notifications, connection),
-            lambda: self._task_waiters.tasks,
+            lambda: self._task_waiters.task_ids,
         )
-        if self._line is not None:
-            self._line.beside(listening.keep())
-        await listening.begin()
+        if self._supervisor is not None:
+            self._supervisor.run_in_background(listening.keep_open())
+        await listening.open()
 
     def _on_missed_notifications(self, connection: ClientConnection) -> None:
         self._cache.clear()
@@ -321,16 +326,16 @@ class Client(Tasking):
     async def _update_listen(self, uri: str, timeout: float | None, *, subscribe: bool) -> bool:
         if self._on_other_loop:
             return await self._run_from_other_loop(self._update_listen(uri, timeout, subscribe=subscribe))
-        line, again = self._line, None
+        line, again = self._supervisor, None
         while line is not None:
             connection = await line.wait_for_connection("subscriptions/listen", timeout)
             if not connection.modern or self._listen_subscription is None:
                 break
             try:
-                await self._listen_subscription.watch(uri, timeout, subscribe=subscribe)
+                await self._listen_subscription.update_resource(uri, timeout, subscribe=subscribe)
             except ConnectionClosed:
                 again = again or RetryBackoff(line)
-                if not await again.rest(again.after(connection), timeout):
+                if not await again.wait(again.delay_after_loss(connection), timeout):
                     raise
             else:
                 if subscribe:
@@ -339,7 +344,7 @@ class Client(Tasking):
         return False
 
     async def _task_support(self, name: str, timeout: float | None) -> str | None:
-        line = self._line
+        line = self._supervisor
         if line is None:
             return None
         if self._on_other_loop and (line.connection is None or not self._known_tools.fresh):
@@ -364,7 +369,7 @@ class Client(Tasking):
 
     # --- asking --------------------------------------------------------------------------------
 
-    async def _ask(
+    async def _request(
         self,
         name: str,
         params: Any,
@@ -373,14 +378,14 @@ class Client(Tasking):
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
     ) -> Any:
-        line, clock = self._line, self._clock
+        line, clock = self._supervisor, self._clock
         if line is None or clock is None:
             raise MisuseError(NOT_OPEN)
         if asyncio.get_running_loop() is not self._loop:
-            asked = self._ask(name, params, repeatable=repeatable, timeout=timeout, on_progress=on_progress)
+            asked = self._request(name, params, repeatable=repeatable, timeout=timeout, on_progress=on_progress)
             return await self._run_from_other_loop(asked)
         if line.connection is not None and (kept := self._cache.get(name, params, clock.now())) is not None:
-            return self._read(name, kept, line.connection, params)
+            return self._decode(name, kept, line.connection, params)
         told = None if on_progress is None else self._progress_callback(line, on_progress)
         due = None if timeout is None else clock.now() + timeout
         if name == "tools/call" and not self._known_tools.fresh:
@@ -403,15 +408,17 @@ class Client(Tasking):
                 self._cache.drop(name)  # the cursor may be of a list that is no more
             raise
         called = name == "tools/call"
-        answer = decode_call_result(raw, asked, is_task=is_task) if called else self._read(name, raw, line.last, params)
+        answer = (
+            decode_call_result(raw, asked, is_task=is_task) if called else self._decode(name, raw, line.latest, params)
+        )
         kept = name in CACHEABLE and not rounds and self.revision is Revision.V2026_07_28
         if kept and (seconds := read_result_header(raw).fresh_for):
-            self._cache.keep(name, params, raw, clock.now() + seconds, drop_count=drops)
+            self._cache.store(name, params, raw, clock.now() + seconds, drop_count=drops)
         if isinstance(answer, CallToolResult) and answer.structured_content is not UNSET:
             await self._wait_for_tools(line, due)
         return answer
 
-    def _read(self, name: str, raw: Any, connection: ClientConnection | None, params: Any = None) -> Any:
+    def _decode(self, name: str, raw: Any, connection: ClientConnection | None, params: Any = None) -> Any:
         """An answer in its type; of tools, those that can be called from here."""
         answer = decode_result(name, raw, params)
         if isinstance(answer, ListToolsResult) and connection is not None and connection.mirrors_arguments:
@@ -426,7 +433,7 @@ class Client(Tasking):
         def tell(progress: ProgressParams) -> None:
             value = on_progress(progress)
             if inspect.isawaitable(value):
-                supervisor.beside(_await(value))
+                supervisor.run_in_background(_await(value))
 
         return tell
 
@@ -434,9 +441,9 @@ class Client(Tasking):
 
     def _read_tools_in_background(self, supervisor: ConnectionSupervisor) -> None:
         """Has the catalogue read, beside whatever else is being asked."""
-        self._known_tools.wanted = True
+        self._known_tools.requested = True
         if supervisor.connection is not None and (self._tools_reader is None or self._tools_reader.done()):
-            self._tools_reader = supervisor.beside(self._read_tools(supervisor.connection))
+            self._tools_reader = supervisor.run_in_background(self._read_tools(supervisor.connection))
 
     async def _wait_for_tools(self, supervisor: ConnectionSupervisor, due: float | None) -> None:
         """Waits until the catalogue has been read, as well as that can be done in time."""
@@ -449,14 +456,14 @@ class Client(Tasking):
 
         async def page(cursor: str | None) -> ListToolsResult:
             raw = await connection.request("tools/list", PaginatedParams(cursor=cursor))
-            return self._read("tools/list", raw, connection)
+            return self._decode("tools/list", raw, connection)
 
         try:
             listed = await fetch_all_pages("tools/list", page, self.settings)
         except ConnectionClosed:
             return
         except TrunklineError as error:
-            connection.dropped(f"the tools cannot be listed: {error}", "no_catalogue")
+            connection.report_dropped(f"the tools cannot be listed: {error}", "no_catalogue")
             self._known_tools.fill(None, changes)
         else:
             self._known_tools.fill(listed.tools, changes)
@@ -479,14 +486,14 @@ class Client(Tasking):
 
     def notifications(self, *names: str) -> NotificationReader:
         """Notifications of these names, or all of them, to be read with `async for` until the client is closed."""
-        return self._notifications.reader(*names)
+        return self._notifications.open_reader(*names)
 
     async def set_roots(self, roots: Iterable[RootLike]) -> None:
         """Says anew where the server may look, and tells it. The client must have been made with `roots=`."""
-        if self._answers.roots is None:
+        if self._callbacks.roots is None:
             raise MisuseError("this client was made without roots; Client(…, roots=[]) offers some later")
-        self._answers.roots = [to_root(root) for root in roots]
-        connection = None if self._line is None else self._line.connection
+        self._callbacks.roots = [to_root(root) for root in roots]
+        connection = None if self._supervisor is None else self._supervisor.connection
         if connection is not None:
             connection.notify("notifications/roots/list_changed")
 

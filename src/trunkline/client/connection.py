@@ -59,10 +59,10 @@ class ClientConnection(connection.Connection):
         self._initialize_queued = False  # initialize is about to go out
         self.probe_unanswered = False  # server/discover was sent, and no answer to it has come
         self.instructions: str | None = None
-        self.questions = 0  # that are being put to a person on our side, about who we are
-        self.settled: Callable[[], object] = bool  # is told when they have been answered
+        self.pending_authorizations = 0  # that are being put to a person on our side, about who we are
+        self.on_authorized: Callable[[], object] = bool  # is told when they have been answered
         super().__init__(shared, session, channel)
-        self.gone: asyncio.Future[ChannelClosed] = self.loop.create_future()
+        self.disconnected: asyncio.Future[ChannelClosed] = self.loop.create_future()
 
     # --- the beginning -------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class ClientConnection(connection.Connection):
             except PeerError as error:
                 self.probe_unanswered = False
                 verdict = era_probe.classify_error(error, ours)
-                if verdict is not EraVerdict.AGAIN:
+                if verdict is not EraVerdict.RETRY:
                     return None
             except (RequestTimeout, codec.DecodeError, RecursionError):
                 return None
@@ -126,8 +126,8 @@ class ClientConnection(connection.Connection):
     async def _initialize(self) -> None:
         """Introduces us, and agrees on a revision and on capabilities. Raises `_Refused`, and `HandshakeFailed` if that
         comes to nothing; the phase is FAILED then, and `session.failure` says why."""
-        if self.gone.done():  # while the server was asked for its era
-            raise closed_error(self.gone.result())
+        if self.disconnected.done():  # while the server was asked for its era
+            raise closed_error(self.disconnected.result())
         session = self.session
         wanted = max(revision for revision in session.revisions if revision.era is Era.HANDSHAKE)
         params = InitializeParams(
@@ -176,16 +176,16 @@ class ClientConnection(connection.Connection):
 
     def asking(self, request: RequestId, *, begun: bool) -> None:
         """Somebody is asked who we are, or has been."""
-        self.questions += 1 if begun else -1
+        self.pending_authorizations += 1 if begun else -1
         if not begun:
-            self.settled()
+            self.on_authorized()
         super().asking(request, begun=begun)
 
     # --- the end -------------------------------------------------------------------------------
 
-    async def answers(self) -> bool:
+    async def responds_to_ping(self) -> bool:
         """Whether the server still answers a ping. Those who ask at the same time share one."""
-        if self.gone.done():
+        if self.disconnected.done():
             return False
         if self._ping_task is None:
             self._ping_task = self.loop.create_task(self._ping_server())
@@ -233,21 +233,21 @@ class ClientConnection(connection.Connection):
     def _on_ping_done(self, _: "asyncio.Task[bool]") -> None:
         self._ping_task = None
 
-    def give_up(self, reason: str) -> None:
+    def declare_lost(self, reason: str) -> None:
         """Treats a server that does not answer as one that has gone; its channel is closed at leisure."""
         self.closed(ChannelClosed(reason))
 
     def _on_keepalive_failed(self) -> None:
-        self.give_up(KEEPALIVE_FAILED)
+        self.declare_lost(KEEPALIVE_FAILED)
 
     def closed(self, closed: ChannelClosed) -> None:
         """The channel is gone, or was given up before."""
-        if not self.gone.done():
+        if not self.disconnected.done():
             self._on_initialize_sent()  # the line may have broken with that very request
             super().closed(closed)
-            self.gone.set_result(closed)
+            self.disconnected.set_result(closed)
 
-    def ending(self, closed: ChannelClosed) -> Signal:
+    def closing_signal(self, closed: ChannelClosed) -> Signal:
         """Whether the line is closed, lost for now or failed for good."""
         return self._classify_close(self, closed)
 

@@ -35,7 +35,7 @@ class EraVerdict(Enum):
 
     MODERN = auto()
     HANDSHAKE = auto()
-    AGAIN = auto()  # modern, but refused: it names a revision of that era that we have
+    RETRY = auto()  # modern, but refused: it names a revision of that era that we have
 
 
 class FingerprintSet:
@@ -88,7 +88,7 @@ def classify_error(error: PeerError, ours: Iterable[Revision]) -> EraVerdict:
     if error.code != UnsupportedVersion.code:
         return EraVerdict.HANDSHAKE
     mutual = _mutual_revisions(supported_revisions(error), ours)
-    return EraVerdict.AGAIN if any(one.era is Era.MODERN for one in mutual) else EraVerdict.HANDSHAKE
+    return EraVerdict.RETRY if any(one.era is Era.MODERN for one in mutual) else EraVerdict.HANDSHAKE
 
 
 def supported_revisions(error: PeerError) -> set[str]:

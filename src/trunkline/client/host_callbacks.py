@@ -173,7 +173,7 @@ class _UrlCheck:
     def __init__(self, reach: EgressPolicy) -> None:
         self._reach = reach
 
-    async def judge(self, question: UrlQuestion) -> None:
+    async def check(self, question: UrlQuestion) -> None:
         try:
             await check_page_addresses(parse_page_url(question.url, self._reach), self._reach)
         except EgressDenied as refused:
@@ -193,7 +193,7 @@ def _adapt_callback(function: Callable[..., Any], url_check: _UrlCheck | None = 
 
     async def wait(question: Any, answering: CallbackContext, finish: Callable[[Any], Any]) -> Any:
         if url_check is not None:
-            await url_check.judge(question)
+            await url_check.check(question)
         return finish(await function(*(question, answering)[:count]))
 
     def call(question: Any, answering: CallbackContext) -> Any:

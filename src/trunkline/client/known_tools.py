@@ -36,7 +36,7 @@ class KnownTool:
     def _rebuild(self) -> Callable[[Any], Any]:
         return rebuilder(self.tool.output_schema or {})
 
-    def rebuilt(self, structured: Any) -> Any:
+    def rebuild(self, structured: Any) -> Any:
         """The value that its structured content stands for; the content itself if that cannot be told."""
         try:
             return self._rebuild(structured)
@@ -75,7 +75,7 @@ class KnownTools:
     """The tools of one server."""
 
     def __init__(self) -> None:
-        self.wanted = False  # whether anybody has ever asked for it
+        self.requested = False  # whether anybody has ever asked for it
         self.changes = 0
         self._changes_when_read = -1  # how many changes it takes account of
         self._tools: dict[str, KnownTool] = {}

@@ -54,7 +54,7 @@ class ListenSubscription:
         self._requested_tasks: frozenset[str] | None = (
             frozenset()
         )  # tasks that it was asked for; None: it tells of none
-        self._current: OutgoingRequest | None = None
+        self._current_request: OutgoingRequest | None = None
         self._acknowledgements: dict[Any, asyncio.Future[SubscriptionFilter]] = {}
         self._reopen_needed = asyncio.Event()  # it has ended, and is to be made again
 
@@ -64,12 +64,12 @@ class ListenSubscription:
         if waiting is not None and not waiting.done():
             waiting.set_result(params.notifications)
 
-    async def begin(self) -> None:
+    async def open(self) -> None:
         """Asks to hear of all that can be heard of."""
         async with self._lock:
             await self._replace_request(self._resource_uris(), self._connection.settings.quick_timeout)
 
-    async def watch(self, uri: str, timeout: float | None, *, subscribe: bool) -> None:
+    async def update_resource(self, uri: str, timeout: float | None, *, subscribe: bool) -> None:
         """Asks to hear of one resource more, or less. Raises `CapabilityNotSupported` if the server does not tell of
         it."""
         refused = CapabilityNotSupported("resources/subscribe", "resources.subscribe")
@@ -81,7 +81,7 @@ class ListenSubscription:
         if subscribe and uri not in (granted.resource_subscriptions or ()):
             raise refused
 
-    async def follow(self) -> None:
+    async def include_tasks(self) -> None:
         """Asks to hear of the tasks that are waited for, too. A server that refuses is not asked again."""
         async with self._lock:
             if self._requested_tasks is None or self._requested_tasks.issuperset(self._task_ids()):
@@ -101,31 +101,31 @@ class ListenSubscription:
         agreed = self._connection.session.negotiated
         tasks = () if self._requested_tasks is None else tuple(self._task_ids())
         wanted = None if agreed is None else build_filter(agreed.server, uris, tasks)
-        former = self._current
+        former = self._current_request
         if wanted is None:
-            self._current = None
+            self._current_request = None
             granted = SubscriptionFilter()
         else:
-            granted = await self._ask(wanted, timeout)
+            granted = await self._open_request(wanted, timeout)
             if self._requested_tasks is not None:
                 self._requested_tasks = frozenset(tasks)
         if former is not None:
-            self._connection.forget(former)
+            self._connection.cancel_request(former)
         return granted
 
-    async def _ask(self, wanted: SubscriptionFilter, timeout: float | None) -> SubscriptionFilter:
-        asked = self._connection.ask("subscriptions/listen", ListenParams(wanted))
-        asked.waiter.add_done_callback(partial(self._ended, asked))
+    async def _open_request(self, wanted: SubscriptionFilter, timeout: float | None) -> SubscriptionFilter:
+        asked = self._connection.send_request("subscriptions/listen", ListenParams(wanted))
+        asked.waiter.add_done_callback(partial(self._on_request_ended, asked))
         try:
             granted = await self._wait_acknowledged(asked, timeout)
         except (ConnectionClosed, RequestTimeout):
-            if self._current is None:
+            if self._current_request is None:
                 self._reopen_needed.set()
             raise
         finally:
             self._acknowledgements.pop(asked.id, None)
-            if self._current is not asked:
-                self._connection.forget(asked)
+            if self._current_request is not asked:
+                self._connection.cancel_request(asked)
         return granted
 
     async def _wait_acknowledged(self, request: OutgoingRequest, timeout: float | None) -> SubscriptionFilter:
@@ -136,22 +136,22 @@ class ListenSubscription:
                 raise RequestTimeout("subscriptions/listen", timeout or 0.0)
             request.waiter.result()  # raises why
             raise ConnectionClosed("the server ended subscriptions/listen before it had begun")
-        self._current = request
+        self._current_request = request
         self._reopen_needed.clear()
         if request.waiter.done():
-            self._ended(request, request.waiter)
+            self._on_request_ended(request, request.waiter)
         return granted.result()
 
-    def _ended(self, request: OutgoingRequest, waiter: "asyncio.Future[Any]") -> None:
+    def _on_request_ended(self, request: OutgoingRequest, waiter: "asyncio.Future[Any]") -> None:
         """The server has ended it, or the answer is lost. Why, does not matter: it is made again."""
         if not waiter.cancelled():
             waiter.exception()
-        if request is self._current:
-            self._current = None
+        if request is self._current_request:
+            self._current_request = None
             self._reopen_needed.set()
             self._on_missed()
 
-    async def keep(self) -> None:
+    async def keep_open(self) -> None:
         """Has it made again whenever it ends, until the connection does."""
         failures = 0
         while await self._wait_while_connected(self._reopen_needed.wait()):
@@ -161,7 +161,7 @@ class ListenSubscription:
 
     async def _wait_while_connected(self, work: Coroutine[Any, Any, Any]) -> bool:
         """Waits for something; False if the connection went first."""
-        gone, task = self._connection.gone, asyncio.ensure_future(work)
+        gone, task = self._connection.disconnected, asyncio.ensure_future(work)
         try:
             await asyncio.wait([gone, task], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -171,7 +171,7 @@ class ListenSubscription:
     async def _reopen(self) -> bool:
         async with self._lock:
             self._reopen_needed.clear()
-            if self._current is not None:
+            if self._current_request is not None:
                 return True  # somebody else was faster
             try:
                 await self._replace_request(self._resource_uris(), self._connection.settings.quick_timeout)
@@ -179,7 +179,7 @@ class ListenSubscription:
                 self._requested_tasks = (
                     None if isinstance(error, PeerError) else self._requested_tasks
                 )  # perhaps that is why
-                self._connection.dropped(f"nothing is heard of: {error}", "not_renewed")
+                self._connection.report_dropped(f"nothing is heard of: {error}", "not_renewed")
                 self._reopen_needed.set()
                 return False
         self._on_missed()

@@ -48,7 +48,7 @@ class NotificationReader:
     ) -> None:
         self.names = names
         self.dropped = 0  # that were not read in time
-        self._waiting: deque[ServerNotification] = deque()
+        self._queue: deque[ServerNotification] = deque()
         self._max_queued = max_queued
         self._on_close = on_close
         self._wakeup: asyncio.Future[None] | None = None
@@ -56,10 +56,10 @@ class NotificationReader:
 
     def put(self, notification: ServerNotification) -> None:
         """One more to read."""
-        if len(self._waiting) == self._max_queued:
-            self._waiting.popleft()
+        if len(self._queue) == self._max_queued:
+            self._queue.popleft()
             self.dropped += 1
-        self._waiting.append(notification)
+        self._queue.append(notification)
         self._wake()
 
     def close(self) -> None:
@@ -76,12 +76,12 @@ class NotificationReader:
         return self
 
     async def __anext__(self) -> ServerNotification:
-        while not self._waiting:
+        while not self._queue:
             if self._closed:
                 raise StopAsyncIteration
             self._wakeup = asyncio.get_running_loop().create_future()
             await self._wakeup
-        return self._waiting.popleft()
+        return self._queue.popleft()
 
 
 class NotificationHandlers:
@@ -105,15 +105,15 @@ class NotificationHandlers:
         """Calls it no more."""
         self.handlers[_resolve_name(name)].remove(handler)
 
-    def reader(self, *names: str) -> NotificationReader:
+    def open_reader(self, *names: str) -> NotificationReader:
         """Whoever reads these notifications, or all of them."""
         reader = NotificationReader(
-            frozenset(map(_resolve_name, names)) or CLIENT_NOTIFICATIONS, self._max_queued, self._forget
+            frozenset(map(_resolve_name, names)) or CLIENT_NOTIFICATIONS, self._max_queued, self._remove_reader
         )
         self._readers[reader] = None
         return reader
 
-    def _forget(self, reader: NotificationReader) -> None:
+    def _remove_reader(self, reader: NotificationReader) -> None:
         self._readers.pop(reader, None)
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ class ProgressDeadline:
         return self._now() - self.started
 
     @property
-    def left(self) -> float | None:
+    def remaining(self) -> float | None:
         """Seconds until it ends, a moment at least; None if it does not."""
         return None if self.due is None else max(self.due - self._now(), _MIN_REMAINING)
 
@@ -34,7 +34,7 @@ class ProgressDeadline:
         return None if self._seconds is None else self._renewed_at + self._seconds
 
     @property
-    def over(self) -> bool:
+    def expired(self) -> bool:
         """Whether it has ended."""
         return self.due is not None and self._now() >= self.due
 
@@ -48,11 +48,11 @@ class ProgressRelay:
 
     def __init__(self, callback: Callable[[Any], Any]) -> None:
         self._callback = callback
-        self.waiting: set[ProgressDeadline] = set()
+        self.deadlines: set[ProgressDeadline] = set()
 
     def __call__(self, progress: Any) -> Any:
         """Something was told."""
-        for patience in self.waiting:
+        for patience in self.deadlines:
             patience.renew()
         return self._callback(progress)
 

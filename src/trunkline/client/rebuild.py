@@ -105,7 +105,7 @@ class _Node:
         self.closed = False  # to other members
 
     @property
-    def late(self) -> Rebuild | None:
+    def lazy_rebuild(self) -> Rebuild | None:
         """`rebuild` for use in another node: looked up when it is called if this node is not compiled yet."""
         return self.rebuild if self.ready else self._rebuild_lazily
 
@@ -157,7 +157,7 @@ class _Compiler:
         """The node of the root, or of a value that is wrapped in it. A root that repeats one of its definitions, as
         that of a recursive class does, is this definition."""
         if schema is not self._root:
-            return self.node(schema)
+            return self.compile(schema)
         bare = {word: said for word, said in self._root.items() if word not in (*_DEFINITIONS, "$schema")}
         for word in _DEFINITIONS:
             definitions: Any = self._root.get(word)
@@ -166,7 +166,7 @@ class _Compiler:
                     return self._reference(f"#/{word}/{name.replace('~', '~0').replace('/', '~1')}")
         return self._reference("#")
 
-    def node(self, schema: Any) -> _Node:
+    def compile(self, schema: Any) -> _Node:
         """The node of a schema; that of a reference is shared."""
         if isinstance(schema, Mapping) and isinstance(cast("Schema", schema).get("$ref"), str):
             return self._reference(cast("Schema", schema)["$ref"])
@@ -234,12 +234,12 @@ class _Compiler:
                 pass
 
     def _fill_union(self, node: _Node, options: Iterable[Any]) -> None:
-        node.options = nodes = [self.node(option) for option in options]
+        node.options = nodes = [self.compile(option) for option in options]
         others = [option for option in nodes if option.type != "null"]
-        if all(option.late is None for option in others):
+        if all(option.lazy_rebuild is None for option in others):
             return
         if len(others) == 1:
-            node.rebuild = others[0].late
+            node.rebuild = others[0].lazy_rebuild
         else:
             self.has_unions = True
             node.rebuild = partial(_choose, others)
@@ -249,26 +249,26 @@ class _Compiler:
         if isinstance(items, list):  # before 2020-12
             places, rest = cast("list[Any]", items), schema.get("additionalItems")
         if isinstance(places, list):
-            each = [self.node(place).late for place in cast("list[Any]", places)]
-            node.rebuild = partial(_rebuild_tuple, each, self.node(rest).late)
+            each = [self.compile(place).lazy_rebuild for place in cast("list[Any]", places)]
+            node.rebuild = partial(_rebuild_tuple, each, self.compile(rest).lazy_rebuild)
             return
-        node.item = item = self.node(items)
+        node.item = item = self.compile(items)
         is_set = schema.get("uniqueItems") is True and item.type in _SCALARS
-        if is_set or item.late is not None:
-            node.rebuild = partial(_rebuild_set if is_set else _rebuild_list, item.late or _identity)
+        if is_set or item.lazy_rebuild is not None:
+            node.rebuild = partial(_rebuild_set if is_set else _rebuild_list, item.lazy_rebuild or _identity)
 
     def _fill_object(self, node: _Node, schema: Schema) -> None:
         properties: Any = schema.get("properties")
         if not isinstance(properties, Mapping) or not properties:
-            value = self.node(schema.get("additionalProperties")).late
+            value = self.compile(schema.get("additionalProperties")).lazy_rebuild
             node.rebuild = None if value is None else partial(_rebuild_dict, value)
             return
         required: Any = schema.get("required")
         names = cast("list[Any]", required) if isinstance(required, list) else []
         node.required = frozenset(name for name in names if isinstance(name, str))
         node.closed = schema.get("additionalProperties") is False
-        node.members = members = {name: self.node(said) for name, said in cast("Schema", properties).items()}
-        inner = {name: rebuild for name, member in members.items() if (rebuild := member.late) is not None}
+        node.members = members = {name: self.compile(said) for name, said in cast("Schema", properties).items()}
+        inner = {name: rebuild for name, member in members.items() if (rebuild := member.lazy_rebuild) is not None}
         attributes = _attribute_names(members)
         made = _make_class(schema, attributes, node.required)
         if made is not None:

@@ -75,7 +75,7 @@ class ConnectionSupervisor:
         self.connection: ClientConnection | None = None  # to be used now; None while there is none
         self.losses = 0
         self._connector = connector
-        self._make = make_connection
+        self._make_connection = make_connection
         self._prepare_connection = prepare_connection
         self.settings = settings
         self._policy = RestartPolicy.of(settings)
@@ -85,18 +85,18 @@ class ConnectionSupervisor:
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._phase = Phase.NEW  # while there has been no connection
-        self.used: ClientConnection | None = None  # the last that calls were made on
+        self.last_ready: ClientConnection | None = None  # the last that calls were made on
         self._latest: ClientConnection | None = None  # the last that was made, in use or not
         self._history = History()
         self._decision: Decision = RetryAfter(0.0)
         self._failure: TrunklineError | None = None  # why there will be no other connection
-        self._stop: asyncio.Future[None] = self._loop.create_future()
+        self._stop_requested: asyncio.Future[None] = self._loop.create_future()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._reconnected: asyncio.Future[None] = (
             self._loop.create_future()
         )  # the line has been made again, or will not be
-        self._closing: set[asyncio.Task[None]] = set()  # channels that have ended
-        self._beside: set[asyncio.Task[Any]] = set()  # what goes on beside calls
+        self._closing_channels: set[asyncio.Task[None]] = set()  # channels that have ended
+        self._background_tasks: set[asyncio.Task[Any]] = set()  # what goes on beside calls
         self._openers = 0
         self._opening_step = ""  # the step that is being made
         self._era: Era | None = None  # that the server was found to speak
@@ -109,28 +109,28 @@ class ConnectionSupervisor:
         return self._phase if self._latest is None else self._latest.session.phase
 
     @property
-    def last(self) -> ClientConnection | None:
+    def latest(self) -> ClientConnection | None:
         """The connection that was made last, whether it can be used or not."""
         return self._latest
 
     @property
-    def over(self) -> bool:
+    def done(self) -> bool:
         """Whether nothing of it is left."""
         return self._task.done()
 
     @property
-    def ending(self) -> bool:
+    def stopping(self) -> bool:
         """Whether it is about to be over."""
-        return not self.over and (self._stop.done() or self._failure is not None)
+        return not self.done and (self._stop_requested.done() or self._failure is not None)
 
     @property
-    def recovers(self) -> bool:
+    def reconnects(self) -> bool:
         """Whether a line that is lost is made again."""
-        return self.settings.auto_reconnect and not self._stop.done()
+        return self.settings.auto_reconnect and not self._stop_requested.done()
 
     # --- for whoever uses it -------------------------------------------------------------------
 
-    async def opened(self) -> None:
+    async def wait_opened(self) -> None:
         """Waits until the line is ready for calls; raises why it is not. If all who wait are cancelled, it closes."""
         self._openers += 1
         try:
@@ -145,12 +145,12 @@ class ConnectionSupervisor:
     async def close(self) -> None:
         """Closes the line and waits until nothing of it is left. Whoever is cancelled meanwhile does not stop that."""
         self._request_stop()
-        await self.ended()
+        await self.wait_ended()
         self._enter_closed_phase()
 
-    async def ended(self) -> None:
+    async def wait_ended(self) -> None:
         """Waits until nothing of it is left."""
-        if not self.over:
+        if not self.done:
             await asyncio.wait([self._task])
 
     def _enter_closed_phase(self) -> None:
@@ -160,8 +160,8 @@ class ConnectionSupervisor:
             self._latest.step(Signal.CLOSE)
 
     def _request_stop(self) -> None:
-        if not self._stop.done():
-            self._stop.set_result(None)
+        if not self._stop_requested.done():
+            self._stop_requested.set_result(None)
 
     async def wait_for_connection(self, purpose: str, timeout: float | None) -> ClientConnection:
         """A connection that calls can be made on, waited for while the line is being made again. Raises why there is
@@ -177,9 +177,9 @@ class ConnectionSupervisor:
                 raise ConnectionClosed(f"{purpose}: the line was not made again within {timeout:g} s")
         return self.connection
 
-    def beside(self, work: "Coroutine[Any, Any, T]") -> "asyncio.Task[T]":
+    def run_in_background(self, work: "Coroutine[Any, Any, T]") -> "asyncio.Task[T]":
         """Has something done beside calls; it does not outlive the line."""
-        return self._spawn(work, self._beside)
+        return self._spawn(work, self._background_tasks)
 
     def _spawn(self, work: "Coroutine[Any, Any, T]", tasks: "set[asyncio.Task[Any]]") -> "asyncio.Task[T]":
         task = self._loop.create_task(work)
@@ -194,7 +194,7 @@ class ConnectionSupervisor:
         try:
             await self._open()
             while self.connection is not None:
-                await self.wait_for([self.connection.gone])
+                await self.wait_for([self.connection.disconnected])
                 await self._reconnect()
         except _StopRequested:
             pass
@@ -207,11 +207,11 @@ class ConnectionSupervisor:
 
     async def _open(self) -> None:
         for step in ("LoadConfig", "InitTransport"):
-            self._enter(step)
-        connection = await self._attempt(reconnecting=False)
+            self._enter_opening_step(step)
+        connection = await self._attempt_connection(reconnecting=False)
         if not connection.ready:
-            raise closed_error(connection.gone.result())
-        self.connection = self.used = connection
+            raise closed_error(connection.disconnected.result())
+        self.connection = self.last_ready = connection
         self._opened.set_result(None)
 
     async def _reconnect(self) -> None:
@@ -224,7 +224,7 @@ class ConnectionSupervisor:
                 await self.wait_for([], self._clock.now() + self._decision.after)
             self._emit_reconnect_step("Attempt", attempt)
             try:
-                await self._attempt(reconnecting=True)
+                await self._attempt_connection(reconnecting=True)
             except TrunklineError as error:
                 self._emit_reconnect_step("Failure", attempt, str(error))
                 if isinstance(error, AuthorizationFailed) and not error.passing:
@@ -238,17 +238,17 @@ class ConnectionSupervisor:
             else:
                 self._emit_reconnect_step("Success", attempt)
                 self._history = self._history.succeeded()
-        self.connection = self.used = self._latest
+        self.connection = self.last_ready = self._latest
         self._set_reconnected()
 
     def _raise_if_given_up(self, error: TrunklineError | None = None) -> None:
         """Raises, if the line is not to be made again."""
         if isinstance(self._decision, GiveUp):
             how = Degraded if self._decision.degraded else RetriesExhausted
-            last = error or (None if self._latest is None else closed_error(self._latest.gone.result()))
+            last = error or (None if self._latest is None else closed_error(self._latest.disconnected.result()))
             raise how(f"the line to {self._connector.name} is given up: {self._decision.why}; {last}") from last
 
-    async def _attempt(self, *, reconnecting: bool) -> ClientConnection:
+    async def _attempt_connection(self, *, reconnecting: bool) -> ClientConnection:
         """One attempt at a connection, within the time that a handshake may take."""
         seconds = self.settings.initialize_timeout
         try:
@@ -298,22 +298,22 @@ class ConnectionSupervisor:
 
     async def _open_connection(self, *, reconnecting: bool) -> ClientConnection:
         begins = Phase.RECONNECTING if reconnecting else Phase.NEW
-        self._enter("EstablishConnection")
+        self._enter_opening_step("EstablishConnection")
 
         def accept(channel: Channel) -> Receiver:
-            self._latest = self._make(channel, begins, self._classify_close)
+            self._latest = self._make_connection(channel, begins, self._classify_close)
             return self._latest
 
         channel = await self._connector.connect(accept)
         connection: Any = self._latest
-        if connection.gone.done():
-            raise closed_error(connection.gone.result())
+        if connection.disconnected.done():
+            raise closed_error(connection.disconnected.result())
         try:
-            self._enter("SendInitialize")
-            self._era = await connection.open(lambda: self._enter("WaitForInitialized"), self._era)
+            self._enter_opening_step("SendInitialize")
+            self._era = await connection.open(lambda: self._enter_opening_step("WaitForInitialized"), self._era)
             await self._prepare_connection(connection, reconnecting)
         except BaseException as error:
-            self._ended_at_probe = connection.gone.done() and connection.probe_unanswered
+            self._ended_at_probe = connection.disconnected.done() and connection.probe_unanswered
             if isinstance(error, HandshakeFailed):
                 self._forget_era()
             await _close_channel(channel)
@@ -328,11 +328,11 @@ class ConnectionSupervisor:
 
     def _classify_close(self, connection: ClientConnection, closed: ChannelClosed) -> Signal:  # noqa: ARG002 - whatever the reason
         """What it means that a connection has ended. Its channel may need a while to end, too."""
-        self._spawn(_close_channel(connection.channel), self._closing)
+        self._spawn(_close_channel(connection.channel), self._closing_channels)
         if connection is self.connection:
             self.connection = None
         session = connection.session
-        if self._stop.done() or session.phase in {Phase.DRAINING, Phase.CLOSED}:
+        if self._stop_requested.done() or session.phase in {Phase.DRAINING, Phase.CLOSED}:
             return Signal.CLOSE
         if not self._opened.done():
             return Signal.FAIL
@@ -369,14 +369,14 @@ class ConnectionSupervisor:
             if self._latest.session.allows(Signal.DRAIN):
                 self._latest.step(Signal.DRAIN)
             self._latest.fail_pending_requests("the client was closed")
-        for task in self._beside:
+        for task in self._background_tasks:
             task.cancel()
         self._on_end()
         if self._latest is not None:
             await _close_channel(self._latest.channel)
-        if self._stop.done():
+        if self._stop_requested.done():
             self._enter_closed_phase()
-        if left := self._closing | self._beside:
+        if left := self._closing_channels | self._background_tasks:
             await asyncio.wait(left)
         if isinstance(self._connector, ReleasableConnector):
             await self._connector.release()
@@ -391,16 +391,16 @@ class ConnectionSupervisor:
         """Waits until one of them is done or the time has come; raises `_Stopped` in the line's own task."""
         timer: asyncio.Future[None] = self._loop.create_future()
         late = None if due is None else self._clock.call_at(due, partial(_set_timer_done, timer))
-        stop = [self._stop] if asyncio.current_task() is self._task else []
+        stop = [self._stop_requested] if asyncio.current_task() is self._task else []
         try:
             await asyncio.wait([*futures, timer, *stop], return_when=asyncio.FIRST_COMPLETED)
         finally:
             if late is not None:
                 late.cancel()
-        if stop and self._stop.done():
+        if stop and self._stop_requested.done():
             raise _StopRequested
 
-    async def rest(self, seconds: float) -> None:
+    async def sleep(self, seconds: float) -> None:
         """Waits for so long."""
         await self.wait_for((), self._clock.now() + seconds)
 
@@ -427,22 +427,22 @@ class ConnectionSupervisor:
         connector = self._connector
         if isinstance(connector, AuthorizingConnector) and connector.questions:
             return True
-        return self._latest is not None and self._latest.questions > 0
+        return self._latest is not None and self._latest.pending_authorizations > 0
 
     # --- facts ---------------------------------------------------------------------------------
 
-    def _tell(self, fact: Callable[..., Fact], **fields: Any) -> None:
+    def _emit(self, fact: Callable[..., Fact], **fields: Any) -> None:
         if self._observers:
             number = 0 if self._latest is None else self._latest.number
             self._observers.on(fact(connection=number, at=self._clock.now(), **fields))
 
-    def _enter(self, step: str) -> None:
+    def _enter_opening_step(self, step: str) -> None:
         """Tells of a step on the way to a conversation, and keeps it for whoever asks where that went wrong."""
         self._opening_step = step
-        self._tell(OpeningStep, step=step)
+        self._emit(OpeningStep, step=step)
 
     def _emit_reconnect_step(self, step: str, attempt: int, detail: str = "") -> None:
-        self._tell(ReconnectStep, step=step, attempt=attempt, detail=detail)
+        self._emit(ReconnectStep, step=step, attempt=attempt, detail=detail)
 
 
 def _before_ready(error: TransportError) -> TransportError:

@@ -75,7 +75,7 @@ def _extract_data(name: str, result: CallToolResult, known: KnownTool | None, re
         return _decode_as(name, returns, result.content, structured)
     if structured is UNSET:
         return _join_text(result.content) if any(isinstance(block, TextContent) for block in result.content) else None
-    return structured if known is None else known.rebuilt(structured)
+    return structured if known is None else known.rebuild(structured)
 
 
 def _join_text(content: list[ContentBlock]) -> str:

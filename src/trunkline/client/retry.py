@@ -60,7 +60,7 @@ class ServerReply(NamedTuple):
 
     raw: Any
     rounds: int  # how often it has asked back before that
-    asked: OutgoingRequest
+    request: OutgoingRequest
     is_task: bool  # by its own account, which only servers of the modern era give
 
 
@@ -95,7 +95,7 @@ async def send_with_retry(
             left = _time_left(name, timeout, supervisor.settings, clock.now() - started)
         try:
             method = connection.liveness_method if name == LIVENESS_CHECK else name
-            asked = connection.ask(method, params, timeout=left, on_progress=on_progress)
+            asked = connection.send_request(method, params, timeout=left, on_progress=on_progress)
             answer = await _await_response(connection, asked, params, on_abandoned)
             kind = read_result_header(answer).result_type if connection.modern else _COMPLETE
             if kind == _COMPLETE or (kind == TASK_RESULT_TYPE and name == "tools/call"):
@@ -112,7 +112,7 @@ async def send_with_retry(
             if refused.code == HeaderMismatch.code and refresh_tools is not None:
                 await refresh_tools(connection)
                 refresh_tools = None
-            elif not await again.rest(again.told(refused, connection, repeatable), left):
+            elif not await again.wait(again.delay_after_error(refused, connection, repeatable), left):
                 raise convert_unknown_outcome(refused, _describe_request(name, params)) from None
             left = _time_left(name, timeout, supervisor.settings, clock.now() - started)
         except RequestTimeout as late:
@@ -126,7 +126,7 @@ async def send_with_retry(
                 raise OutcomeUnknown(told, status=lost.status, last_words=lost.last_words) from None
             left = _time_left(name, timeout, supervisor.settings, clock.now() - started)
             again = again or RetryBackoff(supervisor)
-            if not await again.rest(again.after(connection), left):
+            if not await again.wait(again.delay_after_loss(connection), left):
                 raise
             left = _time_left(name, timeout, supervisor.settings, clock.now() - started)
 
@@ -136,45 +136,49 @@ class RetryBackoff:
     line, and some times on one that lives on, where only the answer was lost."""
 
     def __init__(self, supervisor: ConnectionSupervisor) -> None:
-        self._line = supervisor
+        self._supervisor = supervisor
         self._last_connection: ClientConnection | None = None
         self._attempts = 0  # on a line that lives on
 
-    def after(self, connection: ClientConnection) -> float | None:
+    def delay_after_loss(self, connection: ClientConnection) -> float | None:
         """When it is asked again, now that it was lost on a connection; None if it is not."""
-        alive = connection is self._line.connection
-        if not self._line.recovers:
+        alive = connection is self._supervisor.connection
+        if not self._supervisor.reconnects:
             return None
         if connection is not self._last_connection:
             self._attempts = 0
         self._last_connection = connection
         return self._next_delay() if alive else 0.0
 
-    def told(
+    def delay_after_error(
         self, error: PeerError, connection: ClientConnection, repeatable: Callable[[ClientConnection], bool]
     ) -> float | None:
         """When it is asked again, now that the server has answered with an error; None if it is not. An outcome that
         is unknown for another reason than an interruption stays that: the same answer would come again."""
         details = _error_data(error)
         if details.get("kind") == _OUTCOME_UNKNOWN:
-            return self.after(connection) if details.get("interrupted") is True and repeatable(connection) else None
+            return (
+                self.delay_after_loss(connection)
+                if details.get("interrupted") is True and repeatable(connection)
+                else None
+            )
         return self.delay_if_unavailable(error)
 
     def delay_if_unavailable(self, error: PeerError) -> float | None:
         """When it is asked again, now that the server has told us to come back in a moment; None if it has not."""
         details = _error_data(error)
         wait = details.get("retryAfterMs")
-        if details.get("kind") != _UNAVAILABLE or not isinstance(wait, int) or not self._line.recovers:
+        if details.get("kind") != _UNAVAILABLE or not isinstance(wait, int) or not self._supervisor.reconnects:
             return None
         pause = None if wait > _MAX_RETRY_AFTER_MS else self._next_delay()
         return None if pause is None else max(pause, wait / 1000)
 
-    async def rest(self, delay: float | None, time_left: float | None) -> bool:
+    async def wait(self, delay: float | None, time_left: float | None) -> bool:
         """Waits before it is asked again; False if it is not, or there is no time left for that."""
         if delay is None or (time_left is not None and time_left <= delay):
             return False
         if delay:
-            await self._line.rest(delay)
+            await self._supervisor.sleep(delay)
         return True
 
     def _next_delay(self) -> float | None:
@@ -212,7 +216,7 @@ async def _await_response(
         return await request.waiter
     except BaseException as error:
         if isinstance(error, asyncio.CancelledError | RequestTimeout):
-            connection.forget(request)
+            connection.cancel_request(request)
             if on_abandoned is not None:
                 on_abandoned(request)
         request.waiter = None  # its error refers to the frames that hold the request
@@ -230,9 +234,9 @@ async def _check_liveness(
     supervisor: ConnectionSupervisor, connection: ClientConnection, timeout: RequestTimeout
 ) -> RequestTimeout:
     """What a request that was not answered in time means for the line."""
-    if timeout.method == connection.liveness_method or await connection.answers():
+    if timeout.method == connection.liveness_method or await connection.responds_to_ping():
         return timeout
-    if not connection.gone.done():
-        connection.give_up("the server answers no ping")
+    if not connection.disconnected.done():
+        connection.declare_lost("the server answers no ping")
     how = TimeoutReconnecting if supervisor.phase is Phase.RECONNECTING else ConnectionTimeout
     return how(timeout.method, timeout.elapsed)

@@ -35,23 +35,23 @@ class Pending(Struct, frozen=True):
 class Standing(Calls):
     """What a client can tell of itself."""
 
-    _answers: HostCallbacks
+    _callbacks: HostCallbacks
     _clock: Clock | None
     _extensions: Mapping[str, Any]
-    _line: ConnectionSupervisor | None
+    _supervisor: ConnectionSupervisor | None
     _notifications: NotificationHandlers
 
-    def _now(self) -> float:
+    def _current_time(self) -> float:
         return 0.0 if self._clock is None else self._clock.now()
 
     @property
     def phase(self) -> Phase:
         """Where the conversation stands."""
-        return Phase.NEW if self._line is None else self._line.phase
+        return Phase.NEW if self._supervisor is None else self._supervisor.phase
 
     @property
     def _session(self) -> Session | None:
-        last = None if self._line is None else self._line.last
+        last = None if self._supervisor is None else self._supervisor.latest
         return None if last is None else last.session
 
     @property
@@ -82,7 +82,7 @@ class Standing(Calls):
     @property
     def instructions(self) -> str | None:
         """What the server has to say to a model that uses it."""
-        last = None if self._line is None else self._line.last
+        last = None if self._supervisor is None else self._supervisor.latest
         return None if last is None else last.instructions
 
     @property
@@ -98,7 +98,7 @@ class Standing(Calls):
     @property
     def roots(self) -> tuple[Root, ...]:
         """Where the server may look."""
-        return tuple(self._answers.roots or ())
+        return tuple(self._callbacks.roots or ())
 
     @property
     def notification_handlers(self) -> Mapping[str, tuple[Callable[[Any], Any], ...]]:
@@ -108,7 +108,7 @@ class Standing(Calls):
     @property
     def losses(self) -> int:
         """How often the line was lost since it was opened."""
-        return 0 if self._line is None else self._line.losses
+        return 0 if self._supervisor is None else self._supervisor.losses
 
     def pending(self) -> list[Pending]:
         """The requests that are not answered yet, the oldest first. The one that stays open to hear of changes is not

@@ -29,7 +29,7 @@ class RequestingConnection(Replies):
         self._lazy_deadline_timer: DeadlineTimer | None = None
         self._lazy_requests: OutgoingRequests | None = None
 
-    def rest(self, change: int) -> None:
+    def adjust_call_limit(self, change: int) -> None:
         """Takes notice of calls that wait for the peer, or for nothing in particular."""
         raise NotImplementedError
 
@@ -38,7 +38,7 @@ class RequestingConnection(Replies):
         raise NotImplementedError
 
     @property
-    def _alarm(self) -> DeadlineTimer:
+    def _deadline_timer(self) -> DeadlineTimer:
         made = self._lazy_deadline_timer = self._lazy_deadline_timer or DeadlineTimer(
             self.session.deadlines, self._clock, self._expire_due_requests
         )
@@ -47,7 +47,9 @@ class RequestingConnection(Replies):
     @property
     def _requests(self) -> OutgoingRequests:
         if self._lazy_requests is None:
-            self._lazy_requests = OutgoingRequests(self.session, self.channel, self._clock, self._alarm, self.rest)
+            self._lazy_requests = OutgoingRequests(
+                self.session, self.channel, self._clock, self._deadline_timer, self.adjust_call_limit
+            )
         return self._lazy_requests
 
     async def request(
@@ -66,11 +68,11 @@ class RequestingConnection(Replies):
         Raises `PeerError` for an error that the peer answers with, `RequestTimeout` when it does not answer in time,
         `ConnectionClosed` when it goes, and `ProtocolError` when the request may not be sent at all.
         """
-        return await self._requests.send(
+        return await self._requests.request(
             name, params, about=about, timeout=timeout, needs=needs, on_progress=on_progress
         )
 
-    def ask(
+    def send_request(
         self,
         name: str,
         params: Any,
@@ -80,19 +82,19 @@ class RequestingConnection(Replies):
     ) -> OutgoingRequest:
         """Asks the peer, now; the answer comes to the `waiter` of what it gives back. Whoever stops waiting for it says
         so to `forget`."""
-        return self._requests.ask(name, params, timeout=timeout, on_progress=on_progress)
+        return self._requests.send(name, params, timeout=timeout, on_progress=on_progress)
 
-    def forget(self, request: OutgoingRequest) -> None:
+    def cancel_request(self, request: OutgoingRequest) -> None:
         """Nobody waits for an answer any more: the peer is told."""
-        self._requests.stop_waiting(request, "no longer needed")
+        self._requests.cancel(request, "no longer needed")
 
     def fail_pending_requests(self, reason: str) -> None:
         """Nothing more will be heard from the peer, though it may still listen: what was asked of it fails now."""
-        self._requests.closed(self.session.stop_waiting(), ChannelClosed(reason))
+        self._requests.fail_all(self.session.stop_waiting(), ChannelClosed(reason))
 
     def unanswered(self, request: RequestId, closed: ChannelClosed) -> None:
         """The answer to a request of ours cannot come any more, though the peer is still there."""
-        self._requests.unanswered(request, closed)
+        self._requests.fail_request(request, closed)
 
     def asking(self, request: RequestId, *, begun: bool) -> None:
         """Somebody is asked who we are before a request of ours goes on, or has been; its time stands still then."""
@@ -102,7 +104,7 @@ class RequestingConnection(Replies):
         """Gives up all that was asked, without a word to the peer, and forgets every deadline."""
         awaited = self.session.stop_waiting()
         if self._lazy_requests is not None:
-            self._lazy_requests.closed(awaited, closed)
+            self._lazy_requests.fail_all(awaited, closed)
         if self._lazy_deadline_timer is not None:
             self._lazy_deadline_timer.stop()
         self._lazy_deadline_timer = self._lazy_requests = None

@@ -13,18 +13,18 @@ __all__ = ["Batches"]
 class PendingBatch(Struct):
     """The answers to one batch so far, and how many are still to come."""
 
-    waiting: int = 1  # whoever reads the batch counts as one, so that it is not complete before it is read
-    answers: list[Message] = field(default_factory=list[Message])
+    remaining: int = 1  # whoever reads the batch counts as one, so that it is not complete before it is read
+    replies: list[Message] = field(default_factory=list[Message])
 
 
 class Batches:
     """The batches of one connection that are not answered yet."""
 
-    __slots__ = ("_send", "open")
+    __slots__ = ("_send", "pending")
 
     def __init__(self, send: Callable[[Sequence[Message]], None]) -> None:
         self._send = send
-        self.open: dict[
+        self.pending: dict[
             RequestId, PendingBatch
         ] = {}  # by the requests that are not answered yet; empty most of the time
 
@@ -36,26 +36,26 @@ class Batches:
         for message in messages:
             event = receive_message(message)
             if isinstance(event, MessageRefused):
-                gathering.answers.append(event.reply)
+                gathering.replies.append(event.reply)
                 continue
             if isinstance(event, CallReceived):
-                gathering.waiting += 1
-                self.open[event.call.id] = gathering
+                gathering.remaining += 1
+                self.pending[event.call.id] = gathering
             yield event
         self._count_down(gathering)
 
-    def take(self, request_id: RequestId, reply: Message | None) -> bool:
+    def add_reply(self, request_id: RequestId, reply: Message | None) -> bool:
         """Takes the answer to a request, or learns that there will be none; False if it belongs to no batch."""
-        gathering = self.open.pop(request_id, None)
+        gathering = self.pending.pop(request_id, None)
         if gathering is None:
             return False
         if reply is not None:
-            gathering.answers.append(reply)
+            gathering.replies.append(reply)
         self._count_down(gathering)
         return True
 
     def _count_down(self, batch: PendingBatch) -> None:
         """One less to wait for; with the last one the answers go out."""
-        batch.waiting -= 1
-        if not batch.waiting and batch.answers:
-            self._send(batch.answers)
+        batch.remaining -= 1
+        if not batch.remaining and batch.replies:
+            self._send(batch.replies)

@@ -90,7 +90,7 @@ class Connection(RequestingConnection):
     __slots__ = (
         *(
             "__weakref__",
-            "_active",
+            "_active_calls",
             "_starting_queued",
             "_close_task",
             "_dispatcher",
@@ -98,7 +98,7 @@ class Connection(RequestingConnection):
             "_call_ended",
             "_loop",
         ),
-        *("_max_calls", "_notification_work", "_paused", "_starter", "_thread", "_waiting"),
+        *("_max_calls", "_notification_work", "_reading_paused", "_starter", "_thread", "_queued_calls"),
         *("close_reason", "settings", "threads"),
     )
 
@@ -113,17 +113,17 @@ class Connection(RequestingConnection):
         self._starter = self._start_call
         most = self.settings.max_connections if channel.info.shared else self.settings.max_calls
         self._max_calls = most  # and one more for each call that waits for the peer
-        self._active = 0  # calls that have been started and not ended
-        self._waiting: deque[tuple[IncomingRequest, Any]] | None = None  # calls whose turn has not come
+        self._active_calls = 0  # calls that have been started and not ended
+        self._queued_calls: deque[tuple[IncomingRequest, Any]] | None = None  # calls whose turn has not come
         self._starting_queued = False  # among those who wait
-        self._paused = False
+        self._reading_paused = False
         self._notification_work: set[run_handler.Cancellable] | None = (
             None  # notifications being taken; the session keeps requests only
         )
         self._call_ended: asyncio.Future[None] | None = None  # calls than before
         self._keepalive = self._make_keepalive()
         self._close_task: asyncio.Task[None] | None = None  # of a peer that is dead
-        self.tell(Connected, transport=channel.info.transport, peer=channel.info.peer)
+        self.emit(Connected, transport=channel.info.transport, peer=channel.info.peer)
         self.step(Signal.CONNECT)
 
     def __repr__(self) -> str:
@@ -138,20 +138,22 @@ class Connection(RequestingConnection):
         try:
             now = self._clock.now()
             if self._keepalive is not None:
-                self._keepalive.heard = now
+                self._keepalive.last_received = now
             if self.observed:
-                self.tell(Received, count=len(messages))
+                self.emit(Received, count=len(messages))
             receive, headers = self.session.receive, None if origin.named is None else origin.headers
             for message in messages:
                 if type(message) is Batch:
                     self._receive_batch(message, now, origin)
                     continue
                 event = receive(message, now, headers)
-                if type(event) is CallReceived and self._active < self._max_calls:  # the short way of most messages
+                if (
+                    type(event) is CallReceived and self._active_calls < self._max_calls
+                ):  # the short way of most messages
                     event.call.origin = origin
                     self._starter(event.call, event.params)
                 elif type(event) is ResponseReceived:  # and that of a client's
-                    self._requests.answered(event)
+                    self._requests.deliver_response(event)
                 elif type(event) is MessageRefused and (successor := self.start_next_session(message)) is not None:
                     successor.received(messages[_index_of(messages, message) :], origin)
                     return
@@ -167,35 +169,35 @@ class Connection(RequestingConnection):
         match event:
             case CallReceived(call=call, params=params):
                 call.origin = origin
-                self.take(call, params)
+                self.admit_call(call, params)
             case ResponseReceived():
-                self._requests.answered(event)
+                self._requests.deliver_response(event)
             case NotificationReceived():
                 self._dispatch_notification(event, origin)
             case ResponseUnusable(request=request, why=why, too_large=too_large):
                 setting = limit_setting(self.channel.info) if too_large else None
-                self._requests.unusable(request, why if setting is None else f"{why} ({setting})")
+                self._requests.reject_response(request, why if setting is None else f"{why} ({setting})")
             case MessageRefused(reply=reply, excerpt=excerpt):
-                self.dropped(reply.error.message, "refused")
+                self.report_dropped(reply.error.message, "refused")
                 if excerpt and self.session.side is Side.CLIENT:
                     self.report_unreadable(reply.error.message, excerpt)
                 self.channel.send(reply, about=reply.id if isinstance(reply.id, int | str) else None)
             case CallCancelled(call=call):
-                self._cancelled(call)
+                self._cancel_call(call)
             case HandshakeCompleted():
                 self.report_phase_change(Phase.INITIALIZING)
                 if self._lazy_requests is not None:
-                    self._lazy_requests.opened()
+                    self._lazy_requests.on_initialized()
             case ProgressReceived():
-                self.progressed(event)
+                self.deliver_progress(event)
             case MessageIgnored(why=why, kind=kind, unassigned=unassigned, excerpt=excerpt):
-                self.dropped(why, kind)
+                self.report_dropped(why, kind)
                 if unassigned:
                     self.report_unreadable(why, excerpt)
 
-    def progressed(self, event: ProgressReceived) -> None:
+    def deliver_progress(self, event: ProgressReceived) -> None:
         """Tell the caller of a request of ours how far that has come."""
-        self._requests.progressed(event, self.report_failure)
+        self._requests.deliver_progress(event, self.report_failure)
 
     def _receive_batch(self, batch: Batch, now: float, origin: MessageOrigin) -> None:
         if self.session.revision is not Revision.V2025_03_26:
@@ -218,15 +220,15 @@ class Connection(RequestingConnection):
 
     # --- calls ---------------------------------------------------------------------------------
 
-    def rest(self, change: int) -> None:
+    def adjust_call_limit(self, change: int) -> None:
         """Calls that wait for the peer make room for others: among what is read then may be what they wait for. So do
         those that wait for nothing in particular."""
         self._max_calls += change
         self._start_queued()
 
-    def take(self, call: IncomingRequest, params: Any) -> None:
+    def admit_call(self, call: IncomingRequest, params: Any) -> None:
         """Starts a call, or lets it wait for its turn."""
-        if self._active < self._max_calls:
+        if self._active_calls < self._max_calls:
             self._starter(call, params)
         else:
             self._queue_call(call, params)
@@ -238,46 +240,46 @@ class Connection(RequestingConnection):
             )  # ping, lists and an end run no user code: nothing is gained by letting them wait
             return
         call.queued = True
-        self._waiting = self._waiting or deque()
-        self._waiting.append((call, params))
-        if len(self._waiting) >= self.settings.max_waiting and not self._paused:
-            self._paused = True
+        self._queued_calls = self._queued_calls or deque()
+        self._queued_calls.append((call, params))
+        if len(self._queued_calls) >= self.settings.max_waiting and not self._reading_paused:
+            self._reading_paused = True
             self.channel.pause()
 
     def _start_call(self, call: IncomingRequest, params: Any) -> None:
         if self.observed:
             target = self._dispatcher.read_target(call, params)
-            self.tell(CallStarted, request=call.id, method=call.method.name, target=target)
-        self._active += 1
+            self.emit(CallStarted, request=call.id, method=call.method.name, target=target)
+        self._active_calls += 1
         try:
             work = self._dispatcher.dispatch(self, call, params)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # noqa: BLE001 - becomes an answer
-            self._ended(call, None, error)
+            self._on_call_ended(call, None, error)
             return
-        working = run_handler.start_work(work, self.threads, self._ended, call)
+        working = run_handler.start_work(work, self.threads, self._on_call_ended, call)
         if working is not None and not call.done:
             call.work = working
             if call.deadline is None:  # unless the feature has set one
-                self.limit(call, call.method.wait.seconds(self.settings))
-            self._alarm.watch(call)
+                self.set_call_timeout(call, call.method.wait.seconds(self.settings))
+            self._deadline_timer.watch(call)
 
-    def limit(self, call: IncomingRequest, seconds: float | None) -> None:
+    def set_call_timeout(self, call: IncomingRequest, seconds: float | None) -> None:
         """Gives a call so much time from now on."""
         longest = None if call.method.wait is TimeLimit.ENDLESS else self.settings.longest_call
         call.limit(self._clock.now(), seconds, longest)
         if call.scheduled_at is not None:  # it is watched already, and perhaps for a later time
-            self._alarm.watch(call)
+            self._deadline_timer.watch(call)
 
-    def _ended(self, call: IncomingRequest, value: Any, error: BaseException | None) -> None:
+    def _on_call_ended(self, call: IncomingRequest, value: Any, error: BaseException | None) -> None:
         """A call has come to its end, however it did; its answer goes out unless nobody wants it any more."""
-        self._active -= 1
+        self._active_calls -= 1
         try:
             if error is None:
                 self.reply_result(call, value)
             elif not call.done:
-                self.fail(call, error)
+                self.reply_error(call, error)
             elif not isinstance(error, asyncio.CancelledError | TrunklineError):  # that was raised on purpose
                 self.report_failure(call, "-", error)
         except Exception as raised:  # noqa: BLE001 - an error of our own
@@ -287,23 +289,23 @@ class Connection(RequestingConnection):
             call.input_round = call.once = call.task = None
         if call.scheduled_at is not None and call.origin.stream is not None:  # the timetable holds the call for a while
             call.origin = MessageOrigin(call.origin.principal, call.origin.headers)
-        if self._waiting or self._paused or self._call_ended is not None:
+        if self._queued_calls or self._reading_paused or self._call_ended is not None:
             self._start_queued()
 
-    def answer(self, call: IncomingRequest, result: Any, outcome: str = "ok") -> None:
+    def reply_now(self, call: IncomingRequest, result: Any, outcome: str = "ok") -> None:
         """Answers a call now, and stops whoever works on it."""
         answer = self.session.reply(call, result)
         if answer is not None:
             self.send_reply(answer, call.id)
             self.emit_call_ended(call, outcome)
-            self._stop(call)
+            self._stop_work(call)
             self._start_queued()
 
-    def abandon(self, call: IncomingRequest, error: BaseException) -> None:
+    def fail_now(self, call: IncomingRequest, error: BaseException) -> None:
         """Answers a call now that cannot go on, and stops whoever works on it: even if a thread goes on."""
         if not call.done:
-            self.fail(call, error)
-            self._stop(call)
+            self.reply_error(call, error)
+            self._stop_work(call)
             self._start_queued()
 
     def _start_queued(self) -> None:
@@ -311,14 +313,14 @@ class Connection(RequestingConnection):
         if self._starting_queued:
             return
         self._starting_queued = True
-        while self._waiting and self._active < self._max_calls:
-            call, params = self._waiting.popleft()
+        while self._queued_calls and self._active_calls < self._max_calls:
+            call, params = self._queued_calls.popleft()
             if not call.done:
                 call.queued = False
                 self._starter(call, params)
         self._starting_queued = False
-        if self._paused and len(self._waiting or ()) <= self.settings.max_waiting // 2:
-            self._paused = False
+        if self._reading_paused and len(self._queued_calls or ()) <= self.settings.max_waiting // 2:
+            self._reading_paused = False
             self.channel.resume()
         self._wake_drain()
 
@@ -327,12 +329,12 @@ class Connection(RequestingConnection):
         if self._call_ended is not None and not self._call_ended.done():
             self._call_ended.set_result(None)
 
-    def _cancelled(self, call: IncomingRequest) -> None:
-        self._stop(call)
+    def _cancel_call(self, call: IncomingRequest) -> None:
+        self._stop_work(call)
         self.skip_reply(call)
         self._start_queued()
 
-    def _stop(self, call: IncomingRequest) -> None:
+    def _stop_work(self, call: IncomingRequest) -> None:
         if call.work is not None:
             call.work.cancel()
 
@@ -343,9 +345,9 @@ class Connection(RequestingConnection):
             now = self._clock.now()
             for late in self.session.expired(now):
                 if isinstance(late, IncomingRequest):
-                    self.abandon(late, RequestTimeout(late.method.name, round(now - late.started, 3)))
+                    self.fail_now(late, RequestTimeout(late.method.name, round(now - late.started, 3)))
                 elif isinstance(late, OutgoingRequest):
-                    self._requests.expired(late, now)
+                    self._requests.time_out(late, now)
         except Exception as error:  # noqa: BLE001 - an error of our own
             self.handle_internal_error(error)
 
@@ -365,7 +367,7 @@ class Connection(RequestingConnection):
         return "ping"
 
     def _send_ping(self) -> bool:
-        if self._paused or self.session.phase is not Phase.READY:
+        if self._reading_paused or self.session.phase is not Phase.READY:
             return False
         self._requests.ping(self.liveness_method, self.settings.keepalive_timeout)
         return True
@@ -376,7 +378,7 @@ class Connection(RequestingConnection):
     def close_now(self, reason: str) -> None:
         """The peer is dead, or as good as that: the line is closed, and nothing is waited for."""
         self.close_reason = reason
-        self._close_task = self._loop.create_task(self.finish(0))
+        self._close_task = self._loop.create_task(self.drain_and_close(0))
 
     # --- telling the peer ----------------------------------------------------------------------
 
@@ -392,7 +394,7 @@ class Connection(RequestingConnection):
         try:
             self.channel.send(message, about=None if about is None else about.id)
         except Oversized as error:
-            self.dropped(f"{name}: {error}", MessageTooLarge.kind)
+            self.report_dropped(f"{name}: {error}", MessageTooLarge.kind)
             row = find_method(name)
             if row is not None:
                 self.report_failure(IncomingRequest(f"notification {name}", row, self._clock.now()), "-", error)
@@ -426,11 +428,11 @@ class Connection(RequestingConnection):
 
     def _dispatch_notification(self, event: NotificationReceived, origin: MessageOrigin) -> None:
         name = event.method.name
-        if not self._dispatcher.answers(name):
-            self.dropped(f"nobody handles {name}", "unhandled_notification")
+        if not self._dispatcher.has_handler(name):
+            self.report_dropped(f"nobody handles {name}", "unhandled_notification")
             return
         call = IncomingRequest(id=f"notification {name}", method=event.method, started=self._clock.now(), origin=origin)
-        self._active += 1
+        self._active_calls += 1
         try:
             work = self._dispatcher.dispatch(self, call, event.params)
         except (KeyboardInterrupt, SystemExit):
@@ -445,7 +447,7 @@ class Connection(RequestingConnection):
 
     def _on_notification_handled(self, call: IncomingRequest, _: Any, error: BaseException | None) -> None:
         """A notification has been taken; it has no answer."""
-        self._active -= 1
+        self._active_calls -= 1
         if self._notification_work is not None:
             self._notification_work.discard(call.work)
             call.work = None
@@ -470,9 +472,9 @@ class Connection(RequestingConnection):
             self.emit_call_ended(call, "error", error.code)
         self.abandon_requests(ChannelClosed(told.message))
         self.session = session
-        self._waiting = self._batches = None
+        self._queued_calls = self._batches = None
         for call in running:
-            self._stop(call)
+            self._stop_work(call)
         self._start_queued()
 
     # --- phases and endings --------------------------------------------------------------------
@@ -486,12 +488,12 @@ class Connection(RequestingConnection):
     def report_phase_change(self, before: Phase) -> None:
         """Tells that the session has left a phase."""
         if before is not self.session.phase:
-            self.tell(PhaseChanged, before=before.name, after=self.session.phase.name)
+            self.emit(PhaseChanged, before=before.name, after=self.session.phase.name)
 
-    async def finish(self, timeout: float | None) -> None:
+    async def drain_and_close(self, timeout: float | None) -> None:
         """Ends in good order: nothing new is taken, what runs may finish within the time, then the line is closed."""
         until = None if timeout is None else self._loop.time() + timeout
-        for step in (self.wait_drained, self.hang_up):
+        for step in (self.wait_drained, self.close):
             with contextlib.suppress(TimeoutError):  # a peer that does not read keeps nobody
                 async with asyncio.timeout_at(until):
                     await step()
@@ -507,14 +509,14 @@ class Connection(RequestingConnection):
         self.drain()
         await self._wait_for_calls(0)
 
-    async def alone(self, timeout: float | None) -> None:
+    async def drain_other_calls(self, timeout: float | None) -> None:
         """Takes nothing new, and waits until every call has ended but the one that asks for this; or the time has."""
         self.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._wait_for_calls(1)
 
-    async def hang_up(self) -> None:
+    async def close(self) -> None:
         """Answer every call that is still under way, and close the line."""
         self.close_reason = self.close_reason or "closed"
         self._interrupt_calls(self.close_reason)
@@ -535,11 +537,11 @@ class Connection(RequestingConnection):
             if answer is not None:
                 self.send_reply(answer, call.id)
             self.emit_call_ended(call, "closed")
-            self._stop(call)
+            self._stop_work(call)
 
     async def _wait_for_calls(self, at_most: int) -> None:
         """Waits until so many calls are left at most."""
-        while self.close_reason is None and (self._active > at_most or self._waiting):
+        while self.close_reason is None and (self._active_calls > at_most or self._queued_calls):
             if self._call_ended is None or self._call_ended.done():
                 self._call_ended = self._loop.create_future()
             await asyncio.shield(self._call_ended)
@@ -551,10 +553,10 @@ class Connection(RequestingConnection):
         self.close_reason = closed.reason
         before = self.session.phase
         self._interrupt_calls(closed.reason)
-        awaited = self.session.close(self.ending(closed))
+        awaited = self.session.close(self.closing_signal(closed))
         if self._lazy_requests is not None:
-            self._lazy_requests.closed(awaited, closed)
-        self._waiting = self._batches = None
+            self._lazy_requests.fail_all(awaited, closed)
+        self._queued_calls = self._batches = None
         for working in list(self._notification_work or ()):
             working.cancel()
         if self._lazy_deadline_timer is not None:
@@ -564,23 +566,23 @@ class Connection(RequestingConnection):
         self._lazy_deadline_timer = self._lazy_requests = self._keepalive = None  # each refers to this connection
         self._starter = _ignore_call
         self._wake_drain()
-        self.departed()
+        self.on_closed()
         self.report_phase_change(before)
-        self.tell(ClosedFact, reason=closed.reason)
+        self.emit(ClosedFact, reason=closed.reason)
 
     def start_next_session(self, message: Incoming) -> Receiver | None:  # noqa: ARG002 - for servers
         """Close this connection if a request that was refused begins another session on its channel; return the
         connection of that."""
         return None
 
-    def ending(self, closed: ChannelClosed) -> Signal:  # noqa: ARG002 - for whoever can tell one end from another
+    def closing_signal(self, closed: ChannelClosed) -> Signal:  # noqa: ARG002 - for whoever can tell one end from another
         """What the end of the channel means to the conversation."""
         return Signal.CLOSE
 
     def on_draining(self) -> None:
         """Nothing new is taken any more: what would never end by itself ends now."""
 
-    def departed(self) -> None:
+    def on_closed(self) -> None:
         """The peer has gone, and its calls with it: what else is kept for it can go."""
 
 

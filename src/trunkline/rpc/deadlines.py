@@ -23,9 +23,9 @@ class DeadlineTimer:
     def watch(self, request: TrackedRequest) -> None:
         """Keeps an eye on one more request."""
         self._timetable.watch(request)
-        self.set()
+        self.reschedule()
 
-    def set(self) -> None:
+    def reschedule(self) -> None:
         """Sets the timer to the nearest deadline. A timer that is too early does no harm: it is set again."""
         due = self._timetable.next_due()
         if due is None or (self._due is not None and self._due <= due):
@@ -37,7 +37,7 @@ class DeadlineTimer:
     def _fire(self) -> None:
         self._timer = self._due = None
         self._on_due()
-        self.set()
+        self.reschedule()
 
     def stop(self) -> None:
         """Takes the timer back."""

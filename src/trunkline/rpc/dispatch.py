@@ -61,7 +61,7 @@ class Feature(Struct, frozen=True):
     """One page of the specification: its name and who answers its methods."""
 
     name: str
-    answers: Mapping[str, MethodHandler]
+    handlers: Mapping[str, MethodHandler]
 
 
 class Dispatcher:
@@ -69,31 +69,31 @@ class Dispatcher:
 
     def __init__(self, features: Iterable[Feature]) -> None:
         self.features = tuple(features)
-        self._answers: dict[str, tuple[_Decode, _Decode, _Target | None, MethodHandler]] = {}
+        self._handlers: dict[str, tuple[_Decode, _Decode, _Target | None, MethodHandler]] = {}
         self._unwrapped: dict[str, MethodHandler] = {}  # without what goes around them
         for feature in self.features:
-            for name, answer in feature.answers.items():
+            for name, answer in feature.handlers.items():
                 row = find_method(name)
                 if row is None:
                     raise MethodNotFound(name)
                 read, decode = codec.json_decoder(row.params), codec.decoder(row.params)
-                self._answers[name] = (read, decode, _TARGETS.get(name), answer)
+                self._handlers[name] = (read, decode, _TARGETS.get(name), answer)
                 self._unwrapped[name] = answer
 
-    def answers(self, name: str) -> bool:
+    def has_handler(self, name: str) -> bool:
         """Whether some feature answers that method."""
-        return name in self._answers
+        return name in self._handlers
 
     def wrap_handlers(self, names: Iterable[str], wrap: Callable[[str, MethodHandler], MethodHandler]) -> None:
         """Puts something around the answers of some methods, in place of what was there."""
         for name in names:
             if name in self._unwrapped:
-                read, decode, target, _ = self._answers[name]
-                self._answers[name] = (read, decode, target, wrap(name, self._unwrapped[name]))
+                read, decode, target, _ = self._handlers[name]
+                self._handlers[name] = (read, decode, target, wrap(name, self._unwrapped[name]))
 
     def dispatch(self, connection: Any, call: IncomingRequest, params: Any) -> Work:
         """The answer to a request, or the work that leads to it. Raises what went wrong on the way."""
-        found = self._answers.get(call.method.name)
+        found = self._handlers.get(call.method.name)
         if found is None:
             raise MethodNotFound(call.method.name)
         read, decode, target, answer = found
@@ -111,7 +111,7 @@ class Dispatcher:
     def read_target(self, call: IncomingRequest, params: Any) -> str | None:
         """The name or URI that a request is about, before it is dispatched; None if there is none, or it cannot be
         read."""
-        read, decode, target, _ = self._answers.get(call.method.name) or (None, None, None, None)
+        read, decode, target, _ = self._handlers.get(call.method.name) or (None, None, None, None)
         if read is None or decode is None or target is None:
             return None
         try:
@@ -129,7 +129,7 @@ def _invalid_params(name: str, reason: str) -> InvalidParams:
 class Failure(Struct, frozen=True):
     """What a request that failed is answered with: a result that says so, or an error."""
 
-    answer: CallToolResult | ProtocolError
+    reply: CallToolResult | ProtocolError
     reference: str | None = None  # where the operator finds more
 
 

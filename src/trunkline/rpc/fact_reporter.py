@@ -24,7 +24,7 @@ class FactReporter:
         self._observers = observers
         self.observed = bool(observers)  # somebody hears of everything
 
-    def tell(self, fact: Callable[..., Any], **fields: Any) -> None:
+    def emit(self, fact: Callable[..., Any], **fields: Any) -> None:
         """Reports a fact, if anybody listens."""
         if self.observed:
             self._observers.on(fact(connection=self.number, at=self._clock.now(), **fields))
@@ -32,7 +32,7 @@ class FactReporter:
     def emit_call_ended(self, call: IncomingRequest, outcome: str, code: int | None = None) -> None:
         """Tells how a call has ended."""
         seconds = self._clock.now() - call.started
-        self.tell(
+        self.emit(
             CallEnded,
             request=call.id,
             method=call.method.name,
@@ -78,6 +78,6 @@ class FactReporter:
             at = self._clock.now()
             self._observers.on(MessageUnreadable(connection=self.number, at=at, why=why, excerpt=excerpt))
 
-    def dropped(self, why: str, kind: str) -> None:
+    def report_dropped(self, why: str, kind: str) -> None:
         """Tells of something that went nowhere."""
-        self.tell(Dropped, why=why, kind=kind)
+        self.emit(Dropped, why=why, kind=kind)

@@ -19,20 +19,20 @@ class KeepaliveMonitor:
         self._clock = clock
         self._ping = ping
         self._on_dead = on_dead
-        self.heard = clock.now()
-        self._timer: Timer | None = clock.call_at(self.heard + interval, self._look)
+        self.last_received = clock.now()
+        self._timer: Timer | None = clock.call_at(self.last_received + interval, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now = self._clock.now()
-        verdict, again = self._keepalive.look(self.heard, now)
+        verdict, again = self._keepalive.look(self.last_received, now)
         if verdict is KeepaliveAction.DEAD:
             self._timer = None
             self._on_dead()
             return
         if verdict is KeepaliveAction.PING and not self._ping():
-            self.heard = now
+            self.last_received = now
             again = self._keepalive.look(now, now).look_at
-        self._timer = self._clock.call_at(again, self._look)
+        self._timer = self._clock.call_at(again, self._check)
 
     def stop(self) -> None:
         """Looks no more."""

@@ -33,7 +33,7 @@ __all__ = ["OutgoingRequests", "closed_error"]
 class OutgoingRequests:
     """What one connection asks of its peer."""
 
-    __slots__ = ("_adjust_call_limit", "_alarm", "_channel", "_clock", "_loop", "_opened", "_session")
+    __slots__ = ("_adjust_call_limit", "_channel", "_clock", "_deadline_timer", "_initialized", "_loop", "_session")
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class OutgoingRequests:
         )
         self._channel = channel
         self._clock = clock
-        self._alarm = deadline_timer
+        self._deadline_timer = deadline_timer
         self._loop = asyncio.get_running_loop()
-        self._opened: asyncio.Future[None] | None = None  # for requests that came too early
+        self._initialized: asyncio.Future[None] | None = None  # for requests that came too early
 
-    async def send(
+    async def request(
         self,
         name: str,
         params: Any,
@@ -69,11 +69,11 @@ class OutgoingRequests:
             about.hold(self._clock.now())
             self._adjust_call_limit(1)
         try:
-            asked = self.ask(name, params, about=about, timeout=timeout, needs=needs, on_progress=on_progress)
+            asked = self.send(name, params, about=about, timeout=timeout, needs=needs, on_progress=on_progress)
             try:
                 return await asked.waiter
             except asyncio.CancelledError:
-                self.stop_waiting(asked, "no longer needed")
+                self.cancel(asked, "no longer needed")
                 raise
             finally:
                 asked.waiter = None  # its error refers to the frames that hold the request
@@ -82,7 +82,7 @@ class OutgoingRequests:
                 self._adjust_call_limit(-1)
                 about.release(self._clock.now())
                 if not about.done:
-                    self._alarm.watch(about)
+                    self._deadline_timer.watch(about)
 
     def ping(self, name: str, timeout: float) -> None:
         """Asks the peer for a sign of life, by a harmless method; who looks for one hears of it by itself."""
@@ -90,18 +90,18 @@ class OutgoingRequests:
         waiter.add_done_callback(lambda done: done.exception())  # none of them matters
         _, message = self._session.call(name, UNSET, self._clock.now(), timeout=timeout, waiter=waiter)
         self._channel.send(message)
-        self._alarm.set()
+        self._deadline_timer.reschedule()
 
     async def probe(self, timeout: float | None, on_sent: Callable[[], None]) -> Any:
         """Asks whether the peer speaks the modern era, before anything else is said (Raw)."""
         waiter: asyncio.Future[Any] = self._loop.create_future()
         _, message = self._session.probe(self._clock.now(), timeout, waiter)
         self._channel.send(message)
-        self._alarm.set()
+        self._deadline_timer.reschedule()
         self._loop.call_soon(on_sent)
         return await waiter
 
-    def ask(
+    def send(
         self,
         name: str,
         params: Any,
@@ -124,22 +124,22 @@ class OutgoingRequests:
                 raise MisuseError(f"{name} is too large: {error}", kind=MessageTooLarge.kind) from None
             raise MisuseError(f"params of {name}: {error}") from error
         asked.about = about
-        self._alarm.set()
+        self._deadline_timer.reschedule()
         return asked
 
     async def _wait_until_initialized(self, name: str) -> None:
         """Requests of ours wait for `initialized` (lifecycle, "Initialization"); ping need not."""
         if self._session.phase is Phase.INITIALIZING and name != "ping":
-            self._opened = self._opened or self._loop.create_future()
-            await asyncio.shield(self._opened)
+            self._initialized = self._initialized or self._loop.create_future()
+            await asyncio.shield(self._initialized)
 
-    def opened(self) -> None:
+    def on_initialized(self) -> None:
         """The handshake is complete: those who came too early may go on."""
-        if self._opened is not None:
-            self._opened.set_result(None)
-            self._opened = None
+        if self._initialized is not None:
+            self._initialized.set_result(None)
+            self._initialized = None
 
-    def answered(self, event: ResponseReceived) -> None:
+    def deliver_response(self, event: ResponseReceived) -> None:
         """The peer has answered."""
         waiter: asyncio.Future[Any] | None = event.request.waiter
         if waiter is None or waiter.done():  # it was given up
@@ -153,11 +153,11 @@ class OutgoingRequests:
             data = None if event.error.data is UNSET else event.error.data
             waiter.set_exception(PeerError(event.error.code, event.error.message, data))
 
-    def unusable(self, request: OutgoingRequest, why: str) -> None:
+    def reject_response(self, request: OutgoingRequest, why: str) -> None:
         """The peer has answered with something that cannot be used."""
         _set_exception(request.waiter, BadAnswer(request.method.name, why))
 
-    def progressed(
+    def deliver_progress(
         self, event: ProgressReceived, on_error: Callable[[OutgoingRequest, str, BaseException], None]
     ) -> None:
         """The peer reports progress; what whoever hears of it raises harms nobody."""
@@ -170,19 +170,19 @@ class OutgoingRequests:
         except BaseException as error:  # noqa: BLE001 - reported
             on_error(event.request, "-", error)
 
-    def expired(self, request: OutgoingRequest, now: float) -> None:
+    def time_out(self, request: OutgoingRequest, now: float) -> None:
         """The peer has not answered in time: it is told not to, and whoever waits is told why."""
-        self.stop_waiting(request, "timed out")
+        self.cancel(request, "timed out")
         _set_exception(request.waiter, RequestTimeout(request.method.name, round(now - request.started, 3)))
 
-    def stop_waiting(self, request: OutgoingRequest, reason: str) -> None:
+    def cancel(self, request: OutgoingRequest, reason: str) -> None:
         """Gives up a request of ours, and tells the peer; where it was asked, if anybody listens there."""
         notice = self._session.cancel(request, reason)
         if notice is not None:
             about = request.about
             self._channel.send(notice, about=None if about is None or about.cancelled else about.id)
 
-    def unanswered(self, request: RequestId, closed: ChannelClosed) -> None:
+    def fail_request(self, request: RequestId, closed: ChannelClosed) -> None:
         """The answer to one of them cannot come any more. A peer that may have heard of it is told not to go on."""
         awaited = self._session.pending.get(request)
         if awaited is not None:
@@ -200,11 +200,11 @@ class OutgoingRequests:
             awaited.hold(self._clock.now())
         else:
             awaited.release(self._clock.now())
-            self._alarm.watch(awaited)
+            self._deadline_timer.watch(awaited)
 
-    def closed(self, requests: Iterable[OutgoingRequest], closed: ChannelClosed) -> None:
+    def fail_all(self, requests: Iterable[OutgoingRequest], closed: ChannelClosed) -> None:
         """The peer is gone: nobody will answer."""
-        for waiter in (*(request.waiter for request in requests), *filter(None, [self._opened])):
+        for waiter in (*(request.waiter for request in requests), *filter(None, [self._initialized])):
             _set_exception(waiter, closed_error(closed))
 
 

@@ -35,7 +35,7 @@ class Replies(FactReporter):
         """Answers a call with what it has come to."""
         try:
             answer = self.session.reply(call, value)
-            if answer is not None and (self._batches is None or not self._batches.take(call.id, answer)):
+            if answer is not None and (self._batches is None or not self._batches.add_reply(call.id, answer)):
                 self.channel.send(answer, about=call.id)
         except Exception as error:  # noqa: BLE001 - a value without JSON, for one
             self._reply_unsendable(call, error)
@@ -50,9 +50,9 @@ class Replies(FactReporter):
         failure = build_failure(error, call, revision, expose=self.exposes_errors)
         self.report_failure(call, failure.reference or "-", error)
         answer = (
-            ErrorResponse(call.id, error_object(failure.answer, revision))
-            if isinstance(failure.answer, ProtocolError)
-            else self.session.written(call, failure.answer)
+            ErrorResponse(call.id, error_object(failure.reply, revision))
+            if isinstance(failure.reply, ProtocolError)
+            else self.session.written(call, failure.reply)
         )
         try:
             self.send_reply(answer, call.id)
@@ -62,20 +62,20 @@ class Replies(FactReporter):
         code = answer.error.code if isinstance(answer, ErrorResponse) else None
         self.emit_call_ended(call, "failed" if code is None else "error", code)
 
-    def fail(self, call: IncomingRequest, error: BaseException) -> None:
+    def reply_error(self, call: IncomingRequest, error: BaseException) -> None:
         """Answers a call with what its peer is told of an exception."""
         revision = self.session.revision_of(call)
-        self.conclude(call, build_failure(error, call, revision, expose=self.exposes_errors), error)
+        self.reply_failure(call, build_failure(error, call, revision, expose=self.exposes_errors), error)
 
-    def conclude(self, call: IncomingRequest, failure: Failure, error: BaseException) -> None:
+    def reply_failure(self, call: IncomingRequest, failure: Failure, error: BaseException) -> None:
         """Answers a call that failed."""
         if failure.reference is not None:
             self.report_failure(call, failure.reference, error)
         try:
             answer: Message | None = (
-                self.session.fail(call, failure.answer)
-                if isinstance(failure.answer, ProtocolError)
-                else self.session.reply(call, failure.answer)
+                self.session.fail(call, failure.reply)
+                if isinstance(failure.reply, ProtocolError)
+                else self.session.reply(call, failure.reply)
             )
             if answer is not None:
                 self.send_reply(answer, call.id)
@@ -89,13 +89,13 @@ class Replies(FactReporter):
 
     def send_reply(self, reply: Message, request_id: RequestId) -> None:
         """Sends the answer to a call, alone or with the others of its batch."""
-        if self._batches is None or not self._batches.take(request_id, reply):
+        if self._batches is None or not self._batches.add_reply(request_id, reply):
             self.channel.send(reply, about=request_id)
 
     def skip_reply(self, call: IncomingRequest) -> None:
         """The peer does not want to know any more."""
         if self._batches is not None:
-            self._batches.take(call.id, None)
+            self._batches.add_reply(call.id, None)
         if call.origin is not None and call.origin.stream is not None:
             call.origin.stream.give_up(call.id if call.origin.named is None else call.origin.named)
         self.emit_call_ended(call, "cancelled")

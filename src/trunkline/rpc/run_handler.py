@@ -36,7 +36,7 @@ DependencyValues = dict[Callable[..., Any], Any]
 class DeferredResult(Struct):
     """An outcome that counts once something else is done, which others may wait for, too."""
 
-    first: "asyncio.Future[Any]"
+    waits_for: "asyncio.Future[Any]"
     outcome: Any
 
 
@@ -49,7 +49,7 @@ async def run_work(work: Any, threads: ThreadPool) -> Any:
     if isinstance(work, PlannedCall):
         return await run_with_dependencies(work, threads)
     if isinstance(work, DeferredResult):
-        await asyncio.shield(work.first)
+        await asyncio.shield(work.waits_for)
         return work.outcome
     return work
 
@@ -275,9 +275,9 @@ class _DeferredWork:
         self._outcome = work.outcome
         self._on_done: OnDone | None = on_done
         self._call = call
-        work.first.add_done_callback(self._tell)
+        work.waits_for.add_done_callback(self._on_ready)
 
-    def _tell(self, first: "asyncio.Future[Any]") -> None:
+    def _on_ready(self, first: "asyncio.Future[Any]") -> None:
         done, self._on_done = self._on_done, None
         if done is None:
             return  # nobody waits for it any more
@@ -307,7 +307,7 @@ def _start_on_thread(work: ThreadCall, threads: ThreadPool, on_done: OnDone, cal
     def finished(value: Any, error: BaseException | None) -> None:
         if error is None:
             if isawaitable(value):  # a plain function that gave an awaitable: the loop has to wait for it
-                follow.next = start_work(_await_and_finish(value, work.finish), threads, on_done, call)
+                follow.next_work = start_work(_await_and_finish(value, work.finish), threads, on_done, call)
                 return
             try:
                 value = work.finish(value)
@@ -326,19 +326,19 @@ def _start_on_thread(work: ThreadCall, threads: ThreadPool, on_done: OnDone, cal
 class _ThreadWork:
     """A job on a thread, and what it may turn into."""
 
-    __slots__ = ("done", "job", "next")
+    __slots__ = ("job", "next_work", "on_done")
 
     def __init__(self, job: Job, on_done: OnJobDone) -> None:
         self.job = job
-        self.done = on_done
-        self.next: Cancellable | None = None
+        self.on_done = on_done
+        self.next_work: Cancellable | None = None
 
     def cancel(self) -> None:
-        if self.next is not None:
-            self.next.cancel()
-        elif not self.job.dropped:
+        if self.next_work is not None:
+            self.next_work.cancel()
+        elif not self.job.cancelled:
             self.job.cancel()
-            self.done(None, asyncio.CancelledError())  # a thread may go on with it, but nobody waits for that
+            self.on_done(None, asyncio.CancelledError())  # a thread may go on with it, but nobody waits for that
 
 
 async def _await_and_finish(value: Any, finish: Callable[[Any], Any]) -> Any:

@@ -24,19 +24,19 @@ OnJobDone = Callable[[Any, BaseException | None], None]
 class Job:
     """A call of a plain function on a thread. `done` is called on the loop, with its value or what it raised."""
 
-    __slots__ = ("_context", "done", "dropped", "error", "function", "value")
+    __slots__ = ("_context", "cancelled", "error", "function", "on_done", "value")
 
     def __init__(self, function: Callable[[], Any], on_done: OnJobDone) -> None:
         self.function = function
-        self.done = on_done
-        self.dropped = False  # not wanted any more: not started if it has not been, not reported in any case
+        self.on_done = on_done
+        self.cancelled = False  # not wanted any more: not started if it has not been, not reported in any case
         self.value: Any = None
         self.error: BaseException | None = None
         self._context: Context = copy_context()
 
     def cancel(self) -> None:
         """Drops the job. A function that runs already cannot be stopped; nobody waits for it any more."""
-        self.dropped = True
+        self.cancelled = True
 
     def run(self) -> None:
         """Runs the function, on whatever thread this is."""
@@ -47,9 +47,9 @@ class Job:
 
     def report(self) -> None:
         """Tells of the end, on the loop, and keeps nothing of it: an error refers to this job by its traceback."""
-        done, value, error = self.done, self.value, self.error
-        self.done, self.value, self.error = _ignore_result, None, None
-        if not self.dropped:
+        done, value, error = self.on_done, self.value, self.error
+        self.on_done, self.value, self.error = _ignore_result, None, None
+        if not self.cancelled:
             done(value, error)
 
 
@@ -63,7 +63,7 @@ class ThreadPool:
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
         self.loop = loop
         self._limit = limit
-        self._state = threading.Lock()  # guards all below; held for a few instructions only
+        self._lock = threading.Lock()  # guards all below; held for a few instructions only
         self._jobs: deque[Job] = deque()
         self._posted: deque[Callable[[], object]] = deque()  # for the loop to do
         self._idle: list[threading.Lock] = []  # each parked thread waits for its own
@@ -75,7 +75,7 @@ class ThreadPool:
 
     def submit(self, job: Job) -> None:
         """Queues a job."""
-        with self._state:
+        with self._lock:
             self._jobs.append(job)
             self._wake_thread()
 
@@ -92,7 +92,7 @@ class ThreadPool:
 
     def close(self) -> None:
         """Lets threads end when they have nothing to do; drops what has not been started. What runs is told of."""
-        with self._state:
+        with self._lock:
             self._closed = True
             self._jobs.clear()
             for parked in self._idle:
@@ -112,16 +112,16 @@ class ThreadPool:
     def _run_worker(self) -> None:
         parked = threading.Lock()
         parked.acquire()
-        while (job := self._take(parked)) is not None:
+        while (job := self._next_job(parked)) is not None:
             if job is _PARK:
                 parked.acquire()
                 continue
-            if not job.dropped:
+            if not job.cancelled:
                 job.run()
             self._post_result(job)
 
-    def _take(self, parked: threading.Lock) -> Job | None:
-        with self._state:
+    def _next_job(self, parked: threading.Lock) -> Job | None:
+        with self._lock:
             if self._jobs:
                 self._busy += 1
                 job = self._jobs.popleft()
@@ -134,7 +134,7 @@ class ThreadPool:
 
     def _post_result(self, job: Job) -> None:
         self._posted.append(job.report)
-        with self._state:
+        with self._lock:
             self._busy -= 1
             told = self._schedule_wakeup()
         if not told:
@@ -143,7 +143,7 @@ class ThreadPool:
     def post(self, action: Callable[[], object]) -> None:
         """Does something on the loop, soon. Callable from any thread."""
         self._posted.append(action)
-        with self._state:
+        with self._lock:
             told = self._schedule_wakeup()
         if not told:
             self._wake_loop()
@@ -158,7 +158,7 @@ class ThreadPool:
             self.loop.call_soon_threadsafe(self._run_posted, context=self._context)
 
     def _run_posted(self) -> None:
-        with self._state:
+        with self._lock:
             self._wakeup_scheduled = False
         # Threads that post meanwhile wake the loop again, so that other work gets a turn in between.
         for _ in range(len(self._posted)):

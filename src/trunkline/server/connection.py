@@ -195,7 +195,7 @@ class Connection(connection.Connection):
         if rested is not None:
             for call, params in rested.waiting:
                 call.queued = False
-                self.take(call, params)
+                self.admit_call(call, params)
 
     def _choose_start(self) -> None:
         usual = self._start_tracked if self._tracks_current_call else self._start_call
@@ -208,14 +208,14 @@ class Connection(connection.Connection):
         if call.started < queue.since or call.method.name in _ALLOWED_WHILE_PAUSED:
             start(call, params)
         elif queue.holds(call, params):
-            self.limit(call, call.method.wait.seconds(self.settings))  # its time runs
-            self._alarm.watch(call)
+            self.set_call_timeout(call, call.method.wait.seconds(self.settings))  # its time runs
+            self._deadline_timer.watch(call)
         else:
             self._refuse(call, Phase.PAUSED)
 
     def _refuse(self, call: IncomingRequest, phase: Phase) -> None:
         error = unavailable_refusal(call.method.name, phase)
-        self.conclude(call, Failure(error), error)
+        self.reply_failure(call, Failure(error), error)
 
     def track_current_call(self) -> None:
         """From now on the call that is being answered can be found without its context, see `CURRENT`, and the last
@@ -236,7 +236,7 @@ class Connection(connection.Connection):
         """Who it is that has subscribed, as far as is known by now: the sender of the last call."""
         return self, self.last_call
 
-    def fail(self, call: IncomingRequest, error: BaseException) -> None:
+    def reply_error(self, call: IncomingRequest, error: BaseException) -> None:
         """Answers a call that failed; one of the modern era perhaps by a question."""
         if call.envelope is not None:
             outcome = to_modern_outcome(call, error)
@@ -244,7 +244,7 @@ class Connection(connection.Connection):
                 self.reply_result(call, outcome)
                 return
             error = outcome
-        super().fail(call, error)
+        super().reply_error(call, error)
 
     def situation(self) -> dict[str, Any]:
         """How it stands, without anything that was said on it."""
@@ -271,7 +271,7 @@ class Connection(connection.Connection):
     async def leave(self) -> None:
         """Ends for good, as soon as all that runs has ended: the line is closed, and nothing is kept of the session."""
         drain = self.settings.drain_timeout
-        await self.finish(None if drain is None else drain + _FLUSH_GRACE)
+        await self.drain_and_close(None if drain is None else drain + _FLUSH_GRACE)
         if self.kept is not None:
             await self.kept.drop()
 
@@ -293,9 +293,9 @@ class Connection(connection.Connection):
         self.session.restore(revision, agreed, client, complete=complete)
         super().report_phase_change(before)
 
-    def _stop(self, call: IncomingRequest) -> None:
+    def _stop_work(self, call: IncomingRequest) -> None:
         self.shared.stopped(call.work)
-        super()._stop(call)
+        super()._stop_work(call)
 
     def start_next_session(self, message: Incoming) -> Receiver | None:
         """Begin another session for a second `initialize` on standard input and output, unless calls are under way:
@@ -310,7 +310,7 @@ class Connection(connection.Connection):
         channel.hand_over(successor)
         return successor
 
-    def departed(self) -> None:
+    def on_closed(self) -> None:
         """The client has gone, and its subscriptions go with it; what is kept of them stays."""
         if self.kept is not None:
             self.kept.connection = None
@@ -326,16 +326,16 @@ class DurableConnection(Connection):
         super().__init__(shared, channel)
         self._news = notification_fanout
 
-    def _ended(self, call: IncomingRequest, value: Any, error: BaseException | None) -> None:
+    def _on_call_ended(self, call: IncomingRequest, value: Any, error: BaseException | None) -> None:
         """Answers a call that has come to its end, once everything is kept, here and elsewhere, that others are told:
         it may have been the reason, and who is answered counts on it."""
         if call.done or (news := self._news.unsettled) is None:
-            super()._ended(call, value, error)
+            super()._on_call_ended(call, value, error)
             return
         if call.scheduled_at is None:  # it has no time yet
-            self.limit(call, call.method.wait.seconds(self.settings))
-            self._alarm.watch(call)
-        end = super()._ended
+            self.set_call_timeout(call, call.method.wait.seconds(self.settings))
+            self._deadline_timer.watch(call)
+        end = super()._on_call_ended
         news.add_done_callback(lambda _: end(call, value, error))
 
 

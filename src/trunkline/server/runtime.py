@@ -450,7 +450,7 @@ class ServerRuntime:
     async def hang_up(self) -> None:
         """Closes every line."""
         places, self.listeners = self.listeners, []
-        await asyncio.gather(*(connection.hang_up() for connection in self.peers))
+        await asyncio.gather(*(connection.close() for connection in self.peers))
         for place in places:
             await place.gone()
         carrying, self.forwarder = self.forwarder, None

@@ -44,12 +44,12 @@ def recover_session(connection: "Connection", error: Exception, during: Incoming
         _fail_one_request(connection, during, told)
         return
     unread = _unstarted_requests(connection, during)
-    connection.tell(RestoreStep, step="RestoreSubscriptions")
+    connection.emit(RestoreStep, step="RestoreSubscriptions")
     connection.replace_session(_restore_session(connection), told)
     _refuse(connection, unread, told)
-    connection.tell(RestoreStep, step="ReplayPending")
-    connection.tell(RestoreStep, step="RestoreCapabilities")
-    connection.tell(RestoreStep, step="StartMonitoring")
+    connection.emit(RestoreStep, step="ReplayPending")
+    connection.emit(RestoreStep, step="RestoreCapabilities")
+    connection.emit(RestoreStep, step="StartMonitoring")
     _record_failure(connection, error)
 
 
@@ -63,7 +63,7 @@ def _fail_one_request(
         else connection.session.incoming_requests.get(getattr(during, "id", None) or 0)
     )
     if call is not None:
-        connection.abandon(call, failure)
+        connection.fail_now(call, failure)
     else:
         _refuse(connection, _unstarted_requests(connection, during), failure)
 

@@ -21,7 +21,7 @@ READ = ReadResourceParams(uri="x://y")
 def kept(*entries: tuple[str, Any]) -> ResponseCache:
     cache = ResponseCache()
     for method, params in entries:
-        cache.keep(method, params, method.encode(), 10.0, drop_count=0)
+        cache.store(method, params, method.encode(), 10.0, drop_count=0)
     return cache
 
 
@@ -73,7 +73,7 @@ def test_what_is_asked_anew_every_time_is_not_kept(method: str, params: Any) -> 
 def test_a_notification_ends_what_it_is_about_and_nothing_else(told: str, gone: set[str]) -> None:
     lists = ("tools/list", "prompts/list", "resources/list", "resources/templates/list")
     cache = kept(*((name, PAGE) for name in lists), ("resources/read", READ))
-    cache.handlers()[told](READ)
+    cache.notification_handlers()[told](READ)
     left = {name for name in lists if cache.get(name, PAGE, 0.0)}
     left |= {"resources/read"} if cache.get("resources/read", READ, 0.0) else set()
     assert left == {*lists, "resources/read"} - gone
@@ -85,14 +85,14 @@ def test_a_notification_ends_what_it_is_about_and_nothing_else(told: str, gone: 
 )
 def test_an_update_ends_what_is_known_of_a_resource_and_of_what_it_is_a_part_of(updated: str, gone: bool) -> None:
     cache = kept(("resources/read", READ))
-    cache.handlers()["notifications/resources/updated"](ReadResourceParams(uri=updated))
+    cache.notification_handlers()["notifications/resources/updated"](ReadResourceParams(uri=updated))
     assert (cache.get("resources/read", READ, 0.0) is None) == gone
 
 
 def test_an_answer_that_was_asked_for_before_a_change_is_not_kept_after_it() -> None:
     cache, before = ResponseCache(), ResponseCache().drop_count
-    cache.handlers()["notifications/tools/list_changed"](None)
-    cache.keep("tools/list", PAGE, b"old", 10.0, drop_count=before)
+    cache.notification_handlers()["notifications/tools/list_changed"](None)
+    cache.store("tools/list", PAGE, b"old", 10.0, drop_count=before)
     assert cache.get("tools/list", PAGE, 0.0) is None
 
 
@@ -113,11 +113,11 @@ def number(which: int) -> ReadResourceParams:
 def test_only_so_many_answers_are_kept_and_what_was_not_used_for_longest_goes_first() -> None:
     cache = kept(*(("resources/read", number(which)) for which in range(1000)))
     assert cache.get("resources/read", number(0), 0.0) is not None
-    cache.keep("resources/read", number(1000), b"one more", 10.0, drop_count=0)
+    cache.store("resources/read", number(1000), b"one more", 10.0, drop_count=0)
     assert len(cache) == 1000
     assert cache.get("resources/read", number(0), 0.0) is not None  # it was used
     assert cache.get("resources/read", number(1), 0.0) is None
-    cache.keep("resources/read", number(2), b"again", 10.0, drop_count=0)
+    cache.store("resources/read", number(2), b"again", 10.0, drop_count=0)
     assert cache.get("resources/read", number(3), 0.0) is not None  # nobody had to go for that
 
 
@@ -125,11 +125,11 @@ def test_only_so_many_answers_are_kept_and_what_was_not_used_for_longest_goes_fi
 def test_only_so_many_bytes_are_kept() -> None:
     cache, large = ResponseCache(), bytes(12 * 1024 * 1024)
     for which in range(3):
-        cache.keep("resources/read", number(which), large, 10.0, drop_count=0)
+        cache.store("resources/read", number(which), large, 10.0, drop_count=0)
     assert [cache.get("resources/read", number(which), 0.0) is None for which in range(3)] == [True, False, False]
     cache.drop("resources/read")
     for which in range(2):
-        cache.keep("resources/read", number(which), large, 10.0, drop_count=1)
+        cache.store("resources/read", number(which), large, 10.0, drop_count=1)
     assert len(cache) == 2  # what was dropped takes no room
 
 
@@ -274,7 +274,7 @@ async def test_what_was_answered_to_one_caller_is_forgotten_when_it_is_settled_a
             request = await server.line.request("prompts/list")
             server.line.reply(request, page(60_000))
             await listing
-            line = client._line
+            line = client._supervisor
             assert line is not None
             assert line.connection is not None
             for begun in (True, False):

@@ -44,7 +44,7 @@ def test_a_server_whose_revisions_are_none_of_ours_is_told_of() -> None:
     [
         (-32601, None, EraVerdict.HANDSHAKE),
         (-32600, {"supported": [MODERN]}, EraVerdict.HANDSHAKE),
-        (-32022, {"supported": [MODERN]}, EraVerdict.AGAIN),
+        (-32022, {"supported": [MODERN]}, EraVerdict.RETRY),
         (-32022, {"supported": ["2025-06-18"]}, EraVerdict.HANDSHAKE),
         (-32022, {"supported": "all"}, EraVerdict.HANDSHAKE),
         (-32022, {"supported": [5]}, EraVerdict.HANDSHAKE),

@@ -64,8 +64,8 @@ def test_params_that_do_not_fit_are_refused_saying_where(params: bytes, where: s
 @pytest.mark.row("A21")
 def test_a_method_that_no_feature_answers_does_not_exist() -> None:
     dispatcher = Dispatcher(FEATURES[:1])
-    assert dispatcher.answers("ping")
-    assert not dispatcher.answers("tools/list")
+    assert dispatcher.has_handler("ping")
+    assert not dispatcher.has_handler("tools/list")
     with pytest.raises(MethodNotFound):
         dispatcher.dispatch(None, call_of("tools/list"), UNSET)  # type: ignore[arg-type]
 
@@ -75,9 +75,9 @@ def test_a_feature_cannot_answer_a_method_that_the_specification_does_not_have()
         Dispatcher([Feature("odd", {"no/such": lambda connection, call, params: None})])
 
 
-@pytest.mark.parametrize("method", [method for feature in FEATURES for method in feature.answers])
+@pytest.mark.parametrize("method", [method for feature in FEATURES for method in feature.handlers])
 def test_every_feature_answers_methods_of_the_specification(method: str) -> None:
-    assert Dispatcher(FEATURES).answers(method)
+    assert Dispatcher(FEATURES).has_handler(method)
 
 
 # --- failures ---------------------------------------------------------------------------------------------------
@@ -98,20 +98,20 @@ def test_what_was_not_meant_for_the_peer_becomes_a_sentence_with_a_reference(
     error: BaseException, method: str, kind: str
 ) -> None:
     failure = build_failure(error, call_of(method), NEWEST)
-    assert isinstance(failure.answer, InternalError)
+    assert isinstance(failure.reply, InternalError)
     assert failure.reference is not None
-    assert failure.reference in failure.answer.message
-    assert failure.answer.data == {"kind": kind, "reference": failure.reference}
-    assert "secret" not in failure.answer.message
+    assert failure.reference in failure.reply.message
+    assert failure.reply.data == {"kind": kind, "reference": failure.reference}
+    assert "secret" not in failure.reply.message
 
 
 @pytest.mark.row("X11")
 def test_a_tool_that_raises_is_a_result_that_says_so() -> None:
     failure = build_failure(ValueError("secret"), CALL, NEWEST)
-    assert isinstance(failure.answer, CallToolResult)
-    assert failure.answer.is_error
-    assert "secret" not in str(failure.answer)
-    assert failure.answer.meta == {"trunkline/error": {"kind": "tool_execution_failed", "reference": failure.reference}}
+    assert isinstance(failure.reply, CallToolResult)
+    assert failure.reply.is_error
+    assert "secret" not in str(failure.reply)
+    assert failure.reply.meta == {"trunkline/error": {"kind": "tool_execution_failed", "reference": failure.reference}}
 
 
 def test_each_failure_has_a_reference_of_its_own() -> None:
@@ -120,34 +120,34 @@ def test_each_failure_has_a_reference_of_its_own() -> None:
 
 def test_a_result_that_cannot_be_is_hidden_like_any_fault_of_ours() -> None:
     failure = build_failure(BadResult("secret"), CALL, NEWEST)
-    assert isinstance(failure.answer, CallToolResult)
+    assert isinstance(failure.reply, CallToolResult)
     assert failure.reference is not None
-    assert "secret" not in str(failure.answer)
+    assert "secret" not in str(failure.reply)
 
 
 @pytest.mark.row("X09")
 def test_bad_arguments_are_a_result_since_2025_11_25_and_an_error_before() -> None:
     error = InvalidArguments("bad", errors=[{"path": "$.a"}])
     newest = build_failure(error, CALL, NEWEST)
-    assert isinstance(newest.answer, CallToolResult)
-    assert newest.answer.meta is not None
-    assert newest.answer.meta["trunkline/error"]["errors"] == [{"path": "$.a"}]
-    assert build_failure(error, CALL, OLD).answer is error
-    assert build_failure(error, GET, NEWEST).answer is error
+    assert isinstance(newest.reply, CallToolResult)
+    assert newest.reply.meta is not None
+    assert newest.reply.meta["trunkline/error"]["errors"] == [{"path": "$.a"}]
+    assert build_failure(error, CALL, OLD).reply is error
+    assert build_failure(error, GET, NEWEST).reply is error
 
 
 def test_a_refusal_of_a_tool_carries_its_reason_for_the_model_to_read() -> None:
     error = Refusal(1003, "not now", name="rate_limited", hint="wait", retry_after=1.5)
     failure = build_failure(error, CALL, NEWEST)
-    assert isinstance(failure.answer, CallToolResult)
-    assert failure.answer.meta is not None
-    assert failure.answer.meta["trunkline/refusal"] == {
+    assert isinstance(failure.reply, CallToolResult)
+    assert failure.reply.meta is not None
+    assert failure.reply.meta["trunkline/refusal"] == {
         "code": 1003,
         "name": "rate_limited",
         "hint": "wait",
         "retryAfterMs": 1500,
     }
-    assert build_failure(error, GET, NEWEST).answer is error
+    assert build_failure(error, GET, NEWEST).reply is error
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_refusal_of_a_tool_carries_its_reason_for_the_model_to_read() -> None:
 )
 @pytest.mark.parametrize("call", [CALL, GET])
 def test_an_error_that_was_raised_on_purpose_goes_as_it_is(error: ProtocolError, call: IncomingRequest) -> None:
-    assert build_failure(error, call, NEWEST).answer is error
+    assert build_failure(error, call, NEWEST).reply is error
     assert build_failure(error, call, NEWEST).reference is None
 
 
@@ -163,11 +163,11 @@ def test_an_error_that_was_raised_on_purpose_goes_as_it_is(error: ProtocolError,
     "error", [ToolError("read me"), PeerError(-1, "read me"), InternalError("read me"), RequestTimeout("read me", 1)]
 )
 def test_what_a_tool_says_of_its_failure_is_a_result_and_elsewhere_an_error(error: Any) -> None:
-    as_result = build_failure(error, CALL, NEWEST).answer
+    as_result = build_failure(error, CALL, NEWEST).reply
     assert isinstance(as_result, CallToolResult)
     assert as_result.is_error
     assert "read me" in as_result.content[0].text  # type: ignore[union-attr]
-    as_error = build_failure(error, GET, NEWEST).answer
+    as_error = build_failure(error, GET, NEWEST).reply
     assert isinstance(as_error, InternalError)
     assert "read me" in as_error.message
 
@@ -175,6 +175,6 @@ def test_what_a_tool_says_of_its_failure_is_a_result_and_elsewhere_an_error(erro
 @pytest.mark.row("P26")
 @pytest.mark.parametrize("data", [[1, 2], "why", 0])
 def test_the_data_of_a_failed_tool_may_be_any_json(data: Any) -> None:
-    answer = build_failure(InternalError("broken", data=data), CALL, NEWEST).answer
+    answer = build_failure(InternalError("broken", data=data), CALL, NEWEST).reply
     assert isinstance(answer, CallToolResult)
     assert answer.meta == {"trunkline/error": data}

@@ -247,7 +247,7 @@ async def test_a_server_with_fewer_features_takes_middleware_too() -> None:
 def test_a_server_without_middleware_has_nothing_around_its_calls() -> None:
     server = server_with_everything()
     dispatcher = server._dispatcher
-    assert {name: answer for name, (*_, answer) in dispatcher._answers.items()} == dispatcher._unwrapped
+    assert {name: answer for name, (*_, answer) in dispatcher._handlers.items()} == dispatcher._unwrapped
 
 
 # --- tasks -------------------------------------------------------------------------------------------

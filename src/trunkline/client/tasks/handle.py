@@ -112,10 +112,10 @@ class Task(Generic[T_co]):
     async def refresh(self) -> TaskStatus:
         """Asks how it stands now."""
         if self._result is None:
-            await self._client.home(self._look())
+            await self._client.home(self._poll())
         return self.status
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         self._update(decode_snapshot(await self._client.ask("tasks/get", GetTaskParams(self.id))))
         self._confirmed = True
 
@@ -153,7 +153,7 @@ class Task(Generic[T_co]):
     async def outcome(self, deadline: ProgressDeadline, *, raise_on_error: bool) -> ToolResult[T_co]:
         """The same, for somebody who has been waiting already."""
         if self._result is None:
-            signs = set[ProgressDeadline]() if self._progress_relay is None else self._progress_relay.waiting
+            signs = set[ProgressDeadline]() if self._progress_relay is None else self._progress_relay.deadlines
             signs.add(deadline)
             try:
                 self._result = await self._client.home(self._wait_for_result(deadline))
@@ -173,17 +173,17 @@ class Task(Generic[T_co]):
                     return found
                 if self._past_retention and self.status not in FINAL_STATUSES:
                     raise OutcomeUnknown(f"task {self.id} has not ended, and its server need not keep it any more")
-                if self._client.modern() and self._snapshot.pause >= _LISTEN_THRESHOLD:
+                if self._client.modern() and self._snapshot.poll_seconds >= _LISTEN_THRESHOLD:
                     self._client.listen()
-                next_look = self._client.now() + self._snapshot.pause
+                next_look = self._client.now() + self._snapshot.poll_seconds
                 await self._client.wait([news], _earliest(deadline.due, self._retention_deadline, next_look))
-            self._check(deadline)
+            self._raise_if_expired(deadline)
 
     async def _poll_result(self, deadline: ProgressDeadline) -> CallToolResult | None:
         """The result, of a server that has to be asked for it now and then; None if there is none yet."""
         while True:
             try:
-                await self._within(self.refresh(), deadline)
+                await self._run_until(self.refresh(), deadline)
                 answered = await self._answer_inputs(deadline)
             except _TRANSIENT_ERRORS as error:
                 self._count_failure(error, deadline)
@@ -201,7 +201,7 @@ class Task(Generic[T_co]):
         if new and self.status == "input_required":
             answers = await self._client.answer(new)
             deadline.renew()
-            await self._within(self._client.ask("tasks/update", UpdateTaskParams(self.id, answers)), deadline)
+            await self._run_until(self._client.ask("tasks/update", UpdateTaskParams(self.id, answers)), deadline)
             self._answered_inputs |= new.keys()
         return bool(new)
 
@@ -222,12 +222,12 @@ class Task(Generic[T_co]):
         """The result, of a server that answers when there is one. If it does not, None or what the call has raised."""
         asking = self._client.ask("tasks/result", GetTaskPayloadParams(self.id))
         try:
-            raw = await self._within(asking, deadline, self._retention_deadline)
+            raw = await self._run_until(asking, deadline, self._retention_deadline)
         except OutcomeUnknown:
             self._set_final_status("failed")
             raise
         except _TRANSIENT_ERRORS as error:
-            self._check(deadline)
+            self._raise_if_expired(deadline)
             await self._check_failed_fetch(error, deadline)
             return None
         result = decode_task_result(raw)
@@ -237,7 +237,7 @@ class Task(Generic[T_co]):
     async def _check_failed_fetch(self, error: TrunklineError, deadline: ProgressDeadline) -> None:
         """Raises an error that is what the call came to; returns if it was about something else."""
         try:
-            await self._within(self.refresh(), deadline)
+            await self._run_until(self.refresh(), deadline)
         except _TRANSIENT_ERRORS as worse:
             self._count_failure(worse, deadline)
             return
@@ -249,7 +249,7 @@ class Task(Generic[T_co]):
 
     # --- time, and looks that come to nothing ------------------------------------------------------
 
-    async def _within(
+    async def _run_until(
         self, work: Coroutine[Any, Any, Any], deadline: ProgressDeadline, until: float | None = None
     ) -> Any:
         """Something that is asked, for as long as there is time. Raises `RequestTimeout`."""
@@ -262,8 +262,8 @@ class Task(Generic[T_co]):
         except TimeoutError:
             raise RequestTimeout("tools/call", round(deadline.elapsed, 3)) from None
 
-    def _check(self, deadline: ProgressDeadline) -> None:
-        if deadline.over:
+    def _raise_if_expired(self, deadline: ProgressDeadline) -> None:
+        if deadline.expired:
             raise RequestTimeout("tools/call", round(deadline.elapsed, 3))
 
     @property
@@ -272,7 +272,7 @@ class Task(Generic[T_co]):
         kept = self._snapshot.retention_seconds
         if kept is None or self._known_since is None:
             return None
-        return self._known_since + kept + max(_RETENTION_GRACE, self._snapshot.pause)
+        return self._known_since + kept + max(_RETENTION_GRACE, self._snapshot.poll_seconds)
 
     @property
     def _past_retention(self) -> bool:
@@ -286,7 +286,7 @@ class Task(Generic[T_co]):
 
     def _count_failure(self, error: TrunklineError, deadline: ProgressDeadline) -> None:
         """Lets a look pass that came to nothing. Raises if that is no use any more."""
-        self._check(deadline)
+        self._raise_if_expired(deadline)
         if isinstance(error, OutcomeUnknown | BadAnswer | TaskCancelled) or not self._client.recovers():
             raise error
         if isinstance(error, PeerError) and error.code == InvalidParams.code:

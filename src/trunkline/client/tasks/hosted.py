@@ -56,14 +56,14 @@ class _HostedTask:
     def __init__(self, record: TaskRecord, call: IncomingRequest) -> None:
         self.record = record
         self.call = call
-        self.over = asyncio.Event()  # it has ended, or is not kept any more
+        self.ended = asyncio.Event()  # it has ended, or is not kept any more
         self.work: asyncio.Task[None] | None = None
         self.timer: Timer | None = None  # for the end of its time
 
     def stop(self) -> None:
         """Nobody works on it any more, nor waits for it."""
         self.call.done = True
-        self.over.set()
+        self.ended.set()
         if self.work is not None:
             self.work.cancel()
 
@@ -72,7 +72,7 @@ class HostedTasks:
     """All of a client's."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, _HostedTask] = {}
+        self._tasks: dict[str, _HostedTask] = {}
         self._wall_clock = WallClock()
 
     def feature(self) -> Feature:
@@ -105,10 +105,10 @@ class HostedTasks:
             call.id, call.method, connection.now(), token=call.token, origin=call.origin, related_task=name
         )
         own, work = _HostedTask(record, beside), start(beside)
-        self._kept[name] = own
+        self._tasks[name] = own
         own.work = connection.loop.create_task(self._run_to_end(connection, own, work))
         if record.expires_at is not None:
-            own.timer = self._wall_clock.call_at(record.expires_at, partial(self._forget, name))
+            own.timer = self._wall_clock.call_at(record.expires_at, partial(self._discard, name))
         return CreateTaskResult(to_augmented_task(record, Task))
 
     def _new_record(self, call: IncomingRequest, requested_ttl_ms: int | None, settings: Settings) -> TaskRecord:
@@ -130,12 +130,12 @@ class HostedTasks:
 
     def _make_room(self, settings: Settings) -> None:
         """Makes room for one more. Raises if there are too many at work: a server that asks for more asks too much."""
-        ended = [name for name, own in self._kept.items() if own.record.ended]
-        at_work, most = len(self._kept) - len(ended), settings.max_tasks_per_principal
+        ended = [name for name, own in self._tasks.items() if own.record.ended]
+        at_work, most = len(self._tasks) - len(ended), settings.max_tasks_per_principal
         if most is not None and at_work >= most:
             raise InternalError(f"{most} tasks are at work, which is the most", data={"kind": _TOO_MANY})
-        for name in ended[: max(0, len(self._kept) + 1 - settings.max_tasks)]:
-            self._forget(name)
+        for name in ended[: max(0, len(self._tasks) + 1 - settings.max_tasks)]:
+            self._discard(name)
 
     async def _run_to_end(self, connection: ClientConnection, task: _HostedTask, work: Work) -> None:
         try:
@@ -148,7 +148,7 @@ class HostedTasks:
             failure = build_failure(error, task.call, _REVISION, expose=connection.exposes_errors)
             if failure.reference is not None:
                 connection.report_failure(task.call, failure.reference, error)
-            told = failure.answer if isinstance(failure.answer, ProtocolError) else InternalError(str(error))
+            told = failure.reply if isinstance(failure.reply, ProtocolError) else InternalError(str(error))
             self._update(
                 connection, task, task.record.fail(self._wall_clock.now(), connection.session.error_object(told))
             )
@@ -163,22 +163,22 @@ class HostedTasks:
         if told:
             connection.notify("notifications/tasks/status", to_augmented_task(record, TaskStatusParams))
 
-    def _forget(self, name: str) -> None:
-        own = self._kept.pop(name)
+    def _discard(self, name: str) -> None:
+        own = self._tasks.pop(name)
         if own.timer is not None:
             own.timer.cancel()
         own.stop()
 
     def _find(self, task_id: str) -> _HostedTask:
-        own = self._kept.get(task_id)
+        own = self._tasks.get(task_id)
         if own is None:
             raise InvalidParams(f"there is no task {task_id[:100]!r}", data={"kind": "task_not_found"})
         return own
 
     def close(self) -> None:
         """Ends all of them."""
-        for name in list(self._kept):
-            self._forget(name)
+        for name in list(self._tasks):
+            self._discard(name)
 
     # --- what a server asks of them --------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class HostedTasks:
     def _list(self, connection: ClientConnection, call: IncomingRequest, params: PaginatedParams) -> ListTasksResult:  # noqa: ARG002
         if params.cursor is not None:
             raise InvalidParams("there is one page, and no cursor to another", data={"kind": "invalid_cursor"})
-        return ListTasksResult([to_augmented_task(own.record, Task) for own in self._kept.values()])
+        return ListTasksResult([to_augmented_task(own.record, Task) for own in self._tasks.values()])
 
     def _cancel(
         self,
@@ -203,11 +203,11 @@ class HostedTasks:
 
     async def _result(self, connection: ClientConnection, call: IncomingRequest, params: GetTaskPayloadParams) -> Any:  # noqa: ARG002
         own = self._find(params.task_id)
-        connection.rest(1)
+        connection.adjust_call_limit(1)
         try:
-            await own.over.wait()
+            await own.ended.wait()
         finally:
-            connection.rest(-1)
+            connection.adjust_call_limit(-1)
         if not own.record.ended:
             self._find(params.task_id)  # its time was up first
         found = task_outcome(own.record, Dialect.AUGMENTED)

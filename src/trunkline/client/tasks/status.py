@@ -64,7 +64,7 @@ class TaskSnapshot(Struct, rename="camel"):
             return None
 
     @property
-    def pause(self) -> float:
+    def poll_seconds(self) -> float:
         """Seconds until the next look."""
         told = self.poll_interval if self.poll_interval_ms is None else self.poll_interval_ms
         return _DEFAULT_POLL if told is None or told < 0 else min(max(told / 1000, _MIN_POLL), _MAX_POLL)
@@ -79,8 +79,8 @@ class TaskSnapshot(Struct, rename="camel"):
 class TaskStarted(NamedTuple):
     """A call that was answered with a task."""
 
-    seen: TaskSnapshot
-    asked: OutgoingRequest  # its progress is heard of for as long as somebody holds this
+    snapshot: TaskSnapshot
+    request: OutgoingRequest  # its progress is heard of for as long as somebody holds this
 
 
 class _Head(Struct):

@@ -38,7 +38,7 @@ class Tasking(Standing):
 
     def _speaks_modern(self) -> bool:
         """While the line is being made again, what was spoken before it was lost."""
-        used = None if self._line is None else self._line.used
+        used = None if self._supervisor is None else self._supervisor.last_ready
         return used is not None and used.modern
 
     def _may_become_task(self, name: str, params: Any) -> bool:
@@ -52,44 +52,48 @@ class Tasking(Standing):
     def _make_task_client(self, finish: Callable[[CallToolResult, bool], ToolResult]) -> TaskClient:
         return TaskClient(
             modern=self._speaks_modern,
-            ask=self._ask,
+            ask=self._request,
             answer=self._answer_input_requests,
             finish=finish,
-            expecting=self._task_waiters.expecting,
+            expecting=self._task_waiters.expect_change,
             listen=self._listen_for_tasks,
-            now=self._now,
+            now=self._current_time,
             wait=self._wait_for,
-            home=self._home,
+            home=self._run_on_own_loop,
             progressed=self._report_task_progress,
-            recovers=lambda: self._line is not None and self._line.recovers,
+            recovers=lambda: self._supervisor is not None and self._supervisor.reconnects,
         )
 
     def _listen_for_tasks(self) -> None:
-        if self._line is not None and self._line.connection is not None and self._listen_subscription is not None:
-            self._line.beside(self._listen_subscription.follow())
+        if (
+            self._supervisor is not None
+            and self._supervisor.connection is not None
+            and self._listen_subscription is not None
+        ):
+            self._supervisor.run_in_background(self._listen_subscription.include_tasks())
 
     def _report_task_progress(self, asked: OutgoingRequest, told: TaskProgress) -> None:
         """Tells the caller of a task how far that has come, if it is further than was told before."""
-        connection = None if self._line is None else self._line.last
-        if connection is not None and asked.heard(told.progress, self._now()):
+        connection = None if self._supervisor is None else self._supervisor.latest
+        if connection is not None and asked.heard(told.progress, self._current_time()):
             said = ProgressParams(asked.id, told.progress, told.total, told.message)
-            connection.progressed(ProgressReceived(asked, said))
+            connection.deliver_progress(ProgressReceived(asked, said))
 
     async def _wait_for(self, futures: "Sequence[asyncio.Future[Any]]", due: float | None) -> None:
-        if self._line is None:
+        if self._supervisor is None:
             raise MisuseError(NOT_OPEN)
-        await self._line.wait_for(futures, due)
+        await self._supervisor.wait_for(futures, due)
 
     async def _answer_input_requests(self, questions: Mapping[str, RawInputRequest]) -> dict[str, Raw]:
-        if self._line is None:
+        if self._supervisor is None:
             raise MisuseError(NOT_OPEN)
-        return await answer_input_requests(await self._line.wait_for_connection("tasks/update", None), questions)
+        return await answer_input_requests(await self._supervisor.wait_for_connection("tasks/update", None), questions)
 
     # --- what nobody wants any more --------------------------------------------------------------
 
     def _cancel_task(self, task: Task) -> None:
-        if self._line is not None and not self._line.over:
-            self._cancellations.begin(task.cancel())
+        if self._supervisor is not None and not self._supervisor.done:
+            self._cancellations.start(task.cancel())
 
     def _abandon_call(self, asked: OutgoingRequest) -> None:
         """Nobody waits for a call any more: if it is answered with a task, nobody wants that. Where the call has asked
@@ -98,15 +102,15 @@ class Tasking(Standing):
         told = not waiter.cancelled() and waiter.exception() is None
         answer: asyncio.Future[Any] = waiter if told else asked.late
         if asked.as_task or answer.done():
-            self._cancellations.begin(self._cancel_late_task(asked, answer))
+            self._cancellations.start(self._cancel_late_task(asked, answer))
         else:
-            answer.add_done_callback(lambda _: self._cancellations.begin(self._cancel_late_task(asked, answer)))
+            answer.add_done_callback(lambda _: self._cancellations.start(self._cancel_late_task(asked, answer)))
 
     async def _cancel_late_task(self, asked: OutgoingRequest, answer: "asyncio.Future[Any]") -> None:
         quick = self.settings.quick_timeout
-        await self._wait_for([answer], None if quick is None else self._now() + quick)
+        await self._wait_for([answer], None if quick is None else self._current_time() + quick)
         if answer.done():
             raw = answer.result()
             found = decode_call_result(raw, asked, is_task=read_result_header(raw).result_type == TASK_RESULT_TYPE)
             if isinstance(found, TaskStarted):
-                await self.task(found.seen.task_id).cancel()
+                await self.task(found.snapshot.task_id).cancel()

@@ -19,36 +19,36 @@ class TaskChangeWaiters:
     """Those who wait, on one loop."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
+        self._waiters: dict[str, list[asyncio.Future[None]]] = {}
 
     @property
-    def tasks(self) -> tuple[str, ...]:
+    def task_ids(self) -> tuple[str, ...]:
         """The tasks of which there should be news."""
-        return tuple(self._waiting)
+        return tuple(self._waiters)
 
     @contextmanager
-    def expecting(self, task_id: str) -> "Generator[asyncio.Future[None]]":
+    def expect_change(self, task_id: str) -> "Generator[asyncio.Future[None]]":
         """Something to await until there is news of a task. Who looks at it after that misses nothing."""
         news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(task_id, []).append(news)
+        self._waiters.setdefault(task_id, []).append(news)
         try:
             yield news
         finally:
-            left = self._waiting[task_id]
+            left = self._waiters[task_id]
             left.remove(news)
             if not left:
-                del self._waiting[task_id]
+                del self._waiters[task_id]
 
-    def handlers(self) -> dict[str, Callable[[Any], None]]:
+    def notification_handlers(self) -> dict[str, Callable[[Any], None]]:
         """What has to hear of which notifications."""
         return dict.fromkeys(_STATUS_NOTIFICATIONS, self._on_task_status)
 
     def _on_task_status(self, params: Any) -> None:
-        self._wake(self._waiting.get(params.task_id, ()))
+        self._wake(self._waiters.get(params.task_id, ()))
 
     def close(self) -> None:
         """There will be no news any more: whoever waits for some looks once more, and learns why."""
-        for waiting in self._waiting.values():
+        for waiting in self._waiters.values():
             self._wake(waiting)
 
     def _wake(self, waiters: "list[asyncio.Future[None]] | tuple[()]") -> None:
@@ -61,17 +61,17 @@ class BackgroundCancellations:
     """Tells servers of tasks that nobody wants any more. Nobody waits for that but who closes the line."""
 
     def __init__(self) -> None:
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, work: Coroutine[Any, Any, Any]) -> None:
+    def start(self, work: Coroutine[Any, Any, Any]) -> None:
         """Does it, as well as that can be done."""
         task = asyncio.get_running_loop().create_task(_suppress_errors(work))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def end(self, seconds: float) -> None:
+    async def finish(self, seconds: float) -> None:
         """Waits until all of it is done, for so long; what is not done by then is given up."""
-        left = set(self._under_way)
+        left = set(self._tasks)
         if left and seconds:
             await asyncio.wait(left, timeout=seconds)
         for task in left:

@@ -36,7 +36,7 @@ def _shutdown(connection: Connection, call: IncomingRequest, params: Empty) -> W
 
 
 async def _wait_until_drained(connection: Connection) -> Empty:
-    await connection.alone(connection.settings.drain_timeout)
+    await connection.drain_other_calls(connection.settings.drain_timeout)
     return Empty()
 
 

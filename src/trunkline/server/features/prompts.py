@@ -59,7 +59,7 @@ def _run_observed(
     entry: PromptEntry, context: Context | None, connection: Connection, call: IncomingRequest, params: GetPromptParams
 ) -> Work:
     """The same, told step by step."""
-    tell = partial(connection.tell, PromptStep, request=call.id, name=params.name)
+    tell = partial(connection.emit, PromptStep, request=call.id, name=params.name)
     tell(step="ProcessArguments")
     arguments = entry.arguments(params.arguments or {})
     tell(step="RenderTemplate")

@@ -57,7 +57,7 @@ async def _listen(connection: Connection, call: IncomingRequest, params: ListenP
         raise TooManyListens(connection.settings.max_calls)
     tell = partial(_notify_task, listening)
     unfollow = [shared.tasks.watchers.follow(kept, Dialect.EXTENSION, tell) for kept in followed]
-    connection.rest(1)  # it waits for nothing in particular, and shall keep nobody from being answered
+    connection.adjust_call_limit(1)  # it waits for nothing in particular, and shall keep nobody from being answered
     try:
         for uri in wanted.resource_subscriptions or ():
             await shared.watchers.subscribe(check_uri(uri, connection.settings), listening)
@@ -69,7 +69,7 @@ async def _listen(connection: Connection, call: IncomingRequest, params: ListenP
         for end in unfollow:
             end()
         shared.listeners.discard(listening)
-        connection.rest(-1)
+        connection.adjust_call_limit(-1)
         await shared.watchers.release_unused(shared.watchers.subscriptions.drop(listening))
 
 

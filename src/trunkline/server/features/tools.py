@@ -74,7 +74,7 @@ def _call(connection: Connection, call: IncomingRequest, params: CallToolParams)
             raise ToolDisabled(params.name)
         raise ToolNotFound(params.name, visible_keys(connection, call, tools))
     if entry.timeout is not None:
-        connection.limit(call, entry.timeout)
+        connection.set_call_timeout(call, entry.timeout)
     if entry.access is not None and (asked := _protected(entry)) is not None:
         return run_if_authorized(connection, call, asked, partial(_run, entry, connection, call, params))
     return _run(entry, connection, call, params)

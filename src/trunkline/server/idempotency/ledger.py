@@ -316,11 +316,11 @@ class Ledger:
         failure = build_failure(cast("BaseException", raised), call, revision, expose=connection.exposes_errors)
         if failure.reference is not None:
             connection.report_failure(call, failure.reference, error)
-        if isinstance(failure.answer, CallToolResult):
-            await self._store_outcome(run, Succeeded(run.keyed_call.fingerprint, codec.to_raw(failure.answer)))
-            return failure.answer
-        await self._store_outcome(run, _failed_entry(run.keyed_call, failure.answer))
-        raise failure.answer
+        if isinstance(failure.reply, CallToolResult):
+            await self._store_outcome(run, Succeeded(run.keyed_call.fingerprint, codec.to_raw(failure.reply)))
+            return failure.reply
+        await self._store_outcome(run, _failed_entry(run.keyed_call, failure.reply))
+        raise failure.reply
 
     # --- what is kept ------------------------------------------------------------------------------
 

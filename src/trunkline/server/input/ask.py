@@ -124,7 +124,9 @@ class RequestAsker:
         try:
             return await request("tasks/result", GetTaskPayloadParams(task_id), about=self._call, timeout=timeout)
         except (asyncio.CancelledError, RequestTimeout):
-            self._connection.ask("tasks/cancel", CancelTaskParams(task_id)).waiter.add_done_callback(_ignore_outcome)
+            self._connection.send_request("tasks/cancel", CancelTaskParams(task_id)).waiter.add_done_callback(
+                _ignore_outcome
+            )
             raise
 
 

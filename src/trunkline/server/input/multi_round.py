@@ -137,9 +137,9 @@ class Round:
             self._connection.loop.call_soon(self._answer_when_settled)
             return
         try:
-            self._connection.answer(self._call, self.input_required(self._pending), "input_required")
+            self._connection.reply_now(self._call, self.input_required(self._pending), "input_required")
         except Exception as error:  # noqa: BLE001 - too large a state, for one
-            self._connection.abandon(self._call, error)
+            self._connection.fail_now(self._call, error)
         for waiting in self._waiters:  # a plain handler waits on its thread, where nothing else would end it
             waiting.cancel()
 

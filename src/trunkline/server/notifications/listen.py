@@ -89,7 +89,7 @@ class ListenStream:
     def end(self) -> None:
         """Nothing more will be told: the request is answered, and whoever holds it open is stopped. On a pipe, which
         stays open, that is said in a second way (cancellation, "Cancellation Flow")."""
-        self.connection.answer(self._call, Empty(meta=self._subscription_meta()))
+        self.connection.reply_now(self._call, Empty(meta=self._subscription_meta()))
         if not self.connection.channel.info.shared:
             gone = CancelledParams(request_id=self.subscription_id, reason="the server ends the subscription")
             self.connection.channel.send(Notification(_CANCELLED, gone))

@@ -326,11 +326,11 @@ class DurableSession:
         await self._restore_subscriptions(connection, record.subscriptions, principal)
         await self._fail_pending_requests(connection, pending)
         connection.log_level = LOGGING_LEVELS.index(meta.log_level)
-        connection.tell(RestoreStep, step="RestoreCapabilities")
+        connection.emit(RestoreStep, step="RestoreCapabilities")
         await self.keep()
         if self._quota_entry is not None:
             self._quota_entry.renew()
-        connection.tell(RestoreStep, step="StartMonitoring")
+        connection.emit(RestoreStep, step="StartMonitoring")
         return RestoredStreams(streams, self.events.newest, self.events.read)
 
     async def _restore_subscriptions(self, connection: "Connection", uris: Sequence[str], principal: Any) -> None:
@@ -345,7 +345,7 @@ class DurableSession:
                     connection.notify(_UPDATED, ResourceUpdatedParams(uri=uri))  # nobody watched meanwhile
             except Exception as error:  # noqa: BLE001 - a watcher's; the others go on
                 connection.report_failure(call, "-", error)
-        connection.tell(RestoreStep, step="RestoreSubscriptions")
+        connection.emit(RestoreStep, step="RestoreSubscriptions")
 
     async def _may_subscribe(self, connection: "Connection", call: IncomingRequest, uri: str) -> bool:
         """Whether who comes back may still have a resource."""
@@ -365,7 +365,7 @@ class DurableSession:
             for request in requests:
                 self.events.append(stream, codec.encode(ErrorResponse(request, error)), None)
             self.events.end(stream)
-        connection.tell(RestoreStep, step="ReplayPending")
+        connection.emit(RestoreStep, step="ReplayPending")
 
 
 class DurableSessions:

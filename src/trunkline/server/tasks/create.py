@@ -151,7 +151,7 @@ async def convert_to_task(new_task: NewTask, params: CallToolParams, keyed: "Key
     record = with_prior_state(new_task_record(new_task, params), answers, effects)
     make = partial(_create_and_start, new_task, record)
     kept = await (make() if keyed is None else connection.shared.get_ledger().convert_to_task(keyed, make))
-    connection.answer(call, to_extension_task(kept, TaskCreated), "task")
+    connection.reply_now(call, to_extension_task(kept, TaskCreated), "task")
     raise asyncio.CancelledError
 
 

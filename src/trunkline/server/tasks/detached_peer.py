@@ -106,7 +106,7 @@ class DetachedPeer(FactReporter, CallPeer):
         if call.advance(progress, self.now()):
             self._attempt.advance(progress, total, message)
         else:
-            self.dropped(f"progress {progress:g} does not grow", "progress_value_invalid")
+            self.report_dropped(f"progress {progress:g} does not grow", "progress_value_invalid")
 
     def checkpoint_of(self, call: IncomingRequest) -> Raw | UnsetType:  # noqa: ARG002 - there is one call
         """What an earlier run of the task has kept."""

@@ -38,7 +38,7 @@ async def wait_for_outcome(
     a client can be asked while it waits. Raises `TaskNotFound`."""
     tasks, owner = connection.shared.tasks, owner_of(call.origin.principal)
     delivery, can_be_asked = _QuestionSender(connection, call), call.envelope is None
-    connection.rest(1)  # it waits for something else, and shall keep nobody from being answered
+    connection.adjust_call_limit(1)  # it waits for something else, and shall keep nobody from being answered
     try:
         with tasks.question_delivery.waiting(task_id) if can_be_asked else nullcontext():
             while True:
@@ -51,7 +51,7 @@ async def wait_for_outcome(
                         delivery.send_open(record)
                     await _wait_for_change_or_expiry(heard, record, connection)
     finally:
-        connection.rest(-1)
+        connection.adjust_call_limit(-1)
         delivery.end()
 
 

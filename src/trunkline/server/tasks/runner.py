@@ -162,10 +162,10 @@ class TaskRunner:
         failure = build_failure(blame, self._call, revision, expose=self._exposes_errors)
         if failure.reference is not None:
             self._line.report_failure(self._call, failure.reference, error)
-        if isinstance(failure.answer, ProtocolError):
-            fault = error_object(failure.answer, revision)
+        if isinstance(failure.reply, ProtocolError):
+            fault = error_object(failure.reply, revision)
             return lambda record, now: record.fail(now, fault)
-        result, said = self._encode_result(failure.answer), _first_text(failure.answer)
+        result, said = self._encode_result(failure.reply), _first_text(failure.reply)
         return lambda record, now: record.complete(now, result, is_error=True, message=said)
 
     def _encode_result(self, result: CallToolResult) -> Raw:

@@ -633,4 +633,4 @@ async def test_a_task_that_says_nothing_of_how_it_ended_is_no_answer(
 
 @pytest.mark.parametrize(("told", "pause"), [(None, 1.0), (-1, 1.0), (0, 0.05), (1, 0.05), (500, 0.5), (10**9, 60.0)])
 def test_how_often_a_task_is_looked_at_is_for_its_server_to_say_within_reason(told: float | None, pause: float) -> None:
-    assert TaskSnapshot("t", poll_interval_ms=told).pause == pause
+    assert TaskSnapshot("t", poll_interval_ms=told).poll_seconds == pause

@@ -166,7 +166,7 @@ async def test_a_connection_that_ends_in_good_order_ends_its_own_and_no_others()
         await acknowledged(peer, listen(peer, toolsListChanged=True))
         ident = listen(other, toolsListChanged=True)
         await acknowledged(other, ident)
-        await peer.connection.finish(5.0)
+        await peer.connection.drain_and_close(5.0)
         assert [message.get("method", "result") for message in peer.waiting()] == ["result", "notifications/cancelled"]
         server.add_tool(thing, name="more")
         [told] = await settled(other)
