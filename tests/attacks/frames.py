@@ -62,12 +62,12 @@ async def message(caller: Caller) -> Any:
 
 def say(caller: Caller, what: Any) -> None:
     """Sends a message."""
-    caller.send(frame(json.dumps(what).encode()))
+    caller.say(frame(json.dumps(what).encode()))
 
 
 async def shake_hands(caller: Caller, **capabilities: Any) -> None:
     """Opens a WebSocket, and the conversation on it."""
-    caller.send(upgrade())
+    caller.say(upgrade())
     assert (await caller.head()).status == 101
     say(caller, initialize(**capabilities))
     await message(caller)

@@ -106,7 +106,7 @@ async def waiting() -> AsyncIterator[tuple[int, "asyncio.Future[str]"]]:
 
 async def said(port: int, method: str, path: str, body: bytes | None = None, **headers: str | None) -> bytes:
     async with Caller(port) as caller:
-        caller.send(request(method, path, body, **{"host": f"127.0.0.1:{port}", **headers}))
+        caller.say(request(method, path, body, **{"host": f"127.0.0.1:{port}", **headers}))
         return await caller.rest()
 
 
@@ -144,7 +144,7 @@ async def crowd(port: int, says: bytes) -> AsyncIterator[list[Caller]]:
     async with AsyncExitStack() as stack:
         callers = [await stack.enter_async_context(Caller(port)) for _ in range(40)]
         for caller in callers:
-            caller.send(says)
+            caller.say(says)
         yield callers
 
 

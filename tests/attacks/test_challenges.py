@@ -98,11 +98,9 @@ async def test_what_peers_say_can_be_shown_to_a_person() -> None:
         errors: list[AuthorizationFailed] = []
         refusal = page({"error": f"e{ESCAPES}", "error_description": ESCAPES + "x" * 100_000}, 400)
         good = dict(one.authority.metadata)
-        one.person.back = lambda asked: one.person.receive_handshake(
-            asked, error=ESCAPES, error_description=ESCAPES, code=None
-        )
+        one.person.back = lambda asked: one.person.agreed(asked, error=ESCAPES, error_description=ESCAPES, code=None)
         errors.append(await one.fails())
-        one.person.back = one.person.receive_handshake
+        one.person.back = one.person.agreed
         for path in ("/token", "/register"):
             before = one.authority.site.pages[path]
             one.authority.site.pages[path] = refusal

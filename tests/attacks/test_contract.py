@@ -72,32 +72,32 @@ Speak = Callable[[Caller], Awaitable[None]]
 
 async def on_a_line(caller: Caller) -> None:
     """Gets an answer over TCP or a Unix socket."""
-    caller.send(json.dumps(initialize()).encode() + b"\n")
+    caller.say(json.dumps(initialize()).encode() + b"\n")
     assert "result" in await caller.line()
 
 
 async def over_http(caller: Caller) -> None:
     """Gets an answer over Streamable HTTP."""
-    caller.send(request("POST", "/mcp", initialize()))
+    caller.say(request("POST", "/mcp", initialize()))
     assert "result" in (await caller.answer()).json
 
 
 async def over_websocket(caller: Caller) -> None:
     """Gets an answer over a WebSocket."""
     await frames.shake_hands(caller)
-    frames.send(caller, call("ping"))
+    frames.say(caller, call("ping"))
     assert "result" in await frames.message(caller)
 
 
 async def over_sse(caller: Caller) -> None:
     """Has a stream opened."""
-    caller.send(request("GET", "/sse"))
+    caller.say(request("GET", "/sse"))
     assert (await caller.head()).status == 200
 
 
 async def upgraded(caller: Caller) -> None:
     """Has a WebSocket, and says nothing on it."""
-    caller.send(frames.upgrade())
+    caller.say(frames.upgrade())
     assert (await caller.head()).status == 101
 
 
@@ -107,12 +107,12 @@ async def quiet(caller: Caller) -> None:
 
 async def half_a_message(caller: Caller) -> None:
     """Says half of something."""
-    caller.send(b'{"jsonrpc":')
+    caller.say(b'{"jsonrpc":')
 
 
 async def half_a_request(caller: Caller) -> None:
     """The same in HTTP."""
-    caller.send(b"POST /mcp HTTP/1.1\r\nhost: lo")
+    caller.say(b"POST /mcp HTTP/1.1\r\nhost: lo")
 
 
 TRANSPORTS: dict[str, tuple[str, Speak]] = {

@@ -150,7 +150,7 @@ async def test_no_message_ends_a_session_or_the_server() -> None:
 async def test_what_is_no_message_does_not_end_a_call_that_has_its_id() -> None:
     async with listening() as place, Caller(place.port) as caller:
         session = await begin(place.port)
-        caller.send(request("POST", "/mcp", tool("wait", who="me", ident=7), mcp_session_id=session))
+        caller.say(request("POST", "/mcp", tool("wait", who="me", ident=7), mcp_session_id=session))
         await until(lambda: place.started, "the call")
         for body in (
             b'{"jsonrpc":"1.0","id":7,"method":"ping"}',
@@ -167,7 +167,7 @@ async def test_whatever_is_hardly_http_is_answered_or_hung_up_on() -> None:
         session = await begin(place.port)
         for data in REQUESTS:
             async with Caller(place.port) as caller:
-                caller.send(data)
+                caller.say(data)
                 answer = await caller.head()
                 assert 400 <= answer.status < 500, (data[:100], answer.status)
         await still_answers(place, session)
@@ -175,11 +175,11 @@ async def test_whatever_is_hardly_http_is_answered_or_hung_up_on() -> None:
 
 async def test_a_line_goes_on_after_what_is_no_message() -> None:
     async with listening("tcp://127.0.0.1:0") as place, Caller(place.port) as caller:
-        caller.send(json.dumps(initialize()).encode() + b"\n")
+        caller.say(json.dumps(initialize()).encode() + b"\n")
         await caller.line()
         for body in (*BODIES, *LIKE_ANSWERS):
             if body.strip() and b"\n" not in body:
-                caller.send(body + b"\n" + json.dumps(call("ping", ident="still there")).encode() + b"\n")
+                caller.say(body + b"\n" + json.dumps(call("ping", ident="still there")).encode() + b"\n")
                 while (answer := await caller.line()) != {"jsonrpc": "2.0", "id": "still there", "result": {}}:
                     for one in answer if isinstance(answer, list) else [answer]:
                         assert "error" in one, (body[:100], answer)
@@ -190,8 +190,8 @@ async def test_a_websocket_goes_on_after_what_is_no_message() -> None:
         await frames.shake_hands(caller)
         for body in (*BODIES, *LIKE_ANSWERS):
             if body.strip() and is_text(body):
-                caller.send(frames.frame(body))
-                frames.send(caller, call("ping", ident="still there"))
+                caller.say(frames.frame(body))
+                frames.say(caller, call("ping", ident="still there"))
                 while (answer := await frames.message(caller)) != {"jsonrpc": "2.0", "id": "still there", "result": {}}:
                     for one in answer if isinstance(answer, list) else [answer]:
                         assert "error" in one, (body[:100], answer)
@@ -221,6 +221,6 @@ async def test_a_websocket_that_breaks_the_rules_of_frames_is_closed_and_nobody_
         for data in broken:
             async with Caller(place.port) as caller:
                 await frames.shake_hands(caller)
-                caller.send(data)
+                caller.say(data)
                 assert await frames.closed_with(caller) in {1002, 1003, 1007}, data[:40]
         await still_answers(place, session)

@@ -19,7 +19,7 @@ async def answer_to(port: int, *pieces: bytes) -> Answer:
     """What is answered to bytes, which are sent one piece after the other, as far as they are taken."""
     async with Caller(port) as caller:
         for piece in pieces:
-            caller.send(piece)
+            caller.say(piece)
             await caller.all_said()
         return await caller.answer()
 
@@ -78,15 +78,15 @@ async def test_a_websocket_message_is_refused_when_it_is_too_long_in_one_frame_o
             async with Caller(place.port) as caller:
                 await frames.shake_hands(caller)
                 for data in said:
-                    caller.send(data)
+                    caller.say(data)
                 assert await frames.closed_with(caller) == 1009
 
 
 async def test_a_websocket_message_in_very_many_frames_is_refused() -> None:
     async with listening(**SMALL) as place, Caller(place.port) as caller:
         await frames.shake_hands(caller)
-        caller.send(frames.frame(b"", last=False))
-        caller.send(frames.frame(b"", frames.CONTINUED, last=False) * 10_000)
+        caller.say(frames.frame(b"", last=False))
+        caller.say(frames.frame(b"", frames.CONTINUED, last=False) * 10_000)
         assert await frames.closed_with(caller) == 1009
 
 
@@ -96,7 +96,7 @@ async def test_a_websocket_message_in_very_many_frames_is_refused() -> None:
 async def test_headers_that_arrive_too_slowly_are_not_waited_for() -> None:
     async with listening(header_timeout=10.0) as place, Caller(place.port) as slow, Caller(place.port) as silent:
         for byte in b"GET /mcp HTT":
-            slow.send(bytes([byte]))
+            slow.say(bytes([byte]))
             place.clock.advance(0.5)
             await asyncio.sleep(0)
         assert await heard_within(place, slow, 10.0) == b"408"
@@ -110,25 +110,25 @@ async def heard_within(place: Place, caller: Caller, seconds: float) -> bytes:
 
 async def test_whatever_comes_between_two_requests_does_not_keep_a_connection() -> None:
     async with listening(header_timeout=10.0) as place, Caller(place.port) as caller:
-        caller.send(request("GET", "/other"))
+        caller.say(request("GET", "/other"))
         assert (await caller.answer()).status == 404
-        caller.send(b"\r\n")
+        caller.say(b"\r\n")
         assert await heard_within(place, caller, 10.0) == b"408"
 
 
 async def test_a_body_that_nobody_reads_does_not_keep_a_connection() -> None:
     async with listening(header_timeout=10.0) as place, Caller(place.port) as caller:
-        caller.send(request("POST", "/other", b"", content_length="1000000"))
+        caller.say(request("POST", "/other", b"", content_length="1000000"))
         assert (await caller.answer()).status == 404
-        caller.send(b"x")
+        caller.say(b"x")
         assert await heard_within(place, caller, 10.0) == b"408"
 
 
 async def test_a_body_that_arrives_too_slowly_is_not_waited_for() -> None:
     async with listening(body_timeout=30.0) as place, Caller(place.port) as caller:
-        caller.send(request("POST", "/mcp", b"{", content_length="100"))
+        caller.say(request("POST", "/mcp", b"{", content_length="100"))
         for _ in range(20):
-            caller.send(b" ")
+            caller.say(b" ")
             place.clock.advance(0.5)
             await asyncio.sleep(0)
         assert await heard_within(place, caller, 30.0) == b"408"
@@ -138,7 +138,7 @@ async def test_a_request_that_opens_no_websocket_does_not_keep_a_connection() ->
     async with listening() as place:
         for data in (request("POST", "/mcp", b"{}", connection="Upgrade", upgrade="websocket"), too_many_headers()):
             async with Caller(place.port) as caller:
-                caller.send(data)
+                caller.say(data)
                 assert (await caller.rest())[9:12] in {b"400", b"405"}
 
 
@@ -153,7 +153,7 @@ async def test_a_peer_that_reads_no_answer_is_cut_off_after_a_while() -> None:
     async with listening(write_timeout=30.0, work_timeout=None) as place, Caller(place.port) as caller:
         session = await begin(place.port)
         caller.writer.transport.pause_reading()
-        caller.send(request("POST", "/mcp", tool("much", size=MUCH), mcp_session_id=session))
+        caller.say(request("POST", "/mcp", tool("much", size=MUCH), mcp_session_id=session))
         for _ in range(200):
             await asyncio.sleep(0.002)  # the answer is on its way, and then stuck
             place.clock.advance(3)
@@ -174,10 +174,10 @@ async def flooded(place: Place, caller: Caller, path: str) -> None:
     flood = tool("flood", size=4000, times=5000)
     if path == "/mcp":
         session = await begin(place.port)
-        caller.send(request("POST", path, flood, mcp_session_id=session))
+        caller.say(request("POST", path, flood, mcp_session_id=session))
         assert (await caller.head()).status == 200
     else:
-        caller.send(request("GET", path))
+        caller.say(request("GET", path))
         assert (await caller.head()).status == 200
         post = await anext(caller.messages())
         for message in (initialize(), INITIALIZED, flood):
@@ -194,7 +194,7 @@ async def test_a_websocket_peer_that_reads_nothing_has_only_so_much_kept_for_it(
     async with listening(unsent_high=50_000, unsent_limit=200_000) as place, Caller(place.port) as caller:
         await frames.shake_hands(caller)
         caller.writer.transport.pause_reading()
-        frames.send(caller, tool("flood", size=4000, times=5000))
+        frames.say(caller, tool("flood", size=4000, times=5000))
         await until(lambda: not place.server.connections, "the end of the connection")
 
 
@@ -206,7 +206,7 @@ async def test_whoever_sends_pings_and_reads_no_answers_is_cut_off() -> None:
         caller.writer.transport.set_write_buffer_limits(high=len(pings))
         sent = 0
         while sent < MUCH and not caller.writer.transport.is_closing():
-            caller.send(pings)
+            caller.say(pings)
             sent += len(pings)
             await caller.all_said()
             await asyncio.sleep(0)
@@ -222,11 +222,11 @@ async def test_a_connection_too_many_is_turned_away_and_those_who_are_there_stay
         await until(lambda: place.server.connections, "a session")
         async with Caller(place.port) as one, Caller(place.port) as two, Caller(place.port) as three:
             for caller in (one, two, three):
-                caller.send(request("POST", "/mcp", call("ping"), mcp_session_id=session))
+                caller.say(request("POST", "/mcp", call("ping"), mcp_session_id=session))
                 assert (await caller.answer()).status == 200
             async with Caller(place.port) as four:
                 assert (await four.rest())[9:12] == b"503"
-            one.send(request("POST", "/mcp", call("ping"), mcp_session_id=session))
+            one.say(request("POST", "/mcp", call("ping"), mcp_session_id=session))
             assert (await one.answer()).status == 200
 
 
@@ -260,7 +260,7 @@ async def test_streams_of_http_and_sse_are_limited_and_silent_ones_end() -> None
     async with behind_uvicorn(user, max_connections=3, initialize_timeout=30.0) as place, AsyncExitStack() as stack:
         callers = [await stack.enter_async_context(Caller(place.port)) for _ in range(3)]
         for caller in callers:
-            caller.send(request("GET", "/sse"))
+            caller.say(request("GET", "/sse"))
             assert (await caller.head()).status == 200
         assert (await ask(place.port, "GET", "/sse")).status == 503
         place.clock.advance(30)
@@ -304,7 +304,7 @@ async def waiting_calls(place: Place, session: str, many: int) -> AsyncIterator[
     async with AsyncExitStack() as stack:
         callers = [await stack.enter_async_context(Caller(place.port)) for _ in range(many)]
         for number, caller in enumerate(callers):
-            caller.send(request("POST", "/mcp", tool("wait", who=str(number)), mcp_session_id=session))
+            caller.say(request("POST", "/mcp", tool("wait", who=str(number)), mcp_session_id=session))
         yield callers
 
 
@@ -318,7 +318,7 @@ async def test_a_call_that_is_cancelled_leaves_no_request_open_and_nothing_behin
                     "tools/call", {"name": name, "arguments": size, "_meta": {"progressToken": 1}}, ident=number
                 )
                 place.started.clear()
-                caller.send(request("POST", "/mcp", message, mcp_session_id=session))
+                caller.say(request("POST", "/mcp", message, mcp_session_id=session))
                 await until(lambda: place.started, "the call")
                 cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}}
                 assert (await ask(place.port, "POST", "/mcp", cancel, mcp_session_id=session)).status == 202

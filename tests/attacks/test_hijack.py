@@ -36,7 +36,7 @@ async def test_the_session_of_another_principal_does_not_exist_for_post_get_and_
 async def begun(place: Place, method: str, session: str, **headers: Any) -> Answer:
     """An answer that must not become a stream, which would have no end."""
     async with Caller(place.port) as caller:
-        caller.send(request(method, "/mcp", None, mcp_session_id=session, **headers))
+        caller.say(request(method, "/mcp", None, mcp_session_id=session, **headers))
         answer = await caller.head()
         assert answer.status != 200, f"{method} was let in"
         answer.body = await caller.exactly(int(answer.headers["content-length"]))
@@ -47,7 +47,7 @@ async def test_what_was_answered_to_another_principal_is_not_played_again() -> N
     async with behind_uvicorn(user) as place:
         session = await begin(place.port, **ALICE)
         async with Caller(place.port) as alice:  # gets one event of two, and loses the line
-            alice.send(request("POST", "/mcp", tool("flood", size=10, times=1), mcp_session_id=session, **ALICE))
+            alice.say(request("POST", "/mcp", tool("flood", size=10, times=1), mcp_session_id=session, **ALICE))
             assert (await alice.head()).status == 200
             assert [message async for message in alice.messages()][-1]["result"]["isError"] is False
         for thief in (MALLORY, NOBODY):
@@ -59,11 +59,11 @@ async def test_nothing_of_one_session_is_played_in_another_of_the_same_principal
     async with behind_uvicorn(user) as place:
         first, second = await begin(place.port, **ALICE), await begin(place.port, **ALICE)
         async with Caller(place.port) as caller:
-            caller.send(request("POST", "/mcp", tool("flood", size=10, times=1), mcp_session_id=first, **ALICE))
+            caller.say(request("POST", "/mcp", tool("flood", size=10, times=1), mcp_session_id=first, **ALICE))
             assert (await caller.head()).status == 200
             assert len([message async for message in caller.messages()]) == 2
         async with Caller(place.port) as caller:
-            caller.send(request("POST", "/mcp", tool("wait", who="x"), mcp_session_id=second, **ALICE))
+            caller.say(request("POST", "/mcp", tool("wait", who="x"), mcp_session_id=second, **ALICE))
             await until(lambda: place.started, "the call")
             answer = await begun(place, "GET", second, last_event_id="1-0", **ALICE)
             assert answer.status == 400
@@ -71,7 +71,7 @@ async def test_nothing_of_one_session_is_played_in_another_of_the_same_principal
 
 async def test_the_token_of_an_sse_stream_belongs_to_whoever_opened_it() -> None:
     async with behind_uvicorn(user) as place, Caller(place.port) as alice:
-        alice.send(request("GET", "/sse", None, **ALICE))
+        alice.say(request("GET", "/sse", None, **ALICE))
         assert (await alice.head()).status == 200
         messages = alice.messages()
         path = await anext(messages)

@@ -34,19 +34,19 @@ async def test_a_code_that_somebody_else_sends_is_not_used() -> None:
         used = person.asked[0]["state"]
         one.authority.site.asked.clear()
         wrong: dict[str, Any] = {
-            "another issuer": lambda asked: person.receive_handshake(asked, iss=EVIL),
-            "an issuer that is nearly the same": lambda asked: person.receive_handshake(asked, iss=f"{name}/"),
-            "the issuer in capitals": lambda asked: person.receive_handshake(asked, iss=name.upper()),
-            "no issuer": lambda asked: person.receive_handshake(asked, iss=None),
-            "two issuers": lambda asked: person.receive_handshake(asked) + f"&iss={EVIL}",
-            "no state": lambda asked: person.receive_handshake(asked, state=None),
-            "an empty state": lambda asked: person.receive_handshake(asked, state=""),
-            "the state of another login": lambda asked: person.receive_handshake(asked, state=used),
-            "two states": lambda asked: person.receive_handshake(asked) + f"&state={used}",
-            "two codes": lambda asked: person.receive_handshake(asked) + "&code=injected",
-            "no code": lambda asked: person.receive_handshake(asked, code=None),
-            "in the fragment": lambda asked: person.receive_handshake(asked).replace("?", "#"),
-            "thousands of fields": lambda asked: person.receive_handshake(asked) + "&x=1" * 5000,
+            "another issuer": lambda asked: person.agreed(asked, iss=EVIL),
+            "an issuer that is nearly the same": lambda asked: person.agreed(asked, iss=f"{name}/"),
+            "the issuer in capitals": lambda asked: person.agreed(asked, iss=name.upper()),
+            "no issuer": lambda asked: person.agreed(asked, iss=None),
+            "two issuers": lambda asked: person.agreed(asked) + f"&iss={EVIL}",
+            "no state": lambda asked: person.agreed(asked, state=None),
+            "an empty state": lambda asked: person.agreed(asked, state=""),
+            "the state of another login": lambda asked: person.agreed(asked, state=used),
+            "two states": lambda asked: person.agreed(asked) + f"&state={used}",
+            "two codes": lambda asked: person.agreed(asked) + "&code=injected",
+            "no code": lambda asked: person.agreed(asked, code=None),
+            "in the fragment": lambda asked: person.agreed(asked).replace("?", "#"),
+            "thousands of fields": lambda asked: person.agreed(asked) + "&x=1" * 5000,
         }
         for what, back in wrong.items():
             person.back = back
@@ -59,9 +59,9 @@ async def test_what_another_issuer_says_is_not_shown() -> None:
     async with login() as one:
         said = {"error": "buy-at-evil.example", "error_description": "call-555-evil", "code": None}
         for iss in (EVIL, None):
-            one.person.back = lambda asked, iss=iss: one.person.receive_handshake(asked, iss=iss, **said)
+            one.person.back = lambda asked, iss=iss: one.person.agreed(asked, iss=iss, **said)
             assert "evil" not in str(await one.fails(one.engine(store=MemoryTokens())))
-        one.person.back = lambda asked: one.person.receive_handshake(asked, **said)
+        one.person.back = lambda asked: one.person.agreed(asked, **said)
         assert "call-555-evil" in str(await one.fails())
 
 

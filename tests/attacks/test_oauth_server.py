@@ -425,7 +425,7 @@ async def test_nothing_that_a_caller_says_becomes_a_header_of_ours() -> None:
     async with trusting(scopes=["needed"]) as (known, place):
         token = known.token(US, scp=[said, 'a", error="none', "ü"])
         async with Caller(place.port) as caller:
-            caller.send(request("POST", "/mcp", initialize(), authorization=f"Bearer {token}"))
+            caller.say(request("POST", "/mcp", initialize(), authorization=f"Bearer {token}"))
             answer = await caller.head()
         challenge = answer.headers["www-authenticate"]
         assert (answer.status, "set-cookie" in answer.headers) == (403, False)

@@ -70,7 +70,7 @@ async def test_a_request_that_can_be_read_in_two_ways_is_refused() -> None:
         session = await begin(place.port)
         for name, data in ambiguous(session).items():
             async with Caller(place.port) as caller:
-                caller.send(data)
+                caller.say(data)
                 answer = await caller.answer()
                 assert answer.status == 400, name
         assert place.done == []
@@ -116,7 +116,7 @@ async def test_what_only_a_lenient_parser_takes_for_http_is_refused_and_the_conn
             for packets in ([data], [data[:6], data[6:]], [data[:14], data[14:]]):
                 async with Caller(place.port) as caller:
                     for packet in packets:
-                        caller.send(packet)
+                        caller.say(packet)
                         await caller.all_said()
                         await asyncio.sleep(0)
                     answer = await caller.answer()
@@ -139,7 +139,7 @@ async def test_a_lenient_request_line_is_refused_behind_other_requests(body: str
             "none": request("GET", "/livez"),
         }[body]
         second = request("POST", "/mcp", tool("effect", what="second"), **known)
-        caller.send(first + second.replace(b"POST /mcp ", b"POST  /mcp ", 1))
+        caller.say(first + second.replace(b"POST /mcp ", b"POST  /mcp ", 1))
         await caller.rest()
         assert "second" not in place.done
 
@@ -170,7 +170,7 @@ async def test_the_authority_of_an_absolute_target_is_judged_for_websockets() ->
     async with listening() as place:
         for target, status in (("http://evil.example/mcp", 403), ("http://localhost/mcp", 101)):
             async with Caller(place.port) as caller:
-                caller.send(frames.upgrade(target))
+                caller.say(frames.upgrade(target))
                 assert (await caller.head()).status == status
 
 
@@ -187,10 +187,10 @@ async def test_the_body_of_a_request_never_becomes_the_next_one() -> None:
         ]
         for carrier in carriers:
             async with Caller(place.port) as caller:
-                caller.send(carrier)  # the body comes when the head has been answered
+                caller.say(carrier)  # the body comes when the head has been answered
                 assert (await caller.answer()).status >= 400
-                caller.send(hidden)
-                caller.send(request("GET", "/other", None, connection="close"))
+                caller.say(hidden)
+                caller.say(request("GET", "/other", None, connection="close"))
                 await caller.rest()
         assert place.done == []
 
@@ -201,7 +201,7 @@ async def test_trailers_are_no_headers() -> None:
     async with listening() as place:
         session = await begin(place.port)
         async with Caller(place.port) as caller:
-            caller.send(head + chunked(body, b"mcp-session-id: %b\r\n" % session.encode()))
+            caller.say(head + chunked(body, b"mcp-session-id: %b\r\n" % session.encode()))
             assert (await caller.answer()).status == 400
 
 
@@ -293,17 +293,17 @@ async def test_duplicate_members_are_refused_over_websocket() -> None:
     async with listening() as place, Caller(place.port) as caller:
         await frames.shake_hands(caller)
         for body in with_duplicates():
-            caller.send(frames.frame(body))
+            caller.say(frames.frame(body))
             assert is_duplicate_error(await frames.message(caller)), body
         assert place.done == []
 
 
 async def test_duplicate_members_are_refused_over_tcp() -> None:
     async with listening("tcp://127.0.0.1:0") as place, Caller(place.port) as caller:
-        caller.send(json.dumps(initialize()).encode() + b"\n")
+        caller.say(json.dumps(initialize()).encode() + b"\n")
         await caller.line()
         for body in with_duplicates():
-            caller.send(body + b"\n")
+            caller.say(body + b"\n")
             assert is_duplicate_error(await caller.line()), body
         assert place.done == []
 

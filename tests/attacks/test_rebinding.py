@@ -37,7 +37,7 @@ async def knock(port: int, way: str, *headers: Header, **common: str | None) -> 
     """The beginning of the answer to a request with these headers."""
     asked = WAYS_IN[way][0]
     async with Caller(port) as caller:
-        caller.send(upgrade("/mcp", *headers, **common) if asked is None else request(*asked, *headers, **common))
+        caller.say(upgrade("/mcp", *headers, **common) if asked is None else request(*asked, *headers, **common))
         return await caller.head()
 
 
@@ -105,6 +105,6 @@ async def test_an_http_request_to_a_line_transport_gets_no_answer_and_nothing_do
     hostile = b"\n%b\n" % request("POST", "/", tool("effect", what="posted by a page"))
     hostile += b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
     async with listening("tcp://127.0.0.1:0") as place, Caller(place.port) as caller:
-        caller.send(hostile)
+        caller.say(hostile)
         assert await caller.rest() == b""
         assert place.done == []

@@ -60,7 +60,7 @@ def test_nothing_secret_is_shown_by_what_holds_it() -> None:
 
 def canaries(one: Login, *, expires: int = 3600) -> None:
     """An authorization server that gives out what can be found again."""
-    one.person.back = lambda asked: one.person.receive_handshake(asked, code=f"{CANARY}-code")
+    one.person.back = lambda asked: one.person.agreed(asked, code=f"{CANARY}-code")
     issued = {"access_token": f"{CANARY}-access", "refresh_token": f"{CANARY}-refresh", "token_type": "Bearer"}
     one.authority.site.pages["/token"] = page({**issued, "expires_in": expires})
     made = {"client_id": "c", "client_secret": f"{CANARY}-secret", "token_endpoint_auth_method": "client_secret_post"}
@@ -90,7 +90,7 @@ async def test_nothing_secret_is_told_by_a_client_whether_it_fares_well_or_not(
             said.append(told(await one.fails(one.engine(store=FileTokens(tmp_path / "others")))))
             secret = ClientCredentials("app", secret=f"{CANARY}-secret")
             said += [told(await one.fails(one.engine(secret))), repr(secret), repr(vars(secret)["_binding"])]
-        one.person.back = lambda asked: one.person.receive_handshake(asked, code=f"{CANARY}-code", state="x")
+        one.person.back = lambda asked: one.person.agreed(asked, code=f"{CANARY}-code", state="x")
         said.append(told(await one.fails(one.engine(store=FileTokens(tmp_path / "more")))))
         one.server.asked.clear()
     said += [caplog.text, *capfd.readouterr()]

@@ -67,7 +67,7 @@ class Town:
             ("DELETE", None, {}),
         ):
             async with Caller(self.port) as caller:
-                caller.send(request(method, "/mcp", body, mcp_session_id=session, **more, **bearer(token)))
+                caller.say(request(method, "/mcp", body, mcp_session_id=session, **more, **bearer(token)))
                 answer = await caller.head()
                 assert answer.status >= 400, f"{method} was let in"
                 answer.body = await caller.exactly(int(answer.headers["content-length"]))
@@ -149,7 +149,7 @@ async def test_the_same_person_by_another_client_has_other_sessions() -> None:
 
 async def test_the_address_of_a_stream_is_of_no_use_to_another_user_of_the_same_client() -> None:
     async with town() as one, Caller(one.port) as ada:
-        ada.send(request("GET", "/sse", None, **bearer(one.home.token("https://mcp.example/sse", scope="notes"))))
+        ada.say(request("GET", "/sse", None, **bearer(one.home.token("https://mcp.example/sse", scope="notes"))))
         assert (await ada.head()).status == 200
         path = await anext(ada.messages())
         thief = one.home.token("https://mcp.example/sse", sub="bob", scope="notes")
@@ -164,7 +164,7 @@ async def test_a_session_is_no_proof_of_who_comes_with_it() -> None:
         for credentials in ({}, bearer("x.y.z"), {"authorization": "Basic YTpi"}, {"authorization": "Bearer"}):
             for method, body in (("POST", tool("effect", what="x")), ("GET", None), ("DELETE", None)):
                 async with Caller(one.port) as caller:
-                    caller.send(request(method, "/mcp", body, mcp_session_id=session, **credentials))
+                    caller.say(request(method, "/mcp", body, mcp_session_id=session, **credentials))
                     assert (await caller.head()).status in {400, 401}, (method, credentials)
         one.place.clock.advance(20)
         over = await ask(one.port, "POST", "/mcp", tool("effect", what="x"), mcp_session_id=session, **bearer(ending))
@@ -185,10 +185,10 @@ async def test_a_websocket_is_opened_with_a_token_for_it_or_not_at_all() -> None
         tries = [({}, 401), (bearer(foreign), 401), (bearer("x"), 401), (bearer(unscoped), 403), (bearer(one.ada), 101)]
         for headers, status in tries:
             async with Caller(one.port) as caller:
-                caller.send(frames.upgrade("/mcp", **headers))
+                caller.say(frames.upgrade("/mcp", **headers))
                 assert (await caller.head()).status == status
         async with Caller(one.port) as caller:  # a page cannot set headers, and a token in the address is none
-            caller.send(frames.upgrade(f"/mcp?access_token={one.ada}"))
+            caller.say(frames.upgrade(f"/mcp?access_token={one.ada}"))
             assert (await caller.head()).status == 400
 
 
@@ -210,9 +210,9 @@ async def test_whatever_stays_open_ends_with_the_token_that_opened_it() -> None:
         callers = {name: Caller(one.port) for name in opening}
         for name, caller in callers.items():
             await caller.__aenter__()
-            caller.send(opening[name])
+            caller.say(opening[name])
             assert (await caller.head()).status in {200, 101}, name
-        frames.send(callers["a WebSocket"], initialize())
+        frames.say(callers["a WebSocket"], initialize())
         assert "result" in await frames.message(callers["a WebSocket"])
         await until(lambda: "begin" in one.place.started, "the call")
         one.place.clock.advance(51)
@@ -311,7 +311,7 @@ async def test_nobody_hears_of_what_it_may_not_read() -> None:
     async with town() as one, Caller(one.port) as stream:
         wanted = {"notifications": {"resourceSubscriptions": ["x:secret", "x:open"]}, "_meta": meta()}
         asked = {**labels("subscriptions/listen", wanted), **bearer(one.ada_with_less)}
-        stream.send(request("POST", "/mcp", call("subscriptions/listen", wanted), **asked))
+        stream.say(request("POST", "/mcp", call("subscriptions/listen", wanted), **asked))
         assert (await stream.head()).status == 200
         messages = stream.messages()
         await anext(messages)  # that it is listened
@@ -330,7 +330,7 @@ async def test_who_comes_back_with_less_hears_no_more_of_what_it_may_not_read() 
                 "result"
                 in (await ask(one.port, "POST", "/mcp", call("resources/subscribe", {"uri": uri}), **full)).json
             )
-        stream.send(request("GET", "/mcp", None, **less))
+        stream.say(request("GET", "/mcp", None, **less))
         assert (await stream.head()).status == 200
         await ask(one.port, "POST", "/mcp", call("ping"), **less)
         one.place.server.notify_updated("x:secret")

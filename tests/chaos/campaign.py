@@ -58,7 +58,7 @@ def _players(plan: Plan, url: str, diary: Diary, http: aiohttp.ClientSession) ->
 
 
 def _listeners(plan: Plan, writer: Part) -> frozenset[str]:
-    return frozenset(part.name for part in plan.parts if part.board == writer.board and not part.pending_writes)
+    return frozenset(part.name for part in plan.parts if part.board == writer.board and not part.writes)
 
 
 async def _play(plan: Plan, players: dict[str, Player | HandPlayer], diary: Diary, house: House) -> None:
@@ -89,7 +89,7 @@ async def _play(plan: Plan, players: dict[str, Player | HandPlayer], diary: Diar
 def _history(diary: Diary, house: House) -> History:
     return History(
         effects=read_effects(house.effects),
-        saw=tuple(diary.watch),
+        saw=tuple(diary.saw),
         told=tuple(diary.told),
         heard=tuple(diary.heard),
         refusals=tuple(diary.refusals),

@@ -244,9 +244,9 @@ class OverValkey(House):
         """After a while nobody is sent there any more."""
         asleep = asyncio.ensure_future(_asleep(self._served[which].process.pid, lasts))
         await asyncio.sleep(_NOTICED)
-        await self._lines.send(f"avoid {self._ports[which]}")
+        await self._lines.say(f"avoid {self._ports[which]}")
         await asleep
-        await self._lines.send("meet")
+        await self._lines.say("meet")
 
     def _drop(self, chance: Random) -> None:
         """Break about half of all connections, so that a process keeps some of its own."""
@@ -256,9 +256,9 @@ class OverValkey(House):
                     client.client_kill_filter(_id=other["id"])
 
     async def _between(self, first: str, then: str, lasts: float) -> None:
-        await self._lines.send(first)
+        await self._lines.say(first)
         await asyncio.sleep(lasts)
-        await self._lines.send(then)
+        await self._lines.say(then)
 
     def stop(self) -> None:
         """Ends them in good order, one after another."""
@@ -299,7 +299,7 @@ _KINDS: dict[str, Callable[[Path, float, Sequence[str]], House]] = {
 async def opened(plan: Plan, folder: Path, fault: Fault | None = None) -> AsyncIterator[House]:
     """The house of a plan, all of it there, for as long as it is needed."""
     options = ["--seed", str(plan.seed), *(["--fault", fault] if fault else [])]
-    house = _KINDS[plan.state](folder, plan.lease, options)
+    house = _KINDS[plan.house](folder, plan.lease, options)
     async with AsyncExitStack() as stack:
         await house.open(stack)
         await house.ready()

@@ -76,7 +76,7 @@ def _felt(trouble: Trouble) -> float:
 
 def _own(history: History) -> Iterator[str]:
     """Nobody gets another's answer: each has the name of its deed in it; and everybody does its own."""
-    for saw in history.watch:
+    for saw in history.saw:
         if saw.outcome == "answered" and not saw.resent and saw.said.split()[0] != saw.deed:
             yield f"{saw.deed} ({saw.kind}) was answered with {saw.said!r}, which is another's"
     for effect in history.effects:
@@ -90,7 +90,7 @@ def _answered_is_done(history: History) -> Iterator[str]:
     done = _by_deed(history, "pay", "linger", "ask")
     lasting = {(effect.what, effect.deed) for effect in history.effects}
     posted = {f"{effect.run} {effect.deed} {effect.number}" for effect in history.effects if effect.what == "post"}
-    for saw in history.watch:
+    for saw in history.saw:
         if saw.outcome != "answered" or saw.resent:
             continue
         if saw.kind in {"pay", "pay_once", "linger", "ask"}:
@@ -118,7 +118,7 @@ def _done_once(history: History) -> Iterator[str]:
 
 def _known_outcomes(history: History) -> Iterator[str]:
     """Nobody fails, and whose outcome is unknown was cut off by trouble; but for what may be asked again."""
-    for saw in history.watch:
+    for saw in history.saw:
         if saw.outcome == "answered" or saw.resent:
             continue
         given_up = saw.kind == "given_up" and NOBODY_KNOWS in saw.said
@@ -131,7 +131,7 @@ def _known_outcomes(history: History) -> Iterator[str]:
 
 
 def _asked_again(history: History) -> Iterator[str]:
-    for saw in history.watch:
+    for saw in history.saw:
         if saw.resent and saw.outcome != "answered":
             yield f"{saw.deed} ({saw.kind}) was answered, and is not any more: {saw.said}"
 
@@ -154,7 +154,7 @@ def _updates(history: History) -> Iterator[str]:
     for one in history.heard:
         heard[one.who, one.board].append(one.number)
     made: dict[str, list[int]] = defaultdict(list)
-    for saw in history.watch:
+    for saw in history.saw:
         if saw.kind == "post" and saw.outcome == "answered":
             _, board, number = saw.said.split()
             made[board].append(int(number))
@@ -166,7 +166,7 @@ def _updates(history: History) -> Iterator[str]:
 
 
 def _tasks(history: History) -> Iterator[str]:
-    kinds = {saw.deed: saw for saw in history.watch if saw.kind in TASKS and not saw.resent}
+    kinds = {saw.deed: saw for saw in history.saw if saw.kind in TASKS and not saw.resent}
     many = any(one.kind not in {"death", "term"} for one in history.troubles)
     for deed, done in _by_deed(history, "step", "kept").items():
         saw = kinds.get(deed)
@@ -203,7 +203,7 @@ def _resumed(saw: Saw, done: Sequence[Effect], allowed: int) -> Iterator[str]:
 def _cancelled(history: History) -> Iterator[str]:
     """What is cancelled ends."""
     waited = _by_deed(history, "wait")
-    for saw in history.watch:
+    for saw in history.saw:
         if saw.kind == "wait" and len(waited[saw.deed]) == 1 and not _troubled(history, saw.began, saw.ended + LEASE):
             yield f"{saw.deed} (wait) was cancelled, and goes on"
 

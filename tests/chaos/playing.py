@@ -73,10 +73,10 @@ class Playing(ABC):
             await self.close()
 
     def _beside(self) -> list[Coroutine[Any, Any, None]]:
-        return [] if self.part.pending_writes else [self.listen(), self._look()]
+        return [] if self.part.writes else [self.listen(), self._look()]
 
     async def _play(self) -> None:
-        if self.part.pending_writes:
+        if self.part.writes:
             await self.diary.everybody_listens(self.part.board, self._listeners)
         for deed in self._deeds:
             await asyncio.sleep(deed.pause)
@@ -118,7 +118,7 @@ class Playing(ABC):
         while True:
             await self.looking.wait()
             self.looking.clear()
-            self.diary.dispatch(self.part.name, self.part.board, await self.look())
+            self.diary.hear(self.part.name, self.part.board, await self.look())
 
 
 def arguments(deed: Deed, part: Part) -> dict[str, Any]:

@@ -39,7 +39,7 @@ async def test_nothing_is_lost_or_done_twice_whatever_is_done_to_the_server(
 ) -> None:
     history, _ = await run(plan(seed, clients=24, rounds=3, house=house, only=kinds), tmp_path)
     assert faults(history) == []
-    assert {saw.kind for saw in history.watch if saw.outcome == "answered"} >= {
+    assert {saw.kind for saw in history.saw if saw.outcome == "answered"} >= {
         "look",
         "pay",
         "pay_once",

@@ -57,8 +57,8 @@ GOOD = History(
 
 def seen(deed: str, **changes: Any) -> History:
     """The good history, but for how one deed was seen to end the first time."""
-    first = next(saw for saw in GOOD.watch if saw.deed == deed)
-    return replace(GOOD, saw=tuple(replace(saw, **changes) if saw is first else saw for saw in GOOD.watch))
+    first = next(saw for saw in GOOD.saw if saw.deed == deed)
+    return replace(GOOD, saw=tuple(replace(saw, **changes) if saw is first else saw for saw in GOOD.saw))
 
 
 MANY = replace(GOOD, troubles=(STOP,))
@@ -118,7 +118,7 @@ BAD = {
     "a task that went back behind its checkpoint": (more(Effect("step", "a.7", 2, "t9", "a")), "after checkpoint 2"),
     "a task that ended before its work was done": (seen("a.8", said="a.8 5"), "after steps"),
     "a result that is another when it is asked for again": (
-        replace(GOOD, saw=(*GOOD.watch, Saw("a.2", "pay_once", 20.0, 21.0, "failed", "another", again=True))),
+        replace(GOOD, saw=(*GOOD.saw, Saw("a.2", "pay_once", 20.0, 21.0, "failed", "another", again=True))),
         "not any more",
     ),
     "an event that is missing in the middle": (replace(GOOD, told=(Told("a.11", 5, (1, 3), "unknown"),)), "missing"),
@@ -133,7 +133,7 @@ BAD = {
     "an update that a subscriber did not hear of before the next": (
         replace(
             GOOD,
-            saw=(*GOOD.watch, Saw("p.2", "post", 3.0, 4.0, "answered", "p.2 b 3")),
+            saw=(*GOOD.saw, Saw("p.2", "post", 3.0, 4.0, "answered", "p.2 b 3")),
             effects=(*GOOD.effects, Effect("post", "b", 3, "p.2", "p")),
             heard=(Heard("c", "b", 3),),
         ),

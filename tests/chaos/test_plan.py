@@ -21,9 +21,9 @@ def test_every_revision_takes_part_and_every_board_has_a_writer_and_somebody_who
     assert {part.revision for part in parts} == set(REVISIONS)
     for board in {part.board for part in parts}:
         there = [part for part in parts if part.board == board]
-        assert sum(part.pending_writes for part in there) == 1
-        assert any(part.raw and not part.pending_writes for part in there)
-        assert any(not part.raw and not part.pending_writes for part in there)
+        assert sum(part.writes for part in there) == 1
+        assert any(part.raw and not part.writes for part in there)
+        assert any(not part.raw and not part.writes for part in there)
 
 
 def test_each_kind_of_deed_is_done_and_no_two_have_the_same_name() -> None:

@@ -70,9 +70,9 @@ async def test_what_was_reported_as_kept_outlives_a_redis_that_is_killed_in_a_st
     server = started(tmp_path, **SAFE)
     where = server.url
     one, two = await asyncio.gather(Storm.begin(where, "one"), Storm.begin(where, "two"))
-    await asyncio.gather(*(storm.dispatch(lambda storm=storm: len(storm.said) >= 200) for storm in (one, two)))
+    await asyncio.gather(*(storm.hear(lambda storm=storm: len(storm.said) >= 200) for storm in (one, two)))
     server.kill()
-    await asyncio.gather(one.dispatch(), two.dispatch())
+    await asyncio.gather(one.hear(), two.hear())
     assert [await storm.process.wait() for storm in (one, two)] == [0, 0]
     assert all(storm.said[-1].startswith("!") for storm in (one, two))
     store = await opened(server.start().url)
@@ -84,10 +84,10 @@ async def test_what_was_reported_as_kept_outlives_a_redis_that_is_killed_in_a_st
 async def test_two_processes_share_a_redis_and_one_outlives_the_other(tmp_path: Path) -> None:
     server = started(tmp_path)
     one, two = await asyncio.gather(Storm.begin(server.url, "one"), Storm.begin(server.url, "two"))
-    await asyncio.gather(*(storm.dispatch(lambda storm=storm: len(storm.said) >= 200) for storm in (one, two)))
+    await asyncio.gather(*(storm.hear(lambda storm=storm: len(storm.said) >= 200) for storm in (one, two)))
     await one.kill()
     heard = len(two.said)
-    await two.dispatch(lambda: len(two.said) >= heard + 200)
+    await two.hear(lambda: len(two.said) >= heard + 200)
     await two.kill()
     assert one.counted > 0
     assert two.counted > 0

@@ -76,7 +76,7 @@ async def test_what_was_reported_as_kept_outlives_kill_9_in_a_storm_of_commits(p
     storms = []
     for number in range(3):  # each finds what the one before has left
         storm = await Storm.begin(path, f"life {number}")
-        await storm.dispatch(lambda storm=storm: len(storm.said) >= 400)
+        await storm.hear(lambda storm=storm: len(storm.said) >= 400)
         await storm.kill()
         assert len(storm.kept) > 100
         storms.append(storm)
@@ -85,10 +85,10 @@ async def test_what_was_reported_as_kept_outlives_kill_9_in_a_storm_of_commits(p
 
 async def test_two_processes_share_a_file_and_one_outlives_the_other(path: Path) -> None:
     one, two = await asyncio.gather(Storm.begin(path, "one"), Storm.begin(path, "two"))
-    await asyncio.gather(*(storm.dispatch(lambda storm=storm: len(storm.said) >= 300) for storm in (one, two)))
+    await asyncio.gather(*(storm.hear(lambda storm=storm: len(storm.said) >= 300) for storm in (one, two)))
     await one.kill()
     heard = len(two.said)
-    await two.dispatch(lambda: len(two.said) >= heard + 300)
+    await two.hear(lambda: len(two.said) >= heard + 300)
     await two.kill()
     assert one.counted > 0
     assert two.counted > 0
@@ -98,7 +98,7 @@ async def test_two_processes_share_a_file_and_one_outlives_the_other(path: Path)
 @pytest.mark.row("D02")
 async def test_a_full_disk_is_said_and_what_was_kept_stays(path: Path) -> None:
     storm = await Storm.begin(path, "one", 2_000_000)
-    await storm.dispatch()
+    await storm.hear()
     assert await storm.process.wait() == 0
     assert [line for line in storm.said if line.startswith("!")]
     await judge_file(path, storm)

@@ -19,7 +19,7 @@ def test_the_page_has_the_tables_that_the_simulation_prints() -> None:
 def test_one_valkey_is_full_with_so_many_processes_and_not_with_one_less() -> None:
     for _, design in STEPS:
         most = most_processes(design)
-        assert spent(most, design).use_key <= FULL < spent(most + 1, design).use_key
+        assert spent(most, design).share <= FULL < spent(most + 1, design).share
 
 
 def test_every_step_makes_room_for_more() -> None:
@@ -41,8 +41,8 @@ def test_who_is_alone_pays_for_nobody_else() -> None:
 
     assert not any(alone.heard.values())
     assert own / sum(alone.cpu.values()) > 0.95
-    assert spent(10, LAST).use_key == pytest.approx(10 * spent(1, LAST).use_key, rel=0.02)
-    assert spent(10, BUILT).use_key > 11 * spent(1, BUILT).use_key
+    assert spent(10, LAST).share == pytest.approx(10 * spent(1, LAST).share, rel=0.02)
+    assert spent(10, BUILT).share > 11 * spent(1, BUILT).share
 
 
 def test_a_home_has_the_slot_that_redis_cluster_gives_its_hash_tag() -> None:

@@ -37,7 +37,7 @@ async def attack(port: int, packets: list[bytes], ending: str) -> None:
     comes by itself: what is complete is answered, what is not is given up."""
     async with Caller(port) as caller:
         for packet in packets:
-            caller.send(packet)
+            caller.say(packet)
             await asyncio.sleep(0)
         await caller.all_said()
         if ending == "half-close":
@@ -71,7 +71,7 @@ async def bystander(port: int, done: Callable[[], bool]) -> int:
     async with Caller(port) as caller:
         answered = 0
         while not done():
-            caller.send(modern_request("waits"))
+            caller.say(modern_request("waits"))
             answer = await caller.answer()
             assert answer.status == 200, answer.body
             answered += 1

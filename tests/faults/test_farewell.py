@@ -35,10 +35,10 @@ async def streams(server: Served, go: Path) -> AsyncIterator[tuple[list[Caller],
             caller = await stack.enter_async_context(Caller(server.port))
             callers.append(caller)
             if number < STREAMS:
-                caller.send(request("GET", "/mcp", None, mcp_session_id=session))
+                caller.say(request("GET", "/mcp", None, mcp_session_id=session))
             else:
                 params = {"name": "wait", "arguments": {"file": str(go)}, "_meta": {"progressToken": number}}
-                caller.send(request("POST", "/mcp", call("tools/call", params), mcp_session_id=session))
+                caller.say(request("POST", "/mcp", call("tools/call", params), mcp_session_id=session))
             assert (await caller.head()).status == 200
         yield callers[:STREAMS], callers[STREAMS:]
 
@@ -86,7 +86,7 @@ async def test_what_is_at_work_for_a_stream_of_http_and_sse_is_still_answered(co
         async with Caller(server.port) as idle, Caller(server.port) as busy:
             heard: list[AsyncIterator[Any]] = []
             for caller in (idle, busy):
-                caller.send(request("GET", "/sse"))
+                caller.say(request("GET", "/sse"))
                 assert (await caller.head()).status == 200
                 heard.append(caller.messages())
                 path = await anext(heard[-1])
@@ -149,7 +149,7 @@ async def test_what_is_to_outlive_a_busy_process_is_written_before_it_ends_and_g
         for session in sessions:
             assert (await post(server.port, session, call("ping"))).status == 200
         async with Caller(server.port) as caller:
-            caller.send(request("GET", "/mcp", None, mcp_session_id=sessions[-1]))
+            caller.say(request("GET", "/mcp", None, mcp_session_id=sessions[-1]))
             assert (await caller.head()).status == 200
             await post(server.port, sessions[0], tool("reprice"))
             assert (await anext(caller.messages()))["method"] == "notifications/resources/updated"

@@ -60,7 +60,7 @@ async def test_session_that_was_never_used_expires_early(*, confirmed: bool, sec
 async def test_session_with_an_open_stream_does_not_expire_early() -> None:
     async with listening(session_confirm_timeout=30.0, session_sweep=1.0) as place, Caller(place.port) as caller:
         session = await open_session(place)
-        caller.send(request("GET", "/mcp", None, mcp_session_id=session))
+        caller.say(request("GET", "/mcp", None, mcp_session_id=session))
         assert (await caller.head()).status == 200
         for _ in range(5):
             place.clock.advance(20)

@@ -83,12 +83,12 @@ async def test_client_lists_and_calls_all_that_a_server_declares(
             await compare_lists(host, entry)
             for call in entry.calls:
                 assert fill(call["text"]) in await answer(host, call["tool"], fill(call.get("arguments", {})))
-            for uri, text in fill(entry.is_current_reader).items():
+            for uri, text in fill(entry.reads).items():
                 [content] = await host.client.read_resource(uri)
                 assert text in (content.text or content.mime_type)
             for get in entry.gets:
                 prompt = await host.client.get_prompt(get["prompt"], fill(get.get("arguments", {})))
-                assert fill(get["text"]) in "".join(message.content.text for message in prompt.messages)
+                assert fill(get["text"]) in "".join(message.content.said for message in prompt.messages)
 
 
 def revision_over(transport: str, entry: ServerEntry) -> str:
@@ -151,7 +151,7 @@ def started(entry: ServerEntry, transport: str, values: Mapping[str, str]) -> It
                 else value
             )
 
-        for name, content in entry.file_watch.items():
+        for name, content in entry.files.items():
             file = Path(known["folder"]) / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(fill(content), "utf-8")

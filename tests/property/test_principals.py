@@ -186,7 +186,7 @@ class Street:
 
     async def _asked(self, body: Any, headers: dict[str, str]) -> Any:
         async with Caller(self.port) as caller:
-            caller.send(request("POST", "/mcp", body, **headers, **self.one.bearer))
+            caller.say(request("POST", "/mcp", body, **headers, **self.one.bearer))
             answer = await caller.head()
             if answer.headers["content-type"] == "application/json":
                 answer.body = await caller.exactly(int(answer.headers["content-length"]))
@@ -272,7 +272,7 @@ class Street:
         for method, body in (("POST", call("tools/list")), ("GET", None), ("DELETE", None)):
             more = event if method == "GET" else {}
             async with Caller(self.port) as caller:
-                caller.send(request(method, "/mcp", body, mcp_session_id=session, **more, **self.one.bearer))
+                caller.say(request(method, "/mcp", body, mcp_session_id=session, **more, **self.one.bearer))
                 assert (await caller.head()).status == 404, method
         self.one.seen["session of another"] += 1
 
@@ -282,7 +282,7 @@ class Street:
         for number in range(1, 4):
             async with Caller(self.port) as caller:
                 mine = {"mcp_session_id": self.one.session, **self.one.bearer}
-                caller.send(request("GET", "/mcp", None, **mine, last_event_id=f"{number}-0"))
+                caller.say(request("GET", "/mcp", None, **mine, last_event_id=f"{number}-0"))
                 if (await caller.head()).status == 200:
                     async for message in caller.messages():
                         self.one.owns(message)
@@ -301,7 +301,7 @@ class Street:
         streams = (request("GET", "/mcp", None, **session, **self.one.bearer), asked)
         for stream in streams:
             async with Caller(self.port) as caller:
-                caller.send(stream)
+                caller.say(stream)
                 if (await caller.head()).status != 200:
                     continue  # its stream is read already
                 messages = caller.messages()

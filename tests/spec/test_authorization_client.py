@@ -218,7 +218,7 @@ async def test_metadata_that_breaks_a_rule_is_told_with_its_hop_and_clause(revis
         there.world.resource["resource"] = "https://evil.example/mcp"
         with pytest.raises(AuthorizationFailed, match=r"is for 'https://evil\.example/mcp'") as failed:
             await Client(there.url, auth=there.oauth(), revision=revision).open()
-        assert there.numbers == []
+        assert there.visits == []
     assert (failed.value.hop, failed.value.clause.partition(";")[0]) == ("resource-metadata", "RFC 9728, section 3.3")
 
 
@@ -250,7 +250,7 @@ async def test_calls_at_once_share_one_login_and_one_step_up() -> None:
         async with Client(there.url, auth=there.oauth(), revision="2025-11-25") as client:
             said = await asyncio.gather(*(client.call_tool("write") for _ in range(10)))
             assert [one.text for one in said] == ["read"] * 10
-        assert [visit["scope"] for visit in there.numbers] == ["notes", "notes write"]
+        assert [visit["scope"] for visit in there.visits] == ["notes", "notes write"]
 
 
 async def test_no_secret_is_in_what_is_raised_or_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -289,7 +289,7 @@ async def test_a_person_may_take_their_time_while_the_line_is_opened(revision: s
         client = await opening
         assert client.initialized
         await client.close()
-        assert len(there.numbers) == 1
+        assert len(there.visits) == 1
 
 
 async def test_a_person_may_take_their_time_while_a_call_waits() -> None:

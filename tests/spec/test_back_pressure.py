@@ -125,17 +125,17 @@ class Reader:
 
 async def over_tcp(place: Flooding, caller: Caller, name: str) -> Reader:
     for message in (initialize(), INITIALIZED):
-        caller.send(json.dumps(message).encode() + b"\n")
+        caller.say(json.dumps(message).encode() + b"\n")
     await caller.line()
     caller.writer.transport.pause_reading()
-    caller.send(json.dumps(call_of(name)).encode() + b"\n")
+    caller.say(json.dumps(call_of(name)).encode() + b"\n")
     return Reader(caller, caller.line)
 
 
 async def over_websocket(place: Flooding, caller: Caller, name: str) -> Reader:
     await frames.shake_hands(caller)
     caller.writer.transport.pause_reading()
-    frames.send(caller, call_of(name))
+    frames.say(caller, call_of(name))
     return Reader(caller, lambda: frames.message(caller))
 
 
@@ -155,13 +155,13 @@ def events_of(caller: Caller) -> Reader:
 async def over_http(place: Flooding, caller: Caller, name: str) -> Reader:
     session = await begin(place.port)
     caller.writer.transport.pause_reading()
-    caller.send(request("POST", "/mcp", call_of(name), mcp_session_id=session))
+    caller.say(request("POST", "/mcp", call_of(name), mcp_session_id=session))
     return events_of(caller)
 
 
 async def over_http_without_sessions(place: Flooding, caller: Caller, name: str) -> Reader:
     caller.writer.transport.pause_reading()
-    caller.send(request("POST", "/mcp", call_of(name), mcp_protocol_version="2025-06-18"))
+    caller.say(request("POST", "/mcp", call_of(name), mcp_protocol_version="2025-06-18"))
     return events_of(caller)
 
 
@@ -170,12 +170,12 @@ async def over_modern_http(place: Flooding, caller: Caller, name: str) -> Reader
     level = {"io.modelcontextprotocol/logLevel": "debug"}
     asked["params"]["_meta"] = meta(**{"progressToken": "t", **level})
     caller.writer.transport.pause_reading()
-    caller.send(request("POST", "/mcp", asked, **labels("tools/call", asked["params"])))
+    caller.say(request("POST", "/mcp", asked, **labels("tools/call", asked["params"])))
     return events_of(caller)
 
 
 async def over_sse(place: Flooding, caller: Caller, name: str) -> Reader:
-    caller.send(request("GET", "/sse"))
+    caller.say(request("GET", "/sse"))
     assert (await caller.head()).status == 200
     messages = caller.messages()
     post = await anext(messages)
@@ -422,7 +422,7 @@ server.run("http", port=int(sys.argv[1]))
                 else:
                     break
         async with Caller(port) as caller:
-            caller.send(request("POST", "/mcp", tool("flood", ident="flood"), mcp_session_id=session))
+            caller.say(request("POST", "/mcp", tool("flood", ident="flood"), mcp_session_id=session))
             assert (await caller.head()).status == 200
             async for message in caller.messages():
                 if is_answer(message):

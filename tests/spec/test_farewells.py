@@ -61,7 +61,7 @@ class Ending:
 
     async def begins(self) -> None:
         self._ending = asyncio.create_task(self.house.server.shutdown())
-        await self.house.heard.on_draining.wait()
+        await self.house.heard.draining.wait()
 
     async def ends(self) -> tuple[str, ...]:
         self.house.go.set()

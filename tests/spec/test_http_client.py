@@ -50,7 +50,7 @@ def client(target: Any, **options: Any) -> Client:
 async def test_every_post_has_the_headers_that_belong_to_it(server: Web) -> None:
     async with client(server.url) as it:
         await it.ping()
-    first, *later = server.numbers
+    first, *later = server.visits
     assert first.method == "initialize"
     assert "mcp-session-id" not in first.headers
     assert "mcp-protocol-version" not in first.headers
@@ -66,26 +66,26 @@ async def test_every_post_has_the_headers_that_belong_to_it(server: Web) -> None
 async def test_credentials_go_with_every_request(server: Web) -> None:
     async with client(HttpConnector(server.url, headers={"Authorization": "Bearer x"}, settings=QUICK)) as it:
         await it.ping()
-        await server.handle_http("GET")
-    assert {visit.verb for visit in server.numbers} == {"POST", "GET", "DELETE"}
-    assert {visit.headers["authorization"] for visit in server.numbers} == {"Bearer x"}
+        await server.visited("GET")
+    assert {visit.verb for visit in server.visits} == {"POST", "GET", "DELETE"}
+    assert {visit.headers["authorization"] for visit in server.visits} == {"Bearer x"}
 
 
 @pytest.mark.row("HTT-27")
 async def test_closing_ends_the_session(server: Web) -> None:
     async with client(server.url):
-        await server.handle_http("GET")
-    assert server.numbers[-1].verb == "DELETE"
-    assert server.numbers[-1].headers["mcp-session-id"] == SESSION
+        await server.visited("GET")
+    assert server.visits[-1].verb == "DELETE"
+    assert server.visits[-1].headers["mcp-session-id"] == SESSION
 
 
 async def test_without_a_session_there_is_none_to_end(server: Web) -> None:
     server.session = None
     async with client(server.url) as it:
         await it.ping()
-        await server.handle_http("GET")
+        await server.visited("GET")
     assert not server.seen("DELETE")
-    assert all("mcp-session-id" not in visit.headers for visit in server.numbers)
+    assert all("mcp-session-id" not in visit.headers for visit in server.visits)
 
 
 async def test_a_server_that_does_not_answer_delete_keeps_nobody(server: Web) -> None:
@@ -111,8 +111,8 @@ async def test_nothing_is_posted_before_initialized_was_taken(server: Web) -> No
     server.on("notifications/initialized", slowly)
     it = client(server.url, log_level="info")
     opening = asyncio.create_task(it.open())
-    await server.handle_http("notifications/initialized")
-    assert [visit.method for visit in server.numbers] == ["initialize", "notifications/initialized"]
+    await server.visited("notifications/initialized")
+    assert [visit.method for visit in server.visits] == ["initialize", "notifications/initialized"]
     taken.set()
     await opening
     await it.close()
@@ -161,7 +161,7 @@ async def test_a_server_that_never_ends_its_stream_costs_no_connection_for_ever(
 
     server.on("tools/call", endless)
     async with client(server.url) as it:
-        await server.handle_http("GET")
+        await server.visited("GET")
         await asyncio.gather(*(it.call_tool("act") for _ in range(5)))
         await until(lambda: server.open <= 3)
 
@@ -192,7 +192,7 @@ async def test_more_calls_than_there_is_room_for_wait_and_a_ping_does_not(server
     settings = Settings(max_calls=2, stop_timeout=1.0)
     async with client(server.url, settings=settings) as it:
         calls = [asyncio.create_task(it.call_tool("act")) for _ in range(5)]
-        await server.handle_http("tools/call", 2)
+        await server.visited("tools/call", 2)
         await it.ping()
         assert len(server.seen("tools/call")) == 2
         release.set()
@@ -322,7 +322,7 @@ async def test_an_answer_that_got_lost_leaves_the_outcome_unknown(server: Web, s
         with pytest.raises(OutcomeUnknown, match=f"HTTP {status}"):
             await it.call_tool("act")
         assert len(server.seen("tools/call")) == 1
-        cancelled = await server.handle_http("notifications/cancelled")
+        cancelled = await server.visited("notifications/cancelled")
         assert cancelled.message["params"]["requestId"] == server.seen("tools/call")[0].message["id"]
         await it.ping()
         assert it.losses == 0
@@ -426,9 +426,9 @@ async def test_a_call_that_nobody_waits_for_is_called_off_and_its_connection_let
     server.on("tools/call", silent)
     async with client(server.url) as it:
         call = asyncio.create_task(it.call_tool("act"))
-        asked = await server.handle_http("tools/call")
+        asked = await server.visited("tools/call")
         call.cancel()
-        told = await server.handle_http("notifications/cancelled")
+        told = await server.visited("notifications/cancelled")
         assert told.message["params"]["requestId"] == asked.message["id"]
         async with asyncio.timeout(PATIENCE):
             await gone.wait()
@@ -447,7 +447,7 @@ async def test_the_time_that_a_server_names_is_waited(server: Web) -> None:
 @pytest.mark.long
 async def test_the_time_that_a_server_names_is_waited_and_no_longer(server: Web) -> None:
     async def once() -> float:
-        server.numbers.clear()
+        server.visits.clear()
         return await until_read_on(server)
 
     await soon(once, 0.7)
@@ -464,12 +464,12 @@ async def until_read_on(server: Web) -> float:
         ended.append(asyncio.get_running_loop().time())
 
     async with client(server.url) as it:
-        await server.handle_http("GET")
+        await server.visited("GET")
         server.on("tools/call", cut)
         call = asyncio.create_task(it.call_tool("act"))
-        asked = await server.handle_http("tools/call")
+        asked = await server.visited("tools/call")
         server.on("GET", lambda visit: visit.stream(event(asked.answer({"content": []}), id="p-2")))
-        resumed = await server.handle_http("GET", 2)
+        resumed = await server.visited("GET", 2)
         await call
     assert resumed.headers["last-event-id"] == "p-1"
     return resumed.at - ended[0]
@@ -482,10 +482,10 @@ async def test_an_answer_that_broke_off_is_read_on_as_often_as_it_takes(server: 
         visit.hang_up()
 
     async with client(server.url) as it:
-        await server.handle_http("GET")
+        await server.visited("GET")
         server.on("tools/call", cut)
         call = asyncio.create_task(it.call_tool("act"))
-        asked = await server.handle_http("tools/call")
+        asked = await server.visited("tools/call")
 
         def go_on(visit: Visit) -> None:
             last = int(visit.headers["last-event-id"])
@@ -587,7 +587,7 @@ async def test_a_session_that_is_gone_shows_on_the_stream_of_its_own_too(server:
 
     server.on("GET", once)
     async with client(server.url) as it:
-        await server.handle_http("initialize", 2)
+        await server.visited("initialize", 2)
         await until(lambda: it.losses == 1 and it.initialized)
         await it.ping()
         assert it.losses == 1  # the second session has never had a stream: there 404 only says that there is none
@@ -601,9 +601,9 @@ async def test_a_server_that_says_retry_0_and_hangs_up_is_not_flooded_with_reque
     server.on("GET", empty)
     patient = Settings(stream_retry=0.1, backoff_jitter=0, stop_timeout=1.0)
     async with client(server.url, settings=patient):
-        await server.handle_http("GET")
+        await server.visited("GET")
         begun = asyncio.get_running_loop().time()
-        await server.handle_http("GET", 3)
+        await server.visited("GET", 3)
         assert asyncio.get_running_loop().time() - begun > 0.5  # 0.2 and 0.4 s, by two clocks
 
 
@@ -613,18 +613,18 @@ async def test_an_answer_whose_session_is_gone_meanwhile_ends_the_session(server
         visit.hang_up()
 
     async with client(server.url) as it:
-        await server.handle_http("GET")
+        await server.visited("GET")
         server.on("tools/call", cut)
         server.on("GET", lambda visit: visit.respond(404))
         with pytest.raises(OutcomeUnknown, match="session is gone"):
             await it.call_tool("act")
-        await server.handle_http("initialize", 2)
+        await server.visited("initialize", 2)
         assert len(server.seen("tools/call")) == 1
 
 
 async def test_a_call_that_a_dead_server_never_heard_of_is_made_when_it_is_back(server: Web) -> None:
     async with client(server.url) as it:
-        await server.handle_http("GET")
+        await server.visited("GET")
         port = server.port
         await server.stop()
         call = asyncio.create_task(it.call_tool("act"))
@@ -636,7 +636,7 @@ async def test_a_call_that_a_dead_server_never_heard_of_is_made_when_it_is_back(
 
 async def test_a_call_that_a_dying_server_may_have_heard_of_is_not_made_again(server: Web) -> None:
     async with client(server.url) as it:
-        await server.handle_http("GET")
+        await server.visited("GET")
         port = server.port
         server.on("tools/call", Visit.reset)
         with pytest.raises(OutcomeUnknown):
@@ -731,7 +731,7 @@ async def test_an_endpoint_at_another_origin_is_refused(server: Web, endpoint: s
     Older(server, endpoint)
     with pytest.raises(HandshakeFailed, match=r"HTTP 405 .*another origin"):
         await client(server.url).open()
-    assert all(visit.path == "/mcp" for visit in server.numbers)
+    assert all(visit.path == "/mcp" for visit in server.visits)
 
 
 @pytest.mark.parametrize(
@@ -796,7 +796,7 @@ async def test_a_redirect_within_the_origin_is_followed_and_kept(server: Web) ->
         server.on(verb, at)
     async with client(server.url) as it:
         await it.ping()
-    assert [visit.path for visit in server.numbers].count("/mcp") == 1
+    assert [visit.path for visit in server.visits].count("/mcp") == 1
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
@@ -808,7 +808,7 @@ async def test_credentials_never_reach_another_origin(server: Web, status: int) 
             await client(connector).open()
         assert f"127.0.0.1:{other.port}/mcp" in str(raised.value)
         assert "secret" not in str(raised.value)
-        assert other.numbers == []
+        assert other.visits == []
 
 
 @pytest.mark.parametrize(("status", "why"), [(308, "time and again"), (302, "use that address")])
@@ -816,7 +816,7 @@ async def test_redirects_without_end_or_of_another_kind_are_refused(server: Web,
     server.on("initialize", lambda visit: visit.respond(status, Location=visit.path + "x"))
     with pytest.raises(HandshakeFailed, match=why):
         await client(server.url).open()
-    assert len(server.numbers) <= 4
+    assert len(server.visits) <= 4
 
 
 # --- TLS and proxies -------------------------------------------------------------------------------------
@@ -846,7 +846,7 @@ async def test_a_proxy_is_gone_through(secured: bool, monkeypatch: pytest.Monkey
         line.startswith(f"CONNECT {name}:1 " if secured else f"POST http://{name}:1/") for line in passed.lines[:1]
     )
     assert passed.credentials == {"Basic dXNlcjp3b3Jk"}
-    assert "proxy-authorization" not in server.numbers[0].headers or not secured
+    assert "proxy-authorization" not in server.visits[0].headers or not secured
 
 
 async def test_a_proxy_that_says_no_is_told_from_a_server_that_does(server: Web) -> None:

@@ -274,7 +274,7 @@ async def test_unusable_answer_that_is_posted_fails_the_question_at_once(unusabl
     port = int(listener.address.partition("//")[2].partition("/")[0].rpartition(":")[2])
     async with asyncio.timeout(PATIENCE), Caller(port) as caller:
         session = await begin(port, capabilities={"sampling": {}})
-        caller.send(request("POST", "/mcp", tool("ask"), mcp_session_id=session))
+        caller.say(request("POST", "/mcp", tool("ask"), mcp_session_id=session))
         assert (await caller.head()).status == 200
         messages = caller.messages()
         question = await first(messages, "method")

@@ -128,16 +128,16 @@ def test_a_line_that_fails_is_closed_and_reported_and_no_other(
         place = Place()
         listener, at = await listening(place, transport, tmp_path)
         async with Caller(at) as other:
-            other.send(PING + b"\n")
+            other.say(PING + b"\n")
             await until(lambda: place.receivers and place.receivers[0].messages, "the first message")
             place.faults.add(fault)
             async with Caller(at) as caller:
-                caller.send(PING + b"\n")
+                caller.say(PING + b"\n")
                 if fault == "closed":
                     caller.writer.write_eof()
                 assert await caller.rest() == b""
             fact = await place.failed(transport, f"{fault} fails")
-            other.send(PING + b"\n")
+            other.say(PING + b"\n")
             await until(lambda: len(place.receivers[0].messages) == 2, "the next message of another line")
             assert place.receivers[0].ends == []
         [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
@@ -155,7 +155,7 @@ def test_a_line_that_fails_while_it_writes_is_closed_and_reported(
         place = Place(unsent_high=1 << 16, unsent_limit=1 << 17)
         listener, at = await listening(place, transport, tmp_path)
         async with Caller(at) as caller:
-            caller.send(PING + b"\n")
+            caller.say(PING + b"\n")
             await until(lambda: place.receivers and place.receivers[0].messages, "the first message")
             place.faults.add("closed")
             caller.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -178,18 +178,18 @@ def test_an_http_request_that_fails_is_answered_with_its_incident_and_closes_its
         listener = await listen_http(place.guard, path="/mcp", authenticator=CallbackAuthenticator(place.identify))
         port = port_of(listener)
         async with Caller(port) as other:
-            other.send(request("GET", "/mcp"))
+            other.say(request("GET", "/mcp"))
             assert (await other.answer("GET")).status == 400
             place.faults.add(fault)
             async with Caller(port) as caller:
-                caller.send(request("POST", "/mcp", initialize()))
+                caller.say(request("POST", "/mcp", initialize()))
                 answer = await caller.answer()
                 assert await caller.rest() == b""
             fact = await place.failed("http", f"{fault} fails")
             assert (answer.status, answer.headers["connection"]) == (500, "close")
             assert fact.incident in answer.body.decode()
             assert fact.peer.startswith("127.0.0.1:")
-            other.send(request("GET", "/mcp"))
+            other.say(request("GET", "/mcp"))
             assert (await other.answer("GET")).status == 400
         [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
         assert fact.incident in record.getMessage()
@@ -208,17 +208,17 @@ def test_a_websocket_that_fails_is_closed_and_reported_and_no_other(
         listener = await listen_http(place.guard, path="/mcp", authenticator=CallbackAuthenticator(place.identify))
         port = port_of(listener)
         async with Caller(port) as other:
-            other.send(frames.upgrade())
+            other.say(frames.upgrade())
             assert (await other.head()).status == 101
             place.faults.add(fault)
             async with Caller(port) as caller:
-                caller.send(frames.upgrade())
+                caller.say(frames.upgrade())
                 assert (await caller.head()).status == (500 if fault == "identify" else 101)
                 if fault == "received":
-                    caller.send(frames.frame(PING))
+                    caller.say(frames.frame(PING))
                 await caller.rest()
             await place.failed("websocket", f"{fault} fails")
-            other.send(frames.frame(PING))
+            other.say(frames.frame(PING))
             await until(lambda: place.receivers[0].messages, "a message of another connection")
         await end(listener)
 

@@ -93,7 +93,7 @@ async def test_the_page_is_told_all_that_it_needs_and_what_it_had_in_its_address
         there.world.server["authorization_endpoint"] += "?tenant=1"
         async with caller(there, there.oauth(parameters={"login_hint": "ada", "state": "mine"})) as client:
             assert await client.call() == 200
-        [visit] = there.numbers
+        [visit] = there.visits
 
     assert visit.pop("state") != "mine"
     assert len(visit.pop("code_challenge")) == 43
@@ -118,7 +118,7 @@ async def test_no_page_is_shown_where_pkce_is_not_known() -> None:
         async with caller(there) as client:
             with pytest.raises(AuthorizationFailed, match="PKCE"):
                 await client.call()
-        assert (there.numbers, there.registered) == ([], [])
+        assert (there.visits, there.registered) == ([], [])
 
 
 async def test_a_code_that_is_refused_is_told_as_it_is() -> None:

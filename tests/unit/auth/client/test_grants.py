@@ -198,7 +198,7 @@ async def test_tokens_are_bound_where_the_server_takes_no_others_and_the_key_out
             async with caller(there, there.oauth(store=FileTokens(tmp_path))) as called:
                 assert [await called.call(), await called.call()] == [200, 200]
             there.now += 10_000
-        assert len(there.numbers) == 1
+        assert len(there.visits) == 1
 
     assert [proof.get("nonce") for proof in seen] == [None, "rs", "rs", None, "rs", "rs"]
     assert len({proof["jti"] for proof in seen}) == 6
@@ -221,4 +221,4 @@ async def test_several_requests_that_lack_the_same_nonce_log_in_once() -> None:
         bound(there, seen)
         async with caller(there) as called:
             assert await asyncio.gather(*(called.call() for _ in range(8))) == [200] * 8
-        assert (len(there.numbers), len(there.exchanges)) == (1, 1)
+        assert (len(there.visits), len(there.exchanges)) == (1, 1)

@@ -27,7 +27,7 @@ async def test_what_is_registered_comes_before_a_document_and_that_before_regist
     async with office() as there:
         async with caller(there, there.oauth(**options)) as called:
             await called.call()
-        assert there.numbers[0]["client_id"] == client
+        assert there.visits[0]["client_id"] == client
         assert len(there.registered) == (0 if options else 1)
 
 
@@ -37,7 +37,7 @@ async def test_a_document_is_not_used_where_it_is_not_known() -> None:
         there.world.server["client_id_metadata_document_supported"] = False
         async with caller(there, there.oauth(client_metadata_url=DOCUMENT)) as called:
             await called.call()
-        assert there.numbers[0]["client_id"] == "client-1"
+        assert there.visits[0]["client_id"] == "client-1"
 
 
 @pytest.mark.row("AUT-11")
@@ -47,7 +47,7 @@ async def test_where_nobody_can_register_it_is_said_what_to_do() -> None:
         async with caller(there) as called:
             with pytest.raises(AuthorizationFailed, match="pass client_id=") as failed:
                 await called.call()
-        assert (failed.value.hop, there.numbers) == ("registration", [])
+        assert (failed.value.hop, there.visits) == ("registration", [])
 
 
 @pytest.mark.row("AUT-14", "AUT-26")
@@ -116,7 +116,7 @@ async def test_a_registration_that_fails_is_told(page: Page, words: str) -> None
         async with caller(there) as called:
             with pytest.raises(AuthorizationFailed, match=words) as failed:
                 await called.call()
-        assert (failed.value.hop, there.numbers) == ("registration", [])
+        assert (failed.value.hop, there.visits) == ("registration", [])
 
 
 async def test_a_registration_is_kept_and_used_again_until_its_secret_runs_out() -> None:
@@ -138,7 +138,7 @@ async def test_a_registration_is_kept_and_used_again_until_its_secret_runs_out()
         await log_in()
         there.now += 1
         await log_in()
-        assert [visit["client_id"] for visit in there.numbers] == ["client-1", "client-1", "client-2"]
+        assert [visit["client_id"] for visit in there.visits] == ["client-1", "client-1", "client-2"]
 
 
 async def test_another_redirect_uri_is_registered_anew() -> None:
@@ -150,7 +150,7 @@ async def test_another_redirect_uri_is_registered_anew() -> None:
             way = Redirected(f"http://127.0.0.1:{number}/callback", there.agree)
             async with caller(there, there.oauth(store=store, interaction=way)) as called:
                 await called.call()
-        assert [visit["client_id"] for visit in there.numbers] == ["client-1", "client-1", "client-2"]
+        assert [visit["client_id"] for visit in there.visits] == ["client-1", "client-1", "client-2"]
 
 
 async def test_a_registration_that_nobody_comes_back_with_is_not_used_again() -> None:
@@ -165,7 +165,7 @@ async def test_a_registration_that_nobody_comes_back_with_is_not_used_again() ->
                 await called.call()
         async with caller(there, there.oauth(store=store)) as called:
             assert await called.call() == 200
-        assert there.numbers[0]["client_id"] == "client-2"
+        assert there.visits[0]["client_id"] == "client-2"
 
 
 @pytest.mark.row("AUT-12")

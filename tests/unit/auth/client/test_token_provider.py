@@ -21,7 +21,7 @@ async def test_a_token_goes_with_every_request_and_never_in_an_address() -> None
         [token] = there.tokens
 
     assert [sent for _, sent in there.came] == [None, token, token, token]
-    assert len(there.numbers) == 1
+    assert len(there.visits) == 1
     assert not any(token in asked.query for asked in there.world.asked)
 
 
@@ -45,13 +45,13 @@ async def test_a_server_that_wants_nothing_is_sent_nothing() -> None:
         there.world.open()
         async with caller(there) as client:
             assert await client.call() == 200
-        assert there.numbers == []
+        assert there.visits == []
 
 
 async def test_requests_that_are_under_way_at_once_share_one_login() -> None:
     async with office() as there, caller(there) as client:
         assert await asyncio.gather(*(client.call() for _ in range(20))) == [200] * 20
-        assert (len(there.numbers), len(there.registered), len(there.exchanges)) == (1, 1, 1)
+        assert (len(there.visits), len(there.registered), len(there.exchanges)) == (1, 1, 1)
         assert client.asked.count(True) == client.asked.count(False)
 
 
@@ -73,7 +73,7 @@ async def test_a_caller_that_is_cancelled_does_not_end_the_login_of_the_others()
             await asyncio.wait([one])
             agreed.set()
             assert await other == 200
-        assert (one.cancelled(), len(there.numbers), client.asked.count(False)) == (True, 1, 2)
+        assert (one.cancelled(), len(there.visits), client.asked.count(False)) == (True, 1, 2)
 
 
 async def test_nobody_is_left_at_a_page_that_nobody_waits_for() -> None:
@@ -106,7 +106,7 @@ async def test_a_token_is_renewed_before_it_runs_out_and_nobody_is_asked() -> No
         assert len(there.exchanges) == 1
         there.now += 2
         assert await client.call() == 200
-        assert (len(there.exchanges), len(there.numbers)) == (2, 1)
+        assert (len(there.exchanges), len(there.visits)) == (2, 1)
         assert [status for status, _ in there.came].count("tools/call") == 4  # none was refused but the first
         renewal = there.exchanges[1]
 
@@ -133,7 +133,7 @@ async def test_after_a_restart_a_token_that_has_run_out_is_renewed_without_anybo
             assert await client.call("write") == 200
         kept = decode_stored_token(await FileTokens(tmp_path).get(token_store_key(there.url, "code")))
 
-    assert len(there.numbers) == 2  # the login, and for more
+    assert len(there.visits) == 2  # the login, and for more
     assert kept is not None
     assert kept.requested == ("notes", "write")
     assert len(there.registered) == 1
@@ -161,7 +161,7 @@ async def test_a_login_in_another_process_is_found() -> None:
             assert await other.engine.headers("POST", there.url) == {}  # it has looked, and there was nothing
             await one.call()
             assert await other.call() == 200
-        assert len(there.numbers) == 1
+        assert len(there.visits) == 1
 
 
 async def test_a_refresh_token_that_was_taken_back_means_a_new_login() -> None:
@@ -171,7 +171,7 @@ async def test_a_refresh_token_that_was_taken_back_means_a_new_login() -> None:
         there.tokens.clear()
         there.now += 10_000
         assert await client.call() == 200
-        assert len(there.numbers) == 2
+        assert len(there.visits) == 2
 
 
 async def test_a_server_that_is_out_of_order_costs_no_refresh_token() -> None:
@@ -186,7 +186,7 @@ async def test_a_server_that_is_out_of_order_costs_no_refresh_token() -> None:
             assert (failed.value.hop, failed.value.passing) == ("refresh", True)
             there.world.pages[TOKEN] = there.token
             assert await client.call() == 200
-        assert len(there.numbers) == 1
+        assert len(there.visits) == 1
 
 
 async def test_a_token_that_is_good_for_a_while_longer_is_used_if_it_cannot_be_renewed_now() -> None:
@@ -260,10 +260,10 @@ async def test_a_fresh_token_that_is_refused_is_the_end_of_it() -> None:
         async with caller(there) as client:
             with pytest.raises(AuthorizationFailed, match=r"just issued for it: not\\x1b you") as failed:
                 await client.call()
-            assert (failed.value.hop, len(there.numbers)) == ("retry", 1)
+            assert (failed.value.hop, len(there.visits)) == ("retry", 1)
             with pytest.raises(AuthorizationFailed):
                 await client.call()
-            assert len(there.numbers) == 1  # asking again so soon would be in vain
+            assert len(there.visits) == 1  # asking again so soon would be in vain
             there.now += 301
             with pytest.raises(AuthorizationFailed):
                 await client.call()
@@ -290,7 +290,7 @@ async def test_more_is_asked_for_with_all_that_was_asked_for_before() -> None:
         there.needs = {"write": {"write"}, "admin": {"admin"}}
         async with caller(there) as client:
             assert [await client.call(tool) for tool in ("read", "write", "admin", "write")] == [200] * 4
-        assert [visit["scope"] for visit in there.numbers] == ["notes", "notes write", "notes write admin"]
+        assert [visit["scope"] for visit in there.visits] == ["notes", "notes write", "notes write admin"]
 
 
 @pytest.mark.row("AUT-21")
@@ -305,7 +305,7 @@ async def test_what_the_person_does_not_give_is_not_asked_for_again_and_again() 
                     await client.call("write")
             assert failed.value.hop == "retry"
             assert await client.call() == 200
-        assert len(there.numbers) == 2
+        assert len(there.visits) == 2
 
 
 @pytest.mark.row("AUT-21")
@@ -322,7 +322,7 @@ async def test_a_server_that_always_wants_more_is_given_up() -> None:
         async with caller(there) as client:
             with pytest.raises(AuthorizationFailed) as failed:
                 await client.call()
-        assert (failed.value.hop, len(there.numbers)) == ("retry", 3)
+        assert (failed.value.hop, len(there.visits)) == ("retry", 3)
 
 
 async def test_what_is_forbidden_for_another_reason_is_an_answer_like_any_other() -> None:
@@ -330,7 +330,7 @@ async def test_what_is_forbidden_for_another_reason_is_an_answer_like_any_other(
         there.world.pages["POST /mcp"] = Page(403)
         async with caller(there) as client:
             assert await client.call() == 403
-        assert there.numbers == []
+        assert there.visits == []
 
 
 async def test_a_server_that_wants_something_else_than_oauth_is_told_apart() -> None:
@@ -339,7 +339,7 @@ async def test_a_server_that_wants_something_else_than_oauth_is_told_apart() -> 
         async with caller(there) as client:
             with pytest.raises(AuthorizationFailed, match="wants basic, negotiate") as failed:
                 await client.call()
-        assert (failed.value.hop, there.numbers) == ("server", [])
+        assert (failed.value.hop, there.visits) == ("server", [])
 
 
 async def test_a_farewell_asks_nobody() -> None:
@@ -347,7 +347,7 @@ async def test_a_farewell_asks_nobody() -> None:
         there.world.pages["DELETE /mcp"] = Page(401, None, {"WWW-Authenticate": there.world.challenge})
         async with caller(there) as client:
             assert await client.call(verb="DELETE") == 401
-        assert there.numbers == []
+        assert there.visits == []
 
 
 async def test_tokens_that_cannot_be_kept_are_told_as_what_they_are_about() -> None:
@@ -382,7 +382,7 @@ async def test_what_is_asked_for(challenged: str | None, supported: Any, ours: A
         there.world.resource["scopes_supported"] = supported
         async with caller(there, there.oauth(scopes=ours)) as client:
             await client.call()
-        assert there.numbers[0].get("scope") == asked
+        assert there.visits[0].get("scope") == asked
 
 
 @pytest.mark.row("AUT-26")
@@ -394,7 +394,7 @@ async def test_offline_access_is_asked_for_where_it_is_known(listed: Any, asked:
         there.world.server["scopes_supported"] = listed
         async with caller(there) as client:
             await client.call()
-        [visit] = there.numbers
+        [visit] = there.visits
     assert (visit["scope"], visit.get("prompt")) == (asked, "consent" if "offline" in asked else None)
 
 
@@ -418,7 +418,7 @@ async def test_nothing_is_reused_with_another_authorization_server() -> None:
         await client.call()
         moved(there)
         assert await client.call() == 200
-        assert [visit["client_id"] for visit in there.numbers] == ["client-1", "client-2"]
+        assert [visit["client_id"] for visit in there.visits] == ["client-1", "client-2"]
         assert [form["grant_type"] for form in there.exchanges] == ["authorization_code"] * 2
 
 
@@ -455,7 +455,7 @@ async def test_another_authorization_server_is_not_asked_for_what_the_first_was(
         await client.call("write")
         moved(there)
         await client.call()
-        assert [visit["scope"] for visit in there.numbers] == ["notes", "notes write", "notes"]
+        assert [visit["scope"] for visit in there.visits] == ["notes", "notes write", "notes"]
 
 
 @pytest.mark.row("AUT-15")
@@ -465,7 +465,7 @@ async def test_a_client_id_of_another_authorization_server_is_an_error() -> None
         moved(there)
         with pytest.raises(AuthorizationFailed, match="is for") as failed:
             await client.call()
-        assert (failed.value.hop, len(there.numbers)) == ("registration", 1)
+        assert (failed.value.hop, len(there.visits)) == ("registration", 1)
 
 
 @pytest.mark.row("AUT-15")
@@ -476,7 +476,7 @@ async def test_a_client_id_for_a_named_issuer_is_used_with_no_other() -> None:
     ):
         with pytest.raises(AuthorizationFailed, match=r"is for 'https://other\.example'"):
             await client.call()
-        assert there.numbers == []
+        assert there.visits == []
 
 
 @pytest.mark.row("AUT-15")
@@ -486,7 +486,7 @@ async def test_a_document_is_known_everywhere() -> None:
         await client.call()
         moved(there)
         await client.call()
-        assert [visit["client_id"] for visit in there.numbers] == [url, url]
+        assert [visit["client_id"] for visit in there.visits] == [url, url]
         assert there.registered == []
 
 
@@ -513,7 +513,7 @@ async def test_a_registration_that_was_forgotten_is_made_once_more() -> None:
 
             there.world.pages[TOKEN] = forgetful
             assert await client.call() == 200
-        assert [visit["client_id"] for visit in there.numbers] == ["client-1", "client-2"]
+        assert [visit["client_id"] for visit in there.visits] == ["client-1", "client-2"]
 
 
 async def test_metadata_is_asked_for_again_when_a_token_is_refused_and_not_for_every_renewal() -> None:
@@ -523,7 +523,7 @@ async def test_metadata_is_asked_for_again_when_a_token_is_refused_and_not_for_e
             there.now += 10_000
             there.tokens.clear()
             await client.call()
-        assert len(there.numbers) == 1  # each refresh token is good for one renewal
+        assert len(there.visits) == 1  # each refresh token is good for one renewal
         assert [asked.what for asked in there.world.asked].count(SERVER) == 1
         assert [asked.what for asked in there.world.asked].count(REGISTER) == 1
 
@@ -543,7 +543,7 @@ async def test_a_client_that_is_forgotten_when_the_person_comes_back_registers_a
         there.world.pages[TOKEN] = forgetful
         async with caller(there, there.oauth(store=store)) as client:
             assert await client.call() == 200
-        assert [visit["client_id"] for visit in there.numbers] == ["client-1", "client-1", "client-2"]
+        assert [visit["client_id"] for visit in there.visits] == ["client-1", "client-1", "client-2"]
 
 
 async def test_a_client_that_was_just_registered_and_is_not_known_is_the_end_of_it() -> None:
@@ -552,7 +552,7 @@ async def test_a_client_that_was_just_registered_and_is_not_known_is_the_end_of_
         async with caller(there) as client:
             with pytest.raises(AuthorizationFailed, match="invalid_client"):
                 await client.call()
-        assert (len(there.numbers), len(there.registered)) == (1, 1)
+        assert (len(there.visits), len(there.registered)) == (1, 1)
 
 
 async def test_a_refresh_token_of_a_registration_that_is_lost_means_a_new_login() -> None:
@@ -589,4 +589,4 @@ async def test_a_key_that_cannot_be_read_any_more_means_a_new_login() -> None:
         there.forget_refresh_tokens()
         async with caller(there, there.oauth(store=store, dpop=True)) as client:
             assert await client.call() == 200
-        assert len(there.numbers) == 2
+        assert len(there.visits) == 2

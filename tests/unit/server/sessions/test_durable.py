@@ -237,7 +237,7 @@ async def test_a_session_is_restored_in_order(lives: Lives) -> None:
     assert "result" in (await life.request(session, "ping")).json
     steps = [fact.step for fact in life.seen.of(RestoreStep)]
     assert steps == ["RestoreSubscriptions", "ReplayPending", "RestoreCapabilities", "StartMonitoring"]
-    assert life.observed == ["note://a"]
+    assert life.watched == ["note://a"]
     assert (await life.record(session)).metadata.generation == 1
 
 
@@ -299,7 +299,7 @@ async def test_a_watcher_that_fails_costs_one_subscription_and_no_more(lives: Li
     await life.store.commit([Put(f"session/{session}/record", msgspec.json.encode(broken))])
     life = await lives.begin()
     assert "result" in (await life.request(session, "ping")).json
-    assert life.observed == ["note://b"]
+    assert life.watched == ["note://b"]
     assert (await life.record(session)).subscriptions == ["note://b"]
 
 
@@ -441,7 +441,7 @@ async def test_a_stranger_with_the_id_brings_nothing_back(lives: Lives) -> None:
     for method in ("POST", "GET", "DELETE"):
         answer = await life.host.ask(method, request("ping"), mcp_session_id=session)
         assert (answer.status, answer.json["error"]["data"]["kind"]) == (404, "session_not_found")
-    assert (life.seen.of(RestoreStep), life.observed, len(life.host.endpoint.sessions)) == ([], [], 0)
+    assert (life.seen.of(RestoreStep), life.watched, len(life.host.endpoint.sessions)) == ([], [], 0)
     life.host.principal = "anna"
     assert "result" in (await life.request(session, "ping")).json
 
@@ -456,7 +456,7 @@ async def test_what_a_principal_may_not_have_any_more_does_not_come_back(lives: 
     life.trusted.clear()
     life.host.principal = "anna"
     assert "result" in (await life.request(session, "ping")).json
-    assert life.observed == ["note://a"]
+    assert life.watched == ["note://a"]
     assert (await life.record(session)).subscriptions == ["note://a"]
     assert "result" in (await life.call(session, "change")).json
     life.server.tools.remove("change")

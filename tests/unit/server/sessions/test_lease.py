@@ -167,7 +167,7 @@ async def test_who_ends_in_good_order_leaves_its_sessions_at_once(processes: Pro
     await first.subscribe(session, "note://a")
     await processes.end(first)
     await take(second, session)
-    assert second.observed == ["note://a"]
+    assert second.watched == ["note://a"]
     assert (await second.record(session)).metadata.generation == 1
 
 
@@ -262,7 +262,7 @@ async def test_what_was_changed_last_is_what_is_gone_on_with(first: Life, second
     await vanish(first)
     waiting.go_on.set()
     assert "result" in (await going_on).json
-    assert second.observed == ["note://a"]
+    assert second.watched == ["note://a"]
 
 
 @pytest.mark.row("D08")
@@ -310,7 +310,7 @@ async def test_events_of_who_has_lost_a_session_are_refused_and_never_sent(first
     assert b"note://a" not in stream.body
     assert ends(first) == ["session_moved"]
     assert len(first.host.endpoint.sessions) == 0
-    assert first.observed == ["note://a"]
+    assert first.watched == ["note://a"]
     assert first.seen.of(HandlerFailed) == []
     coming = second.host.begin("GET", mcp_session_id=session)
     assert [(await coming.event()).id, (await coming.event()).id] == ["0-0", "0-1"]  # that it may have changed

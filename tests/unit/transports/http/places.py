@@ -95,8 +95,8 @@ async def rest(answer: Answer) -> list[Any]:
     """The messages of a stream until its end, which has to come."""
     await answer.finished()
     found: list[Any] = []
-    while answer.unread_bytes:
-        event = answer.unread_bytes.pop(0)
+    while answer.unread:
+        event = answer.unread.pop(0)
         if event.data:
             found.append(json.loads(event.data))
     return found

@@ -83,7 +83,7 @@ async def test_who_reads_on_while_the_store_is_away_is_asked_to_come_again(tmp_p
         three[1].store.scan = scan  # type: ignore[method-assign]
         again = await three[2].ask("GET", mcp_session_id=ident, last_event_id="1-0")
         assert (steps.status, again.status) == (200, 200)
-        assert again.unread_bytes[-1] == steps.unread_bytes[-1]
+        assert again.unread[-1] == steps.unread[-1]
 
 
 @pytest.mark.row("D08")

@@ -44,7 +44,7 @@ def test_a_call_of_a_session_is_answered_after_a_half_close(run: Callable[[Scena
     async def scenario() -> None:
         async with listening() as place, Caller(place.port) as caller:
             session = await begin(place.port)
-            caller.send(request("POST", "/mcp", tool("wait", who="me"), mcp_session_id=session))
+            caller.say(request("POST", "/mcp", tool("wait", who="me"), mcp_session_id=session))
             caller.writer.write_eof()
             await until(lambda: place.started, "the call")
             place.gate.set()
@@ -59,7 +59,7 @@ def test_a_call_of_a_session_is_answered_after_a_half_close(run: Callable[[Scena
 def test_a_call_without_a_session_is_answered_after_a_half_close(run: Callable[[Scenario], None]) -> None:
     async def scenario() -> None:
         async with listening() as place, Caller(place.port) as caller:
-            caller.send(modern("wait", who="me"))
+            caller.say(modern("wait", who="me"))
             await until(lambda: place.started, "the call")
             caller.writer.write_eof()
             assert (await caller.head()).status == 200
@@ -77,7 +77,7 @@ def test_a_stream_that_has_begun_goes_on_after_a_half_close(run: Callable[[Scena
             session = await begin(place.port)
             params = {"name": "begin", "arguments": {}, "_meta": {"progressToken": 1}}
             message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-            caller.send(request("POST", "/mcp", message, mcp_session_id=session))
+            caller.say(request("POST", "/mcp", message, mcp_session_id=session))
             assert (await caller.head()).status == 200
             caller.writer.write_eof()
             await until(lambda: place.started, "the call")
@@ -93,7 +93,7 @@ def test_pipelined_requests_are_all_answered_after_a_half_close(run: Callable[[S
         async with listening() as place, Caller(place.port) as caller:
             session = await begin(place.port)
             calls = [tool("wait", who="first"), tool("effect", what="second"), tool("effect", what="third")]
-            caller.send(b"".join(request("POST", "/mcp", call, mcp_session_id=session) for call in calls))
+            caller.say(b"".join(request("POST", "/mcp", call, mcp_session_id=session) for call in calls))
             caller.writer.write_eof()
             await until(lambda: place.started, "the call")
             place.gate.set()
@@ -109,7 +109,7 @@ def test_a_call_without_a_session_ends_when_its_peer_has_closed(run: Callable[[S
     async def scenario() -> None:
         async with listening() as place:
             async with Caller(place.port) as caller:
-                caller.send(modern("begin") if begun else modern("wait", who="me"))
+                caller.say(modern("begin") if begun else modern("wait", who="me"))
                 await until(lambda: place.started, "the call")
                 caller.writer.close()
             assert await outcomes(place) == ["cancelled"]
@@ -122,7 +122,7 @@ def test_a_stream_without_an_end_is_closed_after_a_half_close(run: Callable[[Sce
     async def scenario() -> None:
         async with listening() as place, Caller(place.port) as caller:
             session = await begin(place.port)
-            caller.send(request("GET", "/mcp", None, mcp_session_id=session))
+            caller.say(request("GET", "/mcp", None, mcp_session_id=session))
             if not begun:
                 caller.writer.write_eof()
             assert (await caller.head()).status == 200
@@ -141,7 +141,7 @@ def test_a_request_that_is_incomplete_at_a_half_close_is_not_answered(
         async with listening() as place, Caller(place.port) as caller:
             session = await begin(place.port)
             data = request("POST", "/mcp", tool("effect", what="incomplete"), mcp_session_id=session)
-            caller.send(data[:cut])
+            caller.say(data[:cut])
             caller.writer.write_eof()
             assert await caller.rest() == b""
             assert place.done == []

@@ -18,10 +18,10 @@ async def test_requests_behind_others_and_behind_empty_lines_are_answered() -> N
         plain = request("POST", "/mcp", tool("effect", what="plain"), **known)
         data = plain + b"\r\n" + streamed + chunked(effect, b"x-trailer: 1\r\n") + plain + plain + b"\r\n\r\n" + plain
         for cut in range(0, len(data), 7):
-            caller.send(data[:cut])
+            caller.say(data[:cut])
             await caller.all_said()
             await asyncio.sleep(0)
-            caller.send(data[cut:])
+            caller.say(data[cut:])
             for _ in range(5):
                 answer = await caller.answer()
                 assert answer.status == 200, (cut, answer.body)
@@ -32,7 +32,7 @@ async def test_a_request_is_answered_though_the_next_one_has_only_begun() -> Non
         session = await begin(place.port)
         known = {"mcp_session_id": session}
         waiting = request("POST", "/mcp", tool("wait", who="first"), **known)
-        caller.send(waiting + request("POST", "/mcp", tool("effect", what="second"), **known) + b"POST /m")
+        caller.say(waiting + request("POST", "/mcp", tool("effect", what="second"), **known) + b"POST /m")
         await until(lambda: place.started, "the call")
         place.gate.set()
         assert [text_of((await caller.answer()).json) for _ in range(2)] == ["first", "second"]
@@ -51,17 +51,17 @@ async def test_requests_are_not_read_faster_than_they_are_answered() -> None:
                 queued.append(max(len(connection.pipeline) for connection in connections))
 
         answered = asyncio.create_task(reading())
-        caller.send(asked * count)
+        caller.say(asked * count)
         await answered
         assert max(queued) <= 2 * (1 << 18) // len(asked)
 
 
 async def test_a_websocket_on_a_connection_that_was_used_before_has_no_header_timeout() -> None:
     async with listening(header_timeout=10.0) as place, Caller(place.port) as caller:
-        caller.send(request("GET", "/other"))
+        caller.say(request("GET", "/other"))
         assert (await caller.answer()).status == 404
         await frames.shake_hands(caller)
         place.clock.advance(20.0)
         await asyncio.sleep(0)
-        frames.send(caller, call("ping", ident=7))
+        frames.say(caller, call("ping", ident=7))
         assert (await frames.message(caller))["id"] == 7

@@ -144,7 +144,7 @@ async def test_reading_can_be_paused() -> None:
         channel.pause()
         channel.pause()
         channel.send(Request(1, "ask"))
-        await server.handle_http("ask")
+        await server.visited("ask")
         for _ in range(20):
             await asyncio.sleep(0)
         assert recorder.messages == []
@@ -169,7 +169,7 @@ async def test_notifications_arrive_one_after_the_other_and_answers_after_them()
             for number in range(20):
                 channel.send(Notification("n", {"number": number}))
             channel.send([])
-            await server.handle_http("POST", 21)
+            await server.visited("POST", 21)
         assert [visit.message["params"]["number"] for visit in server.seen("n")] == list(range(20))
         assert server.seen("POST")[-1].message == []
 
@@ -188,7 +188,7 @@ async def test_a_server_that_takes_nothing_is_waited_for_and_then_cut_off() -> N
         async with line(server, settings) as (channel, recorder):
             channel.send(Notification("n", {"x": "x" * 2000}))
             draining = asyncio.create_task(channel.drain())
-            await server.handle_http("n")
+            await server.visited("n")
             assert not draining.done()
             taken.set()
             await draining

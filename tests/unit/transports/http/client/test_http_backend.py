@@ -25,7 +25,7 @@ async def test_an_answer_has_a_status_headers_and_a_body() -> None:
         assert await read_body(reply, 5) == b"short"
         reply.close()
         await library.close()
-        assert server.numbers[0].headers["a"] == "b"
+        assert server.visits[0].headers["a"] == "b"
 
 
 async def test_redirects_cookies_and_compression_are_left_alone() -> None:
@@ -39,8 +39,8 @@ async def test_redirects_cookies_and_compression_are_left_alone() -> None:
             assert reply.status == 302
             assert await read_body(reply, 1000) == packed
         await library.close()
-        assert [visit.path for visit in server.numbers] == ["/mcp", "/mcp"]
-        assert "cookie" not in server.numbers[1].headers
+        assert [visit.path for visit in server.visits] == ["/mcp", "/mcp"]
+        assert "cookie" not in server.visits[1].headers
 
 
 async def test_nobody_there_is_told_from_a_line_that_broke() -> None:
@@ -54,7 +54,7 @@ async def test_nobody_there_is_told_from_a_line_that_broke() -> None:
         with pytest.raises(TransportError) as raised:
             await library.send("POST", server.url, {}, b"{}")
         assert not isinstance(raised.value, RequestNotSent)
-        assert len(server.numbers) == 1
+        assert len(server.visits) == 1
     await library.close()
 
 

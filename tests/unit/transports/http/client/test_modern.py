@@ -67,8 +67,8 @@ async def test_every_post_says_on_the_outside_what_is_in_it(server: Web) -> None
     async with client(server) as it:
         await it.call_tool("act")
         await it.ping()
-    assert {visit.verb for visit in server.numbers} == {"POST"}
-    for visit in server.numbers:
+    assert {visit.verb for visit in server.visits} == {"POST"}
+    for visit in server.visits:
         assert "id" in visit.message
         assert visit.headers["mcp-method"] == visit.method
         assert visit.headers["mcp-protocol-version"] == visit.message["params"]["_meta"][PROTOCOL_VERSION] == REVISION
@@ -83,7 +83,7 @@ async def test_a_session_that_a_modern_server_names_is_nobodys_business(server: 
     async with client(server) as it:
         await it.call_tool("act")
         await it.call_tool("act")
-    assert not any("mcp-session-id" in visit.headers for visit in server.numbers)
+    assert not any("mcp-session-id" in visit.headers for visit in server.visits)
     assert server.seen("GET") == server.seen("DELETE") == []
 
 
@@ -320,13 +320,13 @@ async def test_who_calls_a_request_off_hangs_up_and_says_nothing(server: Web, be
     server.on("tools/call", call)
     async with client(server) as it:
         calling = asyncio.create_task(it.call_tool("act"))
-        await server.handle_http("tools/call")
+        await server.visited("tools/call")
         calling.cancel()
         async with asyncio.timeout(PATIENCE):
             await gone.wait()
         await it.ping()
         assert it.losses == 0
-    assert all("id" in visit.message for visit in server.numbers)
+    assert all("id" in visit.message for visit in server.visits)
 
 
 async def test_a_question_of_a_modern_server_is_not_answered(server: Web) -> None:
@@ -338,7 +338,7 @@ async def test_a_question_of_a_modern_server_is_not_answered(server: Web) -> Non
     async with client(server, roots=[]) as it:
         await it.call_tool("act")
         await it.ping()
-    assert {visit.method for visit in server.numbers} <= {"server/discover", "tools/call", "tools/list"}
+    assert {visit.method for visit in server.visits} <= {"server/discover", "tools/call", "tools/list"}
 
 
 # --- listening -------------------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ async def test_a_subscription_is_one_stream_that_is_opened_again_and_takes_no_ca
     async with client(server, settings=Settings(max_calls=1, backoff_first=0.01, stop_timeout=1.0)) as it:
         await it.call_tool("act", timeout=PATIENCE)
         open_now[0].reset()
-        again = await server.handle_http("subscriptions/listen", 2)
+        again = await server.visited("subscriptions/listen", 2)
         assert again.headers["mcp-method"] == "subscriptions/listen"
         assert again.message["id"] != open_now[0].message["id"]
         await it.call_tool("act", timeout=PATIENCE)

@@ -87,7 +87,7 @@ async def test_a_status_that_says_nothing_of_the_server_is_no_verdict(server: We
     server.on("server/discover", lambda visit: visit.respond(status, body))
     with pytest.raises(HandshakeFailed, match=f"HTTP {status}"):
         await client(server).open()
-    assert [visit.method for visit in server.numbers] == ["server/discover"]
+    assert [visit.method for visit in server.visits] == ["server/discover"]
 
 
 async def test_a_server_that_fails_at_initialize_as_well_is_reported(server: Web) -> None:
@@ -116,7 +116,7 @@ async def test_a_modern_server_that_refuses_for_good_is_not_greeted(server: Web,
 @pytest.mark.row("VER-06")
 async def test_a_server_that_names_the_modern_revision_is_asked_again_in_it(server: Web) -> None:
     def answer(visit: Visit) -> None:
-        first = len(server.numbers) == 1
+        first = len(server.visits) == 1
         visit.respond(400, error(-32022, supported=[REVISION])) if first else discover(visit)
 
     server.on("server/discover", answer)
@@ -129,7 +129,7 @@ async def test_a_server_that_names_the_modern_revision_and_refuses_it_is_asked_t
     server.on("server/discover", lambda visit: visit.respond(400, error(-32022, supported=[REVISION])))
     with pytest.raises(HandshakeFailed, match="says that it speaks 2026-07-28, and refuses it"):
         await client(server).open()
-    assert len(server.numbers) == 2
+    assert len(server.visits) == 2
 
 
 @pytest.mark.row("VER-06")
@@ -149,7 +149,7 @@ async def test_a_server_that_never_answers_the_question_is_greeted(server: Web) 
 
 async def test_a_server_that_has_locked_itself_to_the_modern_era_is_asked_once_more(server: Web) -> None:
     async def answer(visit: Visit) -> None:
-        if len(server.numbers) == 1:
+        if len(server.visits) == 1:
             await visit.left()
         else:
             discover(visit)
@@ -217,6 +217,6 @@ async def test_a_server_of_2024_is_found_behind_the_question_and_the_handshake(s
     async with client(server) as it:
         assert it.revision == "2024-11-05"
         await it.ping()
-    assert [(visit.verb, visit.path) for visit in server.numbers[:4]] == [
+    assert [(visit.verb, visit.path) for visit in server.visits[:4]] == [
         *(("POST", "/mcp"), ("POST", "/mcp"), ("GET", "/mcp"), ("POST", "/post"))
     ]
