@@ -111,7 +111,7 @@ def ready_session() -> Session:
     session = Session(Side.SERVER, info=Implementation(name="bench", version="1"))
     session.negotiated = NegotiatedCapabilities({}, {})
     for signal in (Signal.CONNECT, Signal.RECV_INITIALIZE, Signal.RECV_INITIALIZED):
-        session.step(signal)
+        session.transition(signal)
     return session
 
 
@@ -138,7 +138,7 @@ def asking() -> Callable[[], object]:
         return awaited
 
     assert action().done
-    assert not session.pending
+    assert not session.outgoing_requests
     return action
 
 

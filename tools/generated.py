@@ -174,9 +174,9 @@ ALLOWANCE = {wait: None if (n := wait.seconds(_numbered)) is None else TIMES[int
 def methods() -> str:
     """The requests."""
     rows = [
-        (f"`{row.name}`", RECEIVED_BY[row.to], _capability(row), _window(row), _allowance(row))
+        (f"`{row.name}`", RECEIVED_BY[row.receiver], _capability(row), _window(row), _allowance(row))
         for row in METHODS
-        if row.request
+        if row.is_request
     ]
     return table(["request", "direction", "capability of the receiver", "revisions", "time allowed"], rows)
 
@@ -184,7 +184,9 @@ def methods() -> str:
 def notifications() -> str:
     """The notifications."""
     rows = [
-        (f"`{row.name}`", RECEIVED_BY[row.to], _capability(row), _window(row)) for row in METHODS if not row.request
+        (f"`{row.name}`", RECEIVED_BY[row.receiver], _capability(row), _window(row))
+        for row in METHODS
+        if not row.is_request
     ]
     return table(["notification", "direction", "capability of the sender", "revisions"], rows)
 
@@ -204,7 +206,7 @@ def changes() -> str:
 
 
 def _capability(row: Method) -> str:
-    return f"`{row.needs}`" if row.needs else NONE
+    return f"`{row.capability}`" if row.capability else NONE
 
 
 def _window(row: Method) -> str:
@@ -216,8 +218,8 @@ def _window(row: Method) -> str:
 
 
 def _allowance(row: Method) -> str:
-    setting = ALLOWANCE[row.wait]
-    return "no limit" if setting is None else f"{row.wait.seconds(Settings()):g} s (`{setting}`)"
+    setting = ALLOWANCE[row.time_limit]
+    return "no limit" if setting is None else f"{row.time_limit.seconds(Settings()):g} s (`{setting}`)"
 
 
 # --- reference/errors.md ------------------------------------------------------------------------
@@ -247,19 +249,23 @@ def error_codes() -> str:
 
 def kinds() -> str:
     """The kinds of the founding documents that something leads to."""
-    rows = [(f"`{kind.name}`", kind.founding, kind.told.value, _said_as(kind)) for kind in KINDS if not kind.reserved]
+    rows = [
+        (f"`{kind.name}`", kind.founding_code, kind.reported_as.value, _said_as(kind))
+        for kind in KINDS
+        if not kind.reserved
+    ]
     return table(["kind", "founding number", "told as", "code"], rows)
 
 
 def _said_as(kind: ErrorKind) -> object:
-    if kind.told is ReportedAs.ERROR:
+    if kind.reported_as is ReportedAs.ERROR:
         return "by revision, see above" if kind.name in CODES else kind.code
     return NONE
 
 
 def reserved_kinds() -> str:
     """Those that nothing leads to."""
-    rows = [(f"`{kind.name}`", kind.founding, kind.reserved) for kind in KINDS if kind.reserved]
+    rows = [(f"`{kind.name}`", kind.founding_code, kind.reserved) for kind in KINDS if kind.reserved]
     return table(["kind", "founding number", "why"], rows)
 
 

@@ -220,7 +220,7 @@ class Observers:
         self._immediate = (immediate, _observing_all(immediate))  # of failures, and of everything else
         self._queued = (queued, _observing_all(queued))
         self._observes_all = bool(_observing_all(told))
-        self._delivery = _Delivery(partial(self._tell, self._queued)) if queued else None
+        self._delivery = _Delivery(partial(self._notify, self._queued)) if queued else None
         self.hear_failures = bool(told)
         self.failures = 0  # exceptions of observers
 
@@ -234,7 +234,7 @@ class Observers:
 
     def on(self, fact: Fact) -> None:
         """Passes a fact on."""
-        self._tell(self._immediate, fact)
+        self._notify(self._immediate, fact)
         if self._delivery is not None and _observers_for(self._queued, fact):
             self._delivery.put(fact)
 
@@ -243,7 +243,7 @@ class Observers:
         if self._delivery is not None and (delivered := self._delivery.flush()) is not None:
             await asyncio.wait([asyncio.wrap_future(delivered)], timeout=timeout)
 
-    def _tell(self, observers: "_Observed", fact: Fact) -> None:
+    def _notify(self, observers: "_Observed", fact: Fact) -> None:
         for observer in _observers_for(observers, fact):
             try:
                 observer.on(fact)

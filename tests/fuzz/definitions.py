@@ -111,7 +111,7 @@ def fuzz_schema(rng: Random) -> bool:
             try:
                 tool.decode(raw)
             except codec.DecodeError as error:
-                if not isinstance(refusal := tool.refusal(raw, error), InvalidParams):
+                if not isinstance(refusal := tool.arguments_error(raw, error), InvalidParams):
                     raise Wrong(f"{given!r} refuses {raw!r} with {refusal!r}") from error
                 codec.to_json(refusal.data)
         codec.to_json(tool.definition)

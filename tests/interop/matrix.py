@@ -36,7 +36,7 @@ def cells(revision: Revision) -> Iterator[str]:
         if _offered(row, revision):
             for side in (Side.SERVER, Side.CLIENT):
                 cell = f"{row.name} to {side.name.lower()}"
-                if row.reaches(side) and not (revision is MODERN and cell in EMPTY):
+                if row.is_received_by(side) and not (revision is MODERN and cell in EMPTY):
                     yield cell
     yield "server tools.listChanged"
     yield "server resources.subscribe"
@@ -56,8 +56,8 @@ def cells(revision: Revision) -> Iterator[str]:
 
 def _offered(row: Method, revision: Revision) -> bool:
     """Whether there is such a thing: what older servers ask of a client, later ones ask within a result."""
-    asked = row.exists(revision) or (revision is MODERN and row.request and row.to is Side.CLIENT)
-    return asked and "tasks" not in (row.needs or row.name)  # those have tests of their own
+    asked = row.exists_in(revision) or (revision is MODERN and row.is_request and row.receiver is Side.CLIENT)
+    return asked and "tasks" not in (row.capability or row.name)  # those have tests of their own
 
 
 class Outcome(NamedTuple):

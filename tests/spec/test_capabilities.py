@@ -156,7 +156,9 @@ async def test_a_declaration_that_is_malformed_is_refused(declared: object) -> N
 # --- every method checks its capability ----------------------------------------------------------
 
 GATED = [
-    row for row in METHODS if row.request and row.needs is not None and row.reaches(Side.SERVER) and row.profile is None
+    row
+    for row in METHODS
+    if row.is_request and row.capability is not None and row.is_received_by(Side.SERVER) and row.profile is None
 ]
 
 
@@ -164,7 +166,7 @@ GATED = [
 @pytest.mark.parametrize("revision", [revision.value for revision in HANDSHAKE])
 @pytest.mark.parametrize("method", GATED, ids=lambda row: row.name)
 async def test_a_method_without_its_capability_is_not_found(method: Any, revision: str) -> None:
-    subscribing = method.needs == "resources.subscribe"
+    subscribing = method.capability == "resources.subscribe"
     server = offering("resources", subscribe=False) if subscribing else Server("t", logging=False)
     async with RawPeer(server) as peer:
         await peer.initialize(revision)
@@ -172,7 +174,7 @@ async def test_a_method_without_its_capability_is_not_found(method: Any, revisio
         assert error["code"] == -32601
         if method.since <= revision:
             assert error["data"]["kind"] == "capability_not_supported"
-            assert error["data"]["capability"] == method.needs
+            assert error["data"]["capability"] == method.capability
         else:
             assert error["data"]["kind"] == "method_not_found"
 

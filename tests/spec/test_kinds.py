@@ -152,14 +152,14 @@ def test_the_table_is_that_of_the_founding_documents() -> None:
     rows = [line.split(" ", 1) for line in FOUNDING.split("\n") if line]
     assert len(rows) == 91
     expected = [(int(code), re.sub(r"\W+", "_", message.lower())) for code, message in rows]
-    assert [(kind.founding, kind.name) for kind in KINDS] == expected
+    assert [(kind.founding_code, kind.name) for kind in KINDS] == expected
 
 
 @pytest.mark.row("A18")
 def test_an_error_has_a_code_of_the_specification_and_nothing_else_has_one() -> None:
     standard = {-32700, -32600, -32601, -32602, -32603, -32002, -32042}
     for kind in KINDS:
-        told_as_error = kind.told is ReportedAs.ERROR and kind.reserved is None
+        told_as_error = kind.reported_as is ReportedAs.ERROR and kind.reserved is None
         assert (kind.code in standard) is told_as_error, kind.name
 
 
@@ -175,7 +175,7 @@ def test_every_class_of_errors_has_a_kind_of_the_table_or_one_of_our_own() -> No
     assert {error.kind for error in ours} - KINDS_BY_NAME.keys() <= OURS
     for error in ours:
         row = KINDS_BY_NAME.get(error.kind)
-        if row is not None and row.told is ReportedAs.ERROR:
+        if row is not None and row.reported_as is ReportedAs.ERROR:
             newest = dict(CODES.get(error.kind, ())).get(Revision.V2025_11_25, error.code)
             assert (row.reserved, row.code) == (None, newest), error
 
@@ -448,7 +448,7 @@ ON_THE_WIRE: dict[str, Cause] = {
 
 
 def on_the_wire(kind: ErrorKind) -> bool:
-    return kind.reserved is None and kind.told in {ReportedAs.ERROR, ReportedAs.RESULT}
+    return kind.reserved is None and kind.reported_as in {ReportedAs.ERROR, ReportedAs.RESULT}
 
 
 @pytest.mark.row("A18")
@@ -464,7 +464,7 @@ async def test_a_kind_reaches_the_peer_as_the_table_says(name: str) -> None:
         if name != "server_not_initialized":
             await stage.peer.initialize(capabilities={"sampling": {}})
         answer = await ON_THE_WIRE[name](stage)
-    if kind.told is ReportedAs.ERROR and "error" in answer:
+    if kind.reported_as is ReportedAs.ERROR and "error" in answer:
         assert (answer["error"]["code"], answer["error"]["data"]["kind"]) == (kind.code, name)
     else:  # what would be an error elsewhere is a failed result of a tool
         assert answer["result"]["isError"] is True
@@ -510,7 +510,9 @@ RAISED: dict[str, Callable[[Server], Any]] = {
 
 @pytest.mark.row("A18")
 def test_every_kind_that_is_raised_has_a_cause_here() -> None:
-    assert list(RAISED) == [kind.name for kind in KINDS if kind.told is ReportedAs.RAISED and kind.reserved is None]
+    assert list(RAISED) == [
+        kind.name for kind in KINDS if kind.reported_as is ReportedAs.RAISED and kind.reserved is None
+    ]
 
 
 @pytest.mark.row("A18", "T18")
@@ -550,7 +552,7 @@ TOLD_TO_OBSERVERS: dict[str, Cause] = {
 
 @pytest.mark.row("A18")
 def test_every_kind_that_only_observers_hear_of_has_a_cause_here() -> None:
-    assert list(TOLD_TO_OBSERVERS) == [kind.name for kind in KINDS if kind.told is ReportedAs.FACT]
+    assert list(TOLD_TO_OBSERVERS) == [kind.name for kind in KINDS if kind.reported_as is ReportedAs.FACT]
 
 
 @pytest.mark.row("A18")

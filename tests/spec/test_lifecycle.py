@@ -195,7 +195,7 @@ async def test_notifications_before_initialize_change_nothing() -> None:
 
 @pytest.mark.row("F04")
 def test_the_requests_below_are_all_that_a_client_can_send() -> None:
-    names = {row.name for row in methods_for(HANDSHAKE[-1], Side.SERVER) if row.request}
+    names = {row.name for row in methods_for(HANDSHAKE[-1], Side.SERVER) if row.is_request}
     assert names == {*REQUESTS, "initialize", *(name for name in names if name.startswith("tasks/"))}
 
 

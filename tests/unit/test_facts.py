@@ -261,7 +261,7 @@ def count_facts(monkeypatch: pytest.MonkeyPatch) -> set[type[Fact]]:
 
         return make
 
-    makers = [module for name, module in sys.modules.items() if name.startswith(("trunkline.server", "trunkline.conv"))]
+    makers = [module for name, module in sys.modules.items() if name.startswith(("trunkline.server", "trunkline.rpc"))]
     for module in makers:
         for name, kind in list(vars(module).items()):
             if isinstance(kind, type) and issubclass(kind, Fact):

@@ -352,7 +352,7 @@ class Client(Tasking):
         connection = line.connection or await line.wait_for_connection(
             "tools/call", timeout or self.settings.work_timeout
         )
-        if not connection.session.has(Side.SERVER, "tasks.requests.tools.call"):
+        if not connection.session.has_capability(Side.SERVER, "tasks.requests.tools.call"):
             return None
         if not self._known_tools.fresh:
             self._read_tools_in_background(line)

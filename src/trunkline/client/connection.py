@@ -149,7 +149,7 @@ class ClientConnection(connection.Connection):
             raise self._fail_handshake(f"the server's answer to initialize is malformed: {error}") from None
         before = session.phase
         try:
-            notice = session.initialized(result)
+            notice = session.complete_handshake(result)
         except ProtocolError as error:
             self.report_phase_change(before)
             raise HandshakeFailed(str(error)) from None
@@ -205,7 +205,7 @@ class ClientConnection(connection.Connection):
     @property
     def supports_idempotency_keys(self) -> bool:
         """Whether the server does once what is asked under one idempotency key, whatever becomes of its process."""
-        return self.session.has(Side.SERVER, f"experimental.{IDEMPOTENCY}")
+        return self.session.has_capability(Side.SERVER, f"experimental.{IDEMPOTENCY}")
 
     @property
     def mirrors_arguments(self) -> bool:

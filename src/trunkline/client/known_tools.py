@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from trunkline.client.rebuild import rebuilder
 from trunkline.errors import RegistrationError
-from trunkline.protocol.headers import InvalidAnnotation, MirroredArgument, annotations
+from trunkline.protocol.headers import InvalidAnnotation, MirroredArgument, find_mirrored_arguments
 from trunkline.protocol.types import Tool
 from trunkline.registry.validators import Fault, PeerValidator
 
@@ -48,7 +48,7 @@ class KnownTool:
     def mirrors(self) -> Sequence[MirroredArgument]:
         """The arguments that are said a second time, where calls have an outside."""
         try:
-            return annotations(self.tool.input_schema)
+            return find_mirrored_arguments(self.tool.input_schema)
         except InvalidAnnotation:
             return ()  # which matters only where such tools are left out
 
@@ -66,7 +66,7 @@ class KnownTool:
         """What is wrong with its structured content, by its own schema; nothing where checking that could take long."""
         validator = self._validator
         try:
-            return [] if validator is None or not validator.checks(structured) else validator.faults(structured)
+            return [] if validator is None or not validator.can_check(structured) else validator.faults(structured)
         except RecursionError:  # nested too deep to be checked
             return []
 
@@ -118,7 +118,7 @@ class KnownTools:
 
     def _is_callable(self, tool: Tool) -> bool:
         try:
-            annotations(tool.input_schema)
+            find_mirrored_arguments(tool.input_schema)
         except InvalidAnnotation as error:
             if (told := (tool.name, str(error))) not in self._warned:
                 self._warned.add(told)

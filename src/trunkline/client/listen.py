@@ -73,7 +73,7 @@ class ListenSubscription:
         """Asks to hear of one resource more, or less. Raises `CapabilityNotSupported` if the server does not tell of
         it."""
         refused = CapabilityNotSupported("resources/subscribe", "resources.subscribe")
-        if not self._connection.session.has(Side.SERVER, "resources.subscribe"):
+        if not self._connection.session.has_capability(Side.SERVER, "resources.subscribe"):
             raise refused
         async with self._lock:
             uris = {one: None for one in (*self._resource_uris(), uri) if subscribe or one != uri}

@@ -81,10 +81,10 @@ async def _answer_input_request(connection: ClientConnection, key: str, request:
     row = find_method(request.method)
     if row is None or request.method not in _ASKABLE:
         raise InputFailed(f"the server asks for {request.method!r}, which no client can be asked")
-    if row.needs is not None and not connection.session.has(Side.CLIENT, row.needs):
+    if row.capability is not None and not connection.session.has_capability(Side.CLIENT, row.capability):
         raise InputFailed(f"the server asks for {request.method}, which this client does not offer")
     call = IncomingRequest(id=key, method=row, started=connection.now(), origin=MessageOrigin())
-    call.held += 1  # a person may take as long as a person takes
+    call.suspensions += 1  # a person may take as long as a person takes
     dispatch: Callable[..., Any] = connection.dispatch
     try:
         answer = await run_work(dispatch(call, request.params), connection.threads)

@@ -26,7 +26,7 @@ _HANDLED_BY_CALLS: Final = frozenset(
     {"notifications/cancelled", "notifications/progress"}
 )  # by the calls that they are about
 CLIENT_NOTIFICATIONS: Final = (
-    frozenset(row.name for row in METHODS if not row.request and row.reaches(Side.CLIENT)) - _HANDLED_BY_CALLS
+    frozenset(row.name for row in METHODS if not row.is_request and row.is_received_by(Side.CLIENT)) - _HANDLED_BY_CALLS
 )
 """What a client can hear of."""
 

@@ -208,7 +208,7 @@ async def _await_response(
     on_abandoned: Callable[[OutgoingRequest], None] | None,
 ) -> Any:
     if on_abandoned is not None:
-        request.late = connection.loop.create_future()
+        request.on_late_response = connection.loop.create_future()
         request.as_task = (
             connection.supports_task_augmentation and isinstance(params, CallToolParams) and params.task is not None
         )
@@ -226,7 +226,7 @@ async def _await_response(
 def _time_left(name: str, timeout: float | None, settings: Settings, elapsed: float) -> float | None:
     """What is left of the time that a question has: its own, or that of its method."""
     row = find_method(name)
-    allowed = timeout or (None if row is None else row.wait.seconds(settings))
+    allowed = timeout or (None if row is None else row.time_limit.seconds(settings))
     return None if allowed is None else allowed - elapsed
 
 

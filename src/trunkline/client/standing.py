@@ -10,7 +10,7 @@ from trunkline.client.host_callbacks import HostCallbacks
 from trunkline.client.notifications import NotificationHandlers
 from trunkline.client.reconnect import ConnectionSupervisor
 from trunkline.clock import Clock
-from trunkline.protocol.extensions import agreed
+from trunkline.protocol.extensions import negotiated_settings
 from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.methods import find_method
 from trunkline.protocol.revisions import Revision
@@ -77,7 +77,7 @@ class Standing(Calls):
 
     def extension(self, name: str) -> Mapping[str, Any] | None:
         """What the server says of an extension that both sides have; None if one of them has not."""
-        return agreed(name, {"extensions": self._extensions}, self.capabilities)
+        return negotiated_settings(name, {"extensions": self._extensions}, self.capabilities)
 
     @property
     def instructions(self) -> str | None:
@@ -115,5 +115,5 @@ class Standing(Calls):
         among them."""
         if self._session is None or self._clock is None:
             return []
-        now, asked = self._clock.now(), self._session.pending.values()
+        now, asked = self._clock.now(), self._session.outgoing_requests.values()
         return [Pending(one.id, one.method.name, now - one.started) for one in asked if one.method is not _LISTEN]

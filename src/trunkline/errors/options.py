@@ -30,7 +30,7 @@ _LONGEST: Final = 60  # characters of a value that are shown
 class OptionKind(NamedTuple):
     """What the value of an option has to be, in words and as a test."""
 
-    words: str
+    description: str
     fits: Callable[[Any], bool]
     secret: bool = False  # what was given instead may be one, and is not shown
 
@@ -87,7 +87,7 @@ def check_options(
         value = options.get(name)
         if value is not None and not kind.fits(value):
             found = type(value).__name__ if kind.secret else describe_value(value)
-            raise error(f"{what}: {name}= must be {kind.words}, not {found}")
+            raise error(f"{what}: {name}= must be {kind.description}, not {found}")
 
 
 def check_name(what: str, name: Any, example: str) -> None:

@@ -38,7 +38,7 @@ class ClientEnvelope:
         if level is not None:
             self._meta[LOG_LEVEL] = level
 
-    def put_on(self, params: Any) -> Any:
+    def add_to(self, params: Any) -> Any:
         """The params of a request, with an envelope."""
         if params is UNSET:
             return Empty(meta=dict(self._meta))

@@ -26,9 +26,9 @@ class ReportedAs(Enum):
 class ErrorKind(Struct, frozen=True):
     """One kind of error."""
 
-    founding: int  # its number in the founding documents
+    founding_code: int  # its number in the founding documents
     name: str
-    told: ReportedAs = ReportedAs.ERROR
+    reported_as: ReportedAs = ReportedAs.ERROR
     code: int | None = None  # on the wire, where it is an error there
     reserved: str | None = None  # why nothing leads to it
 

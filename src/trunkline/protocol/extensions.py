@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from trunkline.errors import RegistrationError
 from trunkline.protocol.capabilities import Capabilities
 
-__all__ = ["agreed", "validate_extensions"]
+__all__ = ["negotiated_settings", "validate_extensions"]
 
 _LABEL: Final = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _NAME: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*/[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -29,7 +29,7 @@ def validate_extensions(extensions: Mapping[str, Mapping[str, Any]] | None) -> d
     return declared
 
 
-def agreed(name: str, ours: Capabilities, theirs: Capabilities) -> Mapping[str, Any] | None:
+def negotiated_settings(name: str, ours: Capabilities, theirs: Capabilities) -> Mapping[str, Any] | None:
     """The other side's settings of an extension that both have; None if one of them has not."""
     mine, others = _declared_extensions(ours), _declared_extensions(theirs)
     settings: Any = others.get(name)

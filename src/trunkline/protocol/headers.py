@@ -26,9 +26,9 @@ __all__ = [
     "InvalidValue",
     "MirroredArgument",
     "Primitive",
-    "annotations",
     "decode_value",
     "encode_value",
+    "find_mirrored_arguments",
     "find_mismatch",
     "find_param_mismatch",
     "match_exactly",
@@ -204,7 +204,7 @@ def _compare_header(
 # --- arguments of tools -------------------------------------------------------------------------
 
 
-def annotations(input_schema: Mapping[str, Any]) -> tuple[MirroredArgument, ...]:
+def find_mirrored_arguments(input_schema: Mapping[str, Any]) -> tuple[MirroredArgument, ...]:
     """The arguments that a tool's schema wants in headers. Raises `InvalidAnnotation`."""
     found: dict[str, MirroredArgument] = {}
     for path, schema in _schemas(input_schema):

@@ -30,37 +30,37 @@ class TrackedRequest(Struct):
     id: RequestId
     method: Method
     started: float
-    allowed: float | None = None  # seconds from the last sign of life; None: no deadline
+    timeout: float | None = None  # seconds from the last sign of life; None: no deadline
     max_duration: float | None = None  # seconds in all, whatever signs of life there are
     deadline: float | None = None
-    held: int = 0  # how many things suspend the deadline; a person being asked, for one
+    suspensions: int = 0  # how many things suspend the deadline; a person being asked, for one
     done: bool = False
     scheduled_at: float | None = None  # when the timetable looks at it next
     target: str | None = None  # the name or URI of what it is about, where it is about one thing
 
-    def limit(self, now: float, timeout: float | None, max_duration: float | None) -> None:
+    def set_timeout(self, now: float, timeout: float | None, max_duration: float | None) -> None:
         """Gives the request so much time from now on."""
-        self.allowed = timeout
+        self.timeout = timeout
         self.max_duration = max_duration
-        self.renew(now)
+        self.renew_deadline(now)
 
-    def renew(self, now: float) -> None:
+    def renew_deadline(self, now: float) -> None:
         """A sign of life: the time starts again, but never goes past the longest."""
         latest = None if self.max_duration is None else self.started + self.max_duration
-        if self.allowed is None or self.held:
+        if self.timeout is None or self.suspensions:
             self.deadline = latest
         else:
-            self.deadline = now + self.allowed if latest is None else min(now + self.allowed, latest)
+            self.deadline = now + self.timeout if latest is None else min(now + self.timeout, latest)
 
-    def hold(self, now: float) -> None:
+    def suspend_deadline(self, now: float) -> None:
         """Suspends the deadline, not the longest time."""
-        self.held += 1
-        self.renew(now)
+        self.suspensions += 1
+        self.renew_deadline(now)
 
-    def release(self, now: float) -> None:
+    def resume_deadline(self, now: float) -> None:
         """Ends one `hold`; with the last of them the time starts again."""
-        self.held -= 1
-        self.renew(now)
+        self.suspensions -= 1
+        self.renew_deadline(now)
 
 
 class IncomingRequest(TrackedRequest):
@@ -83,12 +83,12 @@ class IncomingRequest(TrackedRequest):
         None  # the entry that it is about, once its sender was found to be one of those who may have it
     )
 
-    def advance(self, progress: float, now: float) -> bool:
+    def record_progress(self, progress: float, now: float) -> bool:
         """Notes a report of progress; False if it may not be sent: it must grow, and end with the request."""
         if self.done or (self.progress is not None and progress <= self.progress):
             return False
         self.progress = progress
-        self.renew(now)
+        self.renew_deadline(now)
         return True
 
 
@@ -96,18 +96,18 @@ class OutgoingRequest(TrackedRequest, weakref=True):
     """A request of ours that the peer works on."""
 
     waiter: Any = None  # who is told of the answer
-    about: IncomingRequest | None = None  # on whose behalf it is asked
+    parent_call: IncomingRequest | None = None  # on whose behalf it is asked
     on_progress: Any = None
     progress: float | None = None  # heard last
     as_task: bool = False  # it asks for a task: that is cancelled by its own name, and its progress goes on
-    late: Any = None  # who is told of an answer that comes when nobody waits any more
+    on_late_response: Any = None  # who is told of an answer that comes when nobody waits any more
 
-    def heard(self, progress: float, now: float) -> bool:
+    def record_progress(self, progress: float, now: float) -> bool:
         """Notes progress that the peer reports; False if it does not grow."""
         if self.progress is not None and progress <= self.progress:
             return False
         self.progress = progress
-        self.renew(now)
+        self.renew_deadline(now)
         return True
 
 
@@ -122,17 +122,17 @@ class FinishedRequests:
         self._abandoned: dict[RequestId, OutgoingRequest] = {}
         self._progressing: WeakValueDictionary[RequestId, OutgoingRequest] = WeakValueDictionary()
 
-    def give_up(self, request: OutgoingRequest) -> None:
+    def add_abandoned(self, request: OutgoingRequest) -> None:
         """Nobody waits for it any more, and somebody wants to know if it is answered."""
         self._abandoned[request.id] = request
         if len(self._abandoned) > _MAX_ABANDONED:
             del self._abandoned[next(iter(self._abandoned))]
 
-    def answered(self, ident: RequestId) -> OutgoingRequest | None:
+    def pop_abandoned(self, ident: RequestId) -> OutgoingRequest | None:
         """The request that is answered after all, if it was one of them."""
         return self._abandoned.pop(ident, None)
 
-    def go_on(self, request: OutgoingRequest) -> None:
+    def add_progressing(self, request: OutgoingRequest) -> None:
         """It was answered, and its progress token holds on."""
         self._progressing[request.id] = request
 
@@ -153,7 +153,7 @@ class DeadlineQueue:
     def __len__(self) -> int:
         return len(self._heap)
 
-    def watch(self, request: TrackedRequest) -> None:
+    def schedule(self, request: TrackedRequest) -> None:
         """Keeps an eye on the deadline of a request, if it has one. Twice is once."""
         due = request.deadline
         if due is None or (request.scheduled_at is not None and request.scheduled_at <= due):
@@ -169,13 +169,13 @@ class DeadlineQueue:
         heapq.heapify(self._heap)
         self._sweep_size = max(_MIN_SWEEP_SIZE, 2 * len(self._heap))
 
-    def next_due(self) -> float | None:
+    def next_deadline(self) -> float | None:
         """When to look again; None while there is nothing to wait for."""
         while self._heap and self._heap[0][2].done:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def due(self, now: float) -> list[TrackedRequest]:
+    def pop_expired(self, now: float) -> list[TrackedRequest]:
         """The requests whose time is up."""
         late: list[TrackedRequest] = []
         while self._heap and self._heap[0][0] <= now:
@@ -186,5 +186,5 @@ class DeadlineQueue:
             if request.deadline is not None and request.deadline <= now:
                 late.append(request)
             else:
-                self.watch(request)
+                self.schedule(request)
         return late

@@ -20,8 +20,8 @@ class KeepaliveAction(Enum):
 class KeepaliveDecision(NamedTuple):
     """A verdict, and when to look again."""
 
-    verdict: KeepaliveAction
-    look_at: float
+    action: KeepaliveAction
+    check_at: float
 
 
 class Keepalive:
@@ -32,7 +32,7 @@ class Keepalive:
         self._timeout = timeout
         self._pinged_at: float | None = None
 
-    def look(self, last_received: float, now: float) -> KeepaliveDecision:
+    def check(self, last_received: float, now: float) -> KeepaliveDecision:
         """What to do, if the peer was heard last at a given time."""
         if self._pinged_at is not None and last_received >= self._pinged_at:
             self._pinged_at = None

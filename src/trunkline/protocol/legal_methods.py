@@ -18,7 +18,7 @@ Receivable = Mapping[str, Method]
 Sendable = Mapping[str, tuple[Method, float | None]]
 """What we may send, and how long an answer may take."""
 
-_NEEDS: Final = frozenset(row.needs for row in METHODS if row.needs is not None)
+_NEEDS: Final = frozenset(row.capability for row in METHODS if row.capability is not None)
 _KEPT: Final = 512  # states; a peer that invents capabilities finds no others in them than those that methods need
 
 
@@ -41,21 +41,23 @@ def legal_methods(
     """What may come and what may go, where each side has these capabilities."""
 
     def may_come(row: Method) -> bool:
-        if not lifecycle.allows(phase, row.received):
+        if not lifecycle.allows(phase, row.receive_signal):
             return False
-        if row.needs is None or (side is Side.CLIENT and not row.request):
+        if row.capability is None or (side is Side.CLIENT and not row.is_request):
             return True  # a client hears what servers tell it, declared or not: it does no harm
-        return row.needs in (ours if row.request else theirs)
+        return row.capability in (ours if row.is_request else theirs)
 
     def may_go(row: Method) -> bool:
-        if not lifecycle.allows(phase, row.sent):
+        if not lifecycle.allows(phase, row.send_signal):
             return False
-        if row.needs is None or (row.request and not is_declarable(row.needs, revision)):
+        if row.capability is None or (row.is_request and not is_declarable(row.capability, revision)):
             return True
-        return row.needs in (theirs if row.request else ours)
+        return row.capability in (theirs if row.is_request else ours)
 
     receivable = {row.name: row for row in methods_for(revision, side, profile) if may_come(row)}
     sendable = {
-        row.name: (row, row.wait.seconds(settings)) for row in methods_for(revision, side.other, profile) if may_go(row)
+        row.name: (row, row.time_limit.seconds(settings))
+        for row in methods_for(revision, side.other, profile)
+        if may_go(row)
     }
     return receivable, sendable

@@ -54,7 +54,7 @@ def read_rewritten(kind: type[T], source: Source, request_params: Any = None) ->
 
 def read_task(kind: type[T], source: Source) -> T | None:
     """Decode a task of the founding documents, alone or as the member `task`, as `kind`; None if it is none."""
-    return _rewritten(kind, source, lambda value, _: _task(_object(_object(value).get("read_task", value))), None)
+    return _rewritten(kind, source, lambda value, _: _task(_object(_object(value).get("task", value))), None)
 
 
 def read_task_result(source: Source) -> t.CallToolResult:

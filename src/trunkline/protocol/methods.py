@@ -61,11 +61,11 @@ class Method(Struct, frozen=True):
     """A row: everything the specification says about one method that a program can use."""
 
     name: str
-    to: Side
+    receiver: Side
     params: type[Any]
     result: type[Any] | None = None  # None: a notification
-    needs: str | None = None  # capability: the receiver's for a request, the sender's for a notification
-    wait: TimeLimit = TimeLimit.WORK
+    capability: str | None = None  # capability: the receiver's for a request, the sender's for a notification
+    time_limit: TimeLimit = TimeLimit.WORK
     fails_as_result: bool = False  # a failure of user code is a result that says so, not an error
     since: Revision = Revision.V2024_11_05
     until: Revision | None = None
@@ -73,25 +73,25 @@ class Method(Struct, frozen=True):
     widened_by: str | None = None  # the profile that has it in every revision of the handshake era
 
     @property
-    def request(self) -> bool:
+    def is_request(self) -> bool:
         """Whether it is answered."""
         return self.result is not None
 
     @property
-    def received(self) -> Signal:
+    def receive_signal(self) -> Signal:
         """What receiving it means to the lifecycle."""
         return self._signals[0]
 
     @property
-    def sent(self) -> Signal:
+    def send_signal(self) -> Signal:
         """What sending it means to the lifecycle."""
         return self._signals[1]
 
     @property
     def _signals(self) -> tuple[Signal, Signal]:
-        return _SIGNALS.get(self.name) or (_CALL if self.request else _NOTICE)
+        return _SIGNALS.get(self.name) or (_CALL if self.is_request else _NOTICE)
 
-    def exists(self, revision: Revision, profile: str | None = None) -> bool:
+    def exists_in(self, revision: Revision, profile: str | None = None) -> bool:
         """Whether that revision has it, or that profile does."""
         if self.widened_by is not None and self.widened_by == profile and revision in HANDSHAKE:
             return True
@@ -101,9 +101,9 @@ class Method(Struct, frozen=True):
             and (self.until is None or revision <= self.until)
         )
 
-    def reaches(self, side: Side) -> bool:
+    def is_received_by(self, side: Side) -> bool:
         """Whether that side may receive it."""
-        return self.to in {side, Side.EITHER}
+        return self.receiver in {side, Side.EITHER}
 
 
 _CALL: Final = (Signal.RECV_CALL, Signal.SEND_CALL)
@@ -121,18 +121,18 @@ V2025_06_18, V2025_11_25, V2026_07_28 = Revision.V2025_06_18, Revision.V2025_11_
 _LAST: Final = V2025_11_25  # of the handshake era
 
 METHODS: Final = (
-    Method("initialize", SERVER, t.InitializeParams, t.InitializeResult, wait=TimeLimit.HANDSHAKE, until=_LAST),
+    Method("initialize", SERVER, t.InitializeParams, t.InitializeResult, time_limit=TimeLimit.HANDSHAKE, until=_LAST),
     Method("notifications/initialized", SERVER, t.Empty, until=_LAST),
-    Method("ping", EITHER, t.Empty, t.Empty, wait=TimeLimit.QUICK, until=_LAST),
-    Method("shutdown", SERVER, t.Empty, t.Empty, wait=TimeLimit.ENDLESS, until=_LAST, profile="erlmcp"),
+    Method("ping", EITHER, t.Empty, t.Empty, time_limit=TimeLimit.QUICK, until=_LAST),
+    Method("shutdown", SERVER, t.Empty, t.Empty, time_limit=TimeLimit.ENDLESS, until=_LAST, profile="erlmcp"),
     Method("notifications/shutdown", SERVER, t.Empty, until=_LAST, profile="erlmcp"),  # by its bare name, too
     Method("notifications/cancelled", EITHER, t.CancelledParams),
     Method("notifications/progress", EITHER, t.ProgressParams),
-    Method("server/discover", SERVER, t.Empty, t.DiscoverResult, wait=TimeLimit.QUICK, since=V2026_07_28),
+    Method("server/discover", SERVER, t.Empty, t.DiscoverResult, time_limit=TimeLimit.QUICK, since=V2026_07_28),
     # tools
     Method("tools/list", SERVER, t.PaginatedParams, t.ListToolsResult, "tools", TimeLimit.QUICK),
     Method("tools/call", SERVER, t.CallToolParams, t.CallToolResult, "tools", fails_as_result=True),
-    Method("notifications/tools/list_changed", CLIENT, t.Empty, needs="tools.listChanged"),
+    Method("notifications/tools/list_changed", CLIENT, t.Empty, capability="tools.listChanged"),
     # resources
     Method("resources/list", SERVER, t.PaginatedParams, t.ListResourcesResult, "resources", TimeLimit.QUICK),
     Method("resources/templates/list", SERVER, t.PaginatedParams, t.ListResourceTemplatesResult, "resources",
@@ -140,23 +140,23 @@ METHODS: Final = (
     Method("resources/read", SERVER, t.ReadResourceParams, t.ReadResourceResult, "resources"),
     Method("resources/subscribe", SERVER, t.SubscribeParams, t.Empty, "resources.subscribe", until=_LAST),
     Method("resources/unsubscribe", SERVER, t.UnsubscribeParams, t.Empty, "resources.subscribe", until=_LAST),
-    Method("notifications/resources/list_changed", CLIENT, t.Empty, needs="resources.listChanged"),
-    Method("notifications/resources/updated", CLIENT, t.ResourceUpdatedParams, needs="resources.subscribe"),
+    Method("notifications/resources/list_changed", CLIENT, t.Empty, capability="resources.listChanged"),
+    Method("notifications/resources/updated", CLIENT, t.ResourceUpdatedParams, capability="resources.subscribe"),
     # prompts
     Method("prompts/list", SERVER, t.PaginatedParams, t.ListPromptsResult, "prompts", TimeLimit.QUICK),
     Method("prompts/get", SERVER, t.GetPromptParams, t.GetPromptResult, "prompts"),
-    Method("notifications/prompts/list_changed", CLIENT, t.Empty, needs="prompts.listChanged"),
+    Method("notifications/prompts/list_changed", CLIENT, t.Empty, capability="prompts.listChanged"),
     # what a client wants to hear of
-    Method("subscriptions/listen", SERVER, t.ListenParams, t.Empty, wait=TimeLimit.ENDLESS, since=V2026_07_28),
+    Method("subscriptions/listen", SERVER, t.ListenParams, t.Empty, time_limit=TimeLimit.ENDLESS, since=V2026_07_28),
     Method("notifications/subscriptions/acknowledged", CLIENT, t.SubscriptionsAcknowledgedParams, since=V2026_07_28),
     # completion and logging
     Method("completion/complete", SERVER, t.CompleteParams, t.CompleteResult, "completions"),
     Method("logging/setLevel", SERVER, t.SetLevelParams, t.Empty, "logging", until=_LAST),
-    Method("notifications/message", CLIENT, t.LoggingMessageParams, needs="logging"),
+    Method("notifications/message", CLIENT, t.LoggingMessageParams, capability="logging"),
     # what a server asks of a client
     Method("sampling/createMessage", CLIENT, t.CreateMessageParams, t.CreateMessageResult, "sampling", until=_LAST),
     Method("roots/list", CLIENT, t.Empty, t.ListRootsResult, "roots", TimeLimit.QUICK, until=_LAST),
-    Method("notifications/roots/list_changed", SERVER, t.Empty, needs="roots.listChanged", until=_LAST),
+    Method("notifications/roots/list_changed", SERVER, t.Empty, capability="roots.listChanged", until=_LAST),
     Method(
         "elicitation/create", CLIENT, t.ElicitParams, t.ElicitResult, "elicitation", TimeLimit.PERSON,
         since=V2025_06_18, until=_LAST,
@@ -177,7 +177,7 @@ METHODS: Final = (
            until=_LAST, profile="erlmcp"),
     Method("tasks/update", SERVER, extension.UpdateTaskParams, t.Empty, "tasks", since=V2026_07_28),
     Method("notifications/tasks", CLIENT, extension.DetailedTask, since=V2026_07_28),
-    Method("notifications/tasks/status", EITHER, t.TaskStatusParams, needs="tasks", since=V2025_11_25, until=_LAST,
+    Method("notifications/tasks/status", EITHER, t.TaskStatusParams, capability="tasks", since=V2025_11_25, until=_LAST,
            widened_by="erlmcp"),
 )  # fmt: skip
 
@@ -191,7 +191,9 @@ _BY_NAME: Final = {row.name: row for row in METHODS}
 def widened_capabilities(profile: str | None) -> frozenset[str]:
     """The capabilities that a profile has in every revision of the handshake era."""
     return frozenset(
-        row.needs.partition(".")[0] for row in METHODS if row.needs and row.widened_by and row.widened_by == profile
+        row.capability.partition(".")[0]
+        for row in METHODS
+        if row.capability and row.widened_by and row.widened_by == profile
     )
 
 
@@ -202,4 +204,4 @@ def find_method(name: str) -> Method | None:
 
 def methods_for(revision: Revision, receiver: Side, profile: str | None = None) -> Iterator[Method]:
     """The rows that a revision has, or a profile, and that this side may receive."""
-    return (row for row in METHODS if row.exists(revision, profile) and row.reaches(receiver))
+    return (row for row in METHODS if row.exists_in(revision, profile) and row.is_received_by(receiver))

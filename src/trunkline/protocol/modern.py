@@ -43,7 +43,7 @@ CACHEABLE_METHODS: Final = frozenset(
 _VERSION: Final = "mcp-protocol-version"
 _KINDS: Final[Mapping[type, bytes]] = {InputRequiredResult: b"input_required", TaskCreated: b"task"}
 _MODERN_VERSIONS: Final = frozenset(revision.value for revision in MODERN_REVISIONS)
-_METHODS_BY_NAME: Final = {row.name: row for row in methods_for(Revision.V2026_07_28, Side.SERVER) if row.request}
+_METHODS_BY_NAME: Final = {row.name: row for row in methods_for(Revision.V2026_07_28, Side.SERVER) if row.is_request}
 
 
 class _Subject(Struct):
@@ -71,13 +71,13 @@ class ModernProtocol:
         """`capabilities` are those that are offered now."""
         self.capabilities = capabilities
         self._cached_for: Capabilities | None = None
-        self._found: frozenset[str] = frozenset()
+        self._cached_paths: frozenset[str] = frozenset()
         self._info = codec.to_raw(info)
         self._plain_meta = codec.to_json({SERVER_INFO: self._info})
 
     # --- requests ------------------------------------------------------------------------------
 
-    def admit(self, message: Request, headers: Mapping[str, str] | None) -> tuple[Method, Envelope] | None:
+    def validate_request(self, message: Request, headers: Mapping[str, str] | None) -> tuple[Method, Envelope] | None:
         """What a request asks for, and its envelope; None if it is none of the modern era after all. Raises what is
         wrong with it. `headers` are those of a transport that has some."""
         envelope = read_envelope(
@@ -92,16 +92,16 @@ class ModernProtocol:
         row = _METHODS_BY_NAME.get(message.method)
         if row is None:
             raise MethodNotFound(message.method)
-        if row.needs is not None and row.needs not in self._offered_capabilities():
-            raise CapabilityNotSupported(message.method, row.needs)
+        if row.capability is not None and row.capability not in self._offered_capabilities():
+            raise CapabilityNotSupported(message.method, row.capability)
         return row, envelope
 
     def _offered_capabilities(self) -> frozenset[str]:
         """The capabilities that some method needs and that are offered now; looked for anew when these change."""
         capabilities = self.capabilities()
         if self._cached_for is not capabilities:
-            self._cached_for, self._found = capabilities, required_capabilities(capabilities)
-        return self._found
+            self._cached_for, self._cached_paths = capabilities, required_capabilities(capabilities)
+        return self._cached_paths
 
     @staticmethod
     def _check_headers(message: Request, envelope: Envelope, headers: Mapping[str, str]) -> None:

@@ -179,23 +179,23 @@ OLDER_FORMS: Final[Mapping[type[Struct], tuple[Revision, _Rephrase]]] = {
 def project(value: T, revision: Revision) -> T:
     """The value as that revision can say it: the same object if nothing is in the way, otherwise a copy."""
     plan = _plan(type(value), revision)
-    return value if plan is None else plan.follow(value, revision)
+    return value if plan is None else plan.apply(value, revision)
 
 
 class _Plan(NamedTuple):
     """What has to be done with values of one type at one revision."""
 
     rephrase: _Rephrase | None
-    gone: Mapping[str, Any]  # members outside of their window, with their defaults
+    removed: Mapping[str, Any]  # members outside of their window, with their defaults
     inner: tuple[str, ...]  # members that hold something with a plan of its own
 
-    def follow(self, value: Any, revision: Revision) -> Any:
+    def apply(self, value: Any, revision: Revision) -> Any:
         if self.rephrase is not None:
             said = self.rephrase(value, revision)
             if type(said) is not type(value):
                 return project(said, revision)
             value = value if said is value or said == value else said
-        changes = {name: default for name, default in self.gone.items() if getattr(value, name) is not default}
+        changes = {name: default for name, default in self.removed.items() if getattr(value, name) is not default}
         for name in self.inner:
             old = getattr(value, name)
             new = _project_inside(old, revision)

@@ -30,15 +30,15 @@ def request_refusal(
     """Phase first, then the method, then its capability (the order of the founding documents). `row` is the method if
     it may be asked for now, so that its id must be in use; `agreed`: the handshake has settled on a revision."""
     name = message.method
-    if row is not None and row.request:
+    if row is not None and row.is_request:
         return RequestIdConflict(message.id)
     known = find_method(name)
-    signal = known.received if known else Signal.RECV_CALL
+    signal = known.receive_signal if known else Signal.RECV_CALL
     if not allows(phase, signal):
         return _phase_refusal(name, signal, phase, negotiated=negotiated)
-    if known is None or not (known.request and known.exists(revision) and known.reaches(side)):
+    if known is None or not (known.is_request and known.exists_in(revision) and known.is_received_by(side)):
         return MethodNotFound(name)
-    return CapabilityNotSupported(name, known.needs or "")
+    return CapabilityNotSupported(name, known.capability or "")
 
 
 def _phase_refusal(name: str, signal: Signal, phase: Phase, *, negotiated: bool) -> ProtocolError:
@@ -57,11 +57,11 @@ def unavailable_refusal(name: str, phase: Phase) -> NotNow:
 def send_refusal(name: str, *, phase: Phase, revision: Revision, receiver: Side) -> ProtocolError:
     """What forbids us a message: the same questions, seen from the other end."""
     row = find_method(name)
-    if row is None or not row.exists(revision) or not row.reaches(receiver):
+    if row is None or not row.exists_in(revision) or not row.is_received_by(receiver):
         return MethodNotFound(name)
-    if not allows(phase, row.sent):
+    if not allows(phase, row.send_signal):
         return WrongPhase(name, phase.name.lower())
-    return CapabilityNotSupported(name, row.needs or "")
+    return CapabilityNotSupported(name, row.capability or "")
 
 
 def malformed_refusal(fault: Malformed) -> ProtocolError:

@@ -89,29 +89,29 @@ class Session:
     the modern era alone. There may be thousands that do nothing, so it is kept small."""
 
     __slots__ = (
-        *(
-            "_reconnecting",
-            "_outgoing",
-            "_open",
-            "_is_newest",
-            "_incoming",
-            "_sendable",
-            "_deadlines",
-            "failure",
-            "info",
-        ),
-        *(
-            "instructions",
-            "last_id",
-            "negotiated",
-            "own_capabilities",
-            "peer",
-            "phase",
-            "profile",
-            "revision",
-            "revisions",
-        ),
-        *("_finished", "settings", "side", "client_envelope", "stateless"),
+        "_deadlines",
+        "_finished",
+        "_incoming",
+        "_is_newest",
+        "_outgoing",
+        "_receivable",
+        "_reconnecting",
+        "_sendable",
+        "client_envelope",
+        "failure",
+        "info",
+        "instructions",
+        "last_id",
+        "modern",
+        "negotiated",
+        "own_capabilities",
+        "peer",
+        "phase",
+        "profile",
+        "revision",
+        "revisions",
+        "settings",
+        "side",
     )
 
     def __init__(
@@ -132,7 +132,7 @@ class Session:
         self.profile = profile
         self.side = side
         self.info = info
-        self.stateless = modern
+        self.modern = modern
         self.client_envelope: ClientEnvelope | None = (
             None  # what goes on our requests, where the server speaks the modern era
         )
@@ -152,7 +152,7 @@ class Session:
         self._finished: FinishedRequests | None = None
         self.last_id = 0  # of our requests
         self._is_newest = True  # the types are those of the revision spoken: little to project
-        self._open: Receivable = {}  # what the peer may send now
+        self._receivable: Receivable = {}  # what the peer may send now
         self._sendable: Sendable = {}  # what we may
 
     # --- facts ---------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class Session:
         return self._incoming
 
     @property
-    def pending(self) -> Mapping[RequestId, OutgoingRequest]:
+    def outgoing_requests(self) -> Mapping[RequestId, OutgoingRequest]:
         """Our requests that are not answered yet."""
         return self._outgoing
 
@@ -183,7 +183,7 @@ class Session:
         """Whether a signal is legal now."""
         return lifecycle.allows(self.phase, signal)
 
-    def has(self, side: Side, capability: str) -> bool:
+    def has_capability(self, side: Side, capability: str) -> bool:
         """Whether that side has a capability that both may rely on."""
         if self.negotiated is None:
             return False
@@ -191,14 +191,14 @@ class Session:
 
     # --- phases --------------------------------------------------------------------------------
 
-    def step(self, signal: Signal) -> None:
+    def transition(self, signal: Signal) -> None:
         """Moves to the next phase; raises `WrongPhase` where the table has none."""
         self.phase = lifecycle.next_phase(self.phase, signal)
         self._is_newest = self.effective_revision is NEWEST_HANDSHAKE
         server = required_capabilities(self.negotiated.server) if self.negotiated is not None else _NOTHING
         client = required_capabilities(self.negotiated.client) if self.negotiated is not None else _NOTHING
         ours, theirs = (server, client) if self.side is Side.SERVER else (client, server)
-        self._open, self._sendable = legal_methods(
+        self._receivable, self._sendable = legal_methods(
             self.side,
             self.phase,
             self.effective_revision,
@@ -213,15 +213,15 @@ class Session:
         keeps the line may try once more."""
         self.failure = why
         if not self._reconnecting:
-            self.step(Signal.FAIL)
+            self.transition(Signal.FAIL)
 
-    def initialize(self, params: InitializeParams) -> InitializeResult:
+    def accept_initialize(self, params: InitializeParams) -> InitializeResult:
         """Takes a client's `initialize`: settles revision and capabilities, and gives the answer."""
         revision = negotiate(params.protocol_version, self.revisions)
         self.negotiated = negotiate_capabilities(self.own_capabilities, params.capabilities)
         self.revision = revision
         self.peer = params.client_info
-        self.step(Signal.RECV_INITIALIZE)
+        self.transition(Signal.RECV_INITIALIZE)
         return InitializeResult(
             protocol_version=revision.value,
             capabilities=restrict_to_revision(
@@ -233,25 +233,25 @@ class Session:
 
     def assume_handshake(self, revision: Revision) -> None:
         """Takes the handshake for made, with a client that speaks a revision and has told no capabilities."""
-        self.restore(
+        self.restore_handshake(
             revision,
             NegotiatedCapabilities(restrict_to_revision(self.own_capabilities, revision), {}),
             None,
             complete=True,
         )
 
-    def restore(
+    def restore_handshake(
         self, revision: Revision, negotiated: NegotiatedCapabilities, peer: Implementation | None, *, complete: bool
     ) -> None:
         """Takes the handshake for made, as it was elsewhere; `complete`: with `initialized` said."""
         self.revision = revision
         self.negotiated = negotiated
         self.peer = peer
-        self.step(Signal.RECV_INITIALIZE)
+        self.transition(Signal.RECV_INITIALIZE)
         if complete:
-            self.step(Signal.RECV_INITIALIZED)
+            self.transition(Signal.RECV_INITIALIZED)
 
-    def initialized(self, result: InitializeResult) -> Notification:
+    def complete_handshake(self, result: InitializeResult) -> Notification:
         """Takes a server's answer to our `initialize`; the notification that completes the handshake."""
         revision = next((r for r in self.revisions if r.value == result.protocol_version), None)
         if revision is None:
@@ -262,17 +262,17 @@ class Session:
         self.negotiated = NegotiatedCapabilities(
             result.capabilities, restrict_to_revision(self.own_capabilities, revision)
         )
-        self.step(Signal.SEND_INITIALIZED)
+        self.transition(Signal.SEND_INITIALIZED)
         return Notification("notifications/initialized")
 
-    def probe(self, now: float, timeout: float | None, waiter: Any) -> tuple[OutgoingRequest, Request]:
+    def start_probe(self, now: float, timeout: float | None, waiter: Any) -> tuple[OutgoingRequest, Request]:
         """A question whether the server speaks the modern era, before anything else is said."""
         stamp = ClientEnvelope(self.info, self.own_capabilities, Revision.V2026_07_28)
         awaited = OutgoingRequest(PROBE_ID, DISCOVER, now, waiter=waiter)
-        awaited.limit(now, timeout, None)
+        awaited.set_timeout(now, timeout, None)
         self._outgoing[PROBE_ID] = awaited
-        self.deadlines.watch(awaited)
-        return awaited, Request(PROBE_ID, DISCOVER.name, stamp.put_on(UNSET))
+        self.deadlines.schedule(awaited)
+        return awaited, Request(PROBE_ID, DISCOVER.name, stamp.add_to(UNSET))
 
     def complete_discovery(self, result: DiscoverResult) -> None:
         """Takes a server's answer to that: from now on every request stands for itself."""
@@ -282,7 +282,7 @@ class Session:
         )
         self.peer = read_server_info(result.meta)
         self.client_envelope = ClientEnvelope(self.info, self.own_capabilities, self.revision)
-        self.step(Signal.SEND_INITIALIZED)
+        self.transition(Signal.SEND_INITIALIZED)
 
     # --- receiving -----------------------------------------------------------------------------
 
@@ -291,11 +291,11 @@ class Session:
     ) -> SessionEvent:
         """What a message means. `headers` came with it, where a transport has some."""
         if isinstance(message, Request):
-            if self.stateless is not None and (headers is not None or may_have_envelope(message.params)):
-                event = self._receive_modern(message, now, self.stateless, headers)
+            if self.modern is not None and (headers is not None or may_have_envelope(message.params)):
+                event = self._receive_modern(message, now, self.modern, headers)
                 if event is not None:
                     return event
-            row = self._open.get(message.method)
+            row = self._receivable.get(message.method)
             ident = message.id
             if row is None or row.result is None or ident in self._incoming:
                 return self._refuse_call(message, row)
@@ -310,7 +310,7 @@ class Session:
     ) -> SessionEvent | None:
         """What a request with an envelope means; None if it has none after all."""
         try:
-            admitted = modern.admit(message, headers)
+            admitted = modern.validate_request(message, headers)
             if admitted is None:
                 return None
             if message.id in self._incoming:
@@ -353,10 +353,10 @@ class Session:
 
     def _receive_notification(self, message: Notification, now: float) -> SessionEvent:
         name = ALIASES.get(message.method, message.method)
-        row = self._open.get(name)
+        row = self._receivable.get(name)
         if name == "notifications/cancelled" and self._incoming:
             row = _CANCELLED  # names what is under way, whatever the era and the phase
-        if row is None or row.request:
+        if row is None or row.is_request:
             return MessageIgnored(
                 f"notification {message.method!r} in phase {self.phase.name.lower()}", "unknown_notification"
             )
@@ -364,7 +364,7 @@ class Session:
             match name:
                 case "notifications/initialized":
                     opened = self.phase is not Phase.READY
-                    self.step(Signal.RECV_INITIALIZED)
+                    self.transition(Signal.RECV_INITIALIZED)
                     return (
                         HandshakeCompleted()
                         if opened
@@ -393,18 +393,18 @@ class Session:
             request = self._finished.find_progressing(params.progress_token)
         if request is None:
             return MessageIgnored("progress under a token that is not in use", "invalid_progress_token")
-        if not request.heard(params.progress, now):
+        if not request.record_progress(params.progress, now):
             return MessageIgnored("progress that does not grow", "progress_value_invalid")
         return ProgressReceived(request, params)
 
     def _receive_response(self, ident: Any, result: Any, error: ErrorObject | None) -> SessionEvent:
         request = self._outgoing.pop(ident, None) if isinstance(ident, int | str) else None
         if request is None and self._finished is not None and isinstance(ident, int | str):
-            request = self._finished.answered(ident)
+            request = self._finished.pop_abandoned(ident)
         if request is None:
             return self._receive_unmatched(ident, error)
         if request.as_task and error is None:
-            self._finished_requests().go_on(request)
+            self._finished_requests().add_progressing(request)
         request.done = True
         return ResponseReceived(request, result, error)
 
@@ -452,16 +452,16 @@ class Session:
         call.done = True
         del self._incoming[call.id]
         if not self._is_newest or call.envelope is not None:
-            return self.written(call, result)
+            return self.encode_result(call, result)
         return Response(call.id, wrap_structured_content(result) if type(result) is CallToolResult else result)
 
-    def written(self, call: IncomingRequest, result: Any) -> Response:
+    def encode_result(self, call: IncomingRequest, result: Any) -> Response:
         """A result as the revision of its request says it."""
         if type(result) is Raw:
             return Response(call.id, result)
-        if call.envelope is not None and self.stateless is not None:
+        if call.envelope is not None and self.modern is not None:
             hint = call.hint or (CacheHint() if call.method.name in CACHEABLE_METHODS else None)
-            return Response(call.id, self.stateless.encode_result(result, hint=hint, unwrap=call.unwrapped))
+            return Response(call.id, self.modern.encode_result(result, hint=hint, unwrap=call.unwrapped))
         return Response(call.id, project(result, self.effective_revision))
 
     def fail(self, call: IncomingRequest, error: ProtocolError) -> ErrorResponse | None:
@@ -503,15 +503,15 @@ class Session:
         if on_progress is not None:  # our tokens are our request ids
             params = replace(params, meta={**(params.meta or {}), PROGRESS_TOKEN: ident})
         if self.client_envelope is not None:
-            params = self.client_envelope.put_on(params)
+            params = self.client_envelope.add_to(params)
         message = Request(ident, name, params if self._is_newest else project(params, self.effective_revision))
         awaited = OutgoingRequest(ident, row, now, waiter=waiter, on_progress=on_progress)
-        longest = None if row.wait is TimeLimit.ENDLESS else self.settings.longest_call
-        awaited.limit(now, allowed if timeout is None else timeout, longest)
+        longest = None if row.time_limit is TimeLimit.ENDLESS else self.settings.longest_call
+        awaited.set_timeout(now, allowed if timeout is None else timeout, longest)
         self._outgoing[ident] = awaited
-        self.deadlines.watch(awaited)
+        self.deadlines.schedule(awaited)
         if name == "initialize":
-            self.step(Signal.SEND_INITIALIZE)
+            self.transition(Signal.SEND_INITIALIZE)
         return awaited, message
 
     def notify(self, name: str, params: Any = UNSET) -> Notification:
@@ -533,8 +533,8 @@ class Session:
             return None
         request.done = True
         del self._outgoing[request.id]
-        if request.late is not None:
-            self._finished_requests().give_up(request)
+        if request.on_late_response is not None:
+            self._finished_requests().add_abandoned(request)
         if request.as_task or request.method.name == "initialize":
             return None  # cancellation: initialize must not be cancelled, and a task only by its own name
         return Notification("notifications/cancelled", CancelledParams(request_id=request.id, reason=reason))
@@ -559,7 +559,7 @@ class Session:
         found = self._sendable.get(name)
         if found is None:
             raise send_refusal(name, phase=self.phase, revision=self.effective_revision, receiver=self.side.other)
-        if capability is not None and not self.has(self.side.other, capability):
+        if capability is not None and not self.has_capability(self.side.other, capability):
             raise CapabilityNotSupported(name, capability)
         return found
 
@@ -567,7 +567,7 @@ class Session:
 
     def expired(self, now: float) -> list[TrackedRequest]:
         """The requests, of either side, whose time is up. They stay under way until they are ended."""
-        return self.deadlines.due(now)
+        return self.deadlines.pop_expired(now)
 
     def close(self, signal: Signal = Signal.CLOSE) -> list[OutgoingRequest]:
         """Ends the conversation; gives the requests of ours that were still under way, now done. `signal` says how:
@@ -575,11 +575,11 @@ class Session:
         for request in self._incoming.values():
             request.done = True
         self._incoming.clear()
-        awaited = self.stop_waiting()
-        self.step(signal)
+        awaited = self.abandon_requests()
+        self.transition(signal)
         return awaited
 
-    def stop_waiting(self) -> list[OutgoingRequest]:
+    def abandon_requests(self) -> list[OutgoingRequest]:
         """Gives up all requests of ours, without a word to the peer; gives them, now done."""
         awaited = list(self._outgoing.values())
         for request in awaited:

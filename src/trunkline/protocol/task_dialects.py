@@ -26,7 +26,7 @@ __all__ = [
     "check_cancellable",
     "dialect_of",
     "is_notable_change",
-    "shown",
+    "status_in",
     "task_outcome",
     "to_augmented_task",
     "to_detailed_task",
@@ -42,7 +42,7 @@ class Dialect(Enum):
 
     AUGMENTED = "2025-11-25"  # a request may ask to run as a task
     EXTENSION = "2026-07-28"  # a server may answer with a task
-    FOUNDING = "to_founding_task"  # tasks/create
+    FOUNDING = "founding"  # tasks/create
 
 
 class DialectTraits(NamedTuple):
@@ -85,7 +85,7 @@ def dialect_of(record: TaskRecord) -> Dialect:
     return Dialect.FOUNDING if record.caller.founding else Dialect.AUGMENTED
 
 
-def shown(record: TaskRecord, dialect: Dialect) -> str:
+def status_in(record: TaskRecord, dialect: Dialect) -> str:
     """The status that a dialect shows."""
     traits = DIALECTS[dialect]
     return traits.statuses[traits.failed_result if record.result_is_error else record.state]
@@ -94,7 +94,7 @@ def shown(record: TaskRecord, dialect: Dialect) -> str:
 def is_notable_change(before: TaskRecord, after: TaskRecord, dialect: Dialect) -> bool:
     """Whether those who want to hear of a task hear of this change: another status; and with the extension, other
     questions, or progress that the call has asked for."""
-    if shown(before, dialect) != shown(after, dialect):
+    if status_in(before, dialect) != status_in(after, dialect):
         return True
     if dialect is not Dialect.EXTENSION:
         return False
@@ -105,7 +105,7 @@ def is_notable_change(before: TaskRecord, after: TaskRecord, dialect: Dialect) -
 def check_cancellable(record: TaskRecord, dialect: Dialect) -> bool:
     """Whether there is something to cancel. Raises where it is a mistake to cancel what has ended."""
     if record.ended and not DIALECTS[dialect].cancels_ended:
-        said = f"the task is {shown(record, dialect)} already"
+        said = f"the task is {status_in(record, dialect)} already"
         raise _dialect_error(InvalidParams, said, "task_already_completed", dialect)
     return not record.ended
 
@@ -137,7 +137,7 @@ def to_augmented_task(record: TaskRecord, kind: type[A]) -> A:
     """A task for a client of 2025-11-25, or what has the members of one: a result or params."""
     return kind(
         task_id=record.task_id,
-        status=cast("Any", shown(record, Dialect.AUGMENTED)),
+        status=cast("Any", status_in(record, Dialect.AUGMENTED)),
         created_at=_iso(record.created_at),
         last_updated_at=_iso(record.updated_at),
         ttl=_ttl(record),
@@ -164,7 +164,7 @@ def to_extension_task(record: TaskRecord, kind: type[E]) -> E:
     """A task for a client with the extension, or what has the members of one."""
     return kind(
         task_id=record.task_id,
-        status=cast("Any", shown(record, Dialect.EXTENSION)),
+        status=cast("Any", status_in(record, Dialect.EXTENSION)),
         created_at=_iso(record.created_at),
         last_updated_at=_iso(record.updated_at),
         ttl_ms=_ttl(record),
@@ -213,7 +213,7 @@ def to_founding_status(record: TaskRecord) -> FoundingStatusParams:
     """How a task stands, as its notification has it. What has failed has an error, also if it has a result."""
     return FoundingStatusParams(
         task_id=record.task_id,
-        status=cast("Any", shown(record, Dialect.FOUNDING)),
+        status=cast("Any", status_in(record, Dialect.FOUNDING)),
         result=None if record.result is UNSET else record.result,
         error=_failure(record),
     )
@@ -262,7 +262,7 @@ def translate_error(dialect: Dialect, error: ErrorObject) -> ErrorObject:
         if kind is None or dialect is not Dialect.FOUNDING
         else KINDS_BY_NAME.get(_FOUNDING_SYNONYMS.get(kind, kind))
     )
-    return error if row is None else ErrorObject(row.founding, error.message, error.data)
+    return error if row is None else ErrorObject(row.founding_code, error.message, error.data)
 
 
 def _dialect_error(fault: type[ProtocolError], message: str, kind: str, dialect: Dialect) -> ProtocolError:

@@ -144,7 +144,7 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
         return self.state in TERMINAL
 
     @property
-    def used(self) -> frozenset[str]:
+    def used_question_names(self) -> frozenset[str]:
         """The names of all questions that there have been."""
         return frozenset((*self.questions, *self.answers, *self.refusals, *self.withdrawn))
 
@@ -163,7 +163,7 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
         """Somebody else goes on with it, since whoever worked on it is gone."""
         return self._transition(S.RESUME, now, attempt=self.attempt + 1, tries=self.tries + 1)
 
-    def leave(self, now: float) -> "TaskRecord":
+    def release(self, now: float) -> "TaskRecord":
         """Whoever works on it lets go of it in good order: that was no failed try."""
         return self._transition(S.PROGRESS, now, tries=self.tries - 1) if allows(self.state, S.PROGRESS) else self
 
@@ -177,7 +177,7 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
 
     def ask(self, now: float, questions: Mapping[str, InputRequest]) -> "TaskRecord":
         """It needs to know something. A name is used for one question in the life of a task."""
-        used = questions.keys() & self.used
+        used = questions.keys() & self.used_question_names
         if used or not questions:
             raise MisuseError(f"questions need names that were not used before, unlike {sorted(used)}")
         return self._transition(S.ASK, now, questions={**self.questions, **questions})
@@ -197,7 +197,7 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
         gone = [name for name in names if name in self.questions]
         return self._settle(now, gone, withdrawn=(*self.withdrawn, *gone))
 
-    def reach(self, now: float, checkpoint: Raw) -> "TaskRecord":
+    def save_checkpoint(self, now: float, checkpoint: Raw) -> "TaskRecord":
         """Its work has come to a point from which it can go on."""
         return self._transition(S.PROGRESS, now, checkpoint=checkpoint, tries=1)
 

@@ -25,7 +25,7 @@ class Access(Struct, frozen=True):
     allow: Callable[[Any], Any] | None = None  # a predicate of the context, plain or async
 
     @property
-    def open(self) -> bool:
+    def unrestricted(self) -> bool:
         """Whether everybody may have the entry."""
         return not self.scopes and self.allow is None
 

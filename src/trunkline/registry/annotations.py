@@ -39,7 +39,7 @@ class TypeMetadata(Struct, eq=False):
     """What all the notes of one type say."""
 
     limits: dict[str, Any] = field(default_factory=dict[str, Any])
-    words: dict[str, Any] = field(default_factory=dict[str, Any])
+    keywords: dict[str, Any] = field(default_factory=dict[str, Any])
     predicates: tuple[Callable[[Any], Any], ...] = ()
 
     def check(self, value: Any, name: str) -> Any:
@@ -110,23 +110,23 @@ def read_metadata(notes: Iterable[Any]) -> TypeMetadata:
 
 def _collect(note: Any, said: TypeMetadata) -> None:
     if isinstance(note, str):
-        said.words.setdefault("description", note)
+        said.keywords.setdefault("description", note)
     elif isinstance(note, TypeMetadata):
         said.limits |= note.limits
-        said.words |= note.words
+        said.keywords |= note.keywords
         said.predicates += note.predicates
     elif isinstance(note, Meta):
         _copy_members(note, (*_LIMITS, *_KEYWORDS), said)
-        said.words |= note.extra_json_schema or {}
+        said.keywords |= note.extra_json_schema or {}
     elif is_field(note):
         _copy_members(note, _KEYWORDS, said)
         extra: Any = note.json_schema_extra
-        said.words |= extra if isinstance(extra, dict) else {}
+        said.keywords |= extra if isinstance(extra, dict) else {}
         _collect_all(note.metadata, said)
     elif _module(note) in {"annotated_types", "pydantic"}:
         _collect_foreign(note, said)
     elif hasattr(note, "documentation"):  # a `Doc`
-        said.words.setdefault("description", note.documentation)
+        said.keywords.setdefault("description", note.documentation)
 
 
 def _collect_all(notes: Iterable[Any], said: TypeMetadata) -> None:
@@ -153,7 +153,7 @@ def _copy_members(note: Any, names: Iterable[str], said: TypeMetadata) -> None:
         if name in _LIMITS:
             said.limits[name] = getattr(value, "pattern", value) if name == "pattern" else value
         else:
-            said.words[name] = value
+            said.keywords[name] = value
 
 
 def _module(note: Any) -> str:
@@ -191,7 +191,7 @@ def distribute_limits(kind: Any) -> Any:
     if len(options) == 1:
         return Annotated[base, said]
     made = tuple(_with_applicable_limits(option, said) for option in options)
-    return Annotated[typing.Union[made], TypeMetadata(words=said.words, predicates=said.predicates)]  # noqa: UP007 - only known now
+    return Annotated[typing.Union[made], TypeMetadata(keywords=said.keywords, predicates=said.predicates)]  # noqa: UP007 - only known now
 
 
 def _applies_to(limit: str, option: Any) -> bool:

@@ -66,11 +66,11 @@ class Member(typing.NamedTuple):
     name: str
     json_name: str  # its name in JSON
     kind: Any
-    given: str | None  # its name when an instance is made; None: it cannot be given
+    init_name: str | None  # its name when an instance is made; None: it cannot be given
     required: bool
     default: Any = NODEFAULT
     factory: Any = NODEFAULT
-    kept: bool = True  # whether an instance has it
+    is_stored: bool = True  # whether an instance has it
 
 
 class Layout(Struct, frozen=True):
@@ -83,9 +83,11 @@ class Layout(Struct, frozen=True):
     tag: tuple[str, str | int] | None = None  # the name and the value that tell it from others
     custom_init: bool = False  # its instances are made in a way that msgspec does not go
 
-    def of(self, side: ValueDirection) -> list[Member]:
+    def members_for(self, side: ValueDirection) -> list[Member]:
         """The members that travel that way."""
-        return [m for m in self.members if (m.given is not None if side is ValueDirection.ARGUMENT else m.kept)]
+        return [
+            m for m in self.members if (m.init_name is not None if side is ValueDirection.ARGUMENT else m.is_stored)
+        ]
 
 
 # --- types -----------------------------------------------------------------------------------------
@@ -283,8 +285,8 @@ def _dataclass(origin: Any, hints: Mapping[str, Any]) -> Layout:
     for name, kind in hints.items():
         if _is_init_var(kind):
             default = getattr(origin, name, NODEFAULT)
-            members.append(Member(name, name, kind, name, default is NODEFAULT, default, kept=False))
-    return Layout(origin, tuple(members), custom_init=any(m.given is None or not m.kept for m in members))
+            members.append(Member(name, name, kind, name, default is NODEFAULT, default, is_stored=False))
+    return Layout(origin, tuple(members), custom_init=any(m.init_name is None or not m.is_stored for m in members))
 
 
 def _typed_dict(origin: Any, hints: Mapping[str, Any]) -> Layout:

@@ -92,7 +92,7 @@ class CompletionEntry(Struct, frozen=True, dict=True):
             given[names[1]] = dict(context)
         return self.handler.convert(given)
 
-    def fault(self, target: Completable | None, known: Iterable[str]) -> str | None:
+    def find_fault(self, target: Completable | None, known: Iterable[str]) -> str | None:
         """Why it will never be asked, with what it completes as that is now; None if it will. `known` are the names of
         what could be meant."""
         what = f"completion of {self.argument!r}: "

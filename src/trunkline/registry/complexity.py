@@ -53,7 +53,7 @@ def complexity(schema: Schema) -> Complexity | None:
         return None
     reader = _CostCounter(schema)
     try:
-        cost = reader.of(schema, 0)
+        cost = reader.cost_of(schema, 0)
     except _Unbounded:
         return None
     definitions = len(reader.known) if reader.loops > 1 else 1
@@ -113,17 +113,17 @@ class _CostCounter:
         self.known: dict[str, _Cost] = {}
         self.loops = 0
 
-    def of(self, schema: Any, depth: int) -> _Cost:
+    def cost_of(self, schema: Any, depth: int) -> _Cost:
         if not isinstance(schema, Mapping):
             return _Cost(1, 1, 0)
         schema = cast("Schema", schema)
         self._check(schema, depth)
         own = 1 + sum(size_of(schema[name], _ENOUGH) for name in _LISTS if name in schema)
-        same = [self.of(one, depth + 1) for one in _nested_schemas(schema, _IN_PLACE, _IN_PLACE_NAMED)]
+        same = [self.cost_of(one, depth + 1) for one in _nested_schemas(schema, _IN_PLACE, _IN_PLACE_NAMED)]
         if "$ref" in schema:
             same.append(self._cost_of_reference(schema["$ref"], depth))
-        each = [self.of(one, depth + 1) for one in _nested_schemas(schema, _MEMBER, _MEMBER_NAMED)]
-        any_of_them = [self.of(one, depth + 1) for one in _nested_schemas(schema, _MEMBERS, _MEMBERS_NAMED)]
+        each = [self.cost_of(one, depth + 1) for one in _nested_schemas(schema, _MEMBER, _MEMBER_NAMED)]
+        any_of_them = [self.cost_of(one, depth + 1) for one in _nested_schemas(schema, _MEMBERS, _MEMBERS_NAMED)]
         added = [*same, *any_of_them]
         steps = own + sum(cost.steps for cost in added) + max((cost.steps for cost in each), default=0)
         loops = sum(cost.loops for cost in added) + max((cost.loops for cost in each), default=0)
@@ -151,7 +151,7 @@ class _CostCounter:
                 found = resolve_reference(self._root, reference)
             except LookupError:
                 raise _Unbounded from None
-            self.known[reference] = self.of(found, depth + 1)
+            self.known[reference] = self.cost_of(found, depth + 1)
             self._open.discard(reference)
         return self.known[reference]
 

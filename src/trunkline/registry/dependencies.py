@@ -19,7 +19,7 @@ from msgspec import Struct
 from trunkline.errors import RegistrationError
 from trunkline.registry.signatures import hints_of, is_context_annotation, name_of, signature_of, underlying_function
 
-__all__ = ["Dependency", "DependencyPlan", "DependencyStep", "Depends", "ProviderKind", "dependency_of", "plan"]
+__all__ = ["Dependency", "DependencyPlan", "DependencyStep", "Depends", "ProviderKind", "dependency_of", "make_plan"]
 
 
 class Dependency(Struct, frozen=True):
@@ -71,15 +71,15 @@ class DependencyStep(Struct, frozen=True):
 class DependencyPlan(Struct, frozen=True):
     """What has to be run before a handler, in order; torn down in reverse."""
 
-    first: tuple[DependencyStep, ...]  # before the handler
-    beside: tuple[DependencyStep, ...]  # on the thread of a plain handler
-    given: tuple[tuple[str, Callable[..., Any]], ...]  # the handler's parameters, and where their values come from
+    before: tuple[DependencyStep, ...]  # before the handler
+    on_thread: tuple[DependencyStep, ...]  # on the thread of a plain handler
+    sources: tuple[tuple[str, Callable[..., Any]], ...]  # the handler's parameters, and where their values come from
     contexts: tuple[str, ...]  # those of its parameters that the context is given for
 
     @property
     def wants_context(self) -> bool:
         """Whether any of the functions asks for the context of the call."""
-        return any(step.contexts for step in (*self.first, *self.beside))
+        return any(step.contexts for step in (*self.before, *self.on_thread))
 
 
 def dependency_of(parameter: inspect.Parameter, annotation: Any) -> Dependency | None:
@@ -88,7 +88,7 @@ def dependency_of(parameter: inspect.Parameter, annotation: Any) -> Dependency |
     return next((note for note in (*notes, parameter.default) if isinstance(note, Dependency)), None)
 
 
-def plan(
+def make_plan(
     name: str, marked: Mapping[str, Dependency], contexts: Iterable[str], context: type, *, on_thread: bool
 ) -> DependencyPlan | None:
     """What a handler with these marked parameters needs; None if that is nothing. Raises `RegistrationError` for
@@ -101,9 +101,9 @@ def plan(
     steps = reader.steps()
     early = _needed_early(steps) if on_thread else {step.function for step in steps}
     return DependencyPlan(
-        first=tuple(step for step in steps if step.function in early),
-        beside=tuple(step for step in steps if step.function not in early),
-        given=tuple((parameter, dependency.function) for parameter, dependency in marked.items()),
+        before=tuple(step for step in steps if step.function in early),
+        on_thread=tuple(step for step in steps if step.function not in early),
+        sources=tuple((parameter, dependency.function) for parameter, dependency in marked.items()),
         contexts=tuple(contexts),
     )
 

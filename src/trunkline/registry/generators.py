@@ -46,7 +46,7 @@ def _wrap(handler: Handler, start: StartMode, gather: Callable[[Any, Any], Any])
     if plan is not None:
         plan = replace(plan, contexts=(*plan.contexts, _CONTEXT))
         if start is StartMode.ASYNC:  # there is no thread for anything to run on beside it
-            plan = replace(plan, first=(*plan.first, *plan.beside), beside=())
+            plan = replace(plan, before=(*plan.before, *plan.on_thread), on_thread=())
 
     def bind(arguments: Any, given: Any) -> Any:
         return gather(handler.bind(arguments, given), given if plan is None else given[_CONTEXT])

@@ -19,7 +19,7 @@ from msgspec.structs import astuple
 from trunkline.errors import RegistrationError
 from trunkline.registry import docstrings
 from trunkline.registry import type_adapters as kinds
-from trunkline.registry.dependencies import Dependency, DependencyPlan, dependency_of, plan
+from trunkline.registry.dependencies import Dependency, DependencyPlan, dependency_of, make_plan
 from trunkline.registry.parameters import Parameter, arguments_type, input_schema, read_parameter
 from trunkline.registry.signatures import (
     hints_of,
@@ -74,7 +74,7 @@ class Handler(Struct, frozen=True):
     convert: Callable[[Mapping[str, Any]], Any]  # arguments from texts
     bind: Callable[[Any, Any], Any]  # (decoded arguments, context; by a plan, all that is given) -> the call itself
     wants_context: bool
-    open: bool  # takes arguments that it does not name (`**kwargs`)
+    accepts_extra: bool  # takes arguments that it does not name (`**kwargs`)
     returns: Any  # its annotation, or UNSET
     name: str
     description: str
@@ -83,7 +83,7 @@ class Handler(Struct, frozen=True):
 
     def input_schema(self) -> dict[str, Any]:
         """The JSON Schema of its arguments."""
-        return input_schema(self.parameters, closed=not self.open)
+        return input_schema(self.parameters, closed=not self.accepts_extra)
 
 
 def read_handler(function: Callable[..., Any], context: type, *, thread: bool | None = None) -> Handler:
@@ -122,7 +122,7 @@ def read_handler(function: Callable[..., Any], context: type, *, thread: bool | 
         raise RegistrationError(f"{name}: {' and '.join(contexts)} both ask for the context; one is enough")
     arguments = arguments_type(name, parameters, open_ended=takes_more)
     start = _start_mode(function, thread=thread)
-    needed = plan(name, marked, contexts, context, on_thread=start is StartMode.THREAD)
+    needed = make_plan(name, marked, contexts, context, on_thread=start is StartMode.THREAD)
     ours = [*contexts, *marked]  # not for peers to give
     hooked = any(kinds.needs_hooks(p.annotation) for p in parameters)
     return Handler(
@@ -138,7 +138,7 @@ def read_handler(function: Callable[..., Any], context: type, *, thread: bool | 
             else _general_binder(function, order, None, takes_more=takes_more)
         ),
         wants_context=bool(contexts) or (needed is not None and needed.wants_context),
-        open=takes_more,
+        accepts_extra=takes_more,
         returns=hints.get("return", UNSET),
         name=name,
         description=said.description,
@@ -230,7 +230,7 @@ def make_runner(handler: Handler, finish: Callable[[Any, Any], Any]) -> Run:
 def text_converter(handler: Handler) -> Callable[[Mapping[str, str]], Any]:
     """`convert` for values that are strings, all of them. It has nothing to do for a handler that takes just that."""
     arguments, convert = handler.arguments, handler.convert
-    if handler.open or any(parameter.annotation is not str for parameter in handler.parameters):
+    if handler.accepts_extra or any(parameter.annotation is not str for parameter in handler.parameters):
         return convert
 
     def decode(values: Mapping[str, str]) -> Any:

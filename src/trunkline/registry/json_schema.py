@@ -186,7 +186,7 @@ class SchemaBuilder:
             described.pop("anyOf", None)
             described["format"] = "date-time" if owner is datetime else "time"
         is_told = self._limit(described, owner, said.limits)
-        described |= said.words
+        described |= said.keywords
         if not is_told and (told := said.describe_limits()):
             before = f"{described['description']} " if "description" in described else ""
             described["description"] = f"{before}({told})"
@@ -207,12 +207,12 @@ class SchemaBuilder:
     # --- classes -------------------------------------------------------------------------------------
 
     def _class(self, kind: Any, made_of: Layout) -> Schema:
-        members = made_of.of(self._side)
+        members = made_of.members_for(self._side)
         described: Schema = {"title": type_name(kind), **_doc(made_of.origin)}
         properties: dict[str, Schema] = {}
         if made_of.tag is not None:
             properties[made_of.tag[0]] = _enum([made_of.tag[1]])
-        properties |= {m.json_name: self.member(m) for m in members}
+        properties |= {m.json_name: self.describe_member(m) for m in members}
         optional = [m.json_name for m in members if not m.required]
         if not made_of.array:
             described |= {"type": "object", "properties": properties}
@@ -223,7 +223,7 @@ class SchemaBuilder:
         described["minItems"] = max((n for n, name in enumerate(properties, 1) if name not in optional), default=0)
         return described | ({"maxItems": len(properties)} if made_of.closed else {})
 
-    def member(self, member: Member) -> Schema:
+    def describe_member(self, member: Member) -> Schema:
         """The schema of a member, with its default where that has JSON."""
         described = self.describe(member.kind)
         default: Any = member.default

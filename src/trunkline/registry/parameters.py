@@ -78,7 +78,7 @@ def _field_default(annotation: Any, what: str) -> tuple[Any, Callable[[], Any] |
 def _description(annotation: Any, said: Docstring, name: str) -> str | None:
     """What is noted about a parameter, or about one of its options; or what the docstring says."""
     if get_origin(annotation) is Annotated:
-        noted: Any = read_metadata(annotation.__metadata__).words.get("description")
+        noted: Any = read_metadata(annotation.__metadata__).keywords.get("description")
         return noted or said.arguments.get(name)
     options = get_args(annotation) if get_origin(annotation) in UNIONS else ()
     found = (_description(option, Docstring("", {}), name) for option in options)

@@ -60,7 +60,7 @@ class PromptEntry(Struct, frozen=True):
     run: Run  # renders it
     validator: Validator | None = None  # stricter checks, by a schema that was written by hand
     wants_context: bool = False
-    open: bool = False  # takes arguments that it does not name
+    accepts_extra: bool = False  # takes arguments that it does not name
     access: Access | None = None  # who may have it, if anything was said of that
 
     def __repr__(self) -> str:
@@ -88,7 +88,7 @@ class PromptEntry(Struct, frozen=True):
         for argument in self.definition.arguments or ():
             if argument.required and argument.name not in values:
                 raise self._refused(f"needs the argument {argument.name!r}", argument.name, "prompt_argument_missing")
-        if not self.open and (unknown := [name for name in values if name not in self.names]):
+        if not self.accepts_extra and (unknown := [name for name in values if name not in self.names]):
             why = with_suggestion(f"has no argument {unknown[0]!r}", unknown[0], self.names)
             raise self._refused(why, unknown[0], "invalid_prompt_arguments")
 
@@ -214,7 +214,9 @@ def _make_entry(
     result = _PromptResults(name, definition.description, settings, longest).result
     if isinstance(source, Handler):
         decode, run = text_converter(source), make_runner(source, result)
-        return PromptEntry(definition, names, decode, run, validator, source.wants_context, source.open, access)
+        return PromptEntry(
+            definition, names, decode, run, validator, source.wants_context, source.accepts_extra, access
+        )
     fill = _field_checker(names, frozenset(argument.name for argument in arguments if argument.required))
     return PromptEntry(
         definition,

@@ -110,9 +110,9 @@ class TemplateEntry(Struct, frozen=True, dict=True):
     @cached_property
     def run_lister(self) -> Run:
         """Asks for the resources that are shown in lists. Only where there is somebody to ask."""
-        return make_runner(cast("Handler", self.lister), self.listed)
+        return make_runner(cast("Handler", self.lister), self.make_resources)
 
-    def listed(self, value: Any, _: Any) -> list[Resource]:
+    def make_resources(self, value: Any, _: Any) -> list[Resource]:
         """What was listed: resources, or their URIs. What one does not say of itself, the template says."""
         if isinstance(value, str) or not isinstance(value, Iterable):
             raise BadResult(f"what {self.key!r} lists is resources or their URIs, not {type(value).__name__}")
@@ -233,7 +233,7 @@ def _ttl(options: TemplateOptions, uri: str) -> float:
 def _public(options: TemplateOptions, access: Access | None, uri: str, *, default: bool) -> bool:
     """Whether others may keep what was read, too. Not where some may not read it."""
     given = options.get("public")
-    if access is None or access.open:
+    if access is None or access.unrestricted:
         return default if given is None else given
     if given:
         raise RegistrationError(
@@ -260,7 +260,7 @@ def _definition_members(uri: str, options: TemplateOptions, name: str, handler: 
 def _check_variables(template: UriTemplate, handler: Handler) -> None:
     parameters: Mapping[str, Any] = {p.name: p for p in handler.parameters}
     unknown = [variable for variable in template.variables if variable not in parameters]
-    if unknown and not handler.open:
+    if unknown and not handler.accepts_extra:
         why = with_suggestion(f"{handler.name} has no parameter for {{{unknown[0]}}}", unknown[0], parameters)
         raise TemplateError(template.template, why)
     missing = [p.name for p in handler.parameters if p.required and p.name not in template.variables]

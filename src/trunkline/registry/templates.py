@@ -173,7 +173,7 @@ _FUTURE_OPERATORS: Final = frozenset("=,!@|")  # RFC 6570, 2.2: kept for extensi
 class _Expression:
     """One `{...}` of a template: its text in a URI, in both directions."""
 
-    __slots__ = ("codec", "divided", "exploded", "holds", "names", "operator", "source", "whole")
+    __slots__ = ("charset", "codec", "divided", "exploded", "names", "operator", "source", "whole")
 
     def __init__(
         self, source: str, operator: _Operator, names: Sequence[str], exploded: AbstractSet[str], codec: "_Codec"
@@ -190,11 +190,11 @@ class _Expression:
         # Its text is the value, but for what is encoded; and the name will do for a group of a pattern.
         self.whole = not self.divided and not operator.first and names[0].isidentifier()
         # Every character that its expansion may hold un-encoded.
-        self.holds = _URI if operator.reserved else _ENCODED + operator.first
+        self.charset = _URI if operator.reserved else _ENCODED + operator.first
         if many:
-            self.holds += operator.separator
+            self.charset += operator.separator
         if operator.named or exploded:
-            self.holds += "="
+            self.charset += "="
 
     def check(self, template: str) -> None:
         """Refuse what breaks rule 2 or 3."""
@@ -350,11 +350,11 @@ def _compile(template: str, parts: Sequence[str | _Expression]) -> re.Pattern[st
             literal = part
             continue
         part.check(template)
-        suffix = literal[: _count_held(literal, part.holds)]
+        suffix = literal[: _count_held(literal, part.charset)]
         rest = literal[len(suffix) :]
         ends = {rest[0]: literal} if rest else beyond
         for character, other in ends.items():
-            if character in part.holds:
+            if character in part.charset:
                 raise TemplateError(template, _confusion(part, suffix, other, character))
         stops = {*part.operator.stops, *ends}
         if part.operator is _SIMPLE and not suffix and ends.keys() <= {"?", "#"}:
@@ -364,7 +364,7 @@ def _compile(template: str, parts: Sequence[str | _Expression]) -> re.Pattern[st
         group = f"(?>({name}[{run}]*){re.escape(suffix)})" if suffix else f"({name}[{run}]*+)"
         pattern = group + re.escape(rest) + pattern
         follows = {literal[0]: literal} if literal else beyond  # as the expression may be empty
-        beyond = follows | dict.fromkeys(part.operator.first or part.holds, part.source)
+        beyond = follows | dict.fromkeys(part.operator.first or part.charset, part.source)
         literal = ""
     return re.compile(re.escape(literal) + pattern)
 
@@ -375,7 +375,7 @@ def _count_held(literal: str, holds: str) -> int:
 
 
 def _confusion(part: _Expression, suffix: str, other: str, character: str) -> str:
-    mark = next((mark for mark in "/:" if mark not in part.holds), None)
+    mark = next((mark for mark in "/:" if mark not in part.charset), None)
     if suffix:
         why = f"{part.source!r} and {suffix!r} cannot be told apart, as the first may hold {suffix[0]!r} itself"
         mend = f"put a character such as {mark!r} after {suffix!r}" if mark else _only_last(part)

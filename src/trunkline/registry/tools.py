@@ -12,7 +12,7 @@ from msgspec import Struct
 from trunkline.config import Settings
 from trunkline.errors import InvalidArguments, InvalidParams, RegistrationError
 from trunkline.errors.suggestions import did_you_mean
-from trunkline.protocol.headers import InvalidAnnotation, MirroredArgument, annotations
+from trunkline.protocol.headers import InvalidAnnotation, MirroredArgument, find_mirrored_arguments
 from trunkline.protocol.types import Icon, Tool, ToolAnnotations, ToolExecution
 from trunkline.registry import type_adapters as kinds
 from trunkline.registry.access import Access
@@ -46,7 +46,7 @@ class ToolEntry(Struct, frozen=True, dict=True):
     icons: list[Icon] | None = None
     meta: dict[str, Any] | None = None
     timeout: float | None = None  # seconds; None: that of the server
-    guard: Any = None  # what holds its calls to limits; None: nothing does
+    limiter: Any = None  # what holds its calls to limits; None: nothing does
     custom_schema: Mapping[str, Any] | None = None  # written by hand
     custom_validator: Validator | None = None
     asks: tuple[str, ...] = ()  # what the client has to be able to be asked
@@ -54,9 +54,9 @@ class ToolEntry(Struct, frozen=True, dict=True):
     access: Access | None = None  # who may call it, if anything was said of that
 
     @cached_property
-    def mirrors(self) -> tuple[MirroredArgument, ...]:
+    def mirrored_arguments(self) -> tuple[MirroredArgument, ...]:
         """The arguments that HTTP headers repeat."""
-        return annotations(self.definition.input_schema)
+        return find_mirrored_arguments(self.definition.input_schema)
 
     def __repr__(self) -> str:
         return f"ToolEntry({self.key!r})"
@@ -97,7 +97,7 @@ class ToolEntry(Struct, frozen=True, dict=True):
     @cached_property
     def decode_plain(self) -> Callable[[codec.DecodedJson], Any]:
         """`decode` for JSON that was read already."""
-        if self.custom_schema is not None or self.handler.open:
+        if self.custom_schema is not None or self.handler.accepts_extra:
             return lambda plain: self.decode(plain.raw())
         return codec.decoder(self.handler.arguments, kinds.decode_hook)
 
@@ -120,7 +120,7 @@ class ToolEntry(Struct, frozen=True, dict=True):
             }
             if read != values:
                 return self.decode(codec.to_json(read))
-        raise self.refusal(raw, error) from None
+        raise self.arguments_error(raw, error) from None
 
     def _takes_text(self, described: Any) -> bool:
         """Whether a schema has room for a string, as far as can be told at a glance."""
@@ -139,7 +139,7 @@ class ToolEntry(Struct, frozen=True, dict=True):
         kinds: Any = described.get("type", "string")
         return "string" in kinds
 
-    def refusal(self, raw: Any, error: Exception) -> InvalidParams:
+    def arguments_error(self, raw: Any, error: Exception) -> InvalidParams:
         """Says everything that is wrong with arguments that could not be read, by the schema that the peer knows;
         or else what decoding ran into."""
         faults: list[Fault] = []
@@ -173,7 +173,7 @@ class ToolEntry(Struct, frozen=True, dict=True):
             f" The server gives {name!r} itself: leave it out."
             if name in self.handler.injected
             else ""
-            if self.handler.open
+            if self.handler.accepts_extra
             else did_you_mean(name, known.keys() - values.keys())
             for name in unknown
         )
@@ -203,7 +203,7 @@ def make_tool(
     input_schema = options.get("input_schema")
     validator = None if input_schema is None else _compile_schema(input_schema, name)
     try:
-        annotations(input_schema or {})
+        find_mirrored_arguments(input_schema or {})
     except InvalidAnnotation as error:
         raise RegistrationError(f"tool {name!r}: {error}", kind="tool_schema_invalid") from None
     asks: Sequence[str] = options.get("asks", ())
@@ -221,7 +221,7 @@ def make_tool(
         description=described or None,
         annotations=hints,
         timeout=options.get("timeout"),
-        guard=limiter,
+        limiter=limiter,
         custom_schema=input_schema,
         custom_validator=validator,
         asks=tuple(asks),

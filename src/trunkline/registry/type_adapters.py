@@ -219,7 +219,7 @@ class _Adapter:
 
     def _mirror(self, made_of: Layout) -> Callable[[Any, Convert], Any]:
         """How a class is made of a struct that is read in its place, or becomes one that is written in its place."""
-        members = made_of.of(self._side)
+        members = made_of.members_for(self._side)
         struct = msgspec.defstruct(
             made_of.origin.__name__,
             [(f"_{place}", self.adapt(m.kind), _default(m)) for place, m in enumerate(members)],
@@ -245,7 +245,7 @@ def _default(member: Member) -> Any:
 
 def _instance(origin: Any, members: list[Member], read: Any) -> Any:
     given = zip(members, astuple(read), strict=True)
-    return origin(**{str(member.given): value for member, value in given if value is not UNSET})
+    return origin(**{str(member.init_name): value for member, value in given if value is not UNSET})
 
 
 def _to_members(made_of: Layout, members: list[Member], value: Any) -> Any:

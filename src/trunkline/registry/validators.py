@@ -55,7 +55,10 @@ def schema_of_members(members: Sequence[Member], *, closed: bool) -> Schema:
     from trunkline.registry.json_schema import SchemaBuilder
 
     book = SchemaBuilder(ValueDirection.ARGUMENT)
-    schema: Schema = {"type": "object", "properties": {member.json_name: book.member(member) for member in members}}
+    schema: Schema = {
+        "type": "object",
+        "properties": {member.json_name: book.describe_member(member) for member in members},
+    }
     if required := [member.json_name for member in members if member.required]:
         schema["required"] = required
     if closed:
@@ -135,7 +138,7 @@ class PeerValidator(Validator):
         super().__init__(schema, what, pattern_options=patterns, validate_formats=False)
         self._complexity = known
 
-    def checks(self, value: Any) -> bool:
+    def can_check(self, value: Any) -> bool:
         """Whether it is certain that checking a value takes little time."""
         most = _MAX_CHECK_STEPS // self._complexity.steps
         return size_of(value, most) <= most

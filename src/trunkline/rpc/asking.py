@@ -90,7 +90,7 @@ class RequestingConnection(Replies):
 
     def fail_pending_requests(self, reason: str) -> None:
         """Nothing more will be heard from the peer, though it may still listen: what was asked of it fails now."""
-        self._requests.fail_all(self.session.stop_waiting(), ChannelClosed(reason))
+        self._requests.fail_all(self.session.abandon_requests(), ChannelClosed(reason))
 
     def unanswered(self, request: RequestId, closed: ChannelClosed) -> None:
         """The answer to a request of ours cannot come any more, though the peer is still there."""
@@ -102,7 +102,7 @@ class RequestingConnection(Replies):
 
     def abandon_requests(self, closed: ChannelClosed) -> None:
         """Gives up all that was asked, without a word to the peer, and forgets every deadline."""
-        awaited = self.session.stop_waiting()
+        awaited = self.session.abandon_requests()
         if self._lazy_requests is not None:
             self._lazy_requests.fail_all(awaited, closed)
         if self._lazy_deadline_timer is not None:

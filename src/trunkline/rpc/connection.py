@@ -234,7 +234,7 @@ class Connection(RequestingConnection):
             self._queue_call(call, params)
 
     def _queue_call(self, call: IncomingRequest, params: Any) -> None:
-        if call.method.wait is TimeLimit.QUICK or call.method.received is Signal.DRAIN:
+        if call.method.time_limit is TimeLimit.QUICK or call.method.receive_signal is Signal.DRAIN:
             self._starter(
                 call, params
             )  # ping, lists and an end run no user code: nothing is gained by letting them wait
@@ -262,13 +262,13 @@ class Connection(RequestingConnection):
         if working is not None and not call.done:
             call.work = working
             if call.deadline is None:  # unless the feature has set one
-                self.set_call_timeout(call, call.method.wait.seconds(self.settings))
+                self.set_call_timeout(call, call.method.time_limit.seconds(self.settings))
             self._deadline_timer.watch(call)
 
     def set_call_timeout(self, call: IncomingRequest, seconds: float | None) -> None:
         """Gives a call so much time from now on."""
-        longest = None if call.method.wait is TimeLimit.ENDLESS else self.settings.longest_call
-        call.limit(self._clock.now(), seconds, longest)
+        longest = None if call.method.time_limit is TimeLimit.ENDLESS else self.settings.longest_call
+        call.set_timeout(self._clock.now(), seconds, longest)
         if call.scheduled_at is not None:  # it is watched already, and perhaps for a later time
             self._deadline_timer.watch(call)
 
@@ -482,7 +482,7 @@ class Connection(RequestingConnection):
     def step(self, signal: Signal) -> None:
         """Moves the session on and tells of it."""
         before = self.session.phase
-        self.session.step(signal)
+        self.session.transition(signal)
         self.report_phase_change(before)
 
     def report_phase_change(self, before: Phase) -> None:
@@ -592,4 +592,4 @@ def _index_of(messages: Sequence[Incoming], message: Incoming | None) -> int:
 
 def _was_started(call: IncomingRequest) -> bool:
     """Whether the handler of a call has been started, so that the call may have had its effect."""
-    return not call.queued and call.method.wait not in _WITHOUT_HANDLER
+    return not call.queued and call.method.time_limit not in _WITHOUT_HANDLER

@@ -22,12 +22,12 @@ class DeadlineTimer:
 
     def watch(self, request: TrackedRequest) -> None:
         """Keeps an eye on one more request."""
-        self._timetable.watch(request)
+        self._timetable.schedule(request)
         self.reschedule()
 
     def reschedule(self) -> None:
         """Sets the timer to the nearest deadline. A timer that is too early does no harm: it is set again."""
-        due = self._timetable.next_due()
+        due = self._timetable.next_deadline()
         if due is None or (self._due is not None and self._due <= due):
             return
         self.stop()

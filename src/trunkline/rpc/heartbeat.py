@@ -24,14 +24,14 @@ class KeepaliveMonitor:
 
     def _check(self) -> None:
         now = self._clock.now()
-        verdict, again = self._keepalive.look(self.last_received, now)
+        verdict, again = self._keepalive.check(self.last_received, now)
         if verdict is KeepaliveAction.DEAD:
             self._timer = None
             self._on_dead()
             return
         if verdict is KeepaliveAction.PING and not self._ping():
             self.last_received = now
-            again = self._keepalive.look(now, now).look_at
+            again = self._keepalive.check(now, now).check_at
         self._timer = self._clock.call_at(again, self._check)
 
     def stop(self) -> None:

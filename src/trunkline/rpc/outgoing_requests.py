@@ -66,7 +66,7 @@ class OutgoingRequests:
         """Asks and waits for the answer."""
         await self._wait_until_initialized(name)
         if about is not None:
-            about.hold(self._clock.now())
+            about.suspend_deadline(self._clock.now())
             self._adjust_call_limit(1)
         try:
             asked = self.send(name, params, about=about, timeout=timeout, needs=needs, on_progress=on_progress)
@@ -80,7 +80,7 @@ class OutgoingRequests:
         finally:
             if about is not None:
                 self._adjust_call_limit(-1)
-                about.release(self._clock.now())
+                about.resume_deadline(self._clock.now())
                 if not about.done:
                     self._deadline_timer.watch(about)
 
@@ -95,7 +95,7 @@ class OutgoingRequests:
     async def probe(self, timeout: float | None, on_sent: Callable[[], None]) -> Any:
         """Asks whether the peer speaks the modern era, before anything else is said (Raw)."""
         waiter: asyncio.Future[Any] = self._loop.create_future()
-        _, message = self._session.probe(self._clock.now(), timeout, waiter)
+        _, message = self._session.start_probe(self._clock.now(), timeout, waiter)
         self._channel.send(message)
         self._deadline_timer.reschedule()
         self._loop.call_soon(on_sent)
@@ -123,7 +123,7 @@ class OutgoingRequests:
             if isinstance(error, Oversized):
                 raise MisuseError(f"{name} is too large: {error}", kind=MessageTooLarge.kind) from None
             raise MisuseError(f"params of {name}: {error}") from error
-        asked.about = about
+        asked.parent_call = about
         self._deadline_timer.reschedule()
         return asked
 
@@ -143,7 +143,7 @@ class OutgoingRequests:
         """The peer has answered."""
         waiter: asyncio.Future[Any] | None = event.request.waiter
         if waiter is None or waiter.done():  # it was given up
-            late: asyncio.Future[Any] | None = event.request.late
+            late: asyncio.Future[Any] | None = event.request.on_late_response
             if late is not None and not late.done() and event.error is None:
                 late.set_result(event.result)
             return
@@ -179,12 +179,12 @@ class OutgoingRequests:
         """Gives up a request of ours, and tells the peer; where it was asked, if anybody listens there."""
         notice = self._session.cancel(request, reason)
         if notice is not None:
-            about = request.about
+            about = request.parent_call
             self._channel.send(notice, about=None if about is None or about.cancelled else about.id)
 
     def fail_request(self, request: RequestId, closed: ChannelClosed) -> None:
         """The answer to one of them cannot come any more. A peer that may have heard of it is told not to go on."""
-        awaited = self._session.pending.get(request)
+        awaited = self._session.outgoing_requests.get(request)
         if awaited is not None:
             notice = self._session.cancel(awaited, closed.reason)
             if notice is not None and closed.reached:
@@ -193,13 +193,13 @@ class OutgoingRequests:
 
     def asking(self, request: RequestId, *, begun: bool) -> None:
         """Whether a request of ours waits for a person on our side: its time stands still while it does."""
-        awaited = self._session.pending.get(request)
+        awaited = self._session.outgoing_requests.get(request)
         if awaited is None:
             return
         if begun:
-            awaited.hold(self._clock.now())
+            awaited.suspend_deadline(self._clock.now())
         else:
-            awaited.release(self._clock.now())
+            awaited.resume_deadline(self._clock.now())
             self._deadline_timer.watch(awaited)
 
     def fail_all(self, requests: Iterable[OutgoingRequest], closed: ChannelClosed) -> None:

@@ -18,7 +18,7 @@ def report_progress(
     """Reports progress, if the caller wants to hear of it; on the loop only. It must grow, and renews the deadline."""
     if call.done:
         connection.report_dropped("progress of a call that has ended", "progress_token_expired")
-    elif not call.advance(progress, connection.now()):
+    elif not call.record_progress(progress, connection.now()):
         connection.report_dropped(f"progress {progress:g} does not grow", "progress_value_invalid")
     elif call.token is not None:
         meta = None if call.related_task is None else {RELATED_TASK: {"taskId": call.related_task}}

@@ -52,7 +52,7 @@ class Replies(FactReporter):
         answer = (
             ErrorResponse(call.id, error_object(failure.reply, revision))
             if isinstance(failure.reply, ProtocolError)
-            else self.session.written(call, failure.reply)
+            else self.session.encode_result(call, failure.reply)
         )
         try:
             self.send_reply(answer, call.id)

@@ -67,7 +67,7 @@ async def run_with_dependencies(work: PlannedCall, threads: ThreadPool) -> Any:
         async with AsyncExitStack() as stack:
             try:
                 values: DependencyValues = {}
-                for step in plan.first:
+                for step in plan.before:
                     values[step.function] = await _provide_dependency(step, values, work.context, stack, threads)
                 answer = work.finish(await _call_handler(work, plan, values, threads))
             except BaseException as error:
@@ -89,7 +89,7 @@ async def _call_handler(work: PlannedCall, plan: DependencyPlan, values: Depende
             await _run_on_thread(partial(_call_with_thread_dependencies, work, plan, values), threads)
         )
     return await _await_if_awaitable(
-        handler.bind(work.arguments, _keyword_arguments(plan.given, plan.contexts, values, work.context))
+        handler.bind(work.arguments, _keyword_arguments(plan.sources, plan.contexts, values, work.context))
     )
 
 
@@ -104,13 +104,13 @@ def _call_with_thread_dependencies(work: PlannedCall, plan: DependencyPlan, valu
     try:
         with ExitStack() as stack:
             try:
-                for step in plan.beside:
+                for step in plan.on_thread:
                     made = _call_dependency(step, values, work.context)
                     values[step.function] = (
                         made if step.provider_kind is ProviderKind.VALUE else stack.enter_context(made)
                     )
                 value = work.handler.bind(
-                    work.arguments, _keyword_arguments(plan.given, plan.contexts, values, work.context)
+                    work.arguments, _keyword_arguments(plan.sources, plan.contexts, values, work.context)
                 )
             except BaseException as error:
                 failed = error

@@ -171,14 +171,14 @@ class ServerCatalog:
         """Why a completer will never be asked, as things are; None if it will."""
         registries: dict[str, Registry[Any]] = {"prompt": self.prompts, "tool": self.tools, "resource": self.templates}
         known = (other.key for other in registries[entry.kind].all())
-        return entry.fault(self.find_completion_target(entry.kind, entry.name), known)
+        return entry.find_fault(self.find_completion_target(entry.kind, entry.name), known)
 
     def access_rule_of(self, uri: str) -> Access | None:
         """What is asked of those who want to read a URI; None where everybody may."""
         if not (self.access_rules["resource"] or self.access_rules["resource_template"]):
             return None
         entry = self.reader(uri)
-        return None if entry is None or entry.access is None or entry.access.open else entry.access
+        return None if entry is None or entry.access is None or entry.access.unrestricted else entry.access
 
     def scoped(self) -> list[str]:
         """The names of what needs scopes."""

@@ -208,7 +208,7 @@ class Connection(connection.Connection):
         if call.started < queue.since or call.method.name in _ALLOWED_WHILE_PAUSED:
             start(call, params)
         elif queue.holds(call, params):
-            self.set_call_timeout(call, call.method.wait.seconds(self.settings))  # its time runs
+            self.set_call_timeout(call, call.method.time_limit.seconds(self.settings))  # its time runs
             self._deadline_timer.watch(call)
         else:
             self._refuse(call, Phase.PAUSED)
@@ -257,7 +257,7 @@ class Connection(connection.Connection):
             "pending": [
                 {"id": _truncate_id(call.id), "method": call.method.name} for call in session.incoming_requests.values()
             ],
-            "awaited": [{"id": asked.id, "method": asked.method.name} for asked in session.pending.values()],
+            "awaited": [{"id": asked.id, "method": asked.method.name} for asked in session.outgoing_requests.values()],
         }
 
     def on_draining(self) -> None:
@@ -290,7 +290,7 @@ class Connection(connection.Connection):
     ) -> None:
         """Goes on with a conversation that another process has begun."""
         before = self.session.phase
-        self.session.restore(revision, agreed, client, complete=complete)
+        self.session.restore_handshake(revision, agreed, client, complete=complete)
         super().report_phase_change(before)
 
     def _stop_work(self, call: IncomingRequest) -> None:
@@ -333,7 +333,7 @@ class DurableConnection(Connection):
             super()._on_call_ended(call, value, error)
             return
         if call.scheduled_at is None:  # it has no time yet
-            self.set_call_timeout(call, call.method.wait.seconds(self.settings))
+            self.set_call_timeout(call, call.method.time_limit.seconds(self.settings))
             self._deadline_timer.watch(call)
         end = super()._on_call_ended
         news.add_done_callback(lambda _: end(call, value, error))

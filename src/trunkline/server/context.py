@@ -20,7 +20,7 @@ from msgspec import UNSET
 from trunkline.errors import InsufficientScope, InvalidUri, MisuseError
 from trunkline.errors.text import shortened
 from trunkline.protocol.capabilities import is_declared
-from trunkline.protocol.extensions import agreed
+from trunkline.protocol.extensions import negotiated_settings
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.meta import ProgressToken
 from trunkline.protocol.revisions import Revision
@@ -122,7 +122,7 @@ class Context(Generic[L_co]):
 
     def extension(self, name: str) -> Mapping[str, Any] | None:
         """What the client says of an extension that both sides have; None if one of them has not."""
-        return agreed(name, self._line.offer.capabilities(), self.client.capabilities)
+        return negotiated_settings(name, self._line.offer.capabilities(), self.client.capabilities)
 
     @property
     def principal(self) -> Any:

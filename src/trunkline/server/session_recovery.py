@@ -91,11 +91,11 @@ def _restore_session(connection: "Connection") -> Session:
     """A session that stands where the one that has failed did."""
     old, session = connection.session, connection.new_session()
     session.last_id = old.last_id  # a late answer is not taken for another one
-    session.step(Signal.CONNECT)
+    session.transition(Signal.CONNECT)
     if old.negotiated is not None and old.revision is not None:
-        session.restore(old.revision, old.negotiated, old.peer, complete=old.phase is not Phase.INITIALIZING)
+        session.restore_handshake(old.revision, old.negotiated, old.peer, complete=old.phase is not Phase.INITIALIZING)
     if (again := _PHASE_SIGNALS.get(old.phase)) is not None and session.allows(again):
-        session.step(again)
+        session.transition(again)
     return session
 
 

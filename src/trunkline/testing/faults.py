@@ -148,7 +148,7 @@ class Faults:
         """Ends every line now; or, if a message is named, its line right after that message."""
         if sent is None and received is None:
             for line in list(self.lines):
-                line.broken(closed)
+                line.abort(closed)
         return self._rule("kill", sent, received, closed=closed)
 
     def stall(self, direction: Direction) -> Self:
@@ -160,7 +160,7 @@ class Faults:
         """Lets pass what was held, and what comes."""
         self.stalled.discard(direction)
         for line in list(self.lines):
-            line.lanes[direction].flow()
+            line.lanes[direction].flush()
         return self
 
     def refuse(self, times: int = 1) -> Self:
@@ -235,10 +235,10 @@ class _Lane:
                 self._delay(rule.seconds)
                 self._pass(entry)
             case "cut":
-                self._line.broken(ChannelClosed("cut within a message, by a fault"))
+                self._line.abort(ChannelClosed("cut within a message, by a fault"))
             case "kill" if rule is not None:
                 self._pass(entry)
-                self._line.broken(rule.closed)
+                self._line.abort(rule.closed)
             case _:
                 self._pass(entry)
 
@@ -253,14 +253,14 @@ class _Lane:
 
     def _delayed(self) -> None:
         self._delays -= 1
-        self.flow()
+        self.flush()
 
     def _pass(self, *entries: _Entry) -> None:
         overtaken, self._overtaken = self._overtaken, []
         self._waiting += (*entries, *overtaken)
-        self.flow()
+        self.flush()
 
-    def flow(self) -> None:
+    def flush(self) -> None:
         """Passes on what waits, if it need not wait any longer."""
         if self._waiting and not self._delays and self._direction not in self._line.faults.stalled:
             entries, self._waiting = self._waiting, []
@@ -355,7 +355,7 @@ class FaultyChannel:
             if self._receiver is not None:
                 self._receiver.closed(closed)
 
-    def broken(self, closed: ChannelClosed) -> None:
+    def abort(self, closed: ChannelClosed) -> None:
         """Ends the line at once; what there is of it ends by itself."""
         if not self._ended:
             self._closing = asyncio.get_running_loop().create_task(self._inner.close())

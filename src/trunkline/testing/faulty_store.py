@@ -63,7 +63,7 @@ class StoreFault:
         """Whether a call that touches these keys meets the fault."""
         return call in self._names and any(self._key in key for key in keys)
 
-    def around(self, act: StoreCall) -> Awaitable[Any]:
+    def apply(self, act: StoreCall) -> Awaitable[Any]:
         """Make a call that meets the fault."""
         self.calls += 1
         self.reached.set()
@@ -114,7 +114,7 @@ class FaultyStore:
     def _call(self, call: StoreMethod, keys: Sequence[str], act: StoreCall) -> Awaitable[Any]:
         for fault in self._faults:
             if fault.applies_to(call, keys):
-                return fault.around(act)
+                return fault.apply(act)
         return act()
 
     # --- the store -------------------------------------------------------------------------------

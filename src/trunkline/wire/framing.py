@@ -78,17 +78,17 @@ class LineFramer:
     def __init__(self, max_frame: int) -> None:
         self._max_frame = max_frame
         self._pieces: list[bytes] = []  # of a line that has not ended yet
-        self._kept = 0  # their size
+        self._pending_size = 0  # their size
         self._skipped: Edges | None = None  # of a line that is too long already
 
     def feed(self, data: bytes) -> list[Frame]:
         """Takes what has arrived and gives the frames that are whole now, in order; what is too long as a fault."""
         size = len(data)
-        if data.find(b"\n") == size - 1 and not self._kept and 0 < size <= self._max_frame:  # one whole line
+        if data.find(b"\n") == size - 1 and not self._pending_size and 0 < size <= self._max_frame:  # one whole line
             return [] if data.isspace() else [data[:-1]]
         lines: list[bytes] = data.split(b"\n") if size < _LONG else _split_lines(data)
         rest = lines.pop()
-        if self._kept or size > self._max_frame:
+        if self._pending_size or size > self._max_frame:
             frames = self._measured(lines)
         else:  # no line in it can be too long
             frames: list[Frame] = [line for line in lines if line and not line.isspace()]
@@ -99,7 +99,7 @@ class LineFramer:
     def _measured(self, lines: list[bytes]) -> list[Frame]:
         frames: list[Frame] = []
         for line in lines:
-            whole = line if self._kept == 0 else self._joined(line)
+            whole = line if self._pending_size == 0 else self._joined(line)
             if isinstance(whole, TooLarge):
                 frames.append(whole)
             elif len(whole) > self._max_frame:
@@ -109,10 +109,10 @@ class LineFramer:
         return frames
 
     def _keep(self, piece: bytes) -> None:
-        self._kept += len(piece)
+        self._pending_size += len(piece)
         if self._skipped is not None:
             self._skipped.add(piece)
-        elif self._kept > self._max_frame + 1:  # the most that is allowed, and a carriage return
+        elif self._pending_size > self._max_frame + 1:  # the most that is allowed, and a carriage return
             self._skipped = Edges()
             for part in (*self._pieces, piece):
                 self._skipped.add(part)
@@ -124,7 +124,7 @@ class LineFramer:
 
     def _joined(self, last: bytes) -> bytes | TooLarge:
         """The whole line, of which this is the end; or what is left of one that was too long to be kept."""
-        skipped, self._skipped, self._kept = self._skipped, None, 0
+        skipped, self._skipped, self._pending_size = self._skipped, None, 0
         if skipped is not None:
             skipped.add(last)
             return TooLarge(self._max_frame, skipped.head, skipped.tail)

@@ -22,7 +22,7 @@ def on(params: Any) -> dict[str, Any]:
 
 
 def test_every_request_says_its_revision_and_who_sends_it(stamp: ClientEnvelope) -> None:
-    assert on(stamp.put_on(UNSET)) == {
+    assert on(stamp.add_to(UNSET)) == {
         f"{PREFIX}protocolVersion": REVISION,
         f"{PREFIX}clientInfo": {"name": "c", "version": "1"},
         f"{PREFIX}clientCapabilities": {"sampling": {}},  # there are no tasks of that kind any more
@@ -31,16 +31,16 @@ def test_every_request_says_its_revision_and_who_sends_it(stamp: ClientEnvelope)
 
 def test_what_a_request_says_besides_stays_there(stamp: ClientEnvelope) -> None:
     params = CallToolParams("add", meta={"progressToken": 3})
-    assert on(stamp.put_on(params))["progressToken"] == 3
+    assert on(stamp.add_to(params))["progressToken"] == 3
     assert to_builtins(params.meta) == {"progressToken": 3}
-    assert f"{PREFIX}protocolVersion" in on(stamp.put_on(CallToolParams("add")))
+    assert f"{PREFIX}protocolVersion" in on(stamp.add_to(CallToolParams("add")))
 
 
 def test_log_messages_are_wanted_from_a_level_on_or_not_at_all(stamp: ClientEnvelope) -> None:
     stamp.set_log_level("warning")
-    assert on(stamp.put_on(UNSET))[f"{PREFIX}logLevel"] == "warning"
+    assert on(stamp.add_to(UNSET))[f"{PREFIX}logLevel"] == "warning"
     stamp.set_log_level(None)
-    assert f"{PREFIX}logLevel" not in on(stamp.put_on(UNSET))
+    assert f"{PREFIX}logLevel" not in on(stamp.add_to(UNSET))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from trunkline import Client, Context, Server
 from trunkline.errors import RegistrationError
-from trunkline.protocol.extensions import agreed, validate_extensions
+from trunkline.protocol.extensions import negotiated_settings, validate_extensions
 
 
 @pytest.mark.parametrize("name", ["org.example/search", "a/b", "io.x-y.z/v1.2_a-b"])
@@ -37,8 +37,8 @@ def test_settings_are_an_object() -> None:
     ],
 )
 def test_an_extension_is_there_if_both_have_it(ours: Any, theirs: Any, found: Any) -> None:
-    assert agreed("a/b", {"extensions": ours}, {"extensions": theirs}) == found
-    assert agreed("a/b", {}, {}) is None
+    assert negotiated_settings("a/b", {"extensions": ours}, {"extensions": theirs}) == found
+    assert negotiated_settings("a/b", {}, {}) is None
 
 
 @pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25"])

@@ -11,9 +11,9 @@ from trunkline.protocol.headers import (
     InvalidAnnotation,
     InvalidValue,
     MirroredArgument,
-    annotations,
     decode_value,
     encode_value,
+    find_mirrored_arguments,
     find_mismatch,
     find_param_mismatch,
     match_exactly,
@@ -215,7 +215,7 @@ def test_annotated_properties_are_found_however_deep() -> None:
         query={"type": "string"},
         any=True,
     )
-    assert annotations(given) == (REGION, COUNT, DRY)
+    assert find_mirrored_arguments(given) == (REGION, COUNT, DRY)
 
 
 @pytest.mark.parametrize(
@@ -230,17 +230,17 @@ def test_annotated_properties_are_found_however_deep() -> None:
     ids=str,
 )
 def test_what_only_looks_like_an_annotation_is_none(given: dict[str, Any]) -> None:
-    assert annotations(given) == ()
+    assert find_mirrored_arguments(given) == ()
 
 
 def test_a_header_may_be_called_like_another_of_the_protocol() -> None:
-    assert annotations(schema(a=marked("Method")))[0].header == "Mcp-Param-Method"
+    assert find_mirrored_arguments(schema(a=marked("Method")))[0].header == "Mcp-Param-Method"
 
 
 @pytest.mark.parametrize("name", ["", None, 5, True, ["A"], {}], ids=repr)
 def test_an_annotation_is_a_text_that_is_not_empty(name: object) -> None:
     with pytest.raises(InvalidAnnotation, match="x-mcp-header of 'a' must be a text that is not empty"):
-        annotations(schema(a=marked(name)))
+        find_mirrored_arguments(schema(a=marked(name)))
 
 
 @pytest.mark.parametrize("name", ["My Region", "Region:Primary", "Région", "Region\t1", "Region\n", "a/b", '"a"', " "])
@@ -248,14 +248,14 @@ def test_an_annotation_is_a_token(name: str) -> None:
     with pytest.raises(
         InvalidAnnotation, match="x-mcp-header of 'a' has characters that no header's name has"
     ) as raised:
-        annotations(schema(a=marked(name)))
+        find_mirrored_arguments(schema(a=marked(name)))
     assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("other", ["Region", "REGION", "rEGION"])
 def test_no_two_annotations_are_the_same_in_any_case(other: str) -> None:
     with pytest.raises(InvalidAnnotation, match=r"^'a' and 'b\.c' want the same x-mcp-header$"):
-        annotations(schema(a=marked(), b=schema(c=marked(other))))
+        find_mirrored_arguments(schema(a=marked(), b=schema(c=marked(other))))
 
 
 @pytest.mark.parametrize(
@@ -263,12 +263,12 @@ def test_no_two_annotations_are_the_same_in_any_case(other: str) -> None:
 )
 def test_an_annotated_property_is_a_string_an_integer_or_a_boolean(kind: object) -> None:
     with pytest.raises(InvalidAnnotation, match="x-mcp-header of 'a' needs the type string or integer or boolean"):
-        annotations(schema(a=marked(type=kind)))
+        find_mirrored_arguments(schema(a=marked(type=kind)))
 
 
 def test_an_annotated_property_without_a_type_is_refused() -> None:
     with pytest.raises(InvalidAnnotation, match="needs the type"):
-        annotations(schema(a={"enum": ["x"], "x-mcp-header": "A"}))
+        find_mirrored_arguments(schema(a={"enum": ["x"], "x-mcp-header": "A"}))
 
 
 ONE = ["items", "contains", "unevaluatedItems", "additionalItems", "additionalProperties", "unevaluatedProperties"]
@@ -292,14 +292,14 @@ NAMED_ONES = ["patternProperties", "dependentSchemas", "dependencies", "$defs", 
 )
 def test_an_annotation_elsewhere_than_on_a_property_of_properties_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(InvalidAnnotation, match="stands where more than `properties` leads to, or nothing"):
-        annotations(given)
+        find_mirrored_arguments(given)
 
 
 def test_a_schema_may_be_as_deep_as_it_likes() -> None:
     deep = schema(leaf=marked())
     for _ in range(3000):
         deep = schema(a=deep)
-    assert len(annotations(deep)[0].path) == 3001
+    assert len(find_mirrored_arguments(deep)[0].path) == 3001
 
 
 def test_arguments_are_mirrored_where_the_schema_says() -> None:

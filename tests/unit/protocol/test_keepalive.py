@@ -10,29 +10,29 @@ WAIT, PING, DEAD = KeepaliveAction.WAIT, KeepaliveAction.PING, KeepaliveAction.D
 @pytest.mark.row("K05")
 def test_a_peer_that_is_silent_for_the_interval_is_pinged_once() -> None:
     keepalive = Keepalive(30, 10)
-    assert keepalive.look(last_received=100, now=129.9) == KeepaliveDecision(WAIT, 130)
-    assert keepalive.look(last_received=100, now=130) == KeepaliveDecision(PING, 140)
-    assert keepalive.look(last_received=100, now=135) == KeepaliveDecision(WAIT, 140)
+    assert keepalive.check(last_received=100, now=129.9) == KeepaliveDecision(WAIT, 130)
+    assert keepalive.check(last_received=100, now=130) == KeepaliveDecision(PING, 140)
+    assert keepalive.check(last_received=100, now=135) == KeepaliveDecision(WAIT, 140)
 
 
 @pytest.mark.row("K06")
 @pytest.mark.parametrize("heard", [130, 130.1, 139])
 def test_any_sign_of_life_after_a_ping_starts_the_interval_again(heard: float) -> None:
     keepalive = Keepalive(30, 10)
-    keepalive.look(last_received=100, now=130)
-    assert keepalive.look(last_received=heard, now=140) == KeepaliveDecision(WAIT, heard + 30)
-    assert keepalive.look(last_received=heard, now=heard + 30) == KeepaliveDecision(PING, heard + 40)
+    keepalive.check(last_received=100, now=130)
+    assert keepalive.check(last_received=heard, now=140) == KeepaliveDecision(WAIT, heard + 30)
+    assert keepalive.check(last_received=heard, now=heard + 30) == KeepaliveDecision(PING, heard + 40)
 
 
 @pytest.mark.row("K06")
 def test_a_peer_that_is_heard_of_is_never_pinged() -> None:
     keepalive = Keepalive(30, 10)
-    assert [keepalive.look(last_received=now - 1, now=now).verdict for now in range(0, 300, 10)] == [WAIT] * 30
+    assert [keepalive.check(last_received=now - 1, now=now).action for now in range(0, 300, 10)] == [WAIT] * 30
 
 
 @pytest.mark.row("K07")
 @pytest.mark.parametrize("now", [140, 141, 500])
 def test_a_peer_that_is_silent_after_a_ping_as_well_is_dead(now: float) -> None:
     keepalive = Keepalive(30, 10)
-    keepalive.look(last_received=100, now=130)
-    assert keepalive.look(last_received=100, now=now).verdict is DEAD
+    keepalive.check(last_received=100, now=130)
+    assert keepalive.check(last_received=100, now=now).action is DEAD

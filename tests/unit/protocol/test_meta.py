@@ -31,7 +31,7 @@ OURS = {"REFUSAL", "IDEMPOTENCY", "IDEMPOTENCY_KEY", "TASK_PROGRESS"}
 
 
 def test_our_own_keys_stand_under_no_prefix_that_the_specification_reserves() -> None:
-    keys = {name: getattr(meta, name) for name in meta.__all__ if name.isupper() and name != "TRACE"}
+    keys = {name: getattr(meta, name) for name in meta.__all__ if name.isupper() and name != "TRACE_KEYS"}
     prefixes = {name: key.rpartition("/")[0] for name, key in keys.items()}
     assert prefixes.pop("PROGRESS_TOKEN") == ""
     assert {prefixes.pop(name) for name in OURS} == {"trunkline"}  # one label; 2025-06-18 reserves any that is `mcp`

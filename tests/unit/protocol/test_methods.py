@@ -45,9 +45,9 @@ def test_a_revision_has_the_methods_of_its_official_schema(revision: Revision, r
     rows = list(methods_for(revision, receiver))
     if revision is Revision.V2026_07_28:
         rows = [row for row in rows if row.name not in BY_EXTENSION[receiver]]
-    assert {row.name for row in rows if row.request} == official(revision, sender, "Request")
+    assert {row.name for row in rows if row.is_request} == official(revision, sender, "Request")
     beyond = ONE_WAY.get((revision, receiver), set())
-    assert {row.name for row in rows if not row.request} == official(revision, sender, "Notification") | beyond
+    assert {row.name for row in rows if not row.is_request} == official(revision, sender, "Notification") | beyond
 
 
 def test_every_method_has_one_row() -> None:
@@ -57,14 +57,14 @@ def test_every_method_has_one_row() -> None:
 
 
 def test_notifications_are_those_without_a_result() -> None:
-    assert all(row.request is not row.name.startswith("notifications/") for row in METHODS)
+    assert all(row.is_request is not row.name.startswith("notifications/") for row in METHODS)
 
 
 @pytest.mark.row("X02", "X03")
 def test_every_notification_has_a_bare_name_that_is_no_method_of_a_revision() -> None:
     assert ALIASES["initialized"] == "notifications/initialized"
     assert ALIASES["resources/updated"] == "notifications/resources/updated"
-    assert len(ALIASES) == sum(not row.request for row in METHODS)
+    assert len(ALIASES) == sum(not row.is_request for row in METHODS)
     assert not ALIASES.keys() & {row.name for row in METHODS if row.profile is None}
 
 
@@ -84,20 +84,20 @@ def test_every_notification_has_a_bare_name_that_is_no_method_of_a_revision() ->
 def test_every_method_is_a_signal_to_the_lifecycle(name: str, received: Signal, sent: Signal) -> None:
     row = find_method(name)
     assert row is not None
-    assert (row.received, row.sent) == (received, sent)
+    assert (row.receive_signal, row.send_signal) == (received, sent)
 
 
 def test_a_method_exists_from_its_first_to_its_last_revision() -> None:
     row = Method("a", Side.SERVER, object, since=Revision.V2025_03_26, until=Revision.V2025_06_18)
-    assert [row.exists(revision) for revision in Revision] == [False, True, True, False, False]
+    assert [row.exists_in(revision) for revision in Revision] == [False, True, True, False, False]
     endless = Method("a", Side.SERVER, object, since=Revision.V2025_06_18)
-    assert [endless.exists(revision) for revision in Revision] == [False, False, True, True, True]
+    assert [endless.exists_in(revision) for revision in Revision] == [False, False, True, True, True]
 
 
 def test_a_method_reaches_the_side_that_it_names_or_either() -> None:
     sides = (Side.SERVER, Side.CLIENT)
-    assert [Method("a", Side.SERVER, object).reaches(side) for side in sides] == [True, False]
-    assert [Method("a", Side.EITHER, object).reaches(side) for side in sides] == [True, True]
+    assert [Method("a", Side.SERVER, object).is_received_by(side) for side in sides] == [True, False]
+    assert [Method("a", Side.EITHER, object).is_received_by(side) for side in sides] == [True, True]
 
 
 def test_each_side_has_another() -> None:
@@ -120,7 +120,7 @@ def test_each_side_has_another() -> None:
 def test_every_method_has_its_time(names: list[str], seconds: float | None) -> None:
     rows = [row for row in METHODS if row.name in names]
     assert len(rows) == len(names)
-    assert {row.wait.seconds(Settings()) for row in rows} == {seconds}
+    assert {row.time_limit.seconds(Settings()) for row in rows} == {seconds}
 
 
 @pytest.mark.row("K16")
@@ -136,7 +136,7 @@ def test_only_the_failure_of_a_tool_is_a_result() -> None:
 def test_a_profile_has_its_methods_in_every_revision_of_the_handshake_and_in_no_later_one() -> None:
     listed = find_method("tasks/list")
     assert listed is not None
-    assert [listed.exists(revision, "erlmcp") for revision in Revision] == [True, True, True, True, False]
-    assert [listed.exists(revision) for revision in Revision] == [False, False, False, True, False]
+    assert [listed.exists_in(revision, "erlmcp") for revision in Revision] == [True, True, True, True, False]
+    assert [listed.exists_in(revision) for revision in Revision] == [False, False, False, True, False]
     assert widened_capabilities("erlmcp") == {"tasks"}
     assert widened_capabilities(None) == frozenset()

@@ -38,7 +38,7 @@ def call(method: str = "tools/call", said: Any = None, **members: Any) -> Reques
 
 def why(stateless: ModernProtocol, request: Request, headers: dict[str, str] | None = None) -> int:
     with pytest.raises(ProtocolError) as refused:
-        stateless.admit(request, headers)
+        stateless.validate_request(request, headers)
     return refused.value.code
 
 
@@ -47,14 +47,14 @@ def why(stateless: ModernProtocol, request: Request, headers: dict[str, str] | N
 
 def test_a_request_with_an_envelope_is_admitted_with_headers_and_without(stateless: ModernProtocol) -> None:
     for headers in (None, HEADERS):
-        admitted = stateless.admit(call(), headers)
+        admitted = stateless.validate_request(call(), headers)
         assert admitted is not None
         assert (admitted[0].name, admitted[1].version) == ("tools/call", REVISION)
 
 
 def test_a_request_without_an_envelope_is_none_of_the_modern_era(stateless: ModernProtocol) -> None:
     older = call(said={})
-    assert stateless.admit(older, None) is None
+    assert stateless.validate_request(older, None) is None
 
 
 def test_who_got_several_things_wrong_is_told_the_first(stateless: ModernProtocol) -> None:
@@ -81,7 +81,7 @@ def test_47_48_a_header_that_is_missing_or_says_something_else_is_refused(
 @pytest.mark.parametrize("version", ["2025-11-25", "1.0", "2030-01-01"])
 def test_a_revision_of_the_handshake_era_is_not_reached_by_an_envelope(stateless: ModernProtocol, version: str) -> None:
     with pytest.raises(ProtocolError) as refused:
-        stateless.admit(call(said={**meta(), f"{PREFIX}protocolVersion": version}), None)
+        stateless.validate_request(call(said={**meta(), f"{PREFIX}protocolVersion": version}), None)
     assert (refused.value.code, refused.value.data["requested"]) == (-32022, version)
     assert refused.value.data["supported"] == stateless.discover_result()["supported_versions"]
     assert REVISION in refused.value.data["supported"]

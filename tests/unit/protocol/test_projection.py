@@ -169,14 +169,14 @@ def test_the_members_left_are_those_that_the_revision_knows(cls: type[Struct], r
             assert builtins(sample).keys() & known <= builtins(sent).keys() <= known
 
 
-@pytest.mark.parametrize("row", [row for row in METHODS if row.exists(OLDEST)], ids=case_name)
+@pytest.mark.parametrize("row", [row for row in METHODS if row.exists_in(OLDEST)], ids=case_name)
 def test_what_is_sent_in_2024_11_05_is_valid_there(row: Method) -> None:
-    receiver = "server" if row.reaches(Side.SERVER) else "client"
+    receiver = "server" if row.is_received_by(Side.SERVER) else "client"
     sender = "client" if receiver == "server" else "server"
     for params in samples(row.params):
         body = {"jsonrpc": "2.0", "method": row.name, "params": builtins(project(params, OLDEST))}
-        check({**body, "id": 1} if row.request else body, revision=OLDEST.value, sender=sender)
-    for result in samples(row.result) if row.request else ():
+        check({**body, "id": 1} if row.is_request else body, revision=OLDEST.value, sender=sender)
+    for result in samples(row.result) if row.is_request else ():
         answer = {"jsonrpc": "2.0", "id": 1, "result": builtins(project(result, OLDEST))}
         check(answer, revision=OLDEST.value, sender=receiver, answers=row.name)
 

@@ -63,9 +63,9 @@ def wired(message: Message) -> Message:
 def server(revision: Revision = HANDSHAKE[-1], *, until: Phase = Phase.READY, **options: Any) -> Session:
     """The server's side of a conversation, in a phase."""
     session = Session(Side.SERVER, info=ME, capabilities=OFFERED, **options)
-    session.step(Signal.CONNECT)
+    session.transition(Signal.CONNECT)
     if until is not Phase.CONNECTING:
-        session.initialize(InitializeParams(revision.value, DECLARED, ME))
+        session.accept_initialize(InitializeParams(revision.value, DECLARED, ME))
     if until not in {Phase.CONNECTING, Phase.INITIALIZING}:
         session.receive(Notification("notifications/initialized"), NOW)
     move = {
@@ -75,7 +75,7 @@ def server(revision: Revision = HANDSHAKE[-1], *, until: Phase = Phase.READY, **
         Phase.CLOSED: Signal.CLOSE,
     }
     if until in move:
-        session.step(move[until])
+        session.transition(move[until])
     assert session.phase is until
     return session
 
@@ -83,12 +83,12 @@ def server(revision: Revision = HANDSHAKE[-1], *, until: Phase = Phase.READY, **
 def client(*, until: Phase = Phase.READY, offered: dict[str, Any] = OFFERED, **options: Any) -> Session:
     """The client's side of a conversation, in a phase."""
     session = Session(Side.CLIENT, info=ME, capabilities=DECLARED, **options)
-    session.step(Signal.CONNECT)
+    session.transition(Signal.CONNECT)
     if until is not Phase.CONNECTING:
         awaited, _ = session.call("initialize", InitializeParams("2025-11-25", DECLARED, ME), NOW)
         if until is Phase.READY:
             session.receive(Response(awaited.id, Raw(b"{}")), NOW)
-            session.initialized(InitializeResult("2025-11-25", offered, ME))
+            session.complete_handshake(InitializeResult("2025-11-25", offered, ME))
     assert session.phase is until
     return session
 
@@ -116,9 +116,9 @@ def ignored(event: SessionEvent) -> str:
 def test_a_server_walks_through_the_phases_of_the_handshake() -> None:
     session = Session(Side.SERVER, info=ME)
     phases = [session.phase]
-    session.step(Signal.CONNECT)
+    session.transition(Signal.CONNECT)
     phases.append(session.phase)
-    session.initialize(InitializeParams("2025-11-25", {}, ME))
+    session.accept_initialize(InitializeParams("2025-11-25", {}, ME))
     phases.append(session.phase)
     assert session.receive(Notification("notifications/initialized"), NOW) == HandshakeCompleted()
     phases.append(session.phase)
@@ -132,15 +132,15 @@ def test_no_side_has_a_capability_before_the_handshake_says_so(side: Any) -> Non
     asked = [(Side.SERVER, "tools"), (Side.CLIENT, "sampling"), (Side.SERVER, "prompts")]
     for phase, found in ((Phase.CONNECTING, [False] * 3), (Phase.READY, [True, True, False])):
         session = side(until=phase)
-        assert [session.has(who, capability) for who, capability in asked] == found
+        assert [session.has_capability(who, capability) for who, capability in asked] == found
 
 
 @pytest.mark.row("L03", "L07")
 def test_a_server_answers_initialize_with_what_was_agreed_upon() -> None:
     session = Session(Side.SERVER, info=ME, capabilities=OFFERED, instructions="be kind")
-    session.step(Signal.CONNECT)
+    session.transition(Signal.CONNECT)
     peer = Implementation("peer", "2")
-    result = session.initialize(InitializeParams("2025-06-18", DECLARED, peer))
+    result = session.accept_initialize(InitializeParams("2025-06-18", DECLARED, peer))
     assert result == InitializeResult("2025-06-18", OFFERED, ME, "be kind")
     assert (session.revision, session.peer) == (Revision.V2025_06_18, peer)
     assert session.negotiated is not None
@@ -150,8 +150,8 @@ def test_a_server_answers_initialize_with_what_was_agreed_upon() -> None:
 @pytest.mark.row("X04")
 def test_an_older_revision_is_not_told_of_newer_capabilities_but_may_use_them() -> None:
     session = Session(Side.SERVER, info=ME, capabilities={"completions": {}})
-    session.step(Signal.CONNECT)
-    assert session.initialize(InitializeParams("2024-11-05", {}, ME)).capabilities == {}
+    session.transition(Signal.CONNECT)
+    assert session.accept_initialize(InitializeParams("2024-11-05", {}, ME)).capabilities == {}
     assert started(session, "completion/complete").method.name == "completion/complete"
 
 
@@ -206,7 +206,7 @@ def test_a_session_with_a_request_under_way_is_not_replaced() -> None:
 @pytest.mark.row("F02")
 def test_initialize_is_refused_while_a_conversation_ends_that_never_began() -> None:
     session = server(until=Phase.CONNECTING)
-    session.step(Signal.DRAIN)
+    session.transition(Signal.DRAIN)
     assert refused(session.receive(Request(1, "initialize"), NOW)).code == 1008
 
 
@@ -224,11 +224,11 @@ def test_a_client_walks_through_the_phases_of_the_handshake() -> None:
     awaited, request = session.call("initialize", InitializeParams("2025-11-25", DECLARED, ME), NOW)
     assert session.phase is Phase.INITIALIZING
     assert (request.id, request.method) == (1, "initialize")
-    assert session.deadlines.next_due() == awaited.deadline == NOW + 30
+    assert session.deadlines.next_deadline() == awaited.deadline == NOW + 30
     result = InitializeResult("2025-06-18", OFFERED, Implementation("server", "3"))
     answer = session.receive(wired(Response(1, result)), NOW + 9)
     assert isinstance(answer, ResponseReceived)
-    said = session.initialized(codec.decoder(InitializeResult)(answer.result))
+    said = session.complete_handshake(codec.decoder(InitializeResult)(answer.result))
     assert codec.encode(said) == b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
     assert (session.phase, session.revision, session.peer) == (Phase.READY, Revision.V2025_06_18, result.server_info)
 
@@ -252,7 +252,7 @@ def test_a_client_knows_the_experimental_capabilities_of_both_sides() -> None:
 def test_a_revision_that_the_client_does_not_speak_fails_the_handshake(version: str) -> None:
     session = client(until=Phase.INITIALIZING)
     with pytest.raises(InvalidRequest, match=version):
-        session.initialized(InitializeResult(version, OFFERED, ME))
+        session.complete_handshake(InitializeResult(version, OFFERED, ME))
     assert session.phase is Phase.FAILED
     assert session.failure is not None
     assert version in session.failure
@@ -276,10 +276,10 @@ def test_a_handshake_that_is_not_answered_falls_due() -> None:
 
 def test_initialize_is_given_up_without_a_word() -> None:
     session = client(until=Phase.INITIALIZING)
-    (awaited,) = session.pending.values()
+    (awaited,) = session.outgoing_requests.values()
     assert session.cancel(awaited, "too slow") is None
     assert awaited.done
-    assert not session.pending
+    assert not session.outgoing_requests
 
 
 @pytest.mark.row("F03")
@@ -445,7 +445,7 @@ def test_a_cancelled_call_is_given_up_in_every_phase_in_which_calls_run(phase: P
     session = server(until=Phase.INITIALIZING if phase is Phase.INITIALIZING else Phase.READY)
     call = started(session, ident="a")
     if phase in {Phase.PAUSED, Phase.DRAINING}:
-        session.step(Signal.PAUSE if phase is Phase.PAUSED else Signal.DRAIN)
+        session.transition(Signal.PAUSE if phase is Phase.PAUSED else Signal.DRAIN)
     event = session.receive(Notification("notifications/cancelled", Raw(b'{"requestId":"a","reason":"bored"}')), NOW)
     assert event == CallCancelled(call, "bored")
     assert (call.cancelled, call.done, dict(session.incoming_requests)) == (True, True, {})
@@ -467,13 +467,13 @@ def test_a_peer_cannot_cancel_a_request_of_ours() -> None:
     awaited, _ = session.call("roots/list", Empty(), NOW)
     params = codec.to_raw({"requestId": awaited.id})
     assert ignored(session.receive(Notification("notifications/cancelled", params), NOW)) == "unknown_request"
-    assert dict(session.pending) == {awaited.id: awaited}
+    assert dict(session.outgoing_requests) == {awaited.id: awaited}
 
 
 def test_initialize_cannot_be_cancelled() -> None:
     session = server(until=Phase.CONNECTING)
     call = started(session, "initialize")
-    session.initialize(InitializeParams("2025-11-25", {}, ME))
+    session.accept_initialize(InitializeParams("2025-11-25", {}, ME))
     event = session.receive(Notification("notifications/cancelled", Raw(b'{"requestId":1}')), NOW)
     assert ignored(event) == "unknown_request"
     assert not call.done
@@ -496,14 +496,14 @@ def test_our_ids_count_from_1_and_are_never_the_same() -> None:
     session = client()
     ids = [session.call("ping", Empty(), NOW)[1].id for _ in range(10_000)]
     assert ids == list(range(2, 10_002))  # the handshake took the first
-    assert list(session.pending) == ids
+    assert list(session.outgoing_requests) == ids
 
 
 @pytest.mark.row("A07")
 def test_what_we_wait_for_tells_its_method_its_age_and_its_waiter() -> None:
     session = client()
     session.call("tools/list", PaginatedParams(), NOW + 5, waiter="me")
-    ((ident, awaited),) = session.pending.items()
+    ((ident, awaited),) = session.outgoing_requests.items()
     assert (awaited.id, awaited.method.name, awaited.started, awaited.waiter) == (ident, "tools/list", NOW + 5, "me")
 
 
@@ -513,7 +513,7 @@ def test_answers_in_any_order_go_to_the_requests_they_name() -> None:
     first, second = (session.call("ping", Empty(), NOW)[0] for _ in range(2))
     events = [session.receive(Response(awaited.id, Raw(b"{}")), NOW) for awaited in (second, first)]
     assert [event.request for event in events if isinstance(event, ResponseReceived)] == [second, first]
-    assert (first.done, second.done, dict(session.pending)) == (True, True, {})
+    assert (first.done, second.done, dict(session.outgoing_requests)) == (True, True, {})
 
 
 @pytest.mark.row("P03")
@@ -531,7 +531,7 @@ def test_an_answer_to_nothing_that_we_wait_for_is_ignored(ident: Any) -> None:
     session = client()
     awaited, _ = session.call("ping", Empty(), NOW)
     assert ignored(session.receive(ErrorResponse(ident, ErrorObject(-5, "no")), NOW)) == "unexpected_reply"
-    assert dict(session.pending) == {awaited.id: awaited}
+    assert dict(session.outgoing_requests) == {awaited.id: awaited}
 
 
 @pytest.mark.row("P12")
@@ -546,7 +546,7 @@ def test_an_unreadable_answer_fails_its_request() -> None:
         event = session.receive(Malformed(-32600, "both", awaited.id, **named), NOW)
         assert event == ResponseUnusable(awaited, "both", "limit" in named)
     assert session.expired(NOW + 5) == []
-    assert not session.pending
+    assert not session.outgoing_requests
 
 
 @pytest.mark.row("P12")
@@ -583,7 +583,7 @@ def test_an_answer_after_we_gave_up_is_ignored() -> None:
     assert codec.encode(notice) == (
         b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2,"reason":"too slow"}}'
     )
-    assert not session.pending
+    assert not session.outgoing_requests
     assert ignored(session.receive(Response(awaited.id, Raw(b"{}")), NOW)) == "unexpected_reply"
 
 
@@ -614,7 +614,7 @@ def test_requests_fall_due_until_they_are_ended() -> None:
     slow, _ = session.call("tools/call", CallToolParams("x"), NOW)
     quick, _ = session.call("ping", Empty(), NOW)
     assert session.expired(NOW + 5) == [quick]
-    assert list(session.pending.values()) == [slow, quick]
+    assert list(session.outgoing_requests.values()) == [slow, quick]
     session.cancel(quick)
     assert session.expired(NOW + 60) == [slow]
 
@@ -688,9 +688,9 @@ def test_a_request_for_a_task_that_was_refused_tells_no_more() -> None:
 def test_a_request_for_a_task_is_given_up_without_a_word_and_its_answer_is_heard_once() -> None:
     session = client()
     awaited, _ = session.call("tools/call", CallToolParams("x"), NOW)
-    awaited.as_task, awaited.late = True, object()
+    awaited.as_task, awaited.on_late_response = True, object()
     assert session.cancel(awaited, "too slow") is None
-    assert not session.pending
+    assert not session.outgoing_requests
     answer = Response(awaited.id, Raw(b"{}"))
     assert ignored(session.receive(Response("other", Raw(b"{}")), NOW)) == "unexpected_reply"
     assert session.receive(answer, NOW) == ResponseReceived(awaited, Raw(b"{}"), None)
@@ -702,7 +702,7 @@ def test_of_requests_that_were_given_up_only_so_many_are_remembered() -> None:
     session = client()
     given_up = [session.call("tools/call", CallToolParams("x"), NOW)[0] for _ in range(257)]
     for awaited in given_up:
-        awaited.late = object()
+        awaited.on_late_response = object()
         assert session.cancel(awaited) is not None
     assert ignored(session.receive(Response(given_up[0].id, Raw(b"{}")), NOW)) == "unexpected_reply"
     assert isinstance(session.receive(Response(given_up[1].id, Raw(b"{}")), NOW), ResponseReceived)
@@ -714,7 +714,7 @@ def test_a_client_asks_for_nothing_that_the_server_did_not_declare() -> None:
     with pytest.raises(CapabilityNotSupported) as caught:
         session.call("prompts/list", PaginatedParams(), NOW)
     assert caught.value.data == {"kind": "capability_not_supported", "capability": "prompts", "method": "prompts/list"}
-    assert not session.pending
+    assert not session.outgoing_requests
 
 
 @pytest.mark.row("L12", "L29")
@@ -836,7 +836,7 @@ def test_closing_ends_everything_that_is_under_way() -> None:
     assert session.close() == [awaited]
     assert (call.done, awaited.done, session.phase) == (True, True, Phase.CLOSED)
     assert not session.incoming_requests
-    assert not session.pending
+    assert not session.outgoing_requests
     assert session.expired(NOW + 3600) == []
     assert session.close() == []
 
@@ -844,7 +844,7 @@ def test_closing_ends_everything_that_is_under_way() -> None:
 @pytest.mark.row("F10")
 def test_a_lost_line_fails_a_conversation() -> None:
     session = client()
-    session.step(Signal.FAIL)
+    session.transition(Signal.FAIL)
     with pytest.raises(WrongPhase):
         session.call("ping", Empty(), NOW)
 
@@ -853,7 +853,7 @@ def test_a_lost_line_fails_a_conversation() -> None:
 def test_a_phase_is_never_left_by_a_signal_that_it_does_not_have() -> None:
     session = server()
     with pytest.raises(WrongPhase):
-        session.step(Signal.RESUME)
+        session.transition(Signal.RESUME)
     assert session.phase is Phase.READY
 
 
@@ -861,10 +861,10 @@ def test_a_phase_is_never_left_by_a_signal_that_it_does_not_have() -> None:
 @pytest.mark.parametrize(("complete", "phase"), [(True, Phase.READY), (False, Phase.INITIALIZING)])
 def test_a_conversation_goes_on_where_it_was(complete: bool, phase: Phase) -> None:
     before, after = server(), Session(Side.SERVER, info=Implementation(name="s", version="1"))
-    after.step(Signal.CONNECT)
+    after.transition(Signal.CONNECT)
     assert before.revision is not None
     assert before.negotiated is not None
-    after.restore(before.revision, before.negotiated, before.peer, complete=complete)
+    after.restore_handshake(before.revision, before.negotiated, before.peer, complete=complete)
     assert (after.phase, after.revision, after.negotiated, after.peer) == (
         *(phase, before.revision),
         *(before.negotiated, before.peer),

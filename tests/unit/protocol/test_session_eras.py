@@ -39,9 +39,9 @@ ENVELOPE = {PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: {}}
 def server(*, greeted: bool = False) -> Session:
     """A server's side, that takes both eras."""
     session = Session(Side.SERVER, info=ME, capabilities=OFFERED, modern=ModernProtocol(ME, lambda: OFFERED))
-    session.step(Signal.CONNECT)
+    session.transition(Signal.CONNECT)
     if greeted:
-        session.initialize(InitializeParams("2025-06-18", {}, ME))
+        session.accept_initialize(InitializeParams("2025-06-18", {}, ME))
         session.receive(Notification("notifications/initialized"), NOW)
     return session
 
@@ -49,7 +49,7 @@ def server(*, greeted: bool = False) -> Session:
 def client() -> Session:
     """A client's side that has asked which era it is."""
     session = Session(Side.CLIENT, info=ME, capabilities={"roots": {}}, revisions=Revision)
-    session.step(Signal.CONNECT)
+    session.transition(Signal.CONNECT)
     return session
 
 
@@ -104,7 +104,7 @@ def test_an_id_that_is_in_use_is_in_use_in_both_eras() -> None:
 @pytest.mark.parametrize("signal", [Signal.PAUSE, Signal.DRAIN, Signal.CLOSE])
 def test_a_request_with_an_envelope_is_declined_while_nothing_new_is_taken(signal: Signal) -> None:
     session = server(greeted=True)
-    session.step(signal)
+    session.transition(signal)
     error = refused(session.receive(asks("tools/list"), NOW))
     assert "is not taken while the session is" in error.message
 
@@ -146,7 +146,7 @@ def test_a_request_with_an_envelope_can_be_cancelled_before_any_handshake() -> N
 
 def test_a_client_asks_for_the_era_before_it_begins() -> None:
     session = client()
-    awaited, question = session.probe(NOW, 3.0, None)
+    awaited, question = session.start_probe(NOW, 3.0, None)
     said = written(question)
     assert (said["id"], said["method"]) == (PROBE_ID, "server/discover")
     assert said["params"]["_meta"][PROTOCOL_VERSION] == "2026-07-28"
@@ -162,7 +162,7 @@ def test_a_client_asks_for_the_era_before_it_begins() -> None:
 
 def test_once_the_era_is_known_every_request_stands_for_itself() -> None:
     session = client()
-    session.step(Signal.SEND_INITIALIZE)
+    session.transition(Signal.SEND_INITIALIZE)
     told = {SERVER_INFO: {"name": "you", "version": "2"}}
     session.complete_discovery(DiscoverResult(["2026-07-28"], {"tools": {}}, meta=told))
     assert (session.phase, session.revision) == (Phase.READY, Revision.V2026_07_28)
@@ -179,8 +179,8 @@ def test_once_the_era_is_known_every_request_stands_for_itself() -> None:
 def test_what_an_old_revision_has_no_name_for_goes_without_saying() -> None:
     for revision, allowed in (("2024-11-05", True), ("2025-03-26", False)):
         session = Session(Side.CLIENT, info=ME)
-        session.step(Signal.CONNECT)
+        session.transition(Signal.CONNECT)
         session.call("initialize", InitializeParams(revision, {}, ME), NOW)
-        session.initialized(InitializeResult(revision, {}, ME))
+        session.complete_handshake(InitializeResult(revision, {}, ME))
         assert session.may_send("completion/complete") is allowed
         assert not session.may_send("prompts/list")

@@ -20,7 +20,7 @@ from trunkline.protocol.task_dialects import (
     check_cancellable,
     dialect_of,
     is_notable_change,
-    shown,
+    status_in,
     task_outcome,
     to_augmented_task,
     to_detailed_task,
@@ -46,7 +46,7 @@ START     WORKING    -               -               -          -       -
 RESUME    -          WORKING         INPUT_REQUIRED  -          -       -
 PROGRESS  -          WORKING         INPUT_REQUIRED  -          -       -
 ASK       -          INPUT_REQUIRED  INPUT_REQUIRED  -          -       -
-HEAR      -          -               INPUT_REQUIRED  -          -       -
+ANSWER    -          -               INPUT_REQUIRED  -          -       -
 SETTLE    -          -               WORKING         -          -       -
 COMPLETE  -          COMPLETED       COMPLETED       -          -       -
 FAIL      FAILED     FAILED          FAILED          -          -       -
@@ -190,10 +190,10 @@ def test_a_task_that_is_begun_again_counts_how_often() -> None:
 
 def test_tries_are_counted_since_a_task_got_further_or_was_left_in_good_order() -> None:
     third = WORKING.resume(NOW + 5).resume(NOW + 6)
-    assert [WORKING.tries, third.tries, third.reach(NOW + 7, Raw(b"1")).tries] == [1, 3, 1]
-    assert [third.leave(NOW + 7).tries, third.leave(NOW + 7).attempt] == [2, 3]
+    assert [WORKING.tries, third.tries, third.save_checkpoint(NOW + 7, Raw(b"1")).tries] == [1, 3, 1]
+    assert [third.release(NOW + 7).tries, third.release(NOW + 7).attempt] == [2, 3]
     ended = third.cancel(NOW + 7)
-    assert (ended.leave(NOW + 8), made().leave(NOW + 8)) == (ended, made())
+    assert (ended.release(NOW + 8), made().release(NOW + 8)) == (ended, made())
 
 
 def test_what_is_done_is_known_by_its_name() -> None:
@@ -297,7 +297,7 @@ DIALECT_NAMES, *SHOWN_ROWS = [line.split() for line in SHOWN.strip().splitlines(
 @pytest.mark.parametrize("row", SHOWN_ROWS, ids=lambda row: row[0])
 def test_every_dialect_shows_a_state_in_its_own_words(row: list[str]) -> None:
     record = REFUSED if row[0] == "refused" else RECORDS[TaskState(row[0])]
-    assert [shown(record, Dialect(name)) for name in DIALECT_NAMES] == row[1:]
+    assert [status_in(record, Dialect(name)) for name in DIALECT_NAMES] == row[1:]
 
 
 def test_dialects_differ_in_what_can_be_done_with_a_task() -> None:
@@ -319,7 +319,7 @@ def test_a_change_is_told_once_and_only_if_it_shows() -> None:
     assert told == {  # started, progress, asked, one answer, all answers, completed
         "2025-11-25": [False, False, True, False, True, True],
         "2026-07-28": [False, False, True, True, True, True],
-        "to_founding_task": [True, False, False, False, False, True],
+        "founding": [True, False, False, False, False, True],
     }
 
 
@@ -396,7 +396,7 @@ def test_progress_is_worth_telling_where_the_call_has_asked_for_it() -> None:
     ):
         before = made(progress_token=token).start(NOW)
         assert is_notable_change(before, before.advance(NOW, 1), dialect) is told
-        assert not is_notable_change(before, before.reach(NOW, Raw(b"1")), dialect)
+        assert not is_notable_change(before, before.save_checkpoint(NOW, Raw(b"1")), dialect)
 
 
 def test_answers_to_a_task_of_the_extension_can_be_read() -> None:

@@ -26,7 +26,7 @@ def test_each_scope_is_needed_once_in_the_order_in_which_they_were_written() -> 
     ("access", "is_open"), [(Access(), True), (Access(("a",)), False), (Access(allow=nobody), False)]
 )
 def test_what_asks_for_nothing_is_open(access: Access, is_open: bool) -> None:
-    assert access.open is is_open
+    assert access.unrestricted is is_open
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def call(entry: ToolEntry, arguments: Any) -> Any:
     try:
         decoded = entry.decode(raw)
     except codec.DecodeError as error:
-        raise entry.refusal(raw, error) from None
+        raise entry.arguments_error(raw, error) from None
     return entry.handler.bind(decoded, None)
 
 
@@ -277,7 +277,7 @@ def test_a_refusal_of_what_is_nested_too_deeply_says_what_decoding_ran_into() ->
 
     raw = b'{"query":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     with pytest.raises(InvalidArguments, match=r"\$.query: Expected `str`, got `array`"):
-        raise tool(find).refusal(raw, msgspec.ValidationError("Expected `str`, got `array` - at `$.query`"))
+        raise tool(find).arguments_error(raw, msgspec.ValidationError("Expected `str`, got `array` - at `$.query`"))
 
 
 @pytest.mark.parametrize("arguments", [[], "a", 5, None])

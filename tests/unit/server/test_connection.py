@@ -233,7 +233,7 @@ async def test_an_answer_that_comes_when_its_asker_has_just_given_up_harms_nobod
         with pytest.raises(asyncio.CancelledError):
             await asking
         assert await peer.quiet() == []  # there is nothing left to call off
-        assert peer.connection.session.pending == {}
+        assert peer.connection.session.outgoing_requests == {}
 
 
 # --- what cannot be sent ----------------------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ def _redirect_url(reply: Reply, url: str) -> str | None:
 
 def _discover_request() -> tuple[bytes, dict[str, str]]:
     revision = Revision.V2026_07_28
-    params = ClientEnvelope(_CLIENT_INFO, {}, revision).put_on(UNSET)
+    params = ClientEnvelope(_CLIENT_INFO, {}, revision).add_to(UNSET)
     return codec.encode_request(1, DISCOVER.name, params), {
         _REVISION: revision.value,
         **routing_headers(DISCOVER.name, {}),

@@ -16,7 +16,7 @@ from trunkline.client.tasks.watch import BackgroundCancellations, TaskChangeWait
 from trunkline.errors import MisuseError
 from trunkline.protocol.client_envelope import read_result_header
 from trunkline.protocol.events import ProgressReceived
-from trunkline.protocol.extensions import agreed
+from trunkline.protocol.extensions import negotiated_settings
 from trunkline.protocol.inflight import OutgoingRequest
 from trunkline.protocol.types import CallToolParams, CallToolResult, ProgressParams
 from trunkline.protocol.types.tasks_extension import TASKS_EXTENSION, TaskProgress
@@ -47,7 +47,7 @@ class Tasking(Standing):
             return False
         if not self._speaks_modern():
             return params.task is not None
-        return agreed(TASKS_EXTENSION, {"extensions": EXTENSIONS}, self.capabilities) is not None
+        return negotiated_settings(TASKS_EXTENSION, {"extensions": EXTENSIONS}, self.capabilities) is not None
 
     def _make_task_client(self, finish: Callable[[CallToolResult, bool], ToolResult]) -> TaskClient:
         return TaskClient(
@@ -75,7 +75,7 @@ class Tasking(Standing):
     def _report_task_progress(self, asked: OutgoingRequest, told: TaskProgress) -> None:
         """Tells the caller of a task how far that has come, if it is further than was told before."""
         connection = None if self._supervisor is None else self._supervisor.latest
-        if connection is not None and asked.heard(told.progress, self._current_time()):
+        if connection is not None and asked.record_progress(told.progress, self._current_time()):
             said = ProgressParams(asked.id, told.progress, told.total, told.message)
             connection.deliver_progress(ProgressReceived(asked, said))
 
@@ -100,7 +100,7 @@ class Tasking(Standing):
         for one, that is to be expected, and who closes the line waits for it; elsewhere the server was told."""
         waiter: asyncio.Future[Any] = asked.waiter
         told = not waiter.cancelled() and waiter.exception() is None
-        answer: asyncio.Future[Any] = waiter if told else asked.late
+        answer: asyncio.Future[Any] = waiter if told else asked.on_late_response
         if asked.as_task or answer.done():
             self._cancellations.start(self._cancel_late_task(asked, answer))
         else:

@@ -56,7 +56,7 @@ class ProtectedTarget(Struct, frozen=True):
     ) -> "ProtectedTarget | None":
         """None where everybody may have it."""
         access = entry.access
-        return None if access is None or access.open else cls(entry, access, description, masking_error)
+        return None if access is None or access.unrestricted else cls(entry, access, description, masking_error)
 
 
 def run_if_authorized(

@@ -106,7 +106,7 @@ class AccessRules(Generic[R]):
         version = self._registry.version  # first: a thread may change the registry meanwhile
         if self._snapshot.version != version:
             entries = [(entry, entry.access) for entry in self._registry if entry.access is not None]
-            entries = [(entry, access) for entry, access in entries if not access.open]
+            entries = [(entry, access) for entry, access in entries if not access.unrestricted]
             asking = [(entry, access) for entry, access in entries if access.allow is not None]
             scopes = _EMPTY.union(*(access.scopes for _, access in entries))
             self._snapshot = _Snapshot(version, entries, asking, scopes, {})

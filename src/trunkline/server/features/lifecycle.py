@@ -17,7 +17,7 @@ def _initialize(connection: Connection, call: IncomingRequest, params: Initializ
     connection.session.own_capabilities = (
         connection.offer.capabilities()
     )  # as they are now, not when the line was opened
-    result = connection.session.initialize(params)
+    result = connection.session.accept_initialize(params)
     connection.report_phase_change(Phase.CONNECTING)
     if connection.kept is not None:
         connection.kept.owner = principal_name(call.origin.principal)

@@ -98,7 +98,7 @@ def _run(entry: ToolEntry, connection: Connection, call: IncomingRequest, params
         return run_once(
             entry, connection, call, params, partial(_run_reporting_start, entry, connection, arguments, context)
         )
-    if entry.guard is None:
+    if entry.limiter is None:
         return entry.run(arguments, context, None)
     call.queued = True  # until it has its turn
     return _run_guarded(entry, connection.shared, arguments, partial(_run_dequeued, entry, call), context)
@@ -106,9 +106,9 @@ def _run(entry: ToolEntry, connection: Connection, call: IncomingRequest, params
 
 def _run_guarded(entry: ToolEntry, shared: SharedServices, arguments: Any, run: Run, context: Context | None) -> Work:
     """A call that may have to wait, or be refused."""
-    if entry.guard is None:
+    if entry.limiter is None:
         return run(arguments, context, None)
-    guard: ToolGuard = entry.guard
+    guard: ToolGuard = entry.limiter
     return guard.run(arguments, lambda read: run(read, context, None), shared)
 
 
@@ -179,8 +179,8 @@ def _prepare_modern_call(
 ) -> None:
     """What is looked at before a call of the modern era: the headers that repeat its arguments, what its client can
     be asked, and what it has been asked already."""
-    if call.origin.named is not None and entry.mirrors:  # it came with headers of its own
-        why = find_param_mismatch(entry.mirrors, _arguments_object(params), call.origin.headers)
+    if call.origin.named is not None and entry.mirrored_arguments:  # it came with headers of its own
+        why = find_param_mismatch(entry.mirrored_arguments, _arguments_object(params), call.origin.headers)
         if why is not None:
             raise HeaderMismatch(why)
     for capability in entry.asks:
@@ -212,7 +212,7 @@ def _decode_no_arguments(entry: ToolEntry) -> object:
     try:
         return entry.decode(NO_ARGUMENTS)
     except DecodeError as error:
-        raise entry.refusal(NO_ARGUMENTS, error) from None
+        raise entry.arguments_error(NO_ARGUMENTS, error) from None
 
 
 FEATURE = Feature("tools", {"tools/list": _list, "tools/call": _call})

@@ -95,7 +95,7 @@ class RequestAsker:
         if self._connection.close_reason is not None:  # and its handler goes on all the same
             raise ConnectionClosed("the client has gone", reached=False)
         await self._connection.drain_of(self._call)()
-        asks_for_task = task and self._connection.session.has(Side.CLIENT, _TASK_CAPABILITIES.get(name, ""))
+        asks_for_task = task and self._connection.session.has_capability(Side.CLIENT, _TASK_CAPABILITIES.get(name, ""))
         if asks_for_task:
             params = replace(params, task=TaskMetadata())
         try:

@@ -320,11 +320,11 @@ class MultiRoundAsker:
     ) -> Any:
         """The answer, if it is known by now. Raises `ClientLacks` for what the client has not declared."""
         row = find_method(name)
-        if row is None or row.result is None or row.needs not in INPUT_CAPABILITIES:
+        if row is None or row.result is None or row.capability not in INPUT_CAPABILITIES:
             raise ClientLacksCapability(name)
         if self._call.input_round is None or self._call.envelope is None:
             raise MisuseError(f"{name} cannot be asked here: {self._call.method.name} is answered without questions")
-        for path in (row.needs, needs):
+        for path in (row.capability, needs):
             if path is not None and not is_declared(self._call.envelope.capabilities, path):
                 raise ClientLacksCapability(path)
         current: Round = self._call.input_round

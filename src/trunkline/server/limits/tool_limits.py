@@ -69,8 +69,8 @@ class HealthPredicates:
         """From now on all names must be known. Raises `RegistrationError` for the first that is not."""
         if not self._enforced:
             for entry in tools:
-                if entry.guard is not None:
-                    self._check(entry.name, entry.guard.requires)
+                if entry.limiter is not None:
+                    self._check(entry.name, entry.limiter.requires)
         self._enforced = True
 
     def relax_names(self) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from trunkline.errors import MissingCapability, NotNow, StoreUnavailable
 from trunkline.protocol.capabilities import is_declared
-from trunkline.protocol.extensions import agreed
+from trunkline.protocol.extensions import negotiated_settings
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.task_dialects import Dialect, to_augmented_task, to_extension_task
@@ -88,7 +88,10 @@ def _choose_by_extension(entry: ToolEntry, connection: Connection, call: Incomin
 def has_extension(connection: Connection, call: IncomingRequest) -> bool:
     """Whether whoever sent a request of the modern era knows of tasks, as that very request says."""
     said = call.envelope
-    return said is not None and agreed(TASKS_EXTENSION, connection.offer.capabilities(), said.capabilities) is not None
+    return (
+        said is not None
+        and negotiated_settings(TASKS_EXTENSION, connection.offer.capabilities(), said.capabilities) is not None
+    )
 
 
 def require_extension(connection: Connection, call: IncomingRequest) -> None:

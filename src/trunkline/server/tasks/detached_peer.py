@@ -103,7 +103,7 @@ class DetachedPeer(FactReporter, CallPeer):
 
     def progress(self, call: IncomingRequest, progress: float, total: float | None, message: str | None) -> None:
         """Says how far the task has come; it must grow."""
-        if call.advance(progress, self.now()):
+        if call.record_progress(progress, self.now()):
             self._attempt.advance(progress, total, message)
         else:
             self.report_dropped(f"progress {progress:g} does not grow", "progress_value_invalid")

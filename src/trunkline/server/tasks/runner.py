@@ -225,7 +225,7 @@ class TaskRunner:
 
     async def reach(self, checkpoint: Raw) -> None:
         """Keeps what the task needs to go on from here."""
-        await self._update_with_retry(lambda record, now: record.reach(now, checkpoint))
+        await self._update_with_retry(lambda record, now: record.save_checkpoint(now, checkpoint))
 
     async def _record_effect(self, name: str, effect: Raw) -> None:
         await self._update_with_retry(lambda record, now: record.record_effect(now, name, effect))
@@ -324,9 +324,9 @@ class TaskRunner:
         """Asks whoever wanted the task, and waits for the answer. Raises `ClientLacks`, `PeerError`, `UnfitAnswer` or
         `RequestTimeout`."""
         row = find_method(name)
-        if row is None or row.result is None or row.needs not in INPUT_CAPABILITIES:
+        if row is None or row.result is None or row.capability not in INPUT_CAPABILITIES:
             raise ClientLacksCapability(name)
-        for path in (row.needs, needs):
+        for path in (row.capability, needs):
             if path is not None and not is_declared(self.caller.capabilities, path):
                 raise ClientLacksCapability(path)
         own = self._question_key(key, name)

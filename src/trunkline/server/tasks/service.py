@@ -201,7 +201,7 @@ class TaskService:
                 await asyncio.gather(self.repository.delete_mark(record), self.repository.release(runner.lease))
                 return
             if self._closing:
-                await self.change(record.client, record.task_id, lambda found, now: found.leave(now), runner.lease)
+                await self.change(record.client, record.task_id, lambda found, now: found.release(now), runner.lease)
             await self.repository.release(runner.lease)
             if self._recovery is not None and not self._closing:
                 self._recovery.look_at(self._wall.now())

@@ -366,7 +366,7 @@ def test_a_tool_that_is_held_to_nothing_has_no_guard() -> None:
 
     server.add_tool(tool)
     server.add_tool(tool, name="other", timeout=1, requires=[])
-    assert [entry.guard for entry in server.tools] == [None, None]
+    assert [entry.limiter for entry in server.tools] == [None, None]
 
 
 @pytest.mark.row("T18")

@@ -14,7 +14,7 @@ from tests.unit.transports.http.client.web import Visit, Web, event, web
 
 from trunkline import Client, Settings
 from trunkline.errors import MisuseError, OutcomeUnknown, PeerError
-from trunkline.protocol.headers import annotations
+from trunkline.protocol.headers import find_mirrored_arguments
 from trunkline.protocol.meta import PROTOCOL_VERSION
 from trunkline.protocol.types import CallToolParams, Empty, ReadResourceParams
 from trunkline.transports.http.client.headers import label
@@ -119,7 +119,7 @@ def test_a_label_has_the_name_of_a_resource_and_nothing_that_is_not_there() -> N
 
 def test_arguments_that_are_no_object_are_left_to_the_server() -> None:
     params = CallToolParams(name="act", arguments=codec.to_raw([1]), meta={PROTOCOL_VERSION: REVISION})
-    made = label(Request(1, "tools/call", params), lambda _: annotations(REGION))
+    made = label(Request(1, "tools/call", params), lambda _: find_mirrored_arguments(REGION))
     assert made == {"MCP-Protocol-Version": REVISION, "Mcp-Method": "tools/call", "Mcp-Name": "act"}
 
 
