@@ -145,14 +145,14 @@ def _cursors_of(what: Callable[..., tuple[Any, ...]]) -> Patch:
 
 
 def _public_to_one(patch: pytest.MonkeyPatch) -> None:
-    original, numbers = ServerCatalog.shown, count(1)
+    original, numbers = ServerCatalog.get_visible_page, count(1)
 
     def shown(self: ServerCatalog, *args: Any, viewer: Viewer, **given: Any) -> Any:
         viewer = replace(viewer, principal_name=viewer.principal_name or str(next(numbers)))
         return original(self, *args, viewer=viewer, **given)
 
-    patch.setattr(ServerCatalog, "shown", shown)
-    patch.setattr(ServerCatalog, "_kept", lambda self, key, version: None)
+    patch.setattr(ServerCatalog, "get_visible_page", shown)
+    patch.setattr(ServerCatalog, "_cached_page", lambda self, key, version: None)
 
 
 def _as_whoever_has_the_session(patch: pytest.MonkeyPatch) -> None:

@@ -204,7 +204,7 @@ async def test_call_that_waits_for_its_turn_at_drain_timeout_is_repeated(name: s
         first = asyncio.ensure_future(client.call_tool("pay", {"what": "first"}))
         await shop.begun.wait()
         second = asyncio.ensure_future(client.call_tool("pay", {"what": "second"}))
-        [connection] = [one for one in shop.server._serving.peers if one.session.incoming_requests]
+        [connection] = [one for one in shop.server._runtime.connections if one.session.incoming_requests]
         while len(connection.session.incoming_requests) < 2:
             await asyncio.sleep(0.01)
         shop.hold = False
@@ -224,7 +224,11 @@ async def test_call_that_waits_for_its_tool_at_drain_timeout_is_repeated(revisio
         await shop.begun.wait()
         second = asyncio.ensure_future(client.call_tool("single", {"what": "second"}))
         while (
-            sum(call.queued for one in shop.server._serving.peers for call in one.session.incoming_requests.values())
+            sum(
+                call.queued
+                for one in shop.server._runtime.connections
+                for call in one.session.incoming_requests.values()
+            )
             < 1
         ):
             await asyncio.sleep(0.01)
@@ -356,7 +360,7 @@ async def test_connection_that_a_stopping_server_refuses_is_made_again(tmp_path:
     """A connection that is accepted while the server stops is answered without a look at what it says."""
     way = WAYS["http modern"]
     async with shopping(way, tmp_path) as (shop, client), aiohttp.ClientSession() as http:
-        [place] = shop.server._serving.listeners
+        [place] = shop.server._runtime.listeners
         guard: Any = place._connections.guard  # type: ignore[attr-defined]
         guard.shut()
         async with http.post(shop.url, data=b"{}") as refused:

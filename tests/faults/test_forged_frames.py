@@ -195,7 +195,7 @@ async def test_a_line_goes_on_after_a_frame_that_is_dropped(tmp_path: Path) -> N
 async def test_a_client_of_the_redis_cannot_call_a_tool_as_another_principal(tmp_path: Path) -> None:
     async with branches("redis", tmp_path, 2) as (one, _), aiohttp.ClientSession() as http:
         session = await opened(http, one.url)
-        crew = one.server._serving.ready().cluster
+        crew = one.server._runtime.get_services().cluster
         assert crew is not None
         identity = crew._place.standing.identity
         assert identity is not None

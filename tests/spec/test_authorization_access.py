@@ -173,7 +173,7 @@ async def test_who_has_not_the_scopes_cannot_subscribe() -> None:
         for uri in ("x:one", "y:1"):
             error = await peer.error("resources/subscribe", uri=uri)
             assert error["data"] == {"kind": "authorization_failed", "scopes": ["notes:write"]}
-        assert len(peer.raw.server._serving.watchers.subscriptions) == 0
+        assert len(peer.raw.server._runtime.subscription_hooks.subscriptions) == 0
         await peer.result("resources/subscribe", uri="open:one")
 
 
@@ -309,7 +309,7 @@ async def test_who_may_not_subscribe_is_told_and_who_may_is_subscribed() -> None
     async with talking(server, "ann", "handshake") as peer:
         error = await peer.error("resources/subscribe", uri="y:1")
         assert error["data"]["kind"] == "insufficient_permissions"
-        assert len(server._serving.watchers.subscriptions) == 0
+        assert len(server._runtime.subscription_hooks.subscriptions) == 0
     async with talking(server, "bob", "handshake") as peer:
         await peer.result("resources/subscribe", uri="y:1")
         server.notify_updated("y:1")
@@ -633,7 +633,7 @@ async def test_a_list_of_one_page_is_made_once_for_all_who_may_see_the_same() ->
         for scopes in (("notes:write",), ("notes:write", "mail"), ("mail",), ()):
             async with talking(server, Principal(subject, scopes=scopes), "handshake") as peer:
                 await peer.result("tools/list")
-    assert len(server._offer._pages) == 2
+    assert len(server._catalog._page_cache) == 2
 
 
 # --- being put where anybody may come --------------------------------------------------------------------

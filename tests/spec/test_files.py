@@ -464,7 +464,7 @@ async def test_reads_beyond_the_budget_wait_in_turn_and_keep_no_thread_from_othe
         (folder / name).write_text("x" * size)
     async with RawPeer(server) as peer:
         await peer.initialize()
-        budget = server._serving.file_watch.reader._budget
+        budget = server._runtime.file_watch.reader._budget
         assert budget.try_take(500)
         ids: dict[int | str, str] = {}
         for name in ("large", "small", "grows", "dropped"):
@@ -531,13 +531,13 @@ class Looks:
     @property
     def watching(self) -> bool:
         """Whether another look will come."""
-        return self.server._serving.file_watch._poller._timer is not None
+        return self.server._runtime.file_watch._poller._timer is not None
 
     async def look(self, peer: RawPeer) -> list[str]:
         """What a client is told by one look: the URIs that were updated, or which list has changed."""
         self.clock.advance(2.0)
         async with asyncio.timeout(PATIENCE):
-            while self.server._serving.file_watch._poller._job is not None:
+            while self.server._runtime.file_watch._poller._job is not None:
                 await asyncio.sleep(0)
         return [message["params"].get("uri", message["method"]) for message in await peer.quiet()]
 
@@ -717,7 +717,7 @@ async def test_nobody_looks_where_changes_of_lists_are_not_told(folder: Path) ->
     async with RawPeer(server) as peer:
         await peer.initialize()
         await listed(peer)
-        assert server._serving.file_watch._poller._timer is None
+        assert server._runtime.file_watch._poller._timer is None
 
 
 @pytest.mark.row("R19")

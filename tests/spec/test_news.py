@@ -63,13 +63,13 @@ class House:
 
     @property
     def crew(self) -> Cluster:
-        crew = self.server._serving.ready().crew
+        crew = self.server._runtime.get_services().crew
         assert crew is not None
         return crew
 
     @property
     def news(self) -> ClusterNotifications:
-        news = self.server._serving.ready().news
+        news = self.server._runtime.get_services().cluster_notifications
         assert news is not None
         return news
 
@@ -255,12 +255,12 @@ async def test_a_session_that_another_process_holds_hears_of_its_tasks(houses: H
     host.app = there.server.asgi()
     session = await host.session()
     stream = host.begin("GET", mcp_session_id=session)
-    teller = TaskNotifier(here.server._serving.ready(), _record(session))
+    teller = TaskNotifier(here.server._runtime.get_services(), _record(session))
     assert teller.status(_record(session))
     teller.progress(1, 2, "half")
     methods = [(await stream.message())["method"] for _ in range(2)]
     assert methods == ["notifications/tasks/status", "notifications/progress"]
-    assert TaskNotifier(here.server._serving.ready(), _record("x" * 43)).status(_record("x" * 43))
+    assert TaskNotifier(here.server._runtime.get_services(), _record("x" * 43)).status(_record("x" * 43))
 
 
 def _record(session: str) -> TaskRecord:

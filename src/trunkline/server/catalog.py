@@ -105,7 +105,7 @@ class ServerCatalog:
         self.access_rules: dict[str, AccessRules[Any]] = {
             registry.kind: AccessRules(registry) for registry in self._access_controlled
         }
-        self._pages: dict[tuple[str | None, Any], tuple[int, Raw]] = {}  # by whose they are; None: everybody's
+        self._page_cache: dict[tuple[str | None, Any], tuple[int, Raw]] = {}  # by whose they are; None: everybody's
 
     def capabilities(self) -> Mapping[str, Any]:
         """What is declared: each feature that there is something for, or that was asked for."""
@@ -146,13 +146,13 @@ class ServerCatalog:
             found["tasks"] = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
         return found
 
-    def hint(self, what: str, *, public: bool) -> CacheHint:
+    def cache_hint(self, what: str, *, public: bool) -> CacheHint:
         """How long something may be kept; for everybody only if it is the same for everybody."""
         return CacheHint(self.cache.get(what, 0.0), "public" if public else "private")
 
     # --- who may have what ------------------------------------------------------------------------
 
-    def reader(self, uri: str) -> ResourceEntry | TemplateEntry | None:
+    def resolve_uri(self, uri: str) -> ResourceEntry | TemplateEntry | None:
         """Who reads a URI: a resource, or the first template whose pattern it follows."""
         entry = self.resources.live.get(uri)
         if entry is not None or len(uri) > self.settings.max_uri:
@@ -177,7 +177,7 @@ class ServerCatalog:
         """What is asked of those who want to read a URI; None where everybody may."""
         if not (self.access_rules["resource"] or self.access_rules["resource_template"]):
             return None
-        entry = self.reader(uri)
+        entry = self.resolve_uri(uri)
         return None if entry is None or entry.access is None or entry.access.unrestricted else entry.access
 
     def scoped(self) -> list[str]:
@@ -199,9 +199,11 @@ class ServerCatalog:
     def use_shared_cursor_key(self, key: bytes) -> None:
         """From now on cursors are those of all who have a key."""
         self.cursors.use_key(key)
-        self._pages.clear()
+        self._page_cache.clear()
 
-    def shown(self, registry: Registry[E], cursor: str | None, limit: object, *, now: float, viewer: Viewer) -> Page[E]:
+    def get_visible_page(
+        self, registry: Registry[E], cursor: str | None, limit: object, *, now: float, viewer: Viewer
+    ) -> Page[E]:
         """A page of what somebody may have."""
         while True:
             version = registry.version
@@ -210,7 +212,7 @@ class ServerCatalog:
             if registry.version == version:  # or else a thread has changed it meanwhile, and perhaps who may have what
                 return page
 
-    def listed(
+    def get_encoded_page(
         self,
         registry: Registry[Any],
         revision: Revision,
@@ -226,20 +228,22 @@ class ServerCatalog:
         ruled = bool(rules)
         key = (registry.kind, revision, cursor, repr(limit), rules.hidden_keys(viewer) if ruled else None)
         owner = viewer.principal_name if ruled else None
-        kept = self._kept((None, key), version) or self._kept((owner, key), version)  # True is not 1, as repr tells
+        kept = self._cached_page((None, key), version) or self._cached_page(
+            (owner, key), version
+        )  # True is not 1, as repr tells
         if kept is not None:
             return kept
-        page = self.shown(registry, cursor, limit, now=now, viewer=viewer if ruled else ANONYMOUS_VIEWER)
+        page = self.get_visible_page(registry, cursor, limit, now=now, viewer=viewer if ruled else ANONYMOUS_VIEWER)
         made = self._encode_page(registry, revision, page, public=not ruled)
         alone = cursor is page.next_cursor is None  # nothing in it is bound to whoever it was made for
         if self.cursors.lifetime is None or alone:  # what has a cursor in it does not last
-            if len(self._pages) >= _MAX_CACHED_PAGES:
-                self._pages.clear()
-            self._pages[None if alone else owner, key] = (version, made)
+            if len(self._page_cache) >= _MAX_CACHED_PAGES:
+                self._page_cache.clear()
+            self._page_cache[None if alone else owner, key] = (version, made)
         return made
 
-    def _kept(self, key: tuple[str | None, Any], version: int) -> Raw | None:
-        kept_at, kept = self._pages.get(key, (-1, None))
+    def _cached_page(self, key: tuple[str | None, Any], version: int) -> Raw | None:
+        kept_at, kept = self._page_cache.get(key, (-1, None))
         return kept if kept_at == version else None
 
     def _encode_page(self, registry: Registry[Any], revision: Revision, page: Page[Any], *, public: bool) -> Raw:
@@ -247,7 +251,7 @@ class ServerCatalog:
         if revision.era is Era.MODERN:
             natural = "modern_definition" if registry is self.tools else "definition"
             listed = result([getattr(entry, natural) for entry in page.entries], next_cursor=page.next_cursor)
-            return self.stateless.encode_result(listed, hint=self.hint(f"{registry.kind}s", public=public))
+            return self.stateless.encode_result(listed, hint=self.cache_hint(f"{registry.kind}s", public=public))
         listed = result([entry.definition for entry in page.entries], next_cursor=page.next_cursor)
         return codec.to_raw(project(listed, revision))
 
@@ -258,14 +262,14 @@ class CachedSelection(Generic[E]):
     def __init__(self, registry: Registry[E], predicate: Callable[[E], bool]) -> None:
         self._registry = registry
         self._predicate = predicate
-        self._found: tuple[int, list[E]] = (-1, [])  # the version that it was made at, and what it is
+        self._cached: tuple[int, list[E]] = (-1, [])  # the version that it was made at, and what it is
 
     def __call__(self) -> list[E]:
-        version, found = self._found
+        version, found = self._cached
         if version != self._registry.version:
             version = self._registry.version
             found = [entry for entry in self._registry if self._predicate(entry)]
-            self._found = (version, found)
+            self._cached = (version, found)
         return found
 
 

@@ -51,60 +51,73 @@ _FLUSH_GRACE: Final = 0.5  # seconds: what is answered when the time is over can
 class SharedServices(connection.LoopResources, frozen=True, kw_only=True):
     """What the connections of a server have in common."""
 
-    offer: ServerCatalog
-    watchers: "SubscriptionHooks[Connection | ListenStream]"
+    catalog: ServerCatalog
+    subscription_hooks: "SubscriptionHooks[Connection | ListenStream]"
     on_roots_changed: "list[Callable[[Any], Awaitable[None]]]"
-    departed: "Callable[[Connection], None]"
-    left: "Callable[[Connection], None]"  # by its client, which has said so
+    on_connection_closed: "Callable[[Connection], None]"
+    on_client_shutdown: "Callable[[Connection], None]"  # by its client, which has said so
     connect: "Callable[[Channel], Connection]"
-    listeners: "ListenStreams"
+    listen_streams: "ListenStreams"
     state_tokens: "StateSealers"
     store: Store  # open
-    wall: Clock  # the time of day, as the store counts it
+    wall_clock: Clock  # the time of day, as the store counts it
     get_ledger: "Callable[[], Ledger]"  # of calls that are done once; made when there is the first
     tasks: "TaskService"
     durable_sessions: "DurableSessions | None" = None  # of sessions, where they outlive the process
     cluster: "Cluster | None" = None  # the other processes that share the store, where they can be reached
-    news: "ClusterNotifications | None" = None  # for clients of all of them, where sessions outlive the process
-    slots: "SharedSemaphores | None" = None  # of tools that all who share the store may call only so often at once
-    lifespan: "Callable[[], Any]"  # gives what the server holds while it serves
-    stopped: "Callable[[Any], None]"  # is told of the work of calls that is cancelled
+    cluster_notifications: "ClusterNotifications | None" = (
+        None  # for clients of all of them, where sessions outlive the process
+    )
+    shared_semaphores: "SharedSemaphores | None" = (
+        None  # of tools that all who share the store may call only so often at once
+    )
+    get_lifespan_value: "Callable[[], Any]"  # gives what the server holds while it serves
+    on_call_cancelled: "Callable[[Any], None]"  # is told of the work of calls that is cancelled
 
 
 class Connection(connection.Connection):
     """One client on the line."""
 
-    __slots__ = ("_pause_queue", "_tracks_current_call", "kept", "last_call", "log_level", "losses", "offer", "shared")
+    __slots__ = (
+        "_pause_queue",
+        "_tracks_current_call",
+        "catalog",
+        "durable_session",
+        "failure_history",
+        "last_call",
+        "log_level",
+        "shared",
+    )
 
     def __init__(self, shared: SharedServices, channel: Channel) -> None:
-        offer = self.offer = shared.offer
+        catalog = self.catalog = shared.catalog
         session = self.new_session()
         super().__init__(shared, session, channel)
         self.shared = shared
-        self.losses = _NO_FAILURES  # of conversations on this line, by errors of our own
+        self.failure_history = _NO_FAILURES  # of conversations on this line, by errors of our own
         self.log_level = LOGGING_LEVELS.index("info")
         self.last_call: IncomingRequest | None = None  # where calls are marked, or something was subscribed to
         self._tracks_current_call = False
         self._pause_queue: PauseQueue | None = None  # while it takes nothing new
-        self.kept: DurableSession | None = None  # what is kept of its session, to go on with elsewhere
+        self.durable_session: DurableSession | None = None  # what is kept of its session, to go on with elsewhere
         if shared.durable_sessions is not None and channel.info.session is not None:
-            self.kept = shared.durable_sessions.attach(self, channel.info.session)
+            self.durable_session = shared.durable_sessions.attach(self, channel.info.session)
         if channel.info.revision is not None:
             session.assume_handshake(Revision(channel.info.revision))
-        if offer.tracks_current_call:
+        if catalog.tracks_current_call:
             self.track_current_call()
 
     def new_session(self) -> Session:
         """A conversation that has yet to begin."""
-        offer = self.offer
+        catalog = self.catalog
         return Session(
             Side.SERVER,
-            info=offer.info,
-            capabilities=offer.capabilities(),
-            instructions=offer.instructions,
-            settings=offer.settings,
-            modern=offer.stateless,
-            profile=None if offer.profile is None else offer.profile.name,
+            info=catalog.info,
+            capabilities=catalog.capabilities(),
+            instructions=catalog.instructions,
+            settings=catalog.settings,
+            modern=catalog.stateless,
+            profile=None if catalog.profile is None else catalog.profile.name,
         )
 
     def handle_internal_error(self, error: Exception, during: Incoming | IncomingRequest | None = None) -> None:
@@ -135,7 +148,7 @@ class Connection(connection.Connection):
     @property
     def lifespan(self) -> Any:
         """What the server holds while it serves."""
-        return self.shared.lifespan()
+        return self.shared.get_lifespan_value()
 
     def revision_of(self, call: IncomingRequest) -> Revision:
         """The revision that a call is written in."""
@@ -164,7 +177,7 @@ class Connection(connection.Connection):
         """What an earlier run has kept: of a call that is no task there was none."""
         return UNSET
 
-    async def keep_checkpoint(self, call: IncomingRequest, checkpoint: Raw) -> None:
+    async def save_checkpoint(self, call: IncomingRequest, checkpoint: Raw) -> None:
         """A call that is no task ends with its connection, and nobody goes on with it."""
 
     async def begin_task(self, call: IncomingRequest) -> None:
@@ -193,7 +206,7 @@ class Connection(connection.Connection):
         rested, self._pause_queue = self._pause_queue, None
         self._choose_start()
         if rested is not None:
-            for call, params in rested.waiting:
+            for call, params in rested.pending:
                 call.queued = False
                 self.admit_call(call, params)
 
@@ -207,7 +220,7 @@ class Connection(connection.Connection):
         """Lets what comes wait, or refuses it: also before the handshake is complete, and in the era that has none."""
         if call.started < queue.since or call.method.name in _ALLOWED_WHILE_PAUSED:
             start(call, params)
-        elif queue.holds(call, params):
+        elif queue.enqueue(call, params):
             self.set_call_timeout(call, call.method.time_limit.seconds(self.settings))  # its time runs
             self._deadline_timer.watch(call)
         else:
@@ -232,7 +245,7 @@ class Connection(connection.Connection):
             CURRENT_CALL.reset(mark)
 
     @property
-    def standing(self) -> "tuple[Connection, IncomingRequest | None]":
+    def authorizing_call(self) -> "tuple[Connection, IncomingRequest | None]":
         """Who it is that has subscribed, as far as is known by now: the sender of the last call."""
         return self, self.last_call
 
@@ -246,7 +259,7 @@ class Connection(connection.Connection):
             error = outcome
         super().reply_error(call, error)
 
-    def situation(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         """How it stands, without anything that was said on it."""
         session = self.session
         return {
@@ -264,26 +277,26 @@ class Connection(connection.Connection):
         """Nothing new is taken any more, be it that it has waited, and nothing new will be told."""
         rested, self._pause_queue = self._pause_queue, None
         self._choose_start()
-        for call, _ in () if rested is None else rested.waiting:
+        for call, _ in () if rested is None else rested.pending:
             self._refuse(call, Phase.DRAINING)
-        self.shared.listeners.end(self)
+        self.shared.listen_streams.end(self)
 
-    async def leave(self) -> None:
+    async def end_session(self) -> None:
         """Ends for good, as soon as all that runs has ended: the line is closed, and nothing is kept of the session."""
         drain = self.settings.drain_timeout
         await self.drain_and_close(None if drain is None else drain + _FLUSH_GRACE)
-        if self.kept is not None:
-            await self.kept.drop()
+        if self.durable_session is not None:
+            await self.durable_session.drop()
 
     def report_phase_change(self, before: Phase) -> None:
         """Tells that the session has left a phase; that the handshake is complete is kept."""
         super().report_phase_change(before)
-        if before is Phase.INITIALIZING and self.kept is not None:
-            self.kept.changed()
+        if before is Phase.INITIALIZING and self.durable_session is not None:
+            self.durable_session.changed()
 
-    def keep(self, reply: Any) -> Any:
+    def reply_once_persisted(self, reply: Any) -> Any:
         """An answer to a call that has changed something about the session: it leaves once that is kept."""
-        return reply if self.kept is None else self.kept.kept(reply)
+        return reply if self.durable_session is None else self.durable_session.kept(reply)
 
     def restore(
         self, revision: Revision, agreed: NegotiatedCapabilities, client: Implementation | None, *, complete: bool
@@ -294,7 +307,7 @@ class Connection(connection.Connection):
         super().report_phase_change(before)
 
     def _stop_work(self, call: IncomingRequest) -> None:
-        self.shared.stopped(call.work)
+        self.shared.on_call_cancelled(call.work)
         super()._stop_work(call)
 
     def start_next_session(self, message: Incoming) -> Receiver | None:
@@ -312,24 +325,24 @@ class Connection(connection.Connection):
 
     def on_closed(self) -> None:
         """The client has gone, and its subscriptions go with it; what is kept of them stays."""
-        if self.kept is not None:
-            self.kept.connection = None
-        self.shared.departed(self)
+        if self.durable_session is not None:
+            self.durable_session.connection = None
+        self.shared.on_connection_closed(self)
 
 
 class DurableConnection(Connection):
     """One client of a server that keeps what its clients are told."""
 
-    __slots__ = ("_news",)
+    __slots__ = ("_cluster_notifications",)
 
     def __init__(self, shared: SharedServices, channel: Channel, notification_fanout: "ClusterNotifications") -> None:
         super().__init__(shared, channel)
-        self._news = notification_fanout
+        self._cluster_notifications = notification_fanout
 
     def _on_call_ended(self, call: IncomingRequest, value: Any, error: BaseException | None) -> None:
         """Answers a call that has come to its end, once everything is kept, here and elsewhere, that others are told:
         it may have been the reason, and who is answered counts on it."""
-        if call.done or (news := self._news.unsettled) is None:
+        if call.done or (news := self._cluster_notifications.unsettled) is None:
             super()._on_call_ended(call, value, error)
             return
         if call.scheduled_at is None:  # it has no time yet

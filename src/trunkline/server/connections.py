@@ -21,10 +21,10 @@ class PauseQueue:
         self._max_queued = max_queued
         self._queued: list[tuple[IncomingRequest, Any]] = []
 
-    def holds(self, call: IncomingRequest, params: Any) -> bool:
+    def enqueue(self, call: IncomingRequest, params: Any) -> bool:
         """Whether a call may wait; it does, then."""
         if len(self._queued) >= self._max_queued:
-            self._queued = self.waiting
+            self._queued = self.pending
         if len(self._queued) >= self._max_queued:
             return False
         call.queued = True
@@ -32,7 +32,7 @@ class PauseQueue:
         return True
 
     @property
-    def waiting(self) -> list[tuple[IncomingRequest, Any]]:
+    def pending(self) -> list[tuple[IncomingRequest, Any]]:
         """Those that somebody still waits for, with their params, in the order in which they came."""
         return [(call, params) for call, params in self._queued if not call.done]
 
@@ -57,7 +57,7 @@ class ConnectionSet:
         if self._paused is not None:
             connection.pause(wait=self._paused == "wait")
 
-    def departed(self, connection: "Connection") -> None:
+    def discard(self, connection: "Connection") -> None:
         """It has gone."""
         self._connections.pop(connection, None)
 

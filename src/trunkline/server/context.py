@@ -83,10 +83,10 @@ class SentMessage:
 class Context(Generic[L_co]):
     """One call, from the inside. `Context[Database]` says of which type the server's lifespan value is."""
 
-    __slots__ = ("_asker", "_bytes_this_turn", "_call", "_line")
+    __slots__ = ("_asker", "_bytes_this_turn", "_call", "_peer")
 
     def __init__(self, line: CallPeer, call: IncomingRequest) -> None:
-        self._line = line
+        self._peer = line
         self._call = call
         self._bytes_this_turn = 0  # bytes sent in this turn of the loop
         self._asker: Asker = line.asker_of(call)
@@ -108,21 +108,21 @@ class Context(Generic[L_co]):
     def session_id(self) -> int | None:
         """A number for the connection, the same for all of its calls; None where each call stands for itself, as over
         HTTP from 2026-07-28 on."""
-        return self._line.session_id
+        return self._peer.session_id
 
     @property
     def revision(self) -> Revision:
         """The revision of the specification that is spoken."""
-        return self._line.revision_of(self._call)
+        return self._peer.revision_of(self._call)
 
     @property
     def client(self) -> ClientFacts:
         """Who calls."""
-        return self._line.client_of(self._call)
+        return self._peer.client_of(self._call)
 
     def extension(self, name: str) -> Mapping[str, Any] | None:
         """What the client says of an extension that both sides have; None if one of them has not."""
-        return negotiated_settings(name, self._line.offer.capabilities(), self.client.capabilities)
+        return negotiated_settings(name, self._peer.catalog.capabilities(), self.client.capabilities)
 
     @property
     def principal(self) -> Any:
@@ -135,7 +135,7 @@ class Context(Generic[L_co]):
         only. What they always need is said by `scopes=`, where they are registered."""
         if strange := [scope for scope in scopes if not is_scope(scope)]:
             raise MisuseError(f"{strange[0]!r} is no scope, which is a text without spaces and quotes")
-        held = scopes_of(self.principal, local=self._line.local)
+        held = scopes_of(self.principal, local=self._peer.local)
         if held is not None and not held.issuperset(scopes):
             entry: AccessControlled | None = self._call.admitted_entry
             always = () if entry is None or entry.access is None else entry.access.scopes
@@ -150,7 +150,7 @@ class Context(Generic[L_co]):
     @property
     def lifespan(self) -> L_co:
         """What the server's `lifespan` gave; None without one."""
-        return self._line.lifespan
+        return self._peer.lifespan
 
     @property
     def progress_token(self) -> ProgressToken | None:
@@ -161,7 +161,7 @@ class Context(Generic[L_co]):
     def deadline(self) -> float | None:
         """Seconds left until the call is given up; None without a limit. Progress renews it."""
         deadline = self._call.deadline
-        return None if deadline is None else max(0.0, deadline - self._line.now())
+        return None if deadline is None else max(0.0, deadline - self._peer.now())
 
     @property
     def cancelled(self) -> bool:
@@ -180,14 +180,14 @@ class Context(Generic[L_co]):
         told: tuple[Any, ...] = (progress,) if total is None else (progress, total)
         if strange := [number for number in told if not isinstance(number, int | float) or not isfinite(number)]:
             raise MisuseError(f"progress is told in numbers, not {strange[0]!r}")
-        on_loop = self._line.post(partial(self._line.progress, self._call, progress, total, message))
+        on_loop = self._peer.post(partial(self._peer.progress, self._call, progress, total, message))
         return self._count_message(0 if message is None else len(message), on_loop=on_loop)
 
     def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> SentMessage:
         """Sends a log message to the client, if it wants to hear of that level. `data` is any JSON."""
         if level not in LOGGING_LEVELS:
             raise MisuseError(f"log level {level!r} is not one of {', '.join(LOGGING_LEVELS)}")
-        line = self._line
+        line = self._peer
         if LOGGING_LEVELS.index(level) < line.log_level_of(self._call):
             return self._count_message(0)
         said = codec.to_raw(data)  # as it is now; and what has no JSON is told here, to whoever gave it
@@ -216,7 +216,7 @@ class Context(Generic[L_co]):
         params = ElicitationCompleteParams(elicitation_id=elicitation_id)
         on_loop = True
         if self._call.envelope is None:  # later clients find out by asking again
-            on_loop = self._line.post(partial(self._line.notify, "notifications/elicitation/complete", params))
+            on_loop = self._peer.post(partial(self._peer.notify, "notifications/elicitation/complete", params))
         return self._count_message(0, on_loop=on_loop)
 
     def _count_message(self, size: int, *, on_loop: bool = True) -> SentMessage:
@@ -228,7 +228,7 @@ class Context(Generic[L_co]):
 
     async def settle(self) -> None:
         """Wait while the peer reads too slowly; after a turn's worth of messages, give other calls a turn."""
-        await self._line.drain_of(self._call)()
+        await self._peer.drain_of(self._call)()
         if self._bytes_this_turn >= _TURN_BYTES:
             self._bytes_this_turn = 0
             await asyncio.sleep(0)
@@ -237,7 +237,7 @@ class Context(Generic[L_co]):
         """Block the thread of a plain handler until the loop has sent its messages and the peer has read enough."""
         settling = self.settle()
         try:
-            settled = asyncio.run_coroutine_threadsafe(settling, self._line.loop)
+            settled = asyncio.run_coroutine_threadsafe(settling, self._peer.loop)
         except RuntimeError:  # the loop is closed, and the connection with it
             settling.close()
             return
@@ -251,7 +251,7 @@ class Context(Generic[L_co]):
         later, which would lose the answer."""
         stream = self._call.origin.stream
         if stream is not None and Revision.V2025_11_25 <= self.revision < Revision.V2026_07_28:
-            self._line.post(stream.close_stream)
+            self._peer.post(stream.close_stream)
 
     # --- asking --------------------------------------------------------------------------------
 
@@ -330,7 +330,7 @@ class Context(Generic[L_co]):
         from trunkline.server.input.forms import ElicitationAnswer
 
         try:
-            check_uri(url, self._line.settings)
+            check_uri(url, self._peer.settings)
         except InvalidUri as error:
             raise MisuseError(f"a user cannot be sent to {url[:200]!r}: {error}") from None
         ident = elicitation_id or secrets.token_urlsafe(16)
@@ -383,7 +383,7 @@ class Context(Generic[L_co]):
             temperature=temperature,
             stop_sequences=None if stop_sequences is None else list(stop_sequences),
             metadata=metadata,
-            tools=None if tools is None else resolve_tools(tools, self._line.offer.tools),
+            tools=None if tools is None else resolve_tools(tools, self._peer.catalog.tools),
             tool_choice=ToolChoice(tool_choice) if isinstance(tool_choice, str) else tool_choice,
         )
         check_messages(params.messages)
@@ -420,18 +420,18 @@ class Context(Generic[L_co]):
     async def checkpoint(self, value: Any) -> None:
         """Keeps what this task needs to go on from here, should its process die: any JSON, in place of what was kept
         before. Of a call that is no task nothing is kept."""
-        await self._line.keep_checkpoint(self._call, codec.to_raw(value))
+        await self._peer.save_checkpoint(self._call, codec.to_raw(value))
 
     @property
     def resumed_from(self) -> Any:
         """What was kept by `checkpoint` in an earlier run of this task; None if there was none."""
-        kept = self._line.checkpoint_of(self._call)
+        kept = self._peer.checkpoint_of(self._call)
         return None if kept is UNSET else codec.decoder(object)(kept)
 
     async def begin_task(self) -> None:
         """Goes on as a task, for tools with `asks_first`: the client has its answer, and the handler is run once more
         as a task that knows all answers so far. In a task, and for a client that knows none, nothing happens."""
-        await self._line.begin_task(self._call)
+        await self._peer.begin_task(self._call)
 
     async def ping(self, *, timeout: float | None = None) -> None:
         """Asks whether the client is there. Raises `RequestTimeout` if it does not answer."""
@@ -439,7 +439,7 @@ class Context(Generic[L_co]):
 
     def wait(self, asked: Awaitable[T]) -> T:
         """Waits, on the thread of a plain handler, for what an async one would await: `ctx.wait(ctx.roots())`."""
-        loop = self._line.loop
+        loop = self._peer.loop
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:

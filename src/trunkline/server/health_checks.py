@@ -26,7 +26,7 @@ class _CheckRun(NamedTuple):
 
     check: Health
     task: "asyncio.Task[bool]"
-    begun: float
+    started_at: float
 
 
 class HealthChecks:
@@ -55,7 +55,7 @@ class HealthChecks:
         """The run that is under way, or was begun a moment ago; or else a new one."""
         loop, run = asyncio.get_running_loop(), self._runs.get(name)
         ours = run is not None and run.check is check and run.task.get_loop() is loop
-        if run is not None and ours and (not run.task.done() or loop.time() < run.begun + _RESULT_LIFETIME):
+        if run is not None and ours and (not run.task.done() or loop.time() < run.started_at + _RESULT_LIFETIME):
             return run.task
         run = self._runs[name] = _CheckRun(check, loop.create_task(self._run(name, check)), loop.time())
         return run.task

@@ -28,7 +28,7 @@ class _LifespanRun:
     task: "asyncio.Task[None]"
     started: "asyncio.Future[Any]"  # what it gave
     stop: asyncio.Event
-    waiting: int = 0  # those who wait until it has been entered
+    waiters: int = 0  # those who wait until it has been entered
 
     @property
     def on_running_loop(self) -> bool:
@@ -50,7 +50,7 @@ class _LifespanUsers:
         loop = asyncio.get_running_loop()
         return self._started_on is loop or any(home is loop for home in self._clients.values())
 
-    def start(self) -> Callable[[], None]:
+    def mark_started(self) -> Callable[[], None]:
         """The server was started; gives what undoes that."""
         before, self._started_on = self._started_on, asyncio.get_running_loop()
 
@@ -59,7 +59,7 @@ class _LifespanUsers:
 
         return undo
 
-    def end(self) -> None:
+    def mark_ended(self) -> None:
         """The server has ended. Clients may come back by themselves."""
         self._started_on = None
 
@@ -79,7 +79,7 @@ class Lifespan:
         """`make` takes the server and returns an async context manager, or is an async generator function that yields
         once. Raises `MisuseError` for anything else, as far as that shows before it is called."""
         _check_factory(factory)
-        self._make = (
+        self._factory = (
             contextlib.asynccontextmanager(factory)
             if inspect.isasyncgenfunction(underlying_function(factory))
             else factory
@@ -111,32 +111,32 @@ class Lifespan:
             life = self._run = _LifespanRun(
                 loop.create_task(self._enter_until_stopped(server, started, stop)), started, stop
             )
-        life.waiting += 1
+        life.waiters += 1
         try:
             await asyncio.wait([life.task, life.started], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            if life.waiting == 1 and not life.started.done():  # nobody else wants it
+            if life.waiters == 1 and not life.started.done():  # nobody else wants it
                 await self._cancel_run(life)
             raise
         finally:
-            life.waiting -= 1
+            life.waiters -= 1
         if life.task.done():  # it failed
-            self._forget(life)
+            self._clear_run(life)
             await life.task
 
     async def _cancel_run(self, run: _LifespanRun) -> None:
-        self._forget(run)
+        self._clear_run(run)
         run.stop.set()  # it may be entered all the same
         run.task.cancel()
         await asyncio.gather(run.task, return_exceptions=True)
 
-    def _forget(self, run: _LifespanRun) -> None:
+    def _clear_run(self, run: _LifespanRun) -> None:
         if self._run is run:  # or else another one has begun
             self._run = None
 
     async def _enter_until_stopped(self, server: Any, started: "asyncio.Future[Any]", stop: asyncio.Event) -> None:
         try:
-            manager = self._make(server)
+            manager = self._factory(server)
             if not hasattr(manager, "__aenter__"):
                 raise MisuseError(
                     f"{self._label} returned {type(manager).__name__}, no async context manager; {_ADVICE}"

@@ -46,12 +46,14 @@ class ClientLogHandler(logging.Handler):
 
     def __init__(self, catalog: ServerCatalog, level: int | str = logging.NOTSET) -> None:
         super().__init__(level)
-        self._offer = catalog  # of the server whose clients are told; others in the process have handlers of their own
+        self._catalog = (
+            catalog  # of the server whose clients are told; others in the process have handlers of their own
+        )
 
     def filter(self, record: logging.LogRecord) -> Any:
         """Whether a record is sent: it belongs to a call of ours, and is not about the sending itself."""
         current = CURRENT_CALL.get()
-        if current is None or current.connection.offer is not self._offer or _sending.get():
+        if current is None or current.connection.catalog is not self._catalog or _sending.get():
             return False
         if record.name == _OWN_LOGGER or record.name.startswith(_OWN_LOGGER + "."):
             return False

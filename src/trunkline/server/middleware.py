@@ -69,7 +69,7 @@ def wrap_with_middleware(method: str, handler: MethodHandler, middlewares: Seque
     expected: Any = None if row is None else row.result
 
     def run(connection: Connection, running: IncomingRequest, params: Any) -> Work:
-        asked = WRAPPED_METHODS[method](connection.offer, params)
+        asked = WRAPPED_METHODS[method](connection.catalog, params)
         work = partial(inside, connection, running, params)
         return work() if asked is None else run_if_authorized(connection, running, asked, work)
 

@@ -44,7 +44,7 @@ class Registrar:
     """Takes functions and values and makes an offer of them."""
 
     def __init__(self, catalog: ServerCatalog, health: HealthPredicates) -> None:
-        self._offer = catalog
+        self._catalog = catalog
         self._health = health
 
     # --- facts ---------------------------------------------------------------------------------
@@ -52,45 +52,45 @@ class Registrar:
     @property
     def name(self) -> str:
         """Its name."""
-        return self._offer.info.name
+        return self._catalog.info.name
 
     @property
     def settings(self) -> Settings:
         """Its settings."""
-        return self._offer.settings
+        return self._catalog.settings
 
     @property
     def tools(self) -> Registry[ToolEntry]:
         """The tools, to be looked at, enabled, disabled and removed."""
-        return self._offer.tools
+        return self._catalog.tools
 
     @property
     def resources(self) -> Registry[ResourceEntry]:
         """The resources."""
-        return self._offer.resources
+        return self._catalog.resources
 
     @property
     def templates(self) -> Registry[TemplateEntry]:
         """The resource templates."""
-        return self._offer.templates
+        return self._catalog.templates
 
     @property
     def prompts(self) -> Registry[PromptEntry]:
         """The prompts."""
-        return self._offer.prompts
+        return self._catalog.prompts
 
     @property
     def completions(self) -> Registry[CompletionEntry]:
         """The completers."""
-        return self._offer.completions
+        return self._catalog.completions
 
     def scoped(self) -> list[str]:
         """The names of what needs scopes: a server that has some is put only where it is known who comes."""
-        return self._offer.scoped()
+        return self._catalog.scoped()
 
     def undeclared(self) -> list[str]:
         """The names of what was given neither `scopes` nor `allow`. `scopes=()` says that none are needed."""
-        return self._offer.undeclared()
+        return self._catalog.undeclared()
 
     # --- registering ---------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class Registrar:
         `allow`, is not shown it either.
         """
         check_options("a tool", ToolOptions, options, name_of(function))
-        handler = self._read(function, options.get("thread"))
+        handler = self._make_handler(function, options.get("thread"))
         name = options.get("name") or handler.name
         warn_untyped_context("tool", name, handler)
         access = parse_access(f"tool {name!r}", options.get("scopes"), options.get("allow"))
@@ -146,12 +146,12 @@ class Registrar:
         check_uri_text(uri)
         check_options("a resource", ResourceOptions, options, uri)
         thread, listing = options.get("thread"), options.get("list")
-        handler = self._read(source, thread) if callable(source) else None
+        handler = self._make_handler(source, thread) if callable(source) else None
         access = parse_access(f"resource {uri!r}", options.get("scopes"), options.get("allow"))
         if "{" in uri or "}" in uri:
             if handler is None:
                 raise RegistrationError(f"resource template {uri!r} needs a function to read it with")
-            lister = None if listing is None else self._read(listing, thread)
+            lister = None if listing is None else self._make_handler(listing, thread)
             guard, described = options.get("guard", True), select_options(registry_options.TemplateOptions, options)
             self.templates.add(
                 make_template(uri, handler, self.settings, guard=guard, lister=lister, access=access, **described)
@@ -189,7 +189,7 @@ class Registrar:
         elif defaults is not None:
             raise RegistrationError("a prompt's defaults= are for a text; a function has defaults of its own")
         else:
-            handler = self._read(source, options.get("thread"))
+            handler = self._make_handler(source, options.get("thread"))
             warn_untyped_context("prompt", name, handler)
             self.prompts.add(make_prompt(handler, self.settings, access=access, **described))
 
@@ -207,10 +207,10 @@ class Registrar:
         kind, target = given[0]
 
         def register(function: F) -> F:
-            handler = self._read(function, options.get("thread"))
+            handler = self._make_handler(function, options.get("thread"))
             made = make_completion(kind, target, argument, handler)
-            there = self._offer.find_completion_target(kind, target) is not None
-            if there and (fault := self._offer.completion_fault(made)) is not None:
+            there = self._catalog.find_completion_target(kind, target) is not None
+            if there and (fault := self._catalog.completion_fault(made)) is not None:
                 raise RegistrationError(fault)
             self.completions.add(made)
             return function
@@ -250,7 +250,7 @@ class Registrar:
         """Takes a prompt away."""
         self.prompts.remove(name)
 
-    def _read(self, function: Callable[..., Any], thread: bool | None) -> Handler:
+    def _make_handler(self, function: Callable[..., Any], thread: bool | None) -> Handler:
         return handlers.read_handler(function, Context, thread=thread)
 
 

@@ -59,7 +59,7 @@ _UNSUBSCRIBE: Final = next(row for row in METHODS if row.name == "resources/unsu
 class ServerComponents(Struct, frozen=True):
     """What a server is made of, for as long as there is one."""
 
-    offer: ServerCatalog
+    catalog: ServerCatalog
     observers: Observers
     dispatcher: Dispatcher
     store: ServerStore
@@ -86,13 +86,13 @@ class ServerRuntime:
     def __init__(self, components: ServerComponents, begin_shutdown: Callable[[], object]) -> None:
         """`end` has the server end in good order, soon."""
         self._components = components
-        self._offer = components.offer
+        self._catalog = components.catalog
         self._health = components.health
         self._begin_shutdown = begin_shutdown
-        self.peers = ConnectionSet()
-        self.watchers: SubscriptionHooks[Connection | ListenStream] = SubscriptionHooks()
-        self.resource_updates = ResourceUpdates(components.offer, self.watchers.subscriptions)
-        self.listen_requests = ListenStreams()
+        self.connections = ConnectionSet()
+        self.subscription_hooks: SubscriptionHooks[Connection | ListenStream] = SubscriptionHooks()
+        self.resource_updates = ResourceUpdates(components.catalog, self.subscription_hooks.subscriptions)
+        self.listen_streams = ListenStreams()
         self.on_roots_changed: list[Callable[[Any], Awaitable[None]]] = []
         self.listeners: list[Listener] = []
         self.file_watch: FileWatcher | None = None
@@ -112,9 +112,9 @@ class ServerRuntime:
     async def start(self, server: Any) -> None:
         """Opens the store and enters the lifespan, if it has not been entered, until the server ends."""
         lifespan = self._components.lifespan
-        undo = None if lifespan is None else lifespan.users.start()
+        undo = None if lifespan is None else lifespan.users.mark_started()
         try:
-            await self._begin(server)
+            await self._open_store_and_join(server)
         except BaseException:
             if undo is not None:
                 undo()
@@ -125,7 +125,7 @@ class ServerRuntime:
         if self._components.lifespan is not None:
             self._components.lifespan.users.add(client)
         try:
-            await self._begin(server)
+            await self._open_store_and_join(server)
         except BaseException:
             await self.detach(client)
             raise
@@ -147,7 +147,7 @@ class ServerRuntime:
 
     async def _leave_lifespan(self, lifespan: "Lifespan") -> None:
         if self._cancelled_work:
-            await asyncio.wait(self._cancelled_work, timeout=self._offer.settings.stage_timeout)
+            await asyncio.wait(self._cancelled_work, timeout=self._catalog.settings.stage_timeout)
         if self._ledger is not None:
             await self._ledger.drain()
         if self._shared is not None:
@@ -164,26 +164,26 @@ class ServerRuntime:
         if observers.hear_failures:
             observers.on(HandlerFailed(connection=0, at=now, request=None, method=what, reference="-", error=error))
 
-    def _stopped(self, work: Any) -> None:
+    def _track_cancelled_work(self, work: Any) -> None:
         """The work of a call is cancelled, and may need a while to end."""
         if isinstance(work, asyncio.Task):
             task = cast("asyncio.Task[Any]", work)
             self._cancelled_work.add(task)
             task.add_done_callback(self._cancelled_work.discard)
 
-    async def _begin(self, server: Any) -> None:
-        parts, offer = self._components, self._offer
-        self._health.enforce_names(offer.tools.all())
+    async def _open_store_and_join(self, server: Any) -> None:
+        parts, catalog = self._components, self._catalog
+        self._health.enforce_names(catalog.tools.all())
         await parts.store.open()
         if parts.lifespan is not None:
             await parts.lifespan.start(server)
         if parts.store.lasting:
-            shared = self.ready()
+            shared = self.get_services()
             await self._load_secrets(shared)
             if shared.cluster is not None:
                 await shared.cluster.join()
-        if parts.store.lasting and offer.task_tools():
-            shared = self.ready()
+        if parts.store.lasting and catalog.task_tools():
+            shared = self.get_services()
             shared.tasks.start_recovery(shared, lasting=True)
 
     async def _load_secrets(self, shared: SharedServices) -> None:
@@ -192,7 +192,7 @@ class ServerRuntime:
         from trunkline.server.shared_secret import get_shared_secret
 
         await shared.state_tokens.load()
-        self._offer.use_shared_cursor_key(await get_shared_secret(shared.store, self._offer.info.name, "cursor"))
+        self._catalog.use_shared_cursor_key(await get_shared_secret(shared.store, self._catalog.info.name, "cursor"))
 
     def _reload_secrets(self) -> None:
         """Agree with the other processes again, after the store has lost its data."""
@@ -212,58 +212,58 @@ class ServerRuntime:
         lifespan = self._components.lifespan
         if lifespan is not None and not lifespan.running:
             raise MisuseError("a server with a lifespan is started first: `await server.start()`")
-        shared = self.ready()
-        news = shared.news
+        shared = self.get_services()
+        news = shared.cluster_notifications
         connection = Connection(shared, channel) if news is None else DurableConnection(shared, channel, news)
-        self.peers.add(connection)
+        self.connections.add(connection)
         return connection
 
-    def ready(self) -> SharedServices:
+    def get_services(self) -> SharedServices:
         """What connections have in common, on the running loop."""
         loop = asyncio.get_running_loop()
         if self._shared is None or self._loop is not loop:
-            if self.peers:
+            if self.connections:
                 raise MisuseError("a server serves on one event loop at a time")
-            self._shared = self._open(loop)
+            self._shared = self._make_services(loop)
         return self._shared
 
-    def _open(self, loop: asyncio.AbstractEventLoop) -> SharedServices:
-        parts, settings = self._components, self._offer.settings
-        self._health.enforce_names(self._offer.tools.all())
+    def _make_services(self, loop: asyncio.AbstractEventLoop) -> SharedServices:
+        parts, settings = self._components, self._catalog.settings
+        self._health.enforce_names(self._catalog.tools.all())
         self._loop = loop
         self._thread = threading.get_ident()
         clock = parts.clock or LoopClock(loop)
         wall = parts.clock or WallClock()
-        store = parts.store.use(wall)
+        store = parts.store.get_open(wall)
         crew = self._make_cluster(store, clock, wall)
         keeper = self._make_durable_sessions(store, wall, crew)
         self._local_announcer = Announcer(settings.list_changed_interval, clock, self._broadcast_list_changed)
         return SharedServices(
-            offer=self._offer,
+            catalog=self._catalog,
             dispatcher=parts.dispatcher,
             threads=ThreadPool(loop, settings.max_threads),
             clock=clock,
             observers=parts.observers,
-            watchers=self.watchers,
+            subscription_hooks=self.subscription_hooks,
             on_roots_changed=self.on_roots_changed,
-            departed=self._on_connection_closed,
-            left=self._on_client_shutdown,
+            on_connection_closed=self._on_connection_closed,
+            on_client_shutdown=self._on_client_shutdown,
             connect=self.connect,
-            listeners=self.listen_requests,
+            listen_streams=self.listen_streams,
             state_tokens=StateSealers(settings, self._make_state_keys(store, wall)),
             store=store,
-            wall=wall,
+            wall_clock=wall,
             tasks=TaskService(store, wall, settings, TaskRecovery),
             durable_sessions=keeper,
             cluster=crew,
-            news=self._make_notification_fanout(keeper, crew, clock),
+            cluster_notifications=self._make_notification_fanout(keeper, crew, clock),
             get_ledger=self._get_ledger,
-            slots=self._make_shared_semaphores(store, wall),
-            lifespan=lambda: None if parts.lifespan is None else parts.lifespan.value,
-            stopped=self._stopped,
+            shared_semaphores=self._make_shared_semaphores(store, wall),
+            get_lifespan_value=lambda: None if parts.lifespan is None else parts.lifespan.value,
+            on_call_cancelled=self._track_cancelled_work,
         )
 
-    def checks(self) -> "HealthChecks":
+    def health_checks(self) -> "HealthChecks":
         """The health checks that `/readyz` runs."""
         from trunkline.server.health_checks import HealthChecks
 
@@ -275,8 +275,8 @@ class ServerRuntime:
         from trunkline.server.idempotency.ledger import Ledger
 
         if self._ledger is None:
-            shared = self.ready()
-            self._ledger = Ledger(shared.store, self._offer.settings, shared.wall, shared.clock)
+            shared = self.get_services()
+            self._ledger = Ledger(shared.store, self._catalog.settings, shared.wall_clock, shared.clock)
         return self._ledger
 
     def _make_durable_sessions(
@@ -287,7 +287,7 @@ class ServerRuntime:
             return None
         from trunkline.server.sessions.durable import DurableSessions
 
-        return DurableSessions(store, self._offer.settings, wall_clock, self._components.observers, cluster)
+        return DurableSessions(store, self._catalog.settings, wall_clock, self._components.observers, cluster)
 
     def _make_cluster(self, store: "Store", clock: Clock, wall_clock: Clock) -> "Cluster | None":
         """The processes that share the store, if it has a way to them."""
@@ -296,7 +296,7 @@ class ServerRuntime:
             return None
         from trunkline.server.cluster.cluster import Cluster
 
-        seconds = self._offer.settings.process_lease
+        seconds = self._catalog.settings.process_lease
         return Cluster(
             store, bus, lease_ttl=seconds, clock=clock, wall=wall_clock, observers=self._components.observers
         )
@@ -307,7 +307,7 @@ class ServerRuntime:
             return None
         from trunkline.server.limits.shared_semaphore import SharedSemaphores
 
-        return SharedSemaphores(store, wall_clock, self._offer.info.name, self._offer.settings.process_lease)
+        return SharedSemaphores(store, wall_clock, self._catalog.info.name, self._catalog.settings.process_lease)
 
     def _make_notification_fanout(
         self, durable_sessions: "DurableSessions | None", cluster: "Cluster | None", clock: Clock
@@ -319,20 +319,20 @@ class ServerRuntime:
 
         news = ClusterNotifications(durable_sessions, cluster, self._on_remote_change)
         if cluster is not None:
-            self._cluster_announcer = Announcer(self._offer.settings.list_changed_interval, clock, news.tell)
+            self._cluster_announcer = Announcer(self._catalog.settings.list_changed_interval, clock, news.tell)
             cluster.on_missed(partial(self._on_missed_messages, cluster))
             cluster.on_store_reset(self._reload_secrets)
-            cluster.on_deposed(self.listen_requests.end)  # so that clients ask again what they want to hear of
+            cluster.on_deposed(self.listen_streams.end)  # so that clients ask again what they want to hear of
         return news
 
     def _make_state_keys(self, store: "Store", wall_clock: Clock) -> "StateKeyRing | None":
         """Keys for states that clients carry, if the store outlives the process and none are set."""
-        settings = self._offer.settings
+        settings = self._catalog.settings
         if not self._components.store.lasting or settings.state_keys:
             return None
         from trunkline.server.input.state_keys import StateKeyRing
 
-        return StateKeyRing(store, self._offer.info.name, settings.state_lifetime, wall_clock)
+        return StateKeyRing(store, self._catalog.info.name, settings.state_lifetime, wall_clock)
 
     # --- telling ---------------------------------------------------------------------------------
 
@@ -343,7 +343,7 @@ class ServerRuntime:
         else:
             self._shared.threads.post(action)  # so that it is done before the answer of whoever asks for it here
 
-    def changed(self, kind: str) -> None:
+    def registry_changed(self, kind: str) -> None:
         """A registry has changed."""
         if kind in LIST_CHANGED_METHODS:
             self.announce(LIST_CHANGED_METHODS[kind])
@@ -356,7 +356,7 @@ class ServerRuntime:
 
     def announce_locally(self, name: str) -> None:
         """Tells those who are clients of this process. Callable from any thread."""
-        if self.peers:
+        if self.connections:
             self.post(partial(self._announce_on_loop, name))
 
     def _announce_on_loop(self, name: str) -> None:
@@ -366,8 +366,8 @@ class ServerRuntime:
     def resource_updated(self, uri: str) -> None:
         """A resource has changed: everybody is told who wants to know."""
         self.resource_updates.send(uri)
-        if self._shared is not None and self._shared.news is not None:
-            self._shared.news.tell(uri)
+        if self._shared is not None and self._shared.cluster_notifications is not None:
+            self._shared.cluster_notifications.tell(uri)
 
     def _on_remote_change(self, change: str) -> None:
         """Another process tells what is new."""
@@ -380,15 +380,15 @@ class ServerRuntime:
         """Whatever other processes have told may not have been heard, if there are any."""
         if cluster.alone:
             return
-        for piece in (*self.watchers.subscriptions.subscribed_uris(), *_LIST_CHANGED):
+        for piece in (*self.subscription_hooks.subscriptions.subscribed_uris(), *_LIST_CHANGED):
             self._on_remote_change(piece)
 
     def _broadcast_list_changed(self, name: str) -> None:
         params = Empty()
         frame = Encoded(codec.encode(Notification(name, params)))
-        for connection in self.peers:
+        for connection in self.connections:
             connection.broadcast(name, frame, params)
-        self.listen_requests.notify_list_changed(name)
+        self.listen_streams.notify_list_changed(name)
 
     # --- those who go ------------------------------------------------------------------------------
 
@@ -398,24 +398,24 @@ class ServerRuntime:
         if connection.channel.info.sole_peer:
             self._begin_shutdown()
         else:
-            self._track_background(connection.loop.create_task(connection.leave()), connection)
+            self._track_background(connection.loop.create_task(connection.end_session()), connection)
 
     def _on_connection_closed(self, connection: Connection) -> None:
-        self.peers.departed(connection)
-        if self.file_watch is not None and not self.peers:
+        self.connections.discard(connection)
+        if self.file_watch is not None and not self.connections:
             self.file_watch.unwatch_folders()
         self._drop_subscriptions(connection)
 
     def _drop_subscriptions(self, connection: Connection) -> None:
-        orphaned = self.watchers.subscriptions.drop(connection)
-        if orphaned and self.watchers.on_last and self._loop is not None:
-            self._track_background(self._loop.create_task(self.watchers.release_unused(orphaned)), connection)
+        orphaned = self.subscription_hooks.subscriptions.drop(connection)
+        if orphaned and self.subscription_hooks.on_last and self._loop is not None:
+            self._track_background(self._loop.create_task(self.subscription_hooks.release_unused(orphaned)), connection)
 
     def _track_background(self, task: "asyncio.Task[Any]", connection: Connection) -> None:
         self._background_tasks.add(task)
-        task.add_done_callback(partial(self._ended, connection))
+        task.add_done_callback(partial(self._background_done, connection))
 
-    def _ended(self, connection: Connection, task: "asyncio.Task[Any]") -> None:
+    def _background_done(self, connection: Connection, task: "asyncio.Task[Any]") -> None:
         """What was done for one who goes has ended, which was nobody's request."""
         self._background_tasks.discard(task)
         error = None if task.cancelled() else task.exception()
@@ -425,21 +425,21 @@ class ServerRuntime:
 
     # --- ending, stage by stage --------------------------------------------------------------------
 
-    async def unsubscribe(self) -> None:
+    async def unsubscribe_resources(self) -> None:
         """Takes nobody new, and tells nobody of changes any more."""
-        for connection in self.peers:
+        for connection in self.connections:
             connection.drain()
-        self.listen_requests.end()
+        self.listen_streams.end()
         self.resource_updates.close()
         for place in self.listeners:
             await place.close()
-        for connection in self.peers:
-            if connection.kept is None:  # who comes back wants to hear of the same
-                await self.watchers.release_unused(self.watchers.subscriptions.drop(connection))
+        for connection in self.connections:
+            if connection.durable_session is None:  # who comes back wants to hear of the same
+                await self.subscription_hooks.release_unused(self.subscription_hooks.subscriptions.drop(connection))
 
     async def drain(self) -> None:
         """Waits until what is under way is done."""
-        await asyncio.gather(*(connection.wait_drained() for connection in self.peers))
+        await asyncio.gather(*(connection.wait_drained() for connection in self.connections))
         if self.forwarder is not None:
             await self.forwarder.drained()
         if self._ledger is not None:
@@ -447,10 +447,10 @@ class ServerRuntime:
         if self._shared is not None:
             await self._shared.tasks.drain()
 
-    async def hang_up(self) -> None:
+    async def close_transports(self) -> None:
         """Closes every line."""
         places, self.listeners = self.listeners, []
-        await asyncio.gather(*(connection.close() for connection in self.peers))
+        await asyncio.gather(*(connection.close() for connection in self.connections))
         for place in places:
             await place.gone()
         carrying, self.forwarder = self.forwarder, None
@@ -463,8 +463,8 @@ class ServerRuntime:
             await self._ledger.close()
         if self._shared is not None:
             await self._shared.tasks.close()
-            if self._shared.slots is not None:
-                await self._shared.slots.close()
+            if self._shared.shared_semaphores is not None:
+                await self._shared.shared_semaphores.close()
             await self._shared.state_tokens.close()
         if self._shared is not None and self._shared.durable_sessions is not None:
             await self._shared.durable_sessions.close()
@@ -484,23 +484,23 @@ class ServerRuntime:
         if self.file_watch is not None:
             self.file_watch.close()
         self._loop = self._thread = self._shared = self._local_announcer = self._cluster_announcer = self._ledger = None
-        self.peers.clear_pause()
+        self.connections.clear_pause()
         self._health.relax_names()
         if self._health_checks is not None:
             self._health_checks.close()
         if self._components.lifespan is not None:
-            self._components.lifespan.users.end()
+            self._components.lifespan.users.mark_ended()
             await self._components.lifespan.stop()
 
     async def close_store(self) -> None:
         """Keeps nothing any more."""
         await self._components.store.close()
 
-    def situation(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         """What a crash dump tells of the server."""
-        info = self._offer.info
+        info = self._catalog.info
         return {
             "server": {"name": info.name, "version": info.version},
-            "capabilities": self._offer.capabilities(),
-            "connections": [connection.situation() for connection in self.peers],
+            "capabilities": self._catalog.capabilities(),
+            "connections": [connection.snapshot() for connection in self.connections],
         }

@@ -141,7 +141,7 @@ class Server(Shutdown):
             settings = replace(settings or Settings(), expose_errors=expose_errors)
         lasting = store is not None and store.lasting
         switches = CapabilityFlags(tools, resources, prompts, completions, logging, subscribe, list_changed)
-        offer = ServerCatalog(
+        catalog = ServerCatalog(
             info,
             instructions=instructions,
             settings=settings,
@@ -153,7 +153,7 @@ class Server(Shutdown):
             profile=profile_of(compat),
         )
         parts = ServerComponents(
-            offer=offer,
+            catalog=catalog,
             observers=Observers(_default_observers() if observers is None else observers),
             dispatcher=Dispatcher(features),
             store=ServerStore(store, _make_memory_store),
@@ -166,7 +166,7 @@ class Server(Shutdown):
         self._store = parts.store
         self._dispatcher = parts.dispatcher
         self._middleware: list[Middleware] = []
-        self._relay: Relay | None = None
+        self._forwarder: Relay | None = None
         self._checked_completions_version = 0  # the version of the completers that were looked at
 
     def __repr__(self) -> str:
@@ -184,19 +184,19 @@ class Server(Shutdown):
     def on_roots_changed(self, function: R) -> R:
         """Calls an async function when a client tells that its roots have changed."""
         check_callback("on_roots_changed", function)
-        self._serving.on_roots_changed.append(function)
+        self._runtime.on_roots_changed.append(function)
         return function
 
     def on_first_subscriber(self, watch: W) -> W:
         """Calls a function with a resource's URI when it gets its first subscriber. If it raises, there is none."""
         check_callback("on_first_subscriber", watch)
-        self._serving.watchers.on_first.append(watch)
+        self._runtime.subscription_hooks.on_first.append(watch)
         return watch
 
     def on_last_unsubscribed(self, watch: W) -> W:
         """Calls a function with a resource's URI when its last subscriber has gone."""
         check_callback("on_last_unsubscribed", watch)
-        self._serving.watchers.on_last.append(watch)
+        self._runtime.subscription_hooks.on_last.append(watch)
         return watch
 
     # --- files -----------------------------------------------------------------------------------
@@ -207,8 +207,8 @@ class Server(Shutdown):
 
         _check_file_arguments(uri, path)
         check_options("a file", FileOptions, options, uri)
-        read = partial(self._read, thread=True)
-        self.resources.add(make_file(uri, path, self._offer, read, self._file_watch().reader, **options))
+        read = partial(self._make_handler, thread=True)
+        self.resources.add(make_file(uri, path, self._catalog, read, self._file_watch().reader, **options))
 
     def add_directory(self, uri: str, folder: str | PathLike[str], **options: Unpack[DirectoryOptions]) -> None:
         """Offers the files of a folder, and of those in it, as `scheme://{+path}`; links never lead outside."""
@@ -216,20 +216,22 @@ class Server(Shutdown):
 
         _check_file_arguments(uri, folder)
         check_options("a directory", DirectoryOptions, options, uri)
-        read = partial(self._read, thread=True)
+        read = partial(self._make_handler, thread=True)
         files = self._file_watch()
-        made = make_directory(uri, folder, self._offer, read, files.reader, on_listed=files.watch_folder, **options)
+        made = make_directory(uri, folder, self._catalog, read, files.reader, on_listed=files.watch_folder, **options)
         self.templates.add(made)
 
     def _file_watch(self) -> "FileWatcher":
         from trunkline.server.files.watch import FileWatcher
 
-        serving = self._serving
+        serving = self._runtime
         if serving.file_watch is None:
             changed = partial(
                 serving.announce_locally, LIST_CHANGED_METHODS[self.resources.kind]
             )  # other processes see it, too
-            serving.file_watch = FileWatcher(self._offer, serving.ready, serving.resource_updates.send, changed)
+            serving.file_watch = FileWatcher(
+                self._catalog, serving.get_services, serving.resource_updates.send, changed
+            )
             self.on_first_subscriber(serving.file_watch.watch)
             self.on_last_unsubscribed(serving.file_watch.unwatch)
         return serving.file_watch
@@ -260,12 +262,12 @@ class Server(Shutdown):
         """
         from trunkline.server.log_handler import ClientLogHandler
 
-        self._offer.tracks_current_call = True
+        self._catalog.tracks_current_call = True
         for connection in self.connections:
             connection.track_current_call()
         logger = logging_.getLogger(name)
         try:
-            handler = ClientLogHandler(self._offer, level)
+            handler = ClientLogHandler(self._catalog, level)
         except (TypeError, ValueError):
             raise MisuseError(f"level= must be one of `logging`, such as 'INFO', not {describe_value(level)}") from None
         if logger.getEffectiveLevel() > handler.level:
@@ -276,7 +278,7 @@ class Server(Shutdown):
     def notify_updated(self, uri: str) -> None:
         """Tells the subscribers of a resource that it has changed, also those of other processes that share the store.
         Callable from any thread."""
-        self._serving.post(partial(self._serving.resource_updated, uri))
+        self._runtime.post(partial(self._runtime.resource_updated, uri))
 
     def notify_list_changed(self, what: Literal["tools", "resources", "prompts"]) -> None:
         """Tells every client that what it is shown in a list has changed, where nothing was added or removed: `allow`
@@ -285,47 +287,47 @@ class Server(Shutdown):
         if name not in LIST_CHANGED_METHODS.values():
             why = f"there is no list of {what!r}; there are tools, resources and prompts"
             raise MisuseError(why, kind="invalid_notification_type")
-        self._serving.announce(name)
+        self._runtime.announce(name)
 
     def _registry_changed(self, kind: str) -> None:
         """A registry has changed."""
-        self._serving.changed(kind)
+        self._runtime.registry_changed(kind)
 
     # --- serving ---------------------------------------------------------------------------------
 
     def connect(self, channel: Channel) -> Connection:
         """Serves one channel, on the running loop, until it closes. What it gives back is the channel's receiver."""
-        return self._serving.connect(channel)
+        return self._runtime.connect(channel)
 
     @property
     def connections(self) -> list[Connection]:
         """The peers that are on the line."""
-        return list(self._serving.peers)
+        return list(self._runtime.connections)
 
     def pause(self, *, wait: bool = False) -> None:
         """Takes no new requests until `resume()`: they are refused with 1008, or wait. What is under way goes on, and a
         ping is answered. Callable from any thread."""
-        self._serving.post(partial(self._serving.peers.pause, wait=wait))
+        self._runtime.post(partial(self._runtime.connections.pause, wait=wait))
 
     def resume(self) -> None:
         """Takes requests again, those that have waited first. Callable from any thread."""
-        self._serving.post(self._serving.peers.resume)
+        self._runtime.post(self._runtime.connections.resume)
 
     async def start(self) -> None:
         """Opens the store and enters the lifespan, if there is one and it has not been entered. `run()` does that by
         itself."""
         self._check_startable()
-        await self._serving.start(self)
+        await self._runtime.start(self)
 
     async def attach(self, client: object) -> None:
         """Start for a client in this process, as `Client(server)` does by itself. The lifespan is left when the last
         one is detached, unless `start()`, `listen()` or `run()` was called as well."""
         self._check_startable()
-        await self._serving.attach(self, client)
+        await self._runtime.attach(self, client)
 
     async def detach(self, client: object) -> None:
         """The counterpart of `attach`. What leaving the lifespan raises is reported to observers."""
-        await self._serving.detach(client)
+        await self._runtime.detach(client)
 
     def _check_startable(self) -> None:
         if self._auth is not None and self._auth.strict:
@@ -338,7 +340,7 @@ class Server(Shutdown):
         if self._checked_completions_version != self.completions.version:
             self._checked_completions_version = self.completions.version
             for entry in self.completions.all():
-                if (fault := self._offer.completion_fault(entry)) is not None:
+                if (fault := self._catalog.completion_fault(entry)) is not None:
                     warnings.warn(fault, stacklevel=4)
 
     def _require_access_rules(self) -> None:
@@ -359,7 +361,7 @@ class Server(Shutdown):
         from trunkline.server.run.process import open_listener
 
         await self.start()
-        shared, health = self._serving.ready(), partial(self._make_health, worker_channel)
+        shared, health = self._runtime.get_services(), partial(self._make_health, worker_channel)
         made = await open_listener(
             self,
             address,
@@ -372,24 +374,24 @@ class Server(Shutdown):
             health=health,
             source=worker_channel,
         )
-        self._serving.listeners.append(made)
+        self._runtime.listeners.append(made)
         return made
 
     def _get_forwarder(self) -> "Relay | None":
         """Who carries requests to other processes and answers theirs, where there may be some: one for all places."""
-        serving, shared = self._serving, self._serving.ready()
+        serving, shared = self._runtime, self._runtime.get_services()
         if shared.cluster is None:
             return None
-        if self._relay is None or self._relay.cluster is not shared.cluster:
+        if self._forwarder is None or self._forwarder.cluster is not shared.cluster:
             from trunkline.server.access.principal_codec import PrincipalCodec
             from trunkline.transports.http.forwarding.outbound import Relay
 
-            self._relay = serving.forwarder = Relay(shared.cluster, PrincipalCodec(), self.settings, shared.clock)
-        return self._relay
+            self._forwarder = serving.forwarder = Relay(shared.cluster, PrincipalCodec(), self.settings, shared.clock)
+        return self._forwarder
 
     def _get_dpop_replays(self) -> "SharedProofStore | None":
         """What all processes know that share the store; None where nobody else can."""
-        store = self._serving.ready().store
+        store = self._runtime.get_services().store
         if not store.lasting:
             return None
         from trunkline.server.access.dpop_replays import DpopReplayStore
@@ -402,8 +404,8 @@ class Server(Shutdown):
 
         if not self.settings.health:
             return None
-        states = worker_channel.states if worker_channel is not None else lambda: (self._standing(),)
-        return Health(states, self._store.writable, self._serving.checks().run_all)
+        states = worker_channel.states if worker_channel is not None else lambda: (self._readiness(),)
+        return Health(states, self._store.writable, self._runtime.health_checks().run_all)
 
     def asgi(self, *, path: str = "/", identify: "Callable[[dict[str, Any]], Any] | None" = None) -> "App":
         """An ASGI application: Streamable HTTP and WebSocket at a path, HTTP+SSE at /sse beside it. It runs under any
@@ -419,8 +421,8 @@ class Server(Shutdown):
         if identify is not None and self._auth is not None:
             raise MisuseError("a server with auth= knows who comes by their tokens; identify= is for servers without")
         gate = make_authenticator(self, path, self._auth, identify, dpop_replays=self._get_dpop_replays)
-        ready = self._serving.ready
-        released = self._serving.listen_requests.end
+        ready = self._runtime.get_services
+        released = self._runtime.listen_streams.end
         return make_asgi_app(
             self,
             lambda: ready().clock,
@@ -472,8 +474,8 @@ class Server(Shutdown):
         from trunkline.transports.addresses import parse_address
 
         check_workers_supported()
-        work = WorkerJob(self, self._listen, self._standing, tls)
-        if (store := self._store.given) is not None:
+        work = WorkerJob(self, self._listen, self._readiness, tls)
+        if (store := self._store.configured) is not None:
             if not store.lasting:
                 raise MisuseError("workers need a store that they can share, and what this one keeps is in one process")
             run_workers(work, parse_address(address), count)
@@ -481,9 +483,9 @@ class Server(Shutdown):
         from trunkline.stores.sqlite.store import SqliteStore
 
         with temporary_store_folder() as folder:
-            self._store.give(SqliteStore(folder / "store", synchronous="NORMAL"))
-            self._offer.experimental.setdefault(IDEMPOTENCY, {})
-            run_workers(replace(work, folder=folder), parse_address(address), count)
+            self._store.configure(SqliteStore(folder / "store", synchronous="NORMAL"))
+            self._catalog.experimental.setdefault(IDEMPOTENCY, {})
+            run_workers(replace(work, store_folder=folder), parse_address(address), count)
 
 
 def _check_file_arguments(uri: Any, path: Any) -> None:

@@ -38,11 +38,11 @@ class ServerStore:
         self._monitor: StoreMonitor | None = None
 
     @property
-    def given(self) -> Store | None:
+    def configured(self) -> Store | None:
         """What the server was given."""
         return self._configured
 
-    def give(self, store: Store) -> None:
+    def configure(self, store: Store) -> None:
         """Has a server that was given none use a store, from when it serves."""
         self._configured = store
 
@@ -68,7 +68,7 @@ class ServerStore:
         """Whether the store can be written. A write of the last half second counts, so it can be asked often."""
         return True if self._monitor is None else await self._monitor.writable()
 
-    def use(self, clock: Clock) -> Store:
+    def get_open(self, clock: Clock) -> Store:
         """The store, open. Raises `MisuseError` if somebody has to wait for that first."""
         if self._configured is None:
             self._memory_store = self._make_memory_store(clock)

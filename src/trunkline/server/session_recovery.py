@@ -103,7 +103,7 @@ def _record_failure(connection: "Connection", error: Exception) -> None:
     """Gives up a line on which nothing goes well."""
     settings = connection.settings
     policy = RestartPolicy(intensity=settings.restart_intensity, period=settings.restart_period)
-    connection.losses, decision = after_loss(connection.losses, policy, connection.now())
+    connection.failure_history, decision = after_loss(connection.failure_history, policy, connection.now())
     if isinstance(decision, GiveUp):
         connection.close_now(f"its conversation has failed too often: {decision.why}")
         if connection.channel.info.sole_peer:

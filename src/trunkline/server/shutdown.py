@@ -47,12 +47,12 @@ class Shutdown(Registrar):
     """A server, as far as its end is concerned."""
 
     def __init__(self, components: ServerComponents) -> None:
-        super().__init__(components.offer, components.health)
+        super().__init__(components.catalog, components.health)
         self._observers = components.observers
-        self._serving = ServerRuntime(components, self._begin_shutdown)
-        self._cleanups: list[Callable[[], Any]] = []
+        self._runtime = ServerRuntime(components, self._begin_shutdown)
+        self._shutdown_callbacks: list[Callable[[], Any]] = []
         self._shutdown_task: asyncio.Task[tuple[str, ...]] | None = None
-        self._begun = asyncio.Event()  # an end
+        self._shutdown_begun = asyncio.Event()  # an end
         self.crash: BaseException | None = None
 
     @property
@@ -64,7 +64,7 @@ class Shutdown(Registrar):
         """Calls a function, plain or async, when the server ends and every line is closed. The last that was added is
         the first; what one raises is reported, and keeps no other from being called."""
         check_callback("on_shutdown", function)
-        self._cleanups.append(function)
+        self._shutdown_callbacks.append(function)
         return function
 
     async def shutdown(self) -> tuple[str, ...]:
@@ -80,61 +80,61 @@ class Shutdown(Registrar):
     def abort(self, error: BaseException) -> None:
         """Ends at once, for a reason that leaves no other way: logs the error, writes a crash dump if there is a folder
         for it, and closes everything without waiting. `run()` raises the error then. Callable from any thread."""
-        self._serving.post(partial(self._abort, error))
+        self._runtime.post(partial(self._abort, error))
 
     def _abort(self, error: BaseException) -> None:
         if self.crash is not None:
             return  # one is enough
         self.crash = error
-        self._tell(CrashStep, step="LogError", error=error)
+        self._report_fact(CrashStep, step="LogError", error=error)
         self._report_failure(error, "the server")
         dump = self._write_crash_dump(error)
-        self._tell(CrashStep, step="PersistCrashDump", error=error, file=dump)
+        self._report_fact(CrashStep, step="PersistCrashDump", error=error, file=dump)
         if self._shutdown_task is not None:
             self._shutdown_task.cancel()
-        self._begin(self._run_crash_shutdown(error))
+        self._create_shutdown_task(self._run_crash_shutdown(error))
 
-    def _standing(self) -> str:
+    def _readiness(self) -> str:
         """How the server stands, in a word, for whoever sends requests to it."""
         if self._shutdown_task is not None or self.crash is not None:
             return "draining"
-        return "paused" if self._serving.peers.paused else "ready"
+        return "paused" if self._runtime.connections.paused else "ready"
 
     async def stopping(self) -> None:
         """Waits until an end has begun."""
-        await self._begun.wait()
+        await self._shutdown_begun.wait()
 
     def _begin_shutdown(self) -> "asyncio.Task[tuple[str, ...]]":
         """The end that is under way on the running loop, or else one that begins now."""
         ending = self._shutdown_task
         if ending is None or ending.get_loop() is not asyncio.get_running_loop():
-            ending = self._begin(self._run_shutdown())
+            ending = self._create_shutdown_task(self._run_shutdown())
         return ending
 
-    def _begin(self, shutdown: Coroutine[Any, Any, tuple[str, ...]]) -> "asyncio.Task[tuple[str, ...]]":
+    def _create_shutdown_task(self, shutdown: Coroutine[Any, Any, tuple[str, ...]]) -> "asyncio.Task[tuple[str, ...]]":
         loop = asyncio.get_running_loop()
         ending = self._shutdown_task = loop.create_task(shutdown)
-        loop.call_soon_threadsafe(self._begun.set)  # and wakes the loop, if this is inside a signal
+        loop.call_soon_threadsafe(self._shutdown_begun.set)  # and wakes the loop, if this is inside a signal
         return ending
 
     async def _run_shutdown(self) -> tuple[str, ...]:
-        serving = self._serving
+        serving = self._runtime
         return await self._run_stages(
             {
-                "UnsubscribeResources": serving.unsubscribe,
+                "UnsubscribeResources": serving.unsubscribe_resources,
                 _DRAIN_STAGE: serving.drain,
-                "CloseTransport": serving.hang_up,
+                "CloseTransport": serving.close_transports,
                 "PersistSession": serving.persist,
                 "Terminate": self._run_terminate_stage,
             },
-            lambda stage: self._tell(ShutdownStep, step=stage),
+            lambda stage: self._report_fact(ShutdownStep, step=stage),
         )
 
     async def _run_crash_shutdown(self, error: BaseException) -> tuple[str, ...]:
-        serving = self._serving
-        self._tell(CrashStep, step="Terminate", error=error)
+        serving = self._runtime
+        self._report_fact(CrashStep, step="Terminate", error=error)
         stages = {
-            "CloseTransport": serving.hang_up,
+            "CloseTransport": serving.close_transports,
             "PersistSession": serving.persist,
             "Terminate": self._run_terminate_stage,
         }
@@ -153,23 +153,23 @@ class Shutdown(Registrar):
                 seconds = settings.drain_timeout if name == _DRAIN_STAGE else settings.stage_timeout
                 if not await _run_within(seconds, stage(), failed):
                     overran.append(name)
-                    self._tell(ShutdownOverran, step=name)
+                    self._report_fact(ShutdownOverran, step=name)
             await self._observers.drain(settings.stage_timeout)
         finally:
             if self._shutdown_task is asyncio.current_task():  # and not one that ends faster
                 self._shutdown_task = None
-                self._begun = asyncio.Event()
+                self._shutdown_begun = asyncio.Event()
         if failed:
             raise failed[0]
         return tuple(overran)
 
     async def _run_terminate_stage(self) -> None:
         try:
-            for function in reversed(self._cleanups):
+            for function in reversed(self._shutdown_callbacks):
                 await self._run_shutdown_callback(function)
-            await self._serving.release_resources()
+            await self._runtime.release_resources()
         finally:
-            await self._serving.close_store()
+            await self._runtime.close_store()
 
     async def _run_shutdown_callback(self, function: Callable[[], Any]) -> None:
         try:
@@ -181,7 +181,7 @@ class Shutdown(Registrar):
 
     # --- telling -----------------------------------------------------------------------------------
 
-    def _tell(self, fact: Callable[..., Fact], **members: Any) -> None:
+    def _report_fact(self, fact: Callable[..., Fact], **members: Any) -> None:
         if self._observers:
             self._observers.on(fact(connection=0, at=_loop_time(), **members))
 
@@ -206,7 +206,7 @@ class Shutdown(Registrar):
         folder, most = self.settings.crash_folder, self.settings.crash_dumps
         try:
             try:
-                return write_dump(folder, most, error, self._serving.situation())
+                return write_dump(folder, most, error, self._runtime.snapshot())
             except TypeError:  # something that is declared has no JSON
                 return write_dump(folder, most, error, {})
         except Exception as failed:  # noqa: BLE001 - what is wrong with the dump must not hide what is wrong

@@ -134,7 +134,7 @@ async def test_lists_are_kept_as_bytes_for_those_who_may_see_the_same() -> None:
     async with RawPeer(server, principal="ann") as peer:
         await peer.initialize()
         await listed(peer)
-        kept = dict(server._offer._pages)
+        kept = dict(server._catalog._page_cache)
         await listed(peer)
-        assert all(server._offer._pages[key][1] is page for key, (_, page) in kept.items())
-        assert len(server._offer._pages) == len(kept) == 1
+        assert all(server._catalog._page_cache[key][1] is page for key, (_, page) in kept.items())
+        assert len(server._catalog._page_cache) == len(kept) == 1

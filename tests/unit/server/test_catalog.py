@@ -22,7 +22,7 @@ def make_offer(entries: int = 3, **options: Any) -> ServerCatalog:
         server.add_prompt("text", name=f"prompt{number}")
         server.add_resource(f"r://{number}", "text")
         server.add_resource(f"r://{number}/{{x}}", lambda x: x)
-    return server._offer
+    return server._catalog
 
 
 @pytest.mark.row("L07")
@@ -63,10 +63,10 @@ def test_what_was_asked_for_is_declared_and_what_was_turned_off_is_not() -> None
 )
 def test_each_list_is_cut_into_pages(registry: str, member: str, key: str, first: str) -> None:
     offer = make_offer(settings=Settings(page_size=2))
-    page = json.loads(bytes(offer.listed(getattr(offer, registry), NEWEST, None, None)))
+    page = json.loads(bytes(offer.get_encoded_page(getattr(offer, registry), NEWEST, None, None)))
     assert page[member][0][key] == first
     assert len(page[member]) == 2
-    rest = json.loads(bytes(offer.listed(getattr(offer, registry), NEWEST, page["nextCursor"], None)))
+    rest = json.loads(bytes(offer.get_encoded_page(getattr(offer, registry), NEWEST, page["nextCursor"], None)))
     assert len(rest[member]) == 1
     assert "nextCursor" not in rest
 
@@ -74,35 +74,35 @@ def test_each_list_is_cut_into_pages(registry: str, member: str, key: str, first
 @pytest.mark.row("A19")
 def test_a_list_is_made_once_and_made_anew_when_something_has_changed() -> None:
     offer = make_offer()
-    kept = offer.listed(offer.tools, NEWEST, None, None)
-    assert offer.listed(offer.tools, NEWEST, None, None) is kept
+    kept = offer.get_encoded_page(offer.tools, NEWEST, None, None)
+    assert offer.get_encoded_page(offer.tools, NEWEST, None, None) is kept
     offer.tools.remove("tool1")
-    made = offer.listed(offer.tools, NEWEST, None, None)
+    made = offer.get_encoded_page(offer.tools, NEWEST, None, None)
     assert [tool["name"] for tool in json.loads(bytes(made))["tools"]] == ["tool0", "tool2"]
     offer.tools.disable("tool0")
-    assert [tool["name"] for tool in json.loads(bytes(offer.listed(offer.tools, NEWEST, None, None)))["tools"]] == [
-        "tool2"
-    ]
+    assert [
+        tool["name"] for tool in json.loads(bytes(offer.get_encoded_page(offer.tools, NEWEST, None, None)))["tools"]
+    ] == ["tool2"]
 
 
 @pytest.mark.row("A19")
 def test_each_revision_and_limit_has_its_own_list() -> None:
     offer = make_offer()
     newest, oldest = (
-        offer.listed(offer.tools, NEWEST, None, None),
-        offer.listed(offer.tools, Revision.V2024_11_05, None, None),
+        offer.get_encoded_page(offer.tools, NEWEST, None, None),
+        offer.get_encoded_page(offer.tools, Revision.V2024_11_05, None, None),
     )
     assert "title" in json.loads(bytes(newest))["tools"][0]
     assert "title" not in json.loads(bytes(oldest))["tools"][0]
-    assert len(json.loads(bytes(offer.listed(offer.tools, NEWEST, None, 1)))["tools"]) == 1
+    assert len(json.loads(bytes(offer.get_encoded_page(offer.tools, NEWEST, None, 1)))["tools"]) == 1
 
 
 @pytest.mark.row("A19")
 def test_a_peer_that_asks_for_ever_other_pages_fills_no_memory() -> None:
     offer = make_offer()
     for limit in range(1, 600):
-        offer.listed(offer.tools, NEWEST, None, limit)
-    assert len(offer._pages) <= 256
+        offer.get_encoded_page(offer.tools, NEWEST, None, limit)
+    assert len(offer._page_cache) <= 256
 
 
 def test_a_refused_page_is_not_kept() -> None:
@@ -110,7 +110,7 @@ def test_a_refused_page_is_not_kept() -> None:
     for cursor, limit, error in (("made up", None, InvalidCursor), (None, 10_000, PageSizeTooLarge)):
         for _ in range(2):
             with pytest.raises(error):
-                offer.listed(offer.tools, NEWEST, cursor, limit)
+                offer.get_encoded_page(offer.tools, NEWEST, cursor, limit)
 
 
 @pytest.mark.row("N02")
@@ -143,7 +143,7 @@ def test_a_list_that_changes_while_it_is_made_is_made_anew() -> None:
 
     offer.tools.add(Late())
     names = [
-        [tool["name"] for tool in json.loads(bytes(offer.listed(offer.tools, NEWEST, None, None)))["tools"]]
+        [tool["name"] for tool in json.loads(bytes(offer.get_encoded_page(offer.tools, NEWEST, None, None)))["tools"]]
         for _ in range(2)
     ]
     assert names == [["tool0", "tool1", "late"], ["tool0", "tool1", "late", "tool2"]]

@@ -31,11 +31,13 @@ _CURSOR_KIND: Final = "listed_resource"
 
 def list_page(connection: Connection, call: IncomingRequest, params: PaginatedParams, registry: Registry[Any]) -> Work:
     """A page of what whoever asks may have. Of what that cannot be told it may not."""
-    offer = connection.offer
-    rules = offer.access_rules[registry.kind]
+    catalog = connection.catalog
+    rules = catalog.access_rules[registry.kind]
     if not rules:
         spoken = connection.session.revision_of(call)
-        return offer.listed(registry, spoken, params.cursor, params.limit, now=connection.shared.wall.now())
+        return catalog.get_encoded_page(
+            registry, spoken, params.cursor, params.limit, now=connection.shared.wall_clock.now()
+        )
     viewer = _viewer_of(connection, call)
     make = _list_after_predicates if rules.predicates(viewer.scopes) else _list_for_viewer
     return make(viewer, connection, call, params, registry)
@@ -49,14 +51,14 @@ def _viewer_of(connection: Connection, call: IncomingRequest) -> Viewer:
 def _list_for_viewer(
     viewer: Viewer, connection: Connection, call: IncomingRequest, params: PaginatedParams, registry: Registry[Any]
 ) -> Raw:
-    spoken, now = connection.session.revision_of(call), connection.shared.wall.now()
-    return connection.offer.listed(registry, spoken, params.cursor, params.limit, now=now, viewer=viewer)
+    spoken, now = connection.session.revision_of(call), connection.shared.wall_clock.now()
+    return connection.catalog.get_encoded_page(registry, spoken, params.cursor, params.limit, now=now, viewer=viewer)
 
 
 async def _list_after_predicates(
     viewer: Viewer, connection: Connection, call: IncomingRequest, params: PaginatedParams, registry: Registry[Any]
 ) -> Raw:
-    predicates = connection.offer.access_rules[registry.kind].predicates(viewer.scopes)
+    predicates = connection.catalog.access_rules[registry.kind].predicates(viewer.scopes)
     viewer = Viewer(viewer.scopes, viewer.principal_name, await evaluate_predicates(connection, call, predicates))
     return _list_for_viewer(viewer, connection, call, params, registry)
 
@@ -65,26 +67,26 @@ async def list_resources_with_templates(
     connection: Connection, call: IncomingRequest, params: PaginatedParams
 ) -> ListResourcesResult:
     """A page of all resources that whoever asks may have, those that templates list among them."""
-    offer, now = connection.offer, connection.shared.wall.now()
-    room = offer.resources.size_of(params.limit)
+    catalog, now = connection.catalog, connection.shared.wall_clock.now()
+    room = catalog.resources.size_of(params.limit)
     viewer = await _resource_viewer(connection, call)
-    start = _template_position(offer, params.cursor, now, viewer.principal_name)
+    start = _template_position(catalog, params.cursor, now, viewer.principal_name)
     shown: list[Resource] = []
     if start is None:
-        page = offer.shown(offer.resources, params.cursor, params.limit, now=now, viewer=viewer)
+        page = catalog.get_visible_page(catalog.resources, params.cursor, params.limit, now=now, viewer=viewer)
         shown = [entry.definition for entry in page.entries]
         if page.next_cursor is not None:
             return ListResourcesResult(shown, next_cursor=page.next_cursor)
         room, start = room - len(shown), 0
-    found = await _template_resources(connection, call, offer.access_rules["resource_template"].hidden_keys(viewer))
+    found = await _template_resources(connection, call, catalog.access_rules["resource_template"].hidden_keys(viewer))
     rest = list(found.values())[start : start + room]
     more = start + room < len(found)
-    cursor = offer.cursors.seal(_CURSOR_KIND, start + room, now, viewer.principal_name) if more else None
+    cursor = catalog.cursors.seal(_CURSOR_KIND, start + room, now, viewer.principal_name) if more else None
     return ListResourcesResult([*shown, *rest], next_cursor=cursor)
 
 
 async def _resource_viewer(connection: Connection, call: IncomingRequest) -> Viewer:
-    viewer, rules = _viewer_of(connection, call), connection.offer.access_rules
+    viewer, rules = _viewer_of(connection, call), connection.catalog.access_rules
     kinds = [rules[kind] for kind in ("resource", "resource_template") if rules[kind]]
     predicates = dict.fromkeys(predicate for each in kinds for predicate in each.predicates(viewer.scopes))
     if not predicates:
@@ -96,14 +98,14 @@ async def _template_resources(
     connection: Connection, call: IncomingRequest, hidden: frozenset[str]
 ) -> dict[str, Resource]:
     """What templates list, by its URI; without what is registered, and without what a hidden template would read."""
-    offer, found = connection.offer, dict[str, Resource]()
-    for template in offer.templates_with_lister():
+    catalog, found = connection.catalog, dict[str, Resource]()
+    for template in catalog.templates_with_lister():
         if template.key in hidden:
             continue
         for resource in await _run_lister(connection, call, template):
-            if resource.uri in offer.resources.live:
+            if resource.uri in catalog.resources.live:
                 continue
-            reader = offer.reader(resource.uri) if hidden else None
+            reader = catalog.resolve_uri(resource.uri) if hidden else None
             if reader is None or reader.key not in hidden:
                 found.setdefault(resource.uri, resource)
     return found

@@ -30,7 +30,7 @@ def _protected(entry: Completable, name: str) -> ProtectedTarget | None:
 
 def _complete(connection: Connection, call: IncomingRequest, params: CompleteParams) -> Work:
     kind, name = _parse_reference(params.ref)
-    entry = connection.offer.find_completion_target(kind, name)
+    entry = connection.catalog.find_completion_target(kind, name)
     if entry is None:
         raise CompletionNotFound(name)
     if entry.access is not None and (asked := _protected(entry, name)) is not None:
@@ -51,7 +51,7 @@ def _run(
             data={"kind": "invalid_completion_argument", "argument": argument.name},
         )
     labelled = not params.ref.type.startswith("ref/")
-    entry = connection.offer.completions.live.get(completion_key(kind, name, argument.name))
+    entry = connection.catalog.completions.live.get(completion_key(kind, name, argument.name))
     if entry is None:
         return empty_completion(labelled)
     filled = (params.context.arguments if params.context is not None else None) or {}

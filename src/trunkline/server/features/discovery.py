@@ -9,9 +9,9 @@ __all__ = ["FEATURE"]
 
 
 def _discover(connection: Connection, call: IncomingRequest, params: Empty) -> DiscoverResult:  # noqa: ARG001
-    offer = connection.offer
-    call.hint = offer.hint("discover", public=True)
-    return DiscoverResult(**offer.stateless.discover_result(), instructions=offer.instructions)
+    catalog = connection.catalog
+    call.hint = catalog.cache_hint("discover", public=True)
+    return DiscoverResult(**catalog.stateless.discover_result(), instructions=catalog.instructions)
 
 
 FEATURE = Feature("discovery", {"server/discover": _discover})

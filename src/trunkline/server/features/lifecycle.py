@@ -15,13 +15,13 @@ __all__ = ["FEATURE"]
 
 def _initialize(connection: Connection, call: IncomingRequest, params: InitializeParams) -> Work:
     connection.session.own_capabilities = (
-        connection.offer.capabilities()
+        connection.catalog.capabilities()
     )  # as they are now, not when the line was opened
     result = connection.session.accept_initialize(params)
     connection.report_phase_change(Phase.CONNECTING)
-    if connection.kept is not None:
-        connection.kept.owner = principal_name(call.origin.principal)
-    return connection.keep(result)
+    if connection.durable_session is not None:
+        connection.durable_session.owner = principal_name(call.origin.principal)
+    return connection.reply_once_persisted(result)
 
 
 def _ping(connection: Connection, call: IncomingRequest, params: Empty) -> Any:  # noqa: ARG001
@@ -31,7 +31,7 @@ def _ping(connection: Connection, call: IncomingRequest, params: Empty) -> Any: 
 def _shutdown(connection: Connection, call: IncomingRequest, params: Empty) -> Work:  # noqa: ARG001
     """Ends this conversation and no other: nothing new is taken, what runs may finish, and then the line is closed."""
     connection.drain()
-    connection.shared.left(connection)
+    connection.shared.on_client_shutdown(connection)
     return _wait_until_drained(connection)
 
 

@@ -12,8 +12,8 @@ __all__ = ["FEATURE"]
 
 def _set_level(connection: Connection, call: IncomingRequest, params: SetLevelParams) -> Work:  # noqa: ARG001
     level = LOGGING_LEVELS.index(params.level)
-    if connection.kept is not None:
-        return _set_and_persist(connection, connection.kept, level)
+    if connection.durable_session is not None:
+        return _set_and_persist(connection, connection.durable_session, level)
     connection.log_level = level
     return Empty()
 

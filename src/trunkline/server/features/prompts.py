@@ -21,7 +21,7 @@ __all__ = ["FEATURE", "find_protected"]
 
 
 def _list(connection: Connection, call: IncomingRequest, params: PaginatedParams) -> Work:
-    return list_page(connection, call, params, connection.offer.prompts)
+    return list_page(connection, call, params, connection.catalog.prompts)
 
 
 def find_protected(catalog: ServerCatalog, params: GetPromptParams) -> ProtectedTarget | None:
@@ -35,7 +35,7 @@ def _protected(entry: PromptEntry) -> ProtectedTarget | None:
 
 
 def _get(connection: Connection, call: IncomingRequest, params: GetPromptParams) -> Work:
-    prompts = connection.offer.prompts
+    prompts = connection.catalog.prompts
     entry = prompts.live.get(params.name)
     if entry is None:
         raise PromptNotFound(params.name, visible_keys(connection, call, prompts))

@@ -36,21 +36,21 @@ _MAX_URI_IN_MESSAGE: Final = 200  # characters of a URI that are repeated in a s
 
 
 def _list(connection: Connection, call: IncomingRequest, params: PaginatedParams) -> Work:
-    if connection.offer.templates_with_lister():
-        call.hint = connection.offer.hint("resources", public=False)
+    if connection.catalog.templates_with_lister():
+        call.hint = connection.catalog.cache_hint("resources", public=False)
         return list_resources_with_templates(connection, call, params)
-    return list_page(connection, call, params, connection.offer.resources)
+    return list_page(connection, call, params, connection.catalog.resources)
 
 
 def _list_templates(connection: Connection, call: IncomingRequest, params: PaginatedParams) -> Work:
-    return list_page(connection, call, params, connection.offer.templates)
+    return list_page(connection, call, params, connection.catalog.templates)
 
 
 def find_protected(catalog: ServerCatalog, params: ReadResourceParams | SubscribeParams) -> ProtectedTarget | None:
     """The resource or template that a request is about, if not everybody may read it."""
     if catalog.access_rule_of(params.uri) is None:
         return None
-    entry = catalog.reader(params.uri)
+    entry = catalog.resolve_uri(params.uri)
     return None if entry is None else _protected(entry, params.uri)
 
 
@@ -59,8 +59,8 @@ def _protected(entry: ReadableEntry, uri: str) -> ProtectedTarget | None:
 
 
 def _read(connection: Connection, call: IncomingRequest, params: ReadResourceParams) -> Work:
-    offer, uri = connection.offer, params.uri
-    entry = offer.resources.live.get(uri)
+    catalog, uri = connection.catalog, params.uri
+    entry = catalog.resources.live.get(uri)
     if entry is not None:
         if entry.access is not None and (asked := _protected(entry, uri)) is not None:
             return run_if_authorized(
@@ -68,14 +68,14 @@ def _read(connection: Connection, call: IncomingRequest, params: ReadResourcePar
             )
         return _run(entry, entry.arguments, connection, call, params)
     if len(uri) <= connection.settings.max_uri:
-        for template in offer.templates:
+        for template in catalog.templates:
             if template.access is not None and template.template.match(uri) is not None:
                 work = partial(_run_template, template, connection, call, params)
                 asked = _protected(template, uri)
                 return work() if asked is None else run_if_authorized(connection, call, asked, work)
             if (arguments := template.arguments(uri)) is not UNSET:
                 return _run(template, arguments, connection, call, params)
-    known = visible_keys(connection, call, offer.resources)
+    known = visible_keys(connection, call, catalog.resources)
     raise ResourceNotFound(check_uri(uri, connection.settings), known)
 
 
@@ -99,7 +99,7 @@ def _run(
 def _subscribe(connection: Connection, call: IncomingRequest, params: SubscribeParams) -> Work:
     uri = check_uri(params.uri, connection.settings)
     connection.last_call = call
-    asked = find_protected(connection.offer, params)
+    asked = find_protected(connection.catalog, params)
     if asked is None:
         return _add_subscription(connection, uri)
     connection.track_current_call()  # who calls later may be somebody with less rights
@@ -109,22 +109,22 @@ def _subscribe(connection: Connection, call: IncomingRequest, params: SubscribeP
 async def _add_subscription(connection: Connection, uri: str) -> Empty:
     _report_step(connection, "RegisterSubscription", uri)
     _report_step(connection, "SetupWatcher", uri)
-    watchers = connection.shared.watchers
+    watchers = connection.shared.subscription_hooks
     subscribe = partial(watchers.subscribe, uri, connection, connection.settings.max_subscriptions)
-    if connection.kept is None:
+    if connection.durable_session is None:
         await subscribe()
     else:
-        await connection.kept.change(subscribe, partial(watchers.unsubscribe, uri, connection))
+        await connection.durable_session.change(subscribe, partial(watchers.unsubscribe, uri, connection))
     _report_step(connection, "ConfirmSubscription", uri)
     return Empty()
 
 
 async def _unsubscribe(connection: Connection, call: IncomingRequest, params: UnsubscribeParams) -> Empty:  # noqa: ARG001
-    unsubscribe = partial(connection.shared.watchers.unsubscribe, params.uri, connection)
-    if connection.kept is None:
+    unsubscribe = partial(connection.shared.subscription_hooks.unsubscribe, params.uri, connection)
+    if connection.durable_session is None:
         await unsubscribe()
     else:
-        await connection.kept.unsubscribe(params.uri, unsubscribe)
+        await connection.durable_session.unsubscribe(params.uri, unsubscribe)
     return Empty()
 
 

@@ -39,7 +39,7 @@ def _check_subscription_limit(connection: Connection, requested: SubscriptionFil
     most = connection.settings.max_subscriptions
     named = len(requested.resource_subscriptions or ()) + len(requested.task_ids or ())
     if not connection.channel.info.shared:
-        named += connection.shared.listeners.target_count_for(connection)
+        named += connection.shared.listen_streams.target_count_for(connection)
     if named > most:
         raise TooManySubscriptions(most, f"{named} resources and tasks were named, and {most} is the most")
 
@@ -47,30 +47,33 @@ def _check_subscription_limit(connection: Connection, requested: SubscriptionFil
 async def _listen(connection: Connection, call: IncomingRequest, params: ListenParams) -> None:
     _check_subscription_limit(connection, params.notifications)
     wanted = await _filter_permitted(
-        connection, call, supported_filter(params.notifications, connection.offer.capabilities())
+        connection, call, supported_filter(params.notifications, connection.catalog.capabilities())
     )
     followed = await _find_own_tasks(connection, call, wanted)
     wanted = replace(wanted, task_ids=[kept.record.task_id for kept in followed] or None)
     listening = ListenStream(connection, call, wanted)
     shared = connection.shared
-    if not connection.channel.info.shared and shared.listeners.count_for(connection) >= connection.settings.max_calls:
+    if (
+        not connection.channel.info.shared
+        and shared.listen_streams.count_for(connection) >= connection.settings.max_calls
+    ):
         raise TooManyListens(connection.settings.max_calls)
     tell = partial(_notify_task, listening)
     unfollow = [shared.tasks.watchers.follow(kept, Dialect.EXTENSION, tell) for kept in followed]
     connection.adjust_call_limit(1)  # it waits for nothing in particular, and shall keep nobody from being answered
     try:
         for uri in wanted.resource_subscriptions or ():
-            await shared.watchers.subscribe(check_uri(uri, connection.settings), listening)
+            await shared.subscription_hooks.subscribe(check_uri(uri, connection.settings), listening)
         _check_subscription_limit(connection, wanted)  # others may have come meanwhile
         listening.acknowledge()
-        shared.listeners.add(listening)
+        shared.listen_streams.add(listening)
         await connection.loop.create_future()  # until it is ended, or called off
     finally:
         for end in unfollow:
             end()
-        shared.listeners.discard(listening)
+        shared.listen_streams.discard(listening)
         connection.adjust_call_limit(-1)
-        await shared.watchers.release_unused(shared.watchers.subscriptions.drop(listening))
+        await shared.subscription_hooks.release_unused(shared.subscription_hooks.subscriptions.drop(listening))
 
 
 async def _filter_permitted(
@@ -79,7 +82,7 @@ async def _filter_permitted(
     """What a client may hear of, of what it wants to: no resources that it may not read."""
     uris: list[str] = []
     for uri in requested.resource_subscriptions or ():
-        access = connection.offer.access_rule_of(uri)
+        access = connection.catalog.access_rule_of(uri)
         if access is None or await is_permitted(connection, call, access):
             uris.append(uri)
     return replace(requested, resource_subscriptions=uris or None)

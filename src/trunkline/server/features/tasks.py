@@ -65,7 +65,7 @@ def _dialect(connection: Connection, call: IncomingRequest, task: TaskRecord | N
     if call.envelope is not None:
         require_extension(connection, call)
         return Dialect.EXTENSION
-    profile, augmenting = connection.offer.profile, connection.shared.tasks.augmenting_connections
+    profile, augmenting = connection.catalog.profile, connection.shared.tasks.augmenting_connections
     if profile is None:
         return Dialect.AUGMENTED
     if task is not None and dialect_of(task) is Dialect.AUGMENTED:
@@ -98,10 +98,13 @@ def find_protected(catalog: ServerCatalog, params: CreateFoundingTaskParams) -> 
 
 def _create(connection: Connection, call: IncomingRequest, params: CreateFoundingTaskParams) -> Work:
     """Makes a task of a tool that is named by the type of an action, with its parameters."""
-    entry = connection.offer.tools.live.get(params.action.type)
+    entry = connection.catalog.tools.live.get(params.action.type)
     if entry is None or entry.task is None:
         raise InvalidParams(f"there is no action of type {params.action.type!r} that runs as a task")
-    asked, work = find_protected(connection.offer, params), partial(_create_from_tool, entry, connection, call, params)
+    asked, work = (
+        find_protected(connection.catalog, params),
+        partial(_create_from_tool, entry, connection, call, params),
+    )
     return work() if asked is None else run_if_authorized(connection, call, asked, work)
 
 
@@ -165,13 +168,13 @@ async def _list(
     connection: Connection, call: IncomingRequest, params: PaginatedParams
 ) -> ListTasksResult | ListFoundingTasksResult:
     """Those of whoever asks, the oldest first. Where nobody has to say who it is, those of its conversation."""
-    tasks, offer, now = connection.shared.tasks, connection.offer, connection.shared.wall.now()
+    tasks, catalog, now = connection.shared.tasks, connection.catalog, connection.shared.wall_clock.now()
     owner = owner_of(call.origin.principal)
     session = None if call.origin.principal is not None else tasks.session_of(connection)
     whose = session or owner
-    after = b"" if params.cursor is None else offer.cursors.open_name(_CURSOR, params.cursor, now, whose)
-    shown, last = await tasks.repository.page(owner, session, after.decode(), offer.tools.size_of(params.limit))
-    cursor = None if last is None else offer.cursors.seal_name(_CURSOR, last.encode(), now, whose)
+    after = b"" if params.cursor is None else catalog.cursors.open_name(_CURSOR, params.cursor, now, whose)
+    shown, last = await tasks.repository.page(owner, session, after.decode(), catalog.tools.size_of(params.limit))
+    cursor = None if last is None else catalog.cursors.seal_name(_CURSOR, last.encode(), now, whose)
     if _dialect(connection, call, shown[0] if shown else None) is Dialect.FOUNDING:
         return ListFoundingTasksResult([to_founding_task(record) for record in shown], cursor=cursor)
     return ListTasksResult([to_augmented_task(record, Task) for record in shown], next_cursor=cursor)
@@ -181,7 +184,7 @@ def _translate_errors(handler: Callable[[Connection, IncomingRequest, Any], Work
     """A handler whose errors have the codes that the words have for them in which it is asked."""
 
     def answer(connection: Connection, call: IncomingRequest, params: Any) -> Work:
-        if connection.offer.profile is None or call.envelope is not None:
+        if connection.catalog.profile is None or call.envelope is not None:
             return handler(connection, call, params)
         return _run_translating_errors(connection, handler, call, params)
 

@@ -53,7 +53,7 @@ class ToolDisabled(InternalError):
 
 
 def _list(connection: Connection, call: IncomingRequest, params: PaginatedParams) -> Work:
-    return list_page(connection, call, params, connection.offer.tools)
+    return list_page(connection, call, params, connection.catalog.tools)
 
 
 def find_protected(catalog: ServerCatalog, params: CallToolParams) -> ProtectedTarget | None:
@@ -67,7 +67,7 @@ def _protected(entry: ToolEntry) -> ProtectedTarget | None:
 
 
 def _call(connection: Connection, call: IncomingRequest, params: CallToolParams) -> Work:
-    tools = connection.offer.tools
+    tools = connection.catalog.tools
     entry = tools.live.get(params.name)
     if entry is None:
         if params.name in tools:

@@ -94,7 +94,7 @@ def _state_of(catalog: ServerCatalog, uri: str) -> Any:
 
 
 def _status_of(catalog: ServerCatalog, uri: str) -> Any:
-    entry = catalog.reader(uri)
+    entry = catalog.resolve_uri(uri)
     if isinstance(entry, FileEntry):
         return _stat(entry.path)
     if isinstance(entry, DirectoryEntry) and (path := entry.uris.path_of(uri)) is not None:

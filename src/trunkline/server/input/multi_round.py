@@ -145,7 +145,7 @@ class Round:
 
     def input_required(self, questions: dict[str, InputRequest]) -> InputRequiredResult:
         """Questions, as the answer to the request."""
-        expires = self._connection.shared.wall.now() + self._connection.settings.state_lifetime
+        expires = self._connection.shared.wall_clock.now() + self._connection.settings.state_lifetime
         sealed = self.sealer.seal(codec.to_json(self._state), self.request_binding(), expires)
         return InputRequiredResult(input_requests=questions, request_state=sealed)
 
@@ -225,7 +225,7 @@ def begin_round(connection: "Connection", call: IncomingRequest, params: MultiRo
     current = call.input_round = Round(connection, call, known, params)
     if params.request_state is not None:
         earlier = _decode_state(
-            current.sealer.open(params.request_state, current.request_binding(), connection.shared.wall.now())
+            current.sealer.open(params.request_state, current.request_binding(), connection.shared.wall_clock.now())
         )
         known.answers, known.effects = earlier.answers, earlier.effects
     if params.input_responses:

@@ -144,5 +144,7 @@ class ToolGuard:
     def _semaphore_in(self, shared: "SharedServices") -> ToolSemaphore | None:
         """Who may call it now: of this process, or of all that share its store."""
         return (
-            self._semaphore if self._limit is None or shared.slots is None else shared.slots.semaphore_for(self._limit)
+            self._semaphore
+            if self._limit is None or shared.shared_semaphores is None
+            else shared.shared_semaphores.semaphore_for(self._limit)
         )

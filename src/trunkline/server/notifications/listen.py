@@ -59,7 +59,7 @@ class ListenStream:
         return len(self.subscription_filter.resource_subscriptions or ()) + len(self.subscription_filter.task_ids or ())
 
     @property
-    def standing(self) -> "tuple[Connection, IncomingRequest | None]":
+    def authorizing_call(self) -> "tuple[Connection, IncomingRequest | None]":
         """Who it is that listens: the sender of the request."""
         return self.connection, self._call
 

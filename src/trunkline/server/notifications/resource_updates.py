@@ -47,7 +47,7 @@ class ResourceUpdates:
     def _notify_if_permitted(
         self, uri: str, access: Access, subscriber: "Connection | ListenStream", tell: Callable[[], None]
     ) -> None:
-        connection, call = subscriber.standing
+        connection, call = subscriber.authorizing_call
         if call is None or not has_scopes(connection, call, access):
             return
         if access.allow is None:

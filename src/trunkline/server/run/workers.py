@@ -47,9 +47,9 @@ class WorkerJob(Struct, frozen=True):
 
     server: "Server"
     listen: Callable[[str, "SSLContext | None", WorkerChannel], Awaitable[Any]]
-    standing: Callable[[], str]  # how the server stands
+    readiness: Callable[[], str]  # how the server stands
     tls: "SSLContext | None"
-    folder: Path | None = None  # where what workers share is kept, if that ends with them
+    store_folder: Path | None = None  # where what workers share is kept, if that ends with them
 
 
 def run_workers(job: WorkerJob, bind_address: Address, count: int) -> None:
@@ -114,12 +114,12 @@ def _print_line(line: str) -> None:
 
 def _run_worker(job: WorkerJob, address: str, number: int, sock: socket.socket) -> int:
     """The life of a worker."""
-    post = WorkerChannel(number, sock, job.standing, DescriptorReserve(job.server.settings.descriptor_reserve))
+    post = WorkerChannel(number, sock, job.readiness, DescriptorReserve(job.server.settings.descriptor_reserve))
     try:
         run_on_loop(job.server, _serve(job, address, post))
     finally:
-        if post.orphaned and job.folder is not None:
-            shutil.rmtree(job.folder, ignore_errors=True)
+        if post.orphaned and job.store_folder is not None:
+            shutil.rmtree(job.store_folder, ignore_errors=True)
     return 0
 
 

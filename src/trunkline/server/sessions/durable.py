@@ -200,7 +200,7 @@ class DurableSession:
             capabilities=RecordedCapabilities(dict(agreed.server), dict(agreed.client)),
             subscriptions=[
                 uri
-                for uri in connection.shared.watchers.subscriptions.uris(connection)
+                for uri in connection.shared.subscription_hooks.subscriptions.uris(connection)
                 if uri not in self._ending_subscriptions
             ],
         )
@@ -231,7 +231,7 @@ class DurableSession:
 
         async def do() -> bool:
             connection = self.connection
-            if connection is None or uri not in connection.shared.watchers.subscriptions.uris(connection):
+            if connection is None or uri not in connection.shared.subscription_hooks.subscriptions.uris(connection):
                 return False
             self._ending_subscriptions.add(uri)
             return True
@@ -341,7 +341,7 @@ class DurableSession:
         for uri in uris:
             try:
                 if await self._may_subscribe(connection, call, uri):
-                    await connection.shared.watchers.subscribe(uri, connection)
+                    await connection.shared.subscription_hooks.subscribe(uri, connection)
                     connection.notify(_UPDATED, ResourceUpdatedParams(uri=uri))  # nobody watched meanwhile
             except Exception as error:  # noqa: BLE001 - a watcher's; the others go on
                 connection.report_failure(call, "-", error)
@@ -351,7 +351,7 @@ class DurableSession:
         """Whether who comes back may still have a resource."""
         from trunkline.server.access.enforcement import is_permitted
 
-        access = connection.offer.access_rule_of(uri)
+        access = connection.catalog.access_rule_of(uri)
         if access is None:
             return True
         connection.track_current_call()  # who calls later may be somebody with less rights

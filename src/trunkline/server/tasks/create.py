@@ -90,7 +90,7 @@ def has_extension(connection: Connection, call: IncomingRequest) -> bool:
     said = call.envelope
     return (
         said is not None
-        and negotiated_settings(TASKS_EXTENSION, connection.offer.capabilities(), said.capabilities) is not None
+        and negotiated_settings(TASKS_EXTENSION, connection.catalog.capabilities(), said.capabilities) is not None
     )
 
 
@@ -176,7 +176,7 @@ def new_task_record(new_task: NewTask, params: CallToolParams) -> TaskRecord:
 def new_founding_record(new_task: NewTask, params: CreateFoundingTaskParams) -> TaskRecord:
     """A task that is yet to be kept, as the founding documents have it."""
     record = new_task_record(new_task, CallToolParams(name=new_task.entry.name, arguments=params.action.parameters))
-    profile = new_task.connection.offer.profile
+    profile = new_task.connection.catalog.profile
     limit = None if profile is None else round(profile.task_timeout * 1000)
     return replace(
         record,

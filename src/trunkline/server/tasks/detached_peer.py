@@ -38,12 +38,12 @@ class DetachedPeer(FactReporter, CallPeer):
     @property
     def settings(self) -> Settings:
         """The server's."""
-        return self._shared.offer.settings
+        return self._shared.catalog.settings
 
     @property
-    def offer(self) -> ServerCatalog:
+    def catalog(self) -> ServerCatalog:
         """What the server offers."""
-        return self._shared.offer
+        return self._shared.catalog
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -63,7 +63,7 @@ class DetachedPeer(FactReporter, CallPeer):
     @property
     def lifespan(self) -> Any:
         """What the server holds while it serves."""
-        return self._shared.lifespan()
+        return self._shared.get_lifespan_value()
 
     def now(self) -> float:
         """The time on the server's clock."""
@@ -112,7 +112,7 @@ class DetachedPeer(FactReporter, CallPeer):
         """What an earlier run of the task has kept."""
         return self._attempt.checkpoint
 
-    async def keep_checkpoint(self, call: IncomingRequest, checkpoint: Raw) -> None:  # noqa: ARG002 - there is one call
+    async def save_checkpoint(self, call: IncomingRequest, checkpoint: Raw) -> None:  # noqa: ARG002 - there is one call
         """Keeps what the task needs to go on from here."""
         await self._attempt.reach(checkpoint)
 

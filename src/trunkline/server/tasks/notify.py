@@ -74,7 +74,11 @@ class TaskNotifier:
         if self._held_back is not None:
             self._held_back.append(partial(self._tell, name, params))
             return True
-        keeper, news, session = self._shared.durable_sessions, self._shared.news, self._record.caller.session
+        keeper, news, session = (
+            self._shared.durable_sessions,
+            self._shared.cluster_notifications,
+            self._record.caller.session,
+        )
         if self._line is None or self._line.close_reason is not None:
             self._line = None if keeper is None or session is None else keeper.connection_of(session)
             if self._line is None and news is not None and session is not None:

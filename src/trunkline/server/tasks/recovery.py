@@ -82,11 +82,11 @@ class TaskRecovery:
     def _on_peer_lost(self, name: str | None) -> None:
         """Another process has gone, or may have: what it worked on is for others."""
         if name is not None and not self._closed and self._rank < _IMMEDIATE_SCANNERS:
-            self.look_at(self._shared.wall.now())
+            self.look_at(self._shared.wall_clock.now())
 
     def look_at(self, when: float) -> None:
         """Looks at that time, if it would not look earlier."""
-        wall = self._shared.wall
+        wall = self._shared.wall_clock
         if self._timer is not None:
             self._timer.cancel()
         self._timer = wall.call_at(max(when, wall.now() + _MIN_SCAN_INTERVAL), self._look)
@@ -107,7 +107,7 @@ class TaskRecovery:
 
     async def _scan(self) -> None:
         """Looks once at all that somebody should work on, and says when to look again."""
-        now, before = self._shared.wall.now(), self._rank
+        now, before = self._shared.wall_clock.now(), self._rank
         due = now + self._tasks.lease * (1 + before) if self._lasting else None
         with contextlib.suppress(StoreError):  # then the next look finds it
             if self._lasting and now >= self._audit_due:
@@ -156,13 +156,13 @@ class TaskRecovery:
             await self._recover(_OrphanedTask(kept, lease))
         except TooManyTasks:
             await shelf.release(lease)
-            return self._shared.wall.now() + self._tasks.lease
+            return self._shared.wall_clock.now() + self._tasks.lease
         return None
 
     async def _recover(self, orphan: _OrphanedTask) -> None:
         record = orphan.kept.record
         params = _read_params(record.params)
-        entry = self._shared.offer.tools.live.get(params.name)
+        entry = self._shared.catalog.tools.live.get(params.name)
         try:
             work = None if entry is None else prepare_run(entry, self._shared, params)
         except InvalidParams:  # the tool has changed since

@@ -66,7 +66,7 @@ async def _wait_for_change_or_expiry(
         if not changed.done():
             changed.set_result(None)
 
-    timer = connection.shared.wall.call_at(record.expires_at, wake)
+    timer = connection.shared.wall_clock.call_at(record.expires_at, wake)
     try:
         await changed
     finally:

@@ -119,7 +119,7 @@ class TaskRunner:
     def start(self, make_work: Callable[[Context | None], Any], notifier: "TaskNotifier | None" = None) -> None:
         """Begins to work; `begin` gives the work of the tool. `teller` tells the client of its progress."""
         self._notifier = notifier
-        wall = self._shared.wall
+        wall = self._shared.wall_clock
         self._schedule_renewal()
         for due, late in ((self.record.deadline, self._on_timeout), (self.record.expires_at, self._on_expired)):
             if due is not None:
@@ -238,7 +238,7 @@ class TaskRunner:
             self._notifier.progress(progress, total, message)
         self._progress = (progress, total, message)
         if self._flush_timer is None:
-            wall = self._shared.wall
+            wall = self._shared.wall_clock
             self._flush_timer = wall.call_at(wall.now() + _FLUSH_INTERVAL, self._flush_progress)
 
     async def drain(self) -> None:
@@ -254,7 +254,7 @@ class TaskRunner:
     # --- holding it ------------------------------------------------------------------------------
 
     def _schedule_renewal(self) -> None:
-        wall, ttl = self._shared.wall, self._tasks.lease
+        wall, ttl = self._shared.wall_clock, self._tasks.lease
         self._renewal_timer = wall.call_at(wall.now() + ttl / 3, lambda: self.beside(self._renew))
 
     async def _renew(self) -> None:
@@ -269,7 +269,7 @@ class TaskRunner:
 
     def _check_lease_lost(self) -> bool:
         """Whether nothing of it is kept any more, be it because the lease has run out. Then it is over."""
-        if not self._stopped and self._shared.wall.now() >= self.lease.expires:
+        if not self._stopped and self._shared.wall_clock.now() >= self.lease.expires:
             self.stop()
         return self._stopped
 

@@ -130,7 +130,7 @@ def names(raw: Any) -> list[str]:
 def test_a_rule_that_comes_while_a_list_is_made_holds_for_it() -> None:
     server = Server("s")
     server.add_tool(lambda: None, name="first")
-    offer = server._offer
+    offer = server._catalog
     original = offer.tools.page
 
     def page(*args: Any, **given: Any) -> Any:
@@ -140,16 +140,19 @@ def test_a_rule_that_comes_while_a_list_is_made_holds_for_it() -> None:
 
     offer.tools.page = page  # type: ignore[method-assign]
     newest = Revision.V2025_11_25
-    assert names(offer.listed(offer.tools, newest, None, None)) == ["first"]
-    assert names(offer.listed(offer.tools, newest, None, None, viewer=viewer("a"))) == ["first", "secret"]
+    assert names(offer.get_encoded_page(offer.tools, newest, None, None)) == ["first"]
+    assert names(offer.get_encoded_page(offer.tools, newest, None, None, viewer=viewer("a"))) == ["first", "secret"]
 
 
 def test_a_page_that_has_a_cursor_is_not_given_to_others_who_see_the_same() -> None:
     server = offering()
-    offer, newest = server._offer, Revision.V2025_11_25
-    pages = [offer.listed(offer.tools, newest, None, 1, viewer=viewer("a", whose=whose)) for whose in ("x", "y", "")]
+    offer, newest = server._catalog, Revision.V2025_11_25
+    pages = [
+        offer.get_encoded_page(offer.tools, newest, None, 1, viewer=viewer("a", whose=whose))
+        for whose in ("x", "y", "")
+    ]
     assert len({json.loads(bytes(page))["nextCursor"] for page in pages}) == 3
-    again = offer.listed(offer.tools, newest, None, 1, viewer=viewer("a", principal_name="x"))
+    again = offer.get_encoded_page(offer.tools, newest, None, 1, viewer=viewer("a", principal_name="x"))
     assert again is pages[0]
 
 
@@ -164,7 +167,7 @@ def test_what_needs_scopes_and_what_says_nothing_have_names() -> None:
     server.add_resource("x:{a}", lambda a: a, allow=yes)
     server.add_resource("y:{a}", lambda a: a)
     server.tools.disable("a")  # it may come back
-    offer = server._offer
+    offer = server._catalog
     assert offer.scoped() == ["tool 'a'", "tool 'ab'", "tool 'asks_b'", "resource 'x:a'", "prompt 'p'"]
     assert offer.undeclared() == ["tool 'open'", "resource template 'y:{a}'", "prompt 'q'"]
 
@@ -196,6 +199,6 @@ def test_a_rule_that_is_none_is_refused_for_every_kind_of_entry(add: str, tmp_pa
         adding[add](allow=1)
     with pytest.raises(RegistrationError, match="'a b' is no scope"):
         adding[add](scopes=["a b"])
-    assert server._offer.undeclared() == server._offer.scoped() == []
+    assert server._catalog.undeclared() == server._catalog.scoped() == []
     adding[add](scopes=["a"])
-    assert len(server._offer.scoped()) == 1
+    assert len(server._catalog.scoped()) == 1

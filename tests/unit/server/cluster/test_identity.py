@@ -165,9 +165,9 @@ async def test_after_a_store_has_lost_its_data_processes_agree_on_keys_again(tmp
     ]
     for server in servers:
         await server.start()
-    servings: list[Any] = [server._serving for server in servers]
+    servings: list[Any] = [server._runtime for server in servers]
     keys = [serving.ready().state_tokens._kept for serving in servings]
-    cursors = [serving._offer.cursors for serving in servings]
+    cursors = [serving._catalog.cursors for serving in servings]
     before = keys[0].secrets()
     with redis.client() as client:
         client.flushall()

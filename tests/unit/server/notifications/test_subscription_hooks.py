@@ -14,11 +14,11 @@ class Log:
     """Watchers whose beginnings and ends are written down; both wait until they are let go."""
 
     def __init__(self) -> None:
-        self.watchers: SubscriptionHooks[str] = SubscriptionHooks()
+        self.subscription_hooks: SubscriptionHooks[str] = SubscriptionHooks()
         self.said: list[str] = []
         self.go = asyncio.Event()
-        self.watchers.on_first.append(self._first)
-        self.watchers.on_last.append(self._last)
+        self.subscription_hooks.on_first.append(self._first)
+        self.subscription_hooks.on_last.append(self._last)
 
     async def _first(self, uri: str) -> None:
         self.said.append("starting")

@@ -72,13 +72,13 @@ async def second(processes: Processes, first: Life) -> Life:
 
 
 def crew_of(life: Life) -> Cluster:
-    crew = life.server._serving.ready().cluster
+    crew = life.server._runtime.get_services().cluster
     assert crew is not None
     return crew
 
 
 def keeper_of(life: Life) -> DurableSessions:
-    keeper = life.server._serving.ready().durable_sessions
+    keeper = life.server._runtime.get_services().durable_sessions
     assert keeper is not None
     return keeper
 
@@ -281,7 +281,7 @@ async def test_where_there_can_be_no_others_nobody_has_to_hold_a_session(process
     session = ""
     for number in range(3):
         life = await processes.start(alone=True)
-        assert life.server._serving.ready().cluster is None
+        assert life.server._runtime.get_services().cluster is None
         session = session or await life.host.session()
         assert "result" in (await life.request(session, "logging/setLevel", {"level": "error"})).json
         assert isinstance(await holder(life, session), Lease)

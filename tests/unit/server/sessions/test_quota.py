@@ -84,7 +84,7 @@ async def test_what_a_dead_process_held_counts_until_its_time_is_over(life: Begi
         await dead.host.session()
     await renewed(dead, still)
     assert await is_full(other)
-    clock = other.server._serving.ready().wall
+    clock = other.server._runtime.get_services().wall_clock
     assert isinstance(clock, ManualClock)
     clock.advance(TTL)
     assert await is_full(other)

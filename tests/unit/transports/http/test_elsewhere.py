@@ -26,7 +26,7 @@ def held(place: Place) -> HttpSession:
 
 
 def crew_of(place: Place) -> Cluster:
-    crew = place.server._serving.ready().cluster
+    crew = place.server._runtime.get_services().cluster
     assert crew is not None
     return crew
 

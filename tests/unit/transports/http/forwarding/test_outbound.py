@@ -151,7 +151,7 @@ async def test_a_stream_ends_when_what_was_shown_to_another_process_runs_out(pai
     pair[0].principal = "ann"
     ident = await pair[0].session()
     server = pair[1].server
-    ready = server._serving.ready
+    ready = server._runtime.get_services
     pair[1].app = make_asgi_app(
         server,
         lambda: ready().clock,
@@ -238,7 +238,7 @@ async def test_a_stream_that_is_opened_anew_elsewhere_takes_the_place_of_the_oth
 async def test_request_whose_message_is_lost_without_notice_is_answered(pair: list[Place], kind: bytes) -> None:
     """A bus should tell of each loss. If it does not, the front finds out that the holder does not work on it."""
     ident = await pair[0].session()
-    bus: Any = pair[1 if kind == INGRESS_KIND else 0].server._serving.ready().cluster._place._bus  # type: ignore[union-attr]
+    bus: Any = pair[1 if kind == INGRESS_KIND else 0].server._runtime.get_services().cluster._place._bus  # type: ignore[union-attr]
     send, lost = bus.send, list[bytes]()
 
     def lose_first(to: str, message: bytes) -> bool:
