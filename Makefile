@@ -79,9 +79,11 @@ check: $(VENV)/.ready
 	$(BIN)/ruff check .
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pyright
 	$(BIN)/python tools/generated.py --check
+	$(BIN)/python tools/changelog.py --check
 
 docs: $(VENV)/.ready
 	$(BIN)/python tools/generated.py
+	$(BIN)/python tools/changelog.py
 
 bench:
 	$(PYTHON) -m bench.run --python "$(PYTHON)" $(if $(BASE),--base "$(BASE)")

@@ -314,6 +314,12 @@ def test_generated_parts_of_the_manual_are_fresh() -> None:
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
+def test_changelog_is_fresh() -> None:
+    command = [sys.executable, "-I", "-S", str(ROOT / "tools/changelog.py"), "--check"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
 @pytest.mark.row("N18")
 def test_the_manual_tells_which_change_is_told_how() -> None:
     page = (ROOT / "docs/reference/methods.md").read_text("utf-8")
