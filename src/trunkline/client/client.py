@@ -293,7 +293,7 @@ class Client(Tasking):
             if isinstance(outcome, ConnectionClosed):
                 raise outcome
             if isinstance(outcome, Exception):
-                connection.report_dropped(f"not renewed: {outcome}", "not_renewed")
+                connection.facts.report_dropped(f"not renewed: {outcome}", "not_renewed")
         if reconnected:
             self._replay_resource_updates(connection)
 
@@ -463,7 +463,7 @@ class Client(Tasking):
         except ConnectionClosed:
             return
         except TrunklineError as error:
-            connection.report_dropped(f"the tools cannot be listed: {error}", "no_catalogue")
+            connection.facts.report_dropped(f"the tools cannot be listed: {error}", "no_catalogue")
             self._known_tools.fill(None, changes)
         else:
             self._known_tools.fill(listed.tools, changes)

@@ -33,7 +33,6 @@ from trunkline.protocol.types import (
 from trunkline.registry.handlers import ThreadCall
 from trunkline.registry.signatures import underlying_function
 from trunkline.rpc.dispatch import Feature
-from trunkline.rpc.progress import report_progress
 from trunkline.rpc.run_handler import Work
 
 __all__ = ["CallbackContext", "Elicit", "HostCallbacks", "OpenUrl", "RootLike", "Sample", "to_root"]
@@ -76,7 +75,7 @@ class CallbackContext:
 
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Reports progress, if the server wants to hear of it. It must grow. Callable from any thread."""
-        self._connection.post(partial(report_progress, self._connection, self._call, progress, total, message))
+        self._connection.post(partial(self._connection.report_progress, self._call, progress, total, message))
 
 
 class HostCallbacks:

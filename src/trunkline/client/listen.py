@@ -179,7 +179,7 @@ class ListenSubscription:
                 self._requested_tasks = (
                     None if isinstance(error, PeerError) else self._requested_tasks
                 )  # perhaps that is why
-                self._connection.report_dropped(f"nothing is heard of: {error}", "not_renewed")
+                self._connection.facts.report_dropped(f"nothing is heard of: {error}", "not_renewed")
                 self._reopen_needed.set()
                 return False
         self._on_missed()

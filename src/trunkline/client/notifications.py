@@ -141,7 +141,7 @@ class NotificationHandlers:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # noqa: BLE001 - its own fault
-            connection.report_failure(call, "-", error)
+            connection.facts.report_failure(call, "-", error)
             return None
         return value if inspect.isawaitable(value) else None
 
@@ -150,7 +150,7 @@ async def _await_all(waiting: list[Any], connection: Connection, call: IncomingR
     """All of them at once: one that takes its time does not keep the others."""
     for outcome in await asyncio.gather(*waiting, return_exceptions=True):
         if isinstance(outcome, BaseException) and not isinstance(outcome, asyncio.CancelledError):
-            connection.report_failure(call, "-", outcome)
+            connection.facts.report_failure(call, "-", outcome)
 
 
 def _resolve_name(name: str) -> str:

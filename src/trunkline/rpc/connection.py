@@ -1,8 +1,11 @@
-"""One peer on the line: messages in, events out of its session, calls started and answered, requests of ours awaited.
+"""One connection to a peer: it receives messages, runs the peer's calls, and sends requests and notifications.
 
-Servers and clients have it in common; what they differ in is whom they dispatch to. A connection owns its calls. When
-the channel closes they end; nothing outlives it. It takes so many calls at once, lets so many wait, and reads no more
-beyond that: answers and cancellations keep coming in while calls wait, so nothing can block itself.
+Servers and clients share this class; they differ in the dispatcher that they pass, and in a few hooks. A connection
+owns its calls: they end when the channel closes. It runs at most `max_calls` calls at a time and queues `max_waiting`
+more; when the queue is full it stops reading. Responses and cancellations are still processed while calls are queued,
+so a call that waits for the peer cannot block itself.
+
+There may be thousands of idle connections, so the parts that only some of them need are created on first use.
 """
 
 import asyncio
@@ -41,14 +44,18 @@ from trunkline.protocol.events import (
 )
 from trunkline.protocol.inflight import IncomingRequest, OutgoingRequest
 from trunkline.protocol.lifecycle import Phase, Signal
+from trunkline.protocol.meta import RELATED_TASK
 from trunkline.protocol.methods import Side, TimeLimit, find_method
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
+from trunkline.protocol.types import ProgressParams
 from trunkline.rpc import run_handler
-from trunkline.rpc.asking import RequestingConnection
 from trunkline.rpc.batches import Batches
+from trunkline.rpc.deadlines import DeadlineTimer
 from trunkline.rpc.dispatch import Dispatcher
-from trunkline.rpc.replies import too_large_error
+from trunkline.rpc.fact_reporter import FactReporter
+from trunkline.rpc.outgoing_requests import OutgoingRequests
+from trunkline.rpc.replies import Replies, too_large_error
 from trunkline.rpc.threads import ThreadPool
 from trunkline.transports.channel import Channel, ChannelClosed, MessageOrigin, Oversized, Receiver, limit_setting
 from trunkline.wire.messages import (
@@ -58,11 +65,12 @@ from trunkline.wire.messages import (
     Incoming,
     Malformed,
     Message,
+    RequestId,
     Response,
 )
 
 if TYPE_CHECKING:
-    from trunkline.rpc.heartbeat import KeepaliveMonitor
+    from trunkline.rpc.keepalive import KeepaliveMonitor
 
 __all__ = ["KEEPALIVE_FAILED", "Connection", "LoopResources"]
 
@@ -71,11 +79,11 @@ _WITHOUT_HANDLER: Final = frozenset({TimeLimit.QUICK, TimeLimit.HANDSHAKE})  # t
 
 
 def _ignore_call(_call: IncomingRequest, _params: Any) -> None:
-    """Stands in for what starts calls once a connection has closed."""
+    """Replace the function that starts calls once a connection has closed."""
 
 
 class LoopResources(Struct, frozen=True):
-    """What the connections on one loop have in common."""
+    """Resources that the connections on one event loop share."""
 
     dispatcher: Dispatcher
     threads: ThreadPool
@@ -83,83 +91,108 @@ class LoopResources(Struct, frozen=True):
     observers: Observers
 
 
-class Connection(RequestingConnection):
-    """One peer on the line, from the first message to the last. There may be thousands that do nothing: what only some
-    of them need is made when they do."""
+class Connection:
+    """One connection to a peer, from its first message to its last.
+
+    All methods are called on the event loop, except `post`. `facts` reports to observers, `replies` sends replies.
+    """
 
     __slots__ = (
-        *(
-            "__weakref__",
-            "_active_calls",
-            "_starting_queued",
-            "_close_task",
-            "_dispatcher",
-            "_keepalive",
-            "_call_ended",
-            "_loop",
-        ),
-        *("_max_calls", "_notification_work", "_reading_paused", "_starter", "_thread", "_queued_calls"),
-        *("close_reason", "settings", "threads"),
+        *("__weakref__", "_active_calls", "_call_ended", "_clock", "_close_task", "_dispatcher", "_keepalive"),
+        *("_lazy_deadline_timer", "_lazy_requests", "_loop", "_max_calls", "_notification_work", "_queued_calls"),
+        *("_reading_paused", "_starter", "_starting_queued", "_thread", "channel", "close_reason", "facts"),
+        *("replies", "session", "settings", "threads"),
     )
 
     def __init__(self, shared: LoopResources, session: Session, channel: Channel) -> None:
-        super().__init__(session, channel, shared.clock, shared.observers)
+        self.session = session
+        self.channel = channel
         self.settings = session.settings
         self.threads = shared.threads
+        self.facts = FactReporter(shared.clock, shared.observers)
+        self.replies = Replies(session, channel, self.facts)
         self.close_reason: str | None = None
+        self._clock = shared.clock
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._dispatcher = shared.dispatcher
+        self._lazy_deadline_timer: DeadlineTimer | None = None
+        self._lazy_requests: OutgoingRequests | None = None
         self._starter = self._start_call
-        most = self.settings.max_connections if channel.info.shared else self.settings.max_calls
-        self._max_calls = most  # and one more for each call that waits for the peer
-        self._active_calls = 0  # calls that have been started and not ended
-        self._queued_calls: deque[tuple[IncomingRequest, Any]] | None = None  # calls whose turn has not come
-        self._starting_queued = False  # among those who wait
+        limit = self.settings.max_connections if channel.info.shared else self.settings.max_calls
+        self._max_calls = limit  # plus one for each call that waits for the peer
+        self._active_calls = 0  # started and not ended
+        self._queued_calls: deque[tuple[IncomingRequest, Any]] | None = None
+        self._starting_queued = False  # `_start_queued` is running
         self._reading_paused = False
-        self._notification_work: set[run_handler.Cancellable] | None = (
-            None  # notifications being taken; the session keeps requests only
-        )
-        self._call_ended: asyncio.Future[None] | None = None  # calls than before
+        # Work of notification handlers; the session tracks requests only.
+        self._notification_work: set[run_handler.Cancellable] | None = None
+        self._call_ended: asyncio.Future[None] | None = None  # wakes `_wait_for_calls`
         self._keepalive = self._make_keepalive()
-        self._close_task: asyncio.Task[None] | None = None  # of a peer that is dead
-        self.emit(Connected, transport=channel.info.transport, peer=channel.info.peer)
+        self._close_task: asyncio.Task[None] | None = None  # a reference, so that the task is not collected
+        self.facts.emit(Connected, transport=channel.info.transport, peer=channel.info.peer)
         self.step(Signal.CONNECT)
 
     def __repr__(self) -> str:
         info = self.channel.info
         return f"<Connection {self.number}: {info.transport}, peer {info.peer!r}, {self.session.phase.name.lower()}>"
 
+    @property
+    def number(self) -> int:
+        """The number of this connection, unique in the process."""
+        return self.facts.number
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of this connection."""
+        return self._loop
+
+    def now(self) -> float:
+        """Return the time on this connection's clock."""
+        return self._clock.now()
+
+    @property
+    def _deadline_timer(self) -> DeadlineTimer:
+        if self._lazy_deadline_timer is None:
+            self._lazy_deadline_timer = DeadlineTimer(self.session.deadlines, self._clock, self._expire_due_requests)
+        return self._lazy_deadline_timer
+
+    @property
+    def _requests(self) -> OutgoingRequests:
+        if self._lazy_requests is None:
+            self._lazy_requests = OutgoingRequests(
+                self.session, self.channel, self._clock, self._deadline_timer, self.adjust_call_limit
+            )
+        return self._lazy_requests
+
     # --- receiving -----------------------------------------------------------------------------
 
     def received(self, messages: Sequence[Incoming], origin: MessageOrigin) -> None:
-        """Takes what one read brought."""
+        """Process the messages of one read."""
         message: Incoming | None = None
         try:
             now = self._clock.now()
             if self._keepalive is not None:
                 self._keepalive.last_received = now
-            if self.observed:
-                self.emit(Received, count=len(messages))
+            if self.facts.observed:
+                self.facts.emit(Received, count=len(messages))
             receive, headers = self.session.receive, None if origin.named is None else origin.headers
             for message in messages:
                 if type(message) is Batch:
                     self._receive_batch(message, now, origin)
                     continue
                 event = receive(message, now, headers)
-                if (
-                    type(event) is CallReceived and self._active_calls < self._max_calls
-                ):  # the short way of most messages
+                if type(event) is CallReceived and self._active_calls < self._max_calls:  # most messages of a server
                     event.call.origin = origin
                     self._starter(event.call, event.params)
-                elif type(event) is ResponseReceived:  # and that of a client's
+                elif type(event) is ResponseReceived:  # most messages of a client
                     self._requests.deliver_response(event)
                 elif type(event) is MessageRefused and (successor := self.start_next_session(message)) is not None:
                     successor.received(messages[_index_of(messages, message) :], origin)
                     return
                 else:
                     self._handle(event, origin)
-        except Exception as error:  # noqa: BLE001 - an error of our own
+        except Exception as error:  # noqa: BLE001 - an internal error
             at = _index_of(messages, message)
             self.handle_internal_error(error, messages[at])
             if rest := messages[at + 1 :]:
@@ -178,9 +211,9 @@ class Connection(RequestingConnection):
                 setting = limit_setting(self.channel.info) if too_large else None
                 self._requests.reject_response(request, why if setting is None else f"{why} ({setting})")
             case MessageRefused(reply=reply, excerpt=excerpt):
-                self.report_dropped(reply.error.message, "refused")
+                self.facts.report_dropped(reply.error.message, "refused")
                 if excerpt and self.session.side is Side.CLIENT:
-                    self.report_unreadable(reply.error.message, excerpt)
+                    self.facts.report_unreadable(reply.error.message, excerpt)
                 self.channel.send(reply, about=reply.id if isinstance(reply.id, int | str) else None)
             case CallCancelled(call=call):
                 self._cancel_call(call)
@@ -191,43 +224,43 @@ class Connection(RequestingConnection):
             case ProgressReceived():
                 self.deliver_progress(event)
             case MessageIgnored(why=why, kind=kind, unassigned=unassigned, excerpt=excerpt):
-                self.report_dropped(why, kind)
+                self.facts.report_dropped(why, kind)
                 if unassigned:
-                    self.report_unreadable(why, excerpt)
-
-    def deliver_progress(self, event: ProgressReceived) -> None:
-        """Tell the caller of a request of ours how far that has come."""
-        self._requests.deliver_progress(event, self.report_failure)
+                    self.facts.report_unreadable(why, excerpt)
 
     def _receive_batch(self, batch: Batch, now: float, origin: MessageOrigin) -> None:
         if self.session.revision is not Revision.V2025_03_26:
             fault = Malformed(InvalidRequest.code, "batches are part of revision 2025-03-26 only")
             self.channel.send(self.session.malformed_response(fault))
             return
-        if self._batches is None:
-            self._batches = Batches(self._send_batch)
+        batches = self.replies.batches
+        if batches is None:
+            batches = self.replies.batches = Batches(self._send_batch)
         receive = self.session.receive
-        for event in self._batches.receive(batch.messages, lambda message: receive(message, now)):
+        for event in batches.receive(batch.messages, lambda message: receive(message, now)):
             self._handle(event, origin)
 
-    def _send_batch(self, answers: Sequence[Message]) -> None:
+    def _send_batch(self, replies: Sequence[Message]) -> None:
         try:
-            self.channel.send(answers)
+            self.channel.send(replies)
         except Oversized as error:
-            told = self.session.error_object(too_large_error(error))
-            failed = [ErrorResponse(one.id, told) if isinstance(one, Response) else one for one in answers]
+            error_object = self.session.error_object(too_large_error(error))
+            failed = [ErrorResponse(one.id, error_object) if isinstance(one, Response) else one for one in replies]
             self.channel.send(failed)
 
-    # --- calls ---------------------------------------------------------------------------------
+    # --- calls of the peer ---------------------------------------------------------------------
 
     def adjust_call_limit(self, change: int) -> None:
-        """Calls that wait for the peer make room for others: among what is read then may be what they wait for. So do
-        those that wait for nothing in particular."""
+        """Change the number of calls that may run at a time.
+
+        A call that only waits, for the peer or for an event, raises the limit by one meanwhile: the message that it
+        waits for may be behind a queued call.
+        """
         self._max_calls += change
         self._start_queued()
 
     def admit_call(self, call: IncomingRequest, params: Any) -> None:
-        """Starts a call, or lets it wait for its turn."""
+        """Start a call, or queue it if too many are running."""
         if self._active_calls < self._max_calls:
             self._starter(call, params)
         else:
@@ -235,9 +268,7 @@ class Connection(RequestingConnection):
 
     def _queue_call(self, call: IncomingRequest, params: Any) -> None:
         if call.method.time_limit is TimeLimit.QUICK or call.method.receive_signal is Signal.DRAIN:
-            self._starter(
-                call, params
-            )  # ping, lists and an end run no user code: nothing is gained by letting them wait
+            self._starter(call, params)  # ping, lists and shutdown run no code of the user: queueing gains nothing
             return
         call.queued = True
         self._queued_calls = self._queued_calls or deque()
@@ -247,15 +278,15 @@ class Connection(RequestingConnection):
             self.channel.pause()
 
     def _start_call(self, call: IncomingRequest, params: Any) -> None:
-        if self.observed:
+        if self.facts.observed:
             target = self._dispatcher.read_target(call, params)
-            self.emit(CallStarted, request=call.id, method=call.method.name, target=target)
+            self.facts.emit(CallStarted, request=call.id, method=call.method.name, target=target)
         self._active_calls += 1
         try:
             work = self._dispatcher.dispatch(self, call, params)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # noqa: BLE001 - becomes an answer
+        except BaseException as error:  # noqa: BLE001 - becomes the reply
             self._on_call_ended(call, None, error)
             return
         working = run_handler.start_work(work, self.threads, self._on_call_ended, call)
@@ -266,50 +297,54 @@ class Connection(RequestingConnection):
             self._deadline_timer.watch(call)
 
     def set_call_timeout(self, call: IncomingRequest, seconds: float | None) -> None:
-        """Gives a call so much time from now on."""
+        """Set the deadline of a call to `seconds` from now; None means no deadline."""
         longest = None if call.method.time_limit is TimeLimit.ENDLESS else self.settings.longest_call
         call.set_timeout(self._clock.now(), seconds, longest)
-        if call.scheduled_at is not None:  # it is watched already, and perhaps for a later time
+        if call.scheduled_at is not None:  # the timer watches it already, perhaps for a later time
             self._deadline_timer.watch(call)
 
     def _on_call_ended(self, call: IncomingRequest, value: Any, error: BaseException | None) -> None:
-        """A call has come to its end, however it did; its answer goes out unless nobody wants it any more."""
+        """Reply to a call whose work has ended, unless it was cancelled or has been answered."""
         self._active_calls -= 1
         try:
             if error is None:
-                self.reply_result(call, value)
+                self.replies.reply_result(call, value)
             elif not call.done:
                 self.reply_error(call, error)
-            elif not isinstance(error, asyncio.CancelledError | TrunklineError):  # that was raised on purpose
-                self.report_failure(call, "-", error)
-        except Exception as raised:  # noqa: BLE001 - an error of our own
+            elif not isinstance(error, asyncio.CancelledError | TrunklineError):  # those are raised on purpose
+                self.facts.report_failure(call, "-", error)
+        except Exception as raised:  # noqa: BLE001 - an internal error
             self.handle_internal_error(raised, call)
-        call.work = None  # which refers to the call, and to its result
+        call.work = None  # it refers to the call and to its result
         if call.input_round is not None or call.once is not None:
             call.input_round = call.once = call.task = None
-        if call.scheduled_at is not None and call.origin.stream is not None:  # the timetable holds the call for a while
+        if call.scheduled_at is not None and call.origin.stream is not None:  # the deadline queue keeps it
             call.origin = MessageOrigin(call.origin.principal, call.origin.headers)
         if self._queued_calls or self._reading_paused or self._call_ended is not None:
             self._start_queued()
 
+    def reply_error(self, call: IncomingRequest, error: BaseException) -> None:
+        """Reply to a call with the part of an exception that the peer may see."""
+        self.replies.reply_error(call, error)
+
     def reply_now(self, call: IncomingRequest, result: Any, outcome: str = "ok") -> None:
-        """Answers a call now, and stops whoever works on it."""
-        answer = self.session.reply(call, result)
-        if answer is not None:
-            self.send_reply(answer, call.id)
-            self.emit_call_ended(call, outcome)
+        """Reply to a call and stop its work."""
+        reply = self.session.reply(call, result)
+        if reply is not None:
+            self.replies.send_reply(reply, call.id)
+            self.facts.emit_call_ended(call, outcome)
             self._stop_work(call)
             self._start_queued()
 
     def fail_now(self, call: IncomingRequest, error: BaseException) -> None:
-        """Answers a call now that cannot go on, and stops whoever works on it: even if a thread goes on."""
+        """Reply to a call with an error and stop its work. A plain function on a thread may run on."""
         if not call.done:
             self.reply_error(call, error)
             self._stop_work(call)
             self._start_queued()
 
     def _start_queued(self) -> None:
-        """Gives those who wait their turn. One that is done at once ends in here again, where the loop goes on."""
+        """Start queued calls up to the limit. A call that ends at once calls this again; the outer loop goes on."""
         if self._starting_queued:
             return
         self._starting_queued = True
@@ -325,20 +360,90 @@ class Connection(RequestingConnection):
         self._wake_drain()
 
     def _wake_drain(self) -> None:
-        """Rouses whoever waits until there are fewer calls."""
+        """Wake the callers of `_wait_for_calls`."""
         if self._call_ended is not None and not self._call_ended.done():
             self._call_ended.set_result(None)
 
     def _cancel_call(self, call: IncomingRequest) -> None:
         self._stop_work(call)
-        self.skip_reply(call)
+        self.replies.skip_reply(call)
         self._start_queued()
 
     def _stop_work(self, call: IncomingRequest) -> None:
         if call.work is not None:
             call.work.cancel()
 
-    # --- time ----------------------------------------------------------------------------------
+    def report_progress(
+        self, call: IncomingRequest, progress: float, total: float | None = None, message: str | None = None
+    ) -> None:
+        """Send the progress of a call if the caller has asked for it. It must grow, and renews the call's deadline."""
+        if call.done:
+            self.facts.report_dropped("progress of a call that has ended", "progress_token_expired")
+        elif not call.record_progress(progress, self.now()):
+            self.facts.report_dropped(f"progress {progress:g} does not grow", "progress_value_invalid")
+        elif call.token is not None:
+            meta = None if call.related_task is None else {RELATED_TASK: {"taskId": call.related_task}}
+            params = ProgressParams(
+                progress_token=call.token, progress=progress, total=total, message=message, meta=meta
+            )
+            self.notify("notifications/progress", params, about=call)
+
+    # --- requests to the peer ------------------------------------------------------------------
+
+    async def request(
+        self,
+        name: str,
+        params: Any = UNSET,
+        *,
+        about: IncomingRequest | None = None,
+        timeout: float | None = None,
+        needs: str | None = None,
+        on_progress: Callable[[ProgressParams], None] | None = None,
+    ) -> Any:
+        """Send a request and return its result (Raw).
+
+        `about` is the call on whose behalf it is sent. The deadline of that call is suspended meanwhile, but not while
+        the request waits for the handshake to complete.
+
+        Raises `PeerError` for an error response, `RequestTimeout` without a response in time, `ConnectionClosed` if the
+        connection closes, and `ProtocolError` if the request may not be sent at all.
+        """
+        return await self._requests.request(
+            name, params, about=about, timeout=timeout, needs=needs, on_progress=on_progress
+        )
+
+    def send_request(
+        self,
+        name: str,
+        params: Any,
+        *,
+        timeout: float | None = None,
+        on_progress: Callable[[ProgressParams], None] | None = None,
+    ) -> OutgoingRequest:
+        """Send a request at once; its `waiter` receives the response. Call `cancel_request` to stop waiting."""
+        return self._requests.send(name, params, timeout=timeout, on_progress=on_progress)
+
+    def cancel_request(self, request: OutgoingRequest) -> None:
+        """Stop waiting for a response, and tell the peer."""
+        self._requests.cancel(request, "no longer needed")
+
+    def fail_pending_requests(self, reason: str) -> None:
+        """Fail all requests to the peer: it sends no more, though it may still read."""
+        self._requests.fail_all(self.session.abandon_requests(), ChannelClosed(reason))
+
+    def unanswered(self, request: RequestId, closed: ChannelClosed) -> None:
+        """Fail one request: its response cannot arrive any more, though the channel is open."""
+        self._requests.fail_request(request, closed)
+
+    def asking(self, request: RequestId, *, begun: bool) -> None:
+        """Suspend the deadline of a request while a person authorizes it, or resume it."""
+        self._requests.suspend_deadline(request, suspended=begun)
+
+    def deliver_progress(self, event: ProgressReceived) -> None:
+        """Pass progress that the peer reports to the caller of the request."""
+        self._requests.deliver_progress(event, self.facts.report_failure)
+
+    # --- deadlines and keepalive ---------------------------------------------------------------
 
     def _expire_due_requests(self) -> None:
         try:
@@ -348,14 +453,14 @@ class Connection(RequestingConnection):
                     self.fail_now(late, RequestTimeout(late.method.name, round(now - late.started, 3)))
                 elif isinstance(late, OutgoingRequest):
                     self._requests.time_out(late, now)
-        except Exception as error:  # noqa: BLE001 - an error of our own
+        except Exception as error:  # noqa: BLE001 - an internal error
             self.handle_internal_error(error)
 
     def _make_keepalive(self) -> "KeepaliveMonitor | None":
         interval = self.settings.keepalive_interval
         if interval is None or not self.channel.info.needs_keepalive:
             return None
-        from trunkline.rpc.heartbeat import KeepaliveMonitor
+        from trunkline.rpc.keepalive import KeepaliveMonitor
 
         return KeepaliveMonitor(
             interval, self.settings.keepalive_timeout, self._clock, self._send_ping, self._on_keepalive_failed
@@ -363,7 +468,7 @@ class Connection(RequestingConnection):
 
     @property
     def liveness_method(self) -> str:
-        """What the peer is asked that shall only show that it is there."""
+        """The request method that checks whether the peer responds."""
         return "ping"
 
     def _send_ping(self) -> bool:
@@ -376,15 +481,18 @@ class Connection(RequestingConnection):
         self.close_now(KEEPALIVE_FAILED)
 
     def close_now(self, reason: str) -> None:
-        """The peer is dead, or as good as that: the line is closed, and nothing is waited for."""
+        """Close the connection without waiting for calls."""
         self.close_reason = reason
         self._close_task = self._loop.create_task(self.drain_and_close(0))
 
-    # --- telling the peer ----------------------------------------------------------------------
+    # --- notifications -------------------------------------------------------------------------
 
     def notify(self, name: str, params: Any = UNSET, *, about: IncomingRequest | None = None) -> bool:
-        """Sends a notification if it may be sent now; callable on the loop only. One above the size limit is reported
-        and not sent: most are not sent by a handler, which could do something about it."""
+        """Send a notification; return False if the session does not allow it now.
+
+        A notification above the size limit is reported to observers and not sent: most are not sent by a handler, so
+        there is no caller that could react to an exception.
+        """
         if about is not None:
             message = self.session.notify_about(about, name, params)
         else:
@@ -394,42 +502,34 @@ class Connection(RequestingConnection):
         try:
             self.channel.send(message, about=None if about is None else about.id)
         except Oversized as error:
-            self.report_dropped(f"{name}: {error}", MessageTooLarge.kind)
+            self.facts.report_dropped(f"{name}: {error}", MessageTooLarge.kind)
             row = find_method(name)
             if row is not None:
-                self.report_failure(IncomingRequest(f"notification {name}", row, self._clock.now()), "-", error)
+                call = IncomingRequest(f"notification {name}", row, self._clock.now())
+                self.facts.report_failure(call, "-", error)
             return False
         return True
 
-    def broadcast(self, name: str, frame: Encoded, params: Any) -> None:  # noqa: ARG002 - others mark each one
-        """Sends a notification that was encoded once for many, of whom none shall suffer for another."""
+    def broadcast(self, name: str, frame: Encoded, params: Any) -> None:  # noqa: ARG002 - listen requests need it
+        """Send a notification that was encoded once for many connections. Never raises, for the sake of the others."""
         try:
             if self.session.may_send(name):
                 self.channel.send(frame)
-        except Exception as error:  # noqa: BLE001 - an error of our own
+        except Exception as error:  # noqa: BLE001 - an internal error
             self.handle_internal_error(error)
 
     def post(self, action: Callable[[], object]) -> bool:
-        """Does something on the loop: now if this is its thread, soon if not. Returns whether it is done."""
+        """Run an action on the loop: at once on the loop's thread, soon from another. Return whether it has run."""
         if threading.get_ident() == self._thread:
             action()
             return True
         self.threads.post(action)
         return False
 
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop that all of it happens on."""
-        return self._loop
-
-    def now(self) -> float:
-        """The time on this connection's clock."""
-        return self._clock.now()
-
     def _dispatch_notification(self, event: NotificationReceived, origin: MessageOrigin) -> None:
         name = event.method.name
         if not self._dispatcher.has_handler(name):
-            self.report_dropped(f"nobody handles {name}", "unhandled_notification")
+            self.facts.report_dropped(f"no handler for {name}", "unhandled_notification")
             return
         call = IncomingRequest(id=f"notification {name}", method=event.method, started=self._clock.now(), origin=origin)
         self._active_calls += 1
@@ -437,7 +537,7 @@ class Connection(RequestingConnection):
             work = self._dispatcher.dispatch(self, call, event.params)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # noqa: BLE001 - reported, never answered
+        except BaseException as error:  # noqa: BLE001 - reported to observers; a notification has no reply
             self._on_notification_handled(call, None, error)
             return
         call.work = run_handler.start_work(work, self.threads, self._on_notification_handled, call)
@@ -446,144 +546,155 @@ class Connection(RequestingConnection):
             self._notification_work.add(call.work)
 
     def _on_notification_handled(self, call: IncomingRequest, _: Any, error: BaseException | None) -> None:
-        """A notification has been taken; it has no answer."""
         self._active_calls -= 1
         if self._notification_work is not None:
             self._notification_work.discard(call.work)
             call.work = None
         if error is not None and not isinstance(error, asyncio.CancelledError):
-            self.report_failure(call, "-", error)
+            self.facts.report_failure(call, "-", error)
         self._start_queued()
 
-    # --- errors of our own ---------------------------------------------------------------------
+    # --- internal errors -----------------------------------------------------------------------
 
-    def handle_internal_error(self, error: Exception, during: Incoming | IncomingRequest | None = None) -> None:  # noqa: ARG002 - see below
-        """Something in here has failed that never should, over a message or a call. Whoever can go on does."""
+    def handle_internal_error(
+        self,
+        error: Exception,
+        during: Incoming | IncomingRequest | None = None,  # noqa: ARG002 - for servers
+    ) -> None:
+        """Handle a bug of ours that was hit by a message or a call. A server replaces the session; others raise."""
         raise error
 
-    def replace_session(self, session: Session, told: ProtocolError) -> None:
-        """Goes on with another session on the same line, in the place of one that has failed. What was under way has
-        failed with it: the peer is told so, and nobody waits for the peer any more."""
+    def replace_session(self, session: Session, error: ProtocolError) -> None:
+        """Continue with another session on the same channel, in place of one that has failed.
+
+        Calls and requests under way fail with `error`; a call whose handler has started fails as interrupted.
+        """
         running = list(self.session.incoming_requests.values())
         for call in running:
             call.done = True
-            error = Interrupted(told.message) if _was_started(call) else told
-            self.send_reply(ErrorResponse(call.id, self.session.error_object(error)), call.id)
-            self.emit_call_ended(call, "error", error.code)
-        self.abandon_requests(ChannelClosed(told.message))
-        self.session = session
-        self._queued_calls = self._batches = None
+            reason = Interrupted(error.message) if _was_started(call) else error
+            self.replies.send_reply(ErrorResponse(call.id, self.session.error_object(reason)), call.id)
+            self.facts.emit_call_ended(call, "error", reason.code)
+        self._drop_requests(self.session.abandon_requests(), ChannelClosed(error.message))
+        self.session = self.replies.session = session
+        self._queued_calls = self.replies.batches = None
         for call in running:
             self._stop_work(call)
         self._start_queued()
 
-    # --- phases and endings --------------------------------------------------------------------
+    def _drop_requests(self, pending: Sequence[OutgoingRequest], closed: ChannelClosed) -> None:
+        """Fail pending requests without telling the peer, and stop the deadline timer. Both refer to the connection."""
+        if self._lazy_requests is not None:
+            self._lazy_requests.fail_all(pending, closed)
+        if self._lazy_deadline_timer is not None:
+            self._lazy_deadline_timer.stop()
+        self._lazy_deadline_timer = self._lazy_requests = None
+
+    # --- phases and closing --------------------------------------------------------------------
 
     def step(self, signal: Signal) -> None:
-        """Moves the session on and tells of it."""
+        """Advance the session's lifecycle and report the change."""
         before = self.session.phase
         self.session.transition(signal)
         self.report_phase_change(before)
 
     def report_phase_change(self, before: Phase) -> None:
-        """Tells that the session has left a phase."""
+        """Report that the session has left the phase `before`, if it has."""
         if before is not self.session.phase:
-            self.emit(PhaseChanged, before=before.name, after=self.session.phase.name)
+            self.facts.emit(PhaseChanged, before=before.name, after=self.session.phase.name)
 
     async def drain_and_close(self, timeout: float | None) -> None:
-        """Ends in good order: nothing new is taken, what runs may finish within the time, then the line is closed."""
+        """Accept no more calls, wait up to `timeout` seconds for running ones, and close the channel."""
         until = None if timeout is None else self._loop.time() + timeout
         for step in (self.wait_drained, self.close):
-            with contextlib.suppress(TimeoutError):  # a peer that does not read keeps nobody
+            with contextlib.suppress(TimeoutError):  # a peer that does not read must not block the shutdown
                 async with asyncio.timeout_at(until):
                     await step()
 
     def drain(self) -> None:
-        """Takes nothing new from now on."""
+        """Accept no more calls."""
         if self.session.allows(Signal.DRAIN):
             self.step(Signal.DRAIN)
         self.on_draining()
 
     async def wait_drained(self) -> None:
-        """Takes nothing new, and waits until what runs has ended."""
+        """Accept no more calls, and wait until all have ended."""
         self.drain()
         await self._wait_for_calls(0)
 
     async def drain_other_calls(self, timeout: float | None) -> None:
-        """Takes nothing new, and waits until every call has ended but the one that asks for this; or the time has."""
+        """Accept no more calls, and wait up to `timeout` seconds until only the calling one is left."""
         self.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._wait_for_calls(1)
 
     async def close(self) -> None:
-        """Answer every call that is still under way, and close the line."""
+        """Fail every call that is still under way, and close the channel."""
         self.close_reason = self.close_reason or "closed"
         self._interrupt_calls(self.close_reason)
         await self.channel.close()
 
     def _interrupt_calls(self, reason: str) -> None:
-        """End every call that is under way, and answer it as long as the channel takes answers.
+        """End every call that is under way, and reply to it while the channel still sends.
 
-        A call that was begun may have had its effect, which is what the peer is told. It is safe to send any other one
-        again.
+        A call whose handler has started may have had its effect, so its error says that the outcome is unknown. The
+        peer may safely send any other call again.
         """
         for call in list(self.session.incoming_requests.values()):
-            begun = _was_started(call)
             error = (
-                Interrupted(f"the call was cut off: {reason}") if begun else NotNow(f"the call was not begun: {reason}")
+                Interrupted(f"the call was interrupted: {reason}")
+                if _was_started(call)
+                else NotNow(f"the call was not started: {reason}")
             )
-            answer = self.session.fail(call, error)
-            if answer is not None:
-                self.send_reply(answer, call.id)
-            self.emit_call_ended(call, "closed")
+            reply = self.session.fail(call, error)
+            if reply is not None:
+                self.replies.send_reply(reply, call.id)
+            self.facts.emit_call_ended(call, "closed")
             self._stop_work(call)
 
     async def _wait_for_calls(self, at_most: int) -> None:
-        """Waits until so many calls are left at most."""
+        """Wait until at most so many calls are left."""
         while self.close_reason is None and (self._active_calls > at_most or self._queued_calls):
             if self._call_ended is None or self._call_ended.done():
                 self._call_ended = self._loop.create_future()
             await asyncio.shield(self._call_ended)
 
     def closed(self, closed: ChannelClosed) -> None:
-        """The channel is gone: everything that this connection owns ends."""
-        if self.close_reason is not None:  # we know better
+        """End everything that this connection owns: its channel has closed."""
+        if self.close_reason is not None:  # a reason of ours is more precise
             closed = replace(closed, reason=self.close_reason)
         self.close_reason = closed.reason
         before = self.session.phase
         self._interrupt_calls(closed.reason)
-        awaited = self.session.close(self.closing_signal(closed))
-        if self._lazy_requests is not None:
-            self._lazy_requests.fail_all(awaited, closed)
-        self._queued_calls = self._batches = None
+        self._drop_requests(self.session.close(self.closing_signal(closed)), closed)
+        self._queued_calls = self.replies.batches = None
         for working in list(self._notification_work or ()):
             working.cancel()
-        if self._lazy_deadline_timer is not None:
-            self._lazy_deadline_timer.stop()
         if self._keepalive is not None:
             self._keepalive.stop()
-        self._lazy_deadline_timer = self._lazy_requests = self._keepalive = None  # each refers to this connection
+        self._keepalive = None  # it refers to this connection
         self._starter = _ignore_call
         self._wake_drain()
         self.on_closed()
         self.report_phase_change(before)
-        self.emit(ClosedFact, reason=closed.reason)
+        self.facts.emit(ClosedFact, reason=closed.reason)
+
+    # --- hooks ---------------------------------------------------------------------------------
 
     def start_next_session(self, message: Incoming) -> Receiver | None:  # noqa: ARG002 - for servers
-        """Close this connection if a request that was refused begins another session on its channel; return the
-        connection of that."""
+        """Close this connection if a refused request starts another session on its channel; return the new one."""
         return None
 
-    def closing_signal(self, closed: ChannelClosed) -> Signal:  # noqa: ARG002 - for whoever can tell one end from another
-        """What the end of the channel means to the conversation."""
+    def closing_signal(self, closed: ChannelClosed) -> Signal:  # noqa: ARG002 - for clients
+        """Return the lifecycle signal that the end of the channel stands for."""
         return Signal.CLOSE
 
     def on_draining(self) -> None:
-        """Nothing new is taken any more: what would never end by itself ends now."""
+        """End the work that would never end by itself; the connection accepts no more calls."""
 
     def on_closed(self) -> None:
-        """The peer has gone, and its calls with it: what else is kept for it can go."""
+        """Release the peer's resources; its calls have ended."""
 
 
 def _index_of(messages: Sequence[Incoming], message: Incoming | None) -> int:
@@ -591,5 +702,5 @@ def _index_of(messages: Sequence[Incoming], message: Incoming | None) -> int:
 
 
 def _was_started(call: IncomingRequest) -> bool:
-    """Whether the handler of a call has been started, so that the call may have had its effect."""
+    """Return whether a handler has started, so that the call may have had its effect."""
     return not call.queued and call.method.time_limit not in _WITHOUT_HANDLER

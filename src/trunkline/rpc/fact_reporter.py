@@ -1,4 +1,4 @@
-"""What happens on a connection, told to whoever watches."""
+"""Facts about one connection, reported to its observers."""
 
 from collections.abc import Callable
 from itertools import count
@@ -14,7 +14,7 @@ _connection_numbers: Final = count(1)
 
 
 class FactReporter:
-    """Something with a number of its own that reports facts. Where nobody listens, none is made."""
+    """Report facts under the number of one connection. Without observers, no fact is created."""
 
     __slots__ = ("_clock", "_observers", "number", "observed")
 
@@ -22,15 +22,15 @@ class FactReporter:
         self.number = next(_connection_numbers)
         self._clock = clock
         self._observers = observers
-        self.observed = bool(observers)  # somebody hears of everything
+        self.observed = bool(observers)  # an observer receives every fact; failures have their own flag
 
     def emit(self, fact: Callable[..., Any], **fields: Any) -> None:
-        """Reports a fact, if anybody listens."""
+        """Report a fact of the class `fact` if there is an observer."""
         if self.observed:
             self._observers.on(fact(connection=self.number, at=self._clock.now(), **fields))
 
     def emit_call_ended(self, call: IncomingRequest, outcome: str, code: int | None = None) -> None:
-        """Tells how a call has ended."""
+        """Report the outcome of a call."""
         seconds = self._clock.now() - call.started
         self.emit(
             CallEnded,
@@ -43,7 +43,7 @@ class FactReporter:
         )
 
     def report_failure(self, call: TrackedRequest, reference: str, error: BaseException) -> None:
-        """Tells of an error that the peer must not see; `reference` is what it sees instead, "-" if nothing."""
+        """Report an error that the peer must not see. The peer sees `reference` instead, or nothing if it is "-"."""
         if self._observers.hear_failures:
             self._observers.on(
                 HandlerFailed(
@@ -58,7 +58,7 @@ class FactReporter:
             )
 
     def report_crash(self, reference: str, error: BaseException) -> None:
-        """Tells of an error that is not a call's but our own; `reference` is what the peer sees."""
+        """Report an internal error that belongs to no call. The peer sees `reference`."""
         if self._observers.hear_failures:
             at = self._clock.now()
             self._observers.on(
@@ -73,11 +73,11 @@ class FactReporter:
             )
 
     def report_unreadable(self, why: str, excerpt: bytes) -> None:
-        """Tell of a message that could not be read or assigned, with its first bytes."""
+        """Report a message that could not be decoded or matched, with its first bytes."""
         if self._observers.hear_failures:
             at = self._clock.now()
             self._observers.on(MessageUnreadable(connection=self.number, at=at, why=why, excerpt=excerpt))
 
     def report_dropped(self, why: str, kind: str) -> None:
-        """Tells of something that went nowhere."""
+        """Report a message or a report of progress that was discarded."""
         self.emit(Dropped, why=why, kind=kind)

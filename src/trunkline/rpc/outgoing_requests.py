@@ -1,4 +1,4 @@
-"""Requests of ours to a peer: sent, awaited, answered, or given up."""
+"""Requests to a peer: sent, then answered, timed out, cancelled or failed."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -31,7 +31,7 @@ __all__ = ["OutgoingRequests", "closed_error"]
 
 
 class OutgoingRequests:
-    """What one connection asks of its peer."""
+    """The requests of one connection to its peer."""
 
     __slots__ = ("_adjust_call_limit", "_channel", "_clock", "_deadline_timer", "_initialized", "_loop", "_session")
 
@@ -43,15 +43,15 @@ class OutgoingRequests:
         deadline_timer: DeadlineTimer,
         adjust_call_limit: Callable[[int], None],
     ) -> None:
+        """`adjust_call_limit` is called with 1 when a call of the peer begins to wait for a request, and with -1 when
+        that ends: a call that only waits does not count against the limit."""
         self._session = session
-        self._adjust_call_limit = (
-            adjust_call_limit  # told how many more or fewer calls wait for the peer, and do nothing themselves
-        )
         self._channel = channel
         self._clock = clock
         self._deadline_timer = deadline_timer
+        self._adjust_call_limit = adjust_call_limit
         self._loop = asyncio.get_running_loop()
-        self._initialized: asyncio.Future[None] | None = None  # for requests that came too early
+        self._initialized: asyncio.Future[None] | None = None  # for requests before the end of the handshake
 
     async def request(
         self,
@@ -63,20 +63,20 @@ class OutgoingRequests:
         needs: str | None,
         on_progress: Callable[[ProgressParams], None] | None,
     ) -> Any:
-        """Asks and waits for the answer."""
+        """Send a request and return its result."""
         await self._wait_until_initialized(name)
         if about is not None:
             about.suspend_deadline(self._clock.now())
             self._adjust_call_limit(1)
         try:
-            asked = self.send(name, params, about=about, timeout=timeout, needs=needs, on_progress=on_progress)
+            request = self.send(name, params, about=about, timeout=timeout, needs=needs, on_progress=on_progress)
             try:
-                return await asked.waiter
+                return await request.waiter
             except asyncio.CancelledError:
-                self.cancel(asked, "no longer needed")
+                self.cancel(request, "no longer needed")
                 raise
             finally:
-                asked.waiter = None  # its error refers to the frames that hold the request
+                request.waiter = None  # its error refers to the frames that hold the request
         finally:
             if about is not None:
                 self._adjust_call_limit(-1)
@@ -85,15 +85,15 @@ class OutgoingRequests:
                     self._deadline_timer.watch(about)
 
     def ping(self, name: str, timeout: float) -> None:
-        """Asks the peer for a sign of life, by a harmless method; who looks for one hears of it by itself."""
+        """Send a request without side effects and ignore its response; the keepalive monitor sees every message."""
         waiter: asyncio.Future[Any] = self._loop.create_future()
-        waiter.add_done_callback(lambda done: done.exception())  # none of them matters
+        waiter.add_done_callback(lambda done: done.exception())  # retrieve the error, so that asyncio does not log it
         _, message = self._session.call(name, UNSET, self._clock.now(), timeout=timeout, waiter=waiter)
         self._channel.send(message)
         self._deadline_timer.reschedule()
 
     async def probe(self, timeout: float | None, on_sent: Callable[[], None]) -> Any:
-        """Asks whether the peer speaks the modern era, before anything else is said (Raw)."""
+        """Send `server/discover` as the first message and return its result (Raw)."""
         waiter: asyncio.Future[Any] = self._loop.create_future()
         _, message = self._session.start_probe(self._clock.now(), timeout, waiter)
         self._channel.send(message)
@@ -111,38 +111,38 @@ class OutgoingRequests:
         needs: str | None = None,
         on_progress: Callable[[ProgressParams], None] | None = None,
     ) -> OutgoingRequest:
-        """Asks; the answer comes to the `waiter` of what it gives back. Raises if it may not be asked now."""
+        """Send a request at once; its `waiter` receives the response. Raises if it may not be sent now."""
         waiter: asyncio.Future[Any] = self._loop.create_future()
-        asked, message = self._session.call(
+        request, message = self._session.call(
             name, params, self._clock.now(), timeout=timeout, capability=needs, on_progress=on_progress, waiter=waiter
         )
         try:
             self._channel.send(message, about=None if about is None else about.id)
         except (TypeError, ValueError, RecursionError) as error:  # params that have no JSON
-            self._session.cancel(asked)  # of which the peer has never heard
+            self._session.cancel(request)  # without a notification: the peer has not received the request
             if isinstance(error, Oversized):
                 raise MisuseError(f"{name} is too large: {error}", kind=MessageTooLarge.kind) from None
             raise MisuseError(f"params of {name}: {error}") from error
-        asked.parent_call = about
+        request.parent_call = about
         self._deadline_timer.reschedule()
-        return asked
+        return request
 
     async def _wait_until_initialized(self, name: str) -> None:
-        """Requests of ours wait for `initialized` (lifecycle, "Initialization"); ping need not."""
+        """Wait for `notifications/initialized` (lifecycle, "Initialization"); a ping may be sent before."""
         if self._session.phase is Phase.INITIALIZING and name != "ping":
             self._initialized = self._initialized or self._loop.create_future()
             await asyncio.shield(self._initialized)
 
     def on_initialized(self) -> None:
-        """The handshake is complete: those who came too early may go on."""
+        """Send the requests that wait for the end of the handshake."""
         if self._initialized is not None:
             self._initialized.set_result(None)
             self._initialized = None
 
     def deliver_response(self, event: ResponseReceived) -> None:
-        """The peer has answered."""
+        """Pass a response to the caller of its request."""
         waiter: asyncio.Future[Any] | None = event.request.waiter
-        if waiter is None or waiter.done():  # it was given up
+        if waiter is None or waiter.done():  # the caller has stopped waiting
             late: asyncio.Future[Any] | None = event.request.on_late_response
             if late is not None and not late.done() and event.error is None:
                 late.set_result(event.result)
@@ -154,62 +154,62 @@ class OutgoingRequests:
             waiter.set_exception(PeerError(event.error.code, event.error.message, data))
 
     def reject_response(self, request: OutgoingRequest, why: str) -> None:
-        """The peer has answered with something that cannot be used."""
+        """Fail a request whose response is malformed."""
         _set_exception(request.waiter, BadAnswer(request.method.name, why))
 
     def deliver_progress(
         self, event: ProgressReceived, on_error: Callable[[OutgoingRequest, str, BaseException], None]
     ) -> None:
-        """The peer reports progress; what whoever hears of it raises harms nobody."""
+        """Pass a progress notification to the callback of its request; report an error of the callback."""
         if event.request.on_progress is None:
             return
         try:
             event.request.on_progress(event.progress)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # noqa: BLE001 - reported
+        except BaseException as error:  # noqa: BLE001 - reported to observers
             on_error(event.request, "-", error)
 
     def time_out(self, request: OutgoingRequest, now: float) -> None:
-        """The peer has not answered in time: it is told not to, and whoever waits is told why."""
+        """Cancel a request at its deadline, and fail it with `RequestTimeout`."""
         self.cancel(request, "timed out")
         _set_exception(request.waiter, RequestTimeout(request.method.name, round(now - request.started, 3)))
 
     def cancel(self, request: OutgoingRequest, reason: str) -> None:
-        """Gives up a request of ours, and tells the peer; where it was asked, if anybody listens there."""
-        notice = self._session.cancel(request, reason)
-        if notice is not None:
+        """Stop waiting for a response and notify the peer, on the stream of the related call while that is open."""
+        notification = self._session.cancel(request, reason)
+        if notification is not None:
             about = request.parent_call
-            self._channel.send(notice, about=None if about is None or about.cancelled else about.id)
+            self._channel.send(notification, about=None if about is None or about.cancelled else about.id)
 
     def fail_request(self, request: RequestId, closed: ChannelClosed) -> None:
-        """The answer to one of them cannot come any more. A peer that may have heard of it is told not to go on."""
-        awaited = self._session.outgoing_requests.get(request)
-        if awaited is not None:
-            notice = self._session.cancel(awaited, closed.reason)
-            if notice is not None and closed.reached:
-                self._channel.send(notice)
-            _set_exception(awaited.waiter, closed_error(closed))
+        """Fail a request whose response was lost. Cancel it at the peer if the peer may have received it."""
+        pending = self._session.outgoing_requests.get(request)
+        if pending is not None:
+            notification = self._session.cancel(pending, closed.reason)
+            if notification is not None and closed.reached:
+                self._channel.send(notification)
+            _set_exception(pending.waiter, closed_error(closed))
 
-    def asking(self, request: RequestId, *, begun: bool) -> None:
-        """Whether a request of ours waits for a person on our side: its time stands still while it does."""
-        awaited = self._session.outgoing_requests.get(request)
-        if awaited is None:
+    def suspend_deadline(self, request: RequestId, *, suspended: bool) -> None:
+        """Suspend the deadline of a request while it waits for a person on our side, or resume it."""
+        pending = self._session.outgoing_requests.get(request)
+        if pending is None:
             return
-        if begun:
-            awaited.suspend_deadline(self._clock.now())
+        if suspended:
+            pending.suspend_deadline(self._clock.now())
         else:
-            awaited.resume_deadline(self._clock.now())
-            self._deadline_timer.watch(awaited)
+            pending.resume_deadline(self._clock.now())
+            self._deadline_timer.watch(pending)
 
     def fail_all(self, requests: Iterable[OutgoingRequest], closed: ChannelClosed) -> None:
-        """The peer is gone: nobody will answer."""
+        """Fail requests, and those that wait for the handshake, because the connection has closed."""
         for waiter in (*(request.waiter for request in requests), *filter(None, [self._initialized])):
             _set_exception(waiter, closed_error(closed))
 
 
 def closed_error(closed: ChannelClosed) -> TransportError:
-    """What whoever waits is told of a line that has closed, or of a request that was turned away."""
+    """Return the error for callers whose connection has closed, or whose request was refused authorization."""
     if isinstance(closed.error, AuthorizationFailed):
         return again(closed.error)
     return ConnectionClosed(
@@ -224,4 +224,4 @@ def closed_error(closed: ChannelClosed) -> TransportError:
 def _set_exception(waiter: "asyncio.Future[Any] | None", error: Exception) -> None:
     if waiter is not None and not waiter.done():
         waiter.set_exception(error)
-        waiter.exception()  # whoever waits still gets it; nobody is warned if nobody waits
+        waiter.exception()  # mark it as retrieved: without a waiting caller, asyncio would log it

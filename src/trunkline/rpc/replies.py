@@ -1,10 +1,8 @@
-"""Answers to a peer's calls: what is sent when one has ended, and what is told of that."""
+"""Replies to the calls of a peer, and the facts about how each call ended."""
 
 from typing import Any
 
-from trunkline.clock import Clock
 from trunkline.errors import ContentTooLarge, ProtocolError, RequestTimeout
-from trunkline.facts import Observers
 from trunkline.protocol.error_codes import error_object
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.session import Session
@@ -18,91 +16,92 @@ from trunkline.wire.messages import ErrorResponse, Message, RequestId
 __all__ = ["Replies", "too_large_error"]
 
 
-class Replies(FactReporter):
-    """The end of a line that answers. Each call has one answer, or none if nobody waits for it any more."""
+class Replies:
+    """Send the reply of each call once: a result, an error, or nothing if the peer has cancelled the call."""
 
-    __slots__ = ("_batches", "channel", "exposes_errors", "session")
+    __slots__ = ("_channel", "_facts", "batches", "exposes_errors", "session")
 
-    def __init__(self, session: Session, channel: Channel, clock: Clock, observers: Observers) -> None:
-        super().__init__(clock, observers)
+    def __init__(self, session: Session, channel: Channel, facts: FactReporter) -> None:
         self.session = session
-        self.channel = channel
+        self._channel = channel
+        self._facts = facts
         exposed = session.settings.expose_errors
         self.exposes_errors = channel.info.same_process if exposed is None else exposed
-        self._batches: Batches | None = None  # where there has been one
+        self.batches: Batches | None = None  # created with the first batch
 
     def reply_result(self, call: IncomingRequest, value: Any) -> None:
-        """Answers a call with what it has come to."""
+        """Reply with the value that a handler returned."""
         try:
-            answer = self.session.reply(call, value)
-            if answer is not None and (self._batches is None or not self._batches.add_reply(call.id, answer)):
-                self.channel.send(answer, about=call.id)
-        except Exception as error:  # noqa: BLE001 - a value without JSON, for one
+            reply = self.session.reply(call, value)
+            if reply is not None and (self.batches is None or not self.batches.add_reply(call.id, reply)):
+                self._channel.send(reply, about=call.id)
+        except Exception as error:  # noqa: BLE001 - for example, a value that has no JSON
             self._reply_unsendable(call, error)
         else:
-            if answer is not None and self.observed:
-                self.emit_call_ended(call, _outcome(value))
+            if reply is not None and self._facts.observed:
+                self._facts.emit_call_ended(call, _outcome(value))
 
     def _reply_unsendable(self, call: IncomingRequest, error: Exception) -> None:
+        """Reply with an error, since the reply that was meant to be sent cannot be encoded or is too large."""
         if isinstance(error, Oversized):
             error = too_large_error(error)
         revision = self.session.revision_of(call)
         failure = build_failure(error, call, revision, expose=self.exposes_errors)
-        self.report_failure(call, failure.reference or "-", error)
-        answer = (
+        self._facts.report_failure(call, failure.reference or "-", error)
+        reply = (
             ErrorResponse(call.id, error_object(failure.reply, revision))
             if isinstance(failure.reply, ProtocolError)
             else self.session.encode_result(call, failure.reply)
         )
         try:
-            self.send_reply(answer, call.id)
-        except Oversized as again:  # the id of the request alone is that long
-            answer = ErrorResponse(call.id, error_object(too_large_error(again), revision))
-            self.send_reply(answer, call.id)
-        code = answer.error.code if isinstance(answer, ErrorResponse) else None
-        self.emit_call_ended(call, "failed" if code is None else "error", code)
+            self.send_reply(reply, call.id)
+        except Oversized as still:  # the request id alone is that long
+            reply = ErrorResponse(call.id, error_object(too_large_error(still), revision))
+            self.send_reply(reply, call.id)
+        code = reply.error.code if isinstance(reply, ErrorResponse) else None
+        self._facts.emit_call_ended(call, "failed" if code is None else "error", code)
 
     def reply_error(self, call: IncomingRequest, error: BaseException) -> None:
-        """Answers a call with what its peer is told of an exception."""
+        """Reply with the part of an exception that the peer may see."""
         revision = self.session.revision_of(call)
         self.reply_failure(call, build_failure(error, call, revision, expose=self.exposes_errors), error)
 
     def reply_failure(self, call: IncomingRequest, failure: Failure, error: BaseException) -> None:
-        """Answers a call that failed."""
+        """Reply with a failure that was built from `error`."""
         if failure.reference is not None:
-            self.report_failure(call, failure.reference, error)
+            self._facts.report_failure(call, failure.reference, error)
         try:
-            answer: Message | None = (
+            reply: Message | None = (
                 self.session.fail(call, failure.reply)
                 if isinstance(failure.reply, ProtocolError)
                 else self.session.reply(call, failure.reply)
             )
-            if answer is not None:
-                self.send_reply(answer, call.id)
-        except Exception as unsendable:  # noqa: BLE001 - data without JSON, for one
+            if reply is not None:
+                self.send_reply(reply, call.id)
+        except Exception as unsendable:  # noqa: BLE001 - for example, error data that has no JSON
             self._reply_unsendable(call, unsendable)
             return
-        if self.observed:
-            code = answer.error.code if isinstance(answer, ErrorResponse) else None
+        if self._facts.observed:
+            code = reply.error.code if isinstance(reply, ErrorResponse) else None
             outcome = "failed" if code is None else "error"
-            self.emit_call_ended(call, "timeout" if isinstance(error, RequestTimeout) else outcome, code)
+            self._facts.emit_call_ended(call, "timeout" if isinstance(error, RequestTimeout) else outcome, code)
 
     def send_reply(self, reply: Message, request_id: RequestId) -> None:
-        """Sends the answer to a call, alone or with the others of its batch."""
-        if self._batches is None or not self._batches.add_reply(request_id, reply):
-            self.channel.send(reply, about=request_id)
+        """Send a reply, alone or together with the other replies of its batch."""
+        if self.batches is None or not self.batches.add_reply(request_id, reply):
+            self._channel.send(reply, about=request_id)
 
     def skip_reply(self, call: IncomingRequest) -> None:
-        """The peer does not want to know any more."""
-        if self._batches is not None:
-            self._batches.add_reply(call.id, None)
+        """End a call that the peer has cancelled. No reply is sent."""
+        if self.batches is not None:
+            self.batches.add_reply(call.id, None)
         if call.origin is not None and call.origin.stream is not None:
             call.origin.stream.give_up(call.id if call.origin.named is None else call.origin.named)
-        self.emit_call_ended(call, "cancelled")
+        self._facts.emit_call_ended(call, "cancelled")
 
 
 def too_large_error(error: Oversized) -> ContentTooLarge:
-    """What the peer is told of an answer that its transport does not take."""
+    """Return the error that the peer receives in place of a reply above the transport's size limit."""
     return ContentTooLarge(error.size, error.limit, setting=error.setting)
 
 

@@ -17,7 +17,6 @@ from trunkline.protocol.session import Session
 from trunkline.protocol.types import LOGGING_LEVELS, Implementation, InputRequiredResult
 from trunkline.rpc import connection
 from trunkline.rpc.dispatch import Failure
-from trunkline.rpc.progress import report_progress
 from trunkline.server.call_peer import ClientFacts
 from trunkline.server.catalog import ServerCatalog
 from trunkline.server.connections import PauseQueue
@@ -171,7 +170,7 @@ class Connection(connection.Connection):
 
     def progress(self, call: IncomingRequest, progress: float, total: float | None, message: str | None) -> None:
         """Reports progress of a call."""
-        report_progress(self, call, progress, total, message)
+        self.report_progress(call, progress, total, message)
 
     def checkpoint_of(self, call: IncomingRequest) -> Raw | UnsetType:  # noqa: ARG002 - tasks have some
         """What an earlier run has kept: of a call that is no task there was none."""
@@ -228,7 +227,7 @@ class Connection(connection.Connection):
 
     def _refuse(self, call: IncomingRequest, phase: Phase) -> None:
         error = unavailable_refusal(call.method.name, phase)
-        self.reply_failure(call, Failure(error), error)
+        self.replies.reply_failure(call, Failure(error), error)
 
     def track_current_call(self) -> None:
         """From now on the call that is being answered can be found without its context, see `CURRENT`, and the last
@@ -254,7 +253,7 @@ class Connection(connection.Connection):
         if call.envelope is not None:
             outcome = to_modern_outcome(call, error)
             if isinstance(outcome, InputRequiredResult):
-                self.reply_result(call, outcome)
+                self.replies.reply_result(call, outcome)
                 return
             error = outcome
         super().reply_error(call, error)

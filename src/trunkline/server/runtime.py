@@ -421,7 +421,7 @@ class ServerRuntime:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             call = IncomingRequest(id="the end of a connection", method=_UNSUBSCRIBE, started=connection.now())
-            connection.report_failure(call, "-", error)
+            connection.facts.report_failure(call, "-", error)
 
     # --- ending, stage by stage --------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ _PHASE_SIGNALS: Final = {Phase.PAUSED: Signal.PAUSE, Phase.DRAINING: Signal.DRAI
 def recover_session(connection: "Connection", error: Exception, during: Incoming | IncomingRequest | None) -> None:
     """Goes on after an error of our own, over a message or a call if it is known which."""
     reference = os.urandom(6).hex()
-    connection.report_crash(reference, error)
+    connection.facts.report_crash(reference, error)
     told = InternalError(
         f"something failed in the server; the log has the details under {reference}", data={"reference": reference}
     )
@@ -44,12 +44,12 @@ def recover_session(connection: "Connection", error: Exception, during: Incoming
         _fail_one_request(connection, during, told)
         return
     unread = _unstarted_requests(connection, during)
-    connection.emit(RestoreStep, step="RestoreSubscriptions")
+    connection.facts.emit(RestoreStep, step="RestoreSubscriptions")
     connection.replace_session(_restore_session(connection), told)
     _refuse(connection, unread, told)
-    connection.emit(RestoreStep, step="ReplayPending")
-    connection.emit(RestoreStep, step="RestoreCapabilities")
-    connection.emit(RestoreStep, step="StartMonitoring")
+    connection.facts.emit(RestoreStep, step="ReplayPending")
+    connection.facts.emit(RestoreStep, step="RestoreCapabilities")
+    connection.facts.emit(RestoreStep, step="StartMonitoring")
     _record_failure(connection, error)
 
 

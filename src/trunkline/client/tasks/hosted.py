@@ -145,9 +145,9 @@ class HostedTasks:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # noqa: BLE001 - becomes the outcome
-            failure = build_failure(error, task.call, _REVISION, expose=connection.exposes_errors)
+            failure = build_failure(error, task.call, _REVISION, expose=connection.replies.exposes_errors)
             if failure.reference is not None:
-                connection.report_failure(task.call, failure.reference, error)
+                connection.facts.report_failure(task.call, failure.reference, error)
             told = failure.reply if isinstance(failure.reply, ProtocolError) else InternalError(str(error))
             self._update(
                 connection, task, task.record.fail(self._wall_clock.now(), connection.session.error_object(told))

@@ -118,7 +118,7 @@ async def evaluate_predicates(
         except BaseException as error:  # noqa: BLE001 - a call would fail, too
             found[predicate] = False
             if not isinstance(error, ProtocolError):  # which is how a predicate says no in its own words
-                connection.report_failure(call, "-", error)
+                connection.facts.report_failure(call, "-", error)
     return found
 
 

@@ -50,7 +50,7 @@ def _run(entry: PromptEntry, connection: Connection, call: IncomingRequest, para
     if call.envelope is not None:
         begin_round(connection, call, params)
     context = Context(connection, call) if entry.wants_context else None
-    if connection.observed:
+    if connection.facts.observed:
         return _run_observed(entry, context, connection, call, params)
     return entry.run(entry.arguments(params.arguments or {}), context, None)
 
@@ -59,7 +59,7 @@ def _run_observed(
     entry: PromptEntry, context: Context | None, connection: Connection, call: IncomingRequest, params: GetPromptParams
 ) -> Work:
     """The same, told step by step."""
-    tell = partial(connection.emit, PromptStep, request=call.id, name=params.name)
+    tell = partial(connection.facts.emit, PromptStep, request=call.id, name=params.name)
     tell(step="ProcessArguments")
     arguments = entry.arguments(params.arguments or {})
     tell(step="RenderTemplate")

@@ -129,7 +129,7 @@ async def _unsubscribe(connection: Connection, call: IncomingRequest, params: Un
 
 
 def _report_step(connection: Connection, step: str, uri: str) -> None:
-    connection.emit(SubscriptionStep, step=step, uri=uri)
+    connection.facts.emit(SubscriptionStep, step=step, uri=uri)
 
 
 FEATURE = Feature(

@@ -18,7 +18,7 @@ async def _roots_changed(connection: Connection, call: IncomingRequest, params: 
         except (asyncio.CancelledError, KeyboardInterrupt):
             raise
         except BaseException as error:  # noqa: BLE001 - the others are told all the same
-            connection.report_failure(call, "-", error)
+            connection.facts.report_failure(call, "-", error)
 
 
 FEATURE = Feature("roots", {"notifications/roots/list_changed": _roots_changed})

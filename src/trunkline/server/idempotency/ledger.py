@@ -313,9 +313,9 @@ class Ledger:
             raise error
         raised = error if call.envelope is None else to_modern_outcome(call, error)
         revision = connection.session.revision_of(call)
-        failure = build_failure(cast("BaseException", raised), call, revision, expose=connection.exposes_errors)
+        failure = build_failure(cast("BaseException", raised), call, revision, expose=connection.replies.exposes_errors)
         if failure.reference is not None:
-            connection.report_failure(call, failure.reference, error)
+            connection.facts.report_failure(call, failure.reference, error)
         if isinstance(failure.reply, CallToolResult):
             await self._store_outcome(run, Succeeded(run.keyed_call.fingerprint, codec.to_raw(failure.reply)))
             return failure.reply

@@ -271,7 +271,7 @@ class DurableSession:
             await undo()
         except Exception as error:  # noqa: BLE001 - of a watcher; the client is told that it may try again
             if self.connection is not None:
-                self.connection.report_crash("-", error)
+                self.connection.facts.report_crash("-", error)
 
     @property
     def unsettled(self) -> "asyncio.Future[None] | None":
@@ -314,7 +314,7 @@ class DurableSession:
         try:
             streams, pending = await self.events.load(meta.stream, meta.event)
         except StoreUnusable as error:
-            connection.report_crash("-", error)
+            connection.facts.report_crash("-", error)
             return None
         connection.restore(
             Revision(meta.revision),
@@ -326,11 +326,11 @@ class DurableSession:
         await self._restore_subscriptions(connection, record.subscriptions, principal)
         await self._fail_pending_requests(connection, pending)
         connection.log_level = LOGGING_LEVELS.index(meta.log_level)
-        connection.emit(RestoreStep, step="RestoreCapabilities")
+        connection.facts.emit(RestoreStep, step="RestoreCapabilities")
         await self.keep()
         if self._quota_entry is not None:
             self._quota_entry.renew()
-        connection.emit(RestoreStep, step="StartMonitoring")
+        connection.facts.emit(RestoreStep, step="StartMonitoring")
         return RestoredStreams(streams, self.events.newest, self.events.read)
 
     async def _restore_subscriptions(self, connection: "Connection", uris: Sequence[str], principal: Any) -> None:
@@ -344,8 +344,8 @@ class DurableSession:
                     await connection.shared.subscription_hooks.subscribe(uri, connection)
                     connection.notify(_UPDATED, ResourceUpdatedParams(uri=uri))  # nobody watched meanwhile
             except Exception as error:  # noqa: BLE001 - a watcher's; the others go on
-                connection.report_failure(call, "-", error)
-        connection.emit(RestoreStep, step="RestoreSubscriptions")
+                connection.facts.report_failure(call, "-", error)
+        connection.facts.emit(RestoreStep, step="RestoreSubscriptions")
 
     async def _may_subscribe(self, connection: "Connection", call: IncomingRequest, uri: str) -> bool:
         """Whether who comes back may still have a resource."""
@@ -365,7 +365,7 @@ class DurableSession:
             for request in requests:
                 self.events.append(stream, codec.encode(ErrorResponse(request, error)), None)
             self.events.end(stream)
-        connection.emit(RestoreStep, step="ReplayPending")
+        connection.facts.emit(RestoreStep, step="ReplayPending")
 
 
 class DurableSessions:

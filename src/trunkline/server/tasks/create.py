@@ -205,7 +205,7 @@ async def _create_and_start(
         entry,
         work,
         principal=call.origin.principal,
-        exposes_errors=connection.exposes_errors,
+        exposes_errors=connection.replies.exposes_errors,
         extra_writes=() if claim is None else (claim.write_for(record),),
         notifier=teller,
         pending=pending,

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["DetachedPeer", "caller_of", "principal_of"]
 
 
-class DetachedPeer(FactReporter, CallPeer):
+class DetachedPeer(CallPeer):
     """What the context of a task talks to."""
 
     def __init__(self, shared: "SharedServices", runner: "TaskRunner") -> None:
-        super().__init__(shared.clock, shared.observers)
+        self.facts = FactReporter(shared.clock, shared.observers)
         self._shared = shared
         self._attempt = runner
         self._thread = threading.get_ident()
@@ -67,7 +67,7 @@ class DetachedPeer(FactReporter, CallPeer):
 
     def now(self) -> float:
         """The time on the server's clock."""
-        return self._clock.now()
+        return self._shared.clock.now()
 
     def post(self, action: Callable[[], object]) -> bool:
         """Does something on the loop: now if this is its thread, soon if not. Returns whether it is done."""
@@ -106,7 +106,7 @@ class DetachedPeer(FactReporter, CallPeer):
         if call.record_progress(progress, self.now()):
             self._attempt.advance(progress, total, message)
         else:
-            self.report_dropped(f"progress {progress:g} does not grow", "progress_value_invalid")
+            self.facts.report_dropped(f"progress {progress:g} does not grow", "progress_value_invalid")
 
     def checkpoint_of(self, call: IncomingRequest) -> Raw | UnsetType:  # noqa: ARG002 - there is one call
         """What an earlier run of the task has kept."""

@@ -136,7 +136,7 @@ class TaskRunner:
         except (Fenced, asyncio.CancelledError):
             pass  # it is somebody else's now, or nobody's
         except StoreError as error:
-            self._line.report_failure(self._call, "-", error)
+            self._line.facts.report_failure(self._call, "-", error)
         finally:
             await self._finish()
 
@@ -161,7 +161,7 @@ class TaskRunner:
         blame = to_modern_error(error) if self.caller.modern else error
         failure = build_failure(blame, self._call, revision, expose=self._exposes_errors)
         if failure.reference is not None:
-            self._line.report_failure(self._call, failure.reference, error)
+            self._line.facts.report_failure(self._call, failure.reference, error)
         if isinstance(failure.reply, ProtocolError):
             fault = error_object(failure.reply, revision)
             return lambda record, now: record.fail(now, fault)

@@ -1,4 +1,5 @@
-"""Looks after a peer that may vanish without a word: pings it when it is silent, and gives it up when it stays so."""
+"""Keepalive of a connection whose peer may disappear silently: ping it when it is idle, and report it dead without a
+response."""
 
 from collections.abc import Callable
 
@@ -9,12 +10,12 @@ __all__ = ["KeepaliveMonitor"]
 
 
 class KeepaliveMonitor:
-    """One timer, set to when there may be something to do; `heard` is when the peer was heard last."""
+    """One timer per connection, set to the next check. The connection sets `last_received` with every read."""
 
     def __init__(
         self, interval: float, timeout: float, clock: Clock, ping: Callable[[], bool], on_dead: Callable[[], None]
     ) -> None:
-        """`ping` sends one; it gives False when this is not the time for it, since nothing can be heard anyhow."""
+        """`ping` sends a ping, or returns False while the connection does not read: no response could arrive."""
         self._keepalive = Keepalive(interval, timeout)
         self._clock = clock
         self._ping = ping
@@ -35,7 +36,7 @@ class KeepaliveMonitor:
         self._timer = self._clock.call_at(again, self._check)
 
     def stop(self) -> None:
-        """Looks no more."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
