@@ -1,4 +1,4 @@
-"""Batches, which revision 2025-03-26 has: the answers to one go out together, when the last of them is there."""
+"""JSON-RPC batches (revision 2025-03-26): the replies to a batch are sent together, when the last one is complete."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -11,51 +11,49 @@ __all__ = ["Batches"]
 
 
 class PendingBatch(Struct):
-    """The answers to one batch so far, and how many are still to come."""
+    """The replies to one batch so far, and the number still missing."""
 
-    remaining: int = 1  # whoever reads the batch counts as one, so that it is not complete before it is read
+    remaining: int = 1  # reading the batch counts as one, so that it is not complete before all of it is read
     replies: list[Message] = field(default_factory=list[Message])
 
 
 class Batches:
-    """The batches of one connection that are not answered yet."""
+    """The batches of one connection whose replies are incomplete."""
 
     __slots__ = ("_send", "pending")
 
     def __init__(self, send: Callable[[Sequence[Message]], None]) -> None:
         self._send = send
-        self.pending: dict[
-            RequestId, PendingBatch
-        ] = {}  # by the requests that are not answered yet; empty most of the time
+        self.pending: dict[RequestId, PendingBatch] = {}  # by the id of each request without a reply
 
     def receive(
         self, messages: Sequence[Message | Malformed], receive_message: Callable[[Message | Malformed], SessionEvent]
     ) -> Iterator[SessionEvent]:
-        """What the messages of one batch mean, one by one; what is refused is answered together with the others."""
-        gathering = PendingBatch()
+        """Yield the event of each message in a batch. The reply to a refused message is sent with the others."""
+        batch = PendingBatch()
         for message in messages:
             event = receive_message(message)
             if isinstance(event, MessageRefused):
-                gathering.replies.append(event.reply)
+                batch.replies.append(event.reply)
                 continue
             if isinstance(event, CallReceived):
-                gathering.remaining += 1
-                self.pending[event.call.id] = gathering
+                batch.remaining += 1
+                self.pending[event.call.id] = batch
             yield event
-        self._count_down(gathering)
+        self._count_down(batch)
 
     def add_reply(self, request_id: RequestId, reply: Message | None) -> bool:
-        """Takes the answer to a request, or learns that there will be none; False if it belongs to no batch."""
-        gathering = self.pending.pop(request_id, None)
-        if gathering is None:
+        """Add the reply to a request, or None if it gets none; return False if it belongs to no batch."""
+        batch = self.pending.pop(request_id, None)
+        if batch is None:
             return False
         if reply is not None:
-            gathering.replies.append(reply)
-        self._count_down(gathering)
+            batch.replies.append(reply)
+        self._count_down(batch)
         return True
 
     def _count_down(self, batch: PendingBatch) -> None:
-        """One less to wait for; with the last one the answers go out."""
+        """Count one reply, and send all of them after the last one."""
         batch.remaining -= 1
         if not batch.remaining and batch.replies:
             self._send(batch.replies)

@@ -1,4 +1,4 @@
-"""One timer for all deadlines of a connection, set to the nearest."""
+"""One timer for all deadlines of a connection, set to the earliest."""
 
 from collections.abc import Callable
 
@@ -9,25 +9,25 @@ __all__ = ["DeadlineTimer"]
 
 
 class DeadlineTimer:
-    """Goes off when the nearest deadline of a timetable has come; whoever is called ends what is due."""
+    """Call `on_due` when the earliest deadline of a queue is reached; the callback ends the due requests."""
 
-    __slots__ = ("_clock", "_due", "_on_due", "_timer", "_timetable")
+    __slots__ = ("_clock", "_due", "_on_due", "_queue", "_timer")
 
-    def __init__(self, timetable: DeadlineQueue, clock: Clock, on_due: Callable[[], None]) -> None:
-        self._timetable = timetable
+    def __init__(self, queue: DeadlineQueue, clock: Clock, on_due: Callable[[], None]) -> None:
+        self._queue = queue
         self._clock = clock
         self._on_due = on_due
         self._timer: Timer | None = None
-        self._due: float | None = None  # when the timer is set to
+        self._due: float | None = None  # the time that the timer is set to
 
     def watch(self, request: TrackedRequest) -> None:
-        """Keeps an eye on one more request."""
-        self._timetable.schedule(request)
+        """Add a request to the queue."""
+        self._queue.schedule(request)
         self.reschedule()
 
     def reschedule(self) -> None:
-        """Sets the timer to the nearest deadline. A timer that is too early does no harm: it is set again."""
-        due = self._timetable.next_deadline()
+        """Set the timer to the earliest deadline. A timer that fires too early does no harm: it is set again."""
+        due = self._queue.next_deadline()
         if due is None or (self._due is not None and self._due <= due):
             return
         self.stop()
@@ -40,7 +40,7 @@ class DeadlineTimer:
         self.reschedule()
 
     def stop(self) -> None:
-        """Takes the timer back."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._due = None

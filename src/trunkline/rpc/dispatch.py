@@ -1,8 +1,8 @@
-"""Event to handler to reply: params into their type, the feature that answers, and errors into what the peer may see.
+"""Dispatch of requests and notifications to handlers: decode params, call the handler, turn exceptions into replies.
 
-This is the one place where an exception becomes an answer. What the peer may read is decided by its type: an error
-that was meant for the peer goes as it is; anything else becomes a sentence with a reference, under which the
-operator finds all of it, or the exception's type and message where errors are exposed.
+This is the only place where an exception becomes a reply. The type of the exception decides what the peer may read: an
+error that was raised for the peer is sent as it is. Any other becomes a sentence with a reference, under which the
+operator finds the details in the log; where errors are exposed, the peer reads its type and message.
 """
 
 import os
@@ -41,8 +41,7 @@ from trunkline.wire import codec
 __all__ = ["Dispatcher", "Failure", "Feature", "MethodHandler", "build_failure"]
 
 MethodHandler = Callable[[Any, IncomingRequest, Any], Work]
-"""Answers a request, or takes a notification: the connection of whoever answers, request under way, params in their
-type."""
+"""Handles a request or a notification. Takes the connection, the request under way, and the decoded params."""
 
 _Decode = Callable[[Any], Any]
 _Target = Callable[[Any], str]
@@ -54,23 +53,23 @@ _TARGETS: Final[Mapping[str, _Target]] = {
     "resources/unsubscribe": attrgetter("uri"),
     "completion/complete": lambda params: params.ref.uri or params.ref.name or "",
     "tasks/create": attrgetter("action.type"),
-}  # what a request is about, by its method
+}  # the name or URI in the params, by method
 
 
 class Feature(Struct, frozen=True):
-    """One page of the specification: its name and who answers its methods."""
+    """One page of the specification: its name, and the handlers of its methods."""
 
     name: str
     handlers: Mapping[str, MethodHandler]
 
 
 class Dispatcher:
-    """Finds who answers a method and hands over the params, read into their type."""
+    """The handlers of all features by method, with the decoders of their params."""
 
     def __init__(self, features: Iterable[Feature]) -> None:
         self.features = tuple(features)
         self._handlers: dict[str, tuple[_Decode, _Decode, _Target | None, MethodHandler]] = {}
-        self._unwrapped: dict[str, MethodHandler] = {}  # without what goes around them
+        self._unwrapped: dict[str, MethodHandler] = {}  # before `wrap_handlers`
         for feature in self.features:
             for name, answer in feature.handlers.items():
                 row = find_method(name)
@@ -81,36 +80,37 @@ class Dispatcher:
                 self._unwrapped[name] = answer
 
     def has_handler(self, name: str) -> bool:
-        """Whether some feature answers that method."""
+        """Return whether a feature handles this method."""
         return name in self._handlers
 
     def wrap_handlers(self, names: Iterable[str], wrap: Callable[[str, MethodHandler], MethodHandler]) -> None:
-        """Puts something around the answers of some methods, in place of what was there."""
+        """Wrap the handlers of some methods, in place of an earlier wrapping."""
         for name in names:
             if name in self._unwrapped:
                 read, decode, target, _ = self._handlers[name]
                 self._handlers[name] = (read, decode, target, wrap(name, self._unwrapped[name]))
 
     def dispatch(self, connection: Any, call: IncomingRequest, params: Any) -> Work:
-        """The answer to a request, or the work that leads to it. Raises what went wrong on the way."""
+        """Call the handler of a request with decoded params; return its result, or the work that leads to it. Raises
+        the error of either step."""
         found = self._handlers.get(call.method.name)
         if found is None:
             raise MethodNotFound(call.method.name)
         read, decode, target, answer = found
-        given: Any = b"{}" if params is UNSET else params
+        encoded: Any = b"{}" if params is UNSET else params
         try:
-            typed = read(given) if type(given) is Raw else decode(given)
+            typed = read(encoded) if type(encoded) is Raw else decode(encoded)
         except (codec.DecodeError, RecursionError) as error:
             typed = None if params is UNSET else lenient.read_rewritten(call.method.params, params)
             if typed is None:
-                raise _invalid_params(call.method.name, codec.explain_decode_error(error, given)) from None
+                raise _invalid_params(call.method.name, codec.explain_decode_error(error, encoded)) from None
         if target is not None:
             call.target = target(typed)
         return answer(connection, call, typed)
 
     def read_target(self, call: IncomingRequest, params: Any) -> str | None:
-        """The name or URI that a request is about, before it is dispatched; None if there is none, or it cannot be
-        read."""
+        """Return the name or URI that a request is about before it is dispatched; None if it has none, or it cannot be
+        decoded."""
         read, decode, target, _ = self._handlers.get(call.method.name) or (None, None, None, None)
         if read is None or decode is None or target is None:
             return None
@@ -127,10 +127,10 @@ def _invalid_params(name: str, reason: str) -> InvalidParams:
 
 
 class Failure(Struct, frozen=True):
-    """What a request that failed is answered with: a result that says so, or an error."""
+    """The reply to a request that failed: a tool result with `isError`, or an error."""
 
     reply: CallToolResult | ProtocolError
-    reference: str | None = None  # where the operator finds more
+    reference: str | None = None  # under which the operator finds the error in the log
 
 
 _FAILURE_KINDS: Final = {
@@ -138,15 +138,15 @@ _FAILURE_KINDS: Final = {
     "prompts/get": "prompt_render_failed",
     "resources/subscribe": "subscription_failed",
     "completion/complete": "completion_failed",
-}  # the kind of a handler's failure, by the method it answers
+}  # the error kind of a handler's failure, by method
 
 
 def build_failure(error: BaseException, call: IncomingRequest, revision: Revision, *, expose: bool = False) -> Failure:
-    """What the peer is told of an exception; of one that has no words for itself, what it is told of any other. With
-    `expose` it is told the type and the message of one that was not meant for it."""
+    """Return the reply for an exception. If its own text or data raise, it is treated as unexpected. With `expose`, an
+    unexpected exception is sent with its type and message."""
     try:
         return _expected_failure(error, call, revision, expose=expose)
-    except Exception:  # noqa: BLE001 - somebody's own exception, which may do anything
+    except Exception:  # noqa: BLE001 - an exception class of the user, whose methods may raise anything
         return _unexpected_failure(error, call, expose=False)
 
 
@@ -157,15 +157,19 @@ def _expected_failure(error: BaseException, call: IncomingRequest, revision: Rev
     if not as_result:
         return Failure(error if isinstance(error, ProtocolError) else InternalError(str(error)))
     if isinstance(error, InvalidArguments):
-        # Up to 2025-06-18 this was an error; since then the model gets to read it and tries again (SEP-1303).
+        # Up to 2025-06-18 this was an error; since then the model reads it and tries again (SEP-1303).
         return Failure(_error_result(error.message, error.data) if revision >= Revision.V2025_11_25 else error)
-    if isinstance(error, Refusal) and not isinstance(error, NotNow):  # which is nothing for a model to read
+    if isinstance(error, Refusal) and not isinstance(
+        error, NotNow
+    ):  # temporary unavailability is not for a model to read
         details = {"code": error.refusal_code, **{k: v for k, v in error.data.items() if k != "kind"}}
         return Failure(_error_result(error.message, {**error.data, REFUSAL: details}))
     if isinstance(error, ContentTooLarge):
         return Failure(_error_result(error.message, error.data))
     if isinstance(error, InternalError):
-        late = isinstance(error, RequestTimeout) and error.method == call.method.name  # not something it asked for
+        late = (
+            isinstance(error, RequestTimeout) and error.method == call.method.name
+        )  # not a request that the handler has sent
         return Failure(
             _error_result(error.message, {**error.data, "kind": "tool_execution_timeout"} if late else error.data)
         )
@@ -178,26 +182,26 @@ def _unexpected_failure(error: BaseException, call: IncomingRequest, *, expose: 
     reference, as_result = os.urandom(6).hex(), call.method.fails_as_result
     what = "the tool" if as_result else call.method.name
     if expose:
-        said = printable(str(error), multiline=True)
-        told = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        text = printable(str(error), multiline=True)
+        message = f"{type(error).__name__}: {text}" if text else type(error).__name__
     else:
-        told = f"{what} failed; the log has the details under {reference}"
+        message = f"{what} failed; the log has the details under {reference}"
     kind = _FAILURE_KINDS.get(call.method.name, InternalError.kind)
     if isinstance(error, BadResult):
         kind = error.data["kind"]
-    elif as_result and isinstance(error, CancelledError):  # by itself: the caller still waits
+    elif as_result and isinstance(error, CancelledError):  # raised by the handler itself: the caller still waits
         kind = "tool_execution_cancelled"
     details = {"kind": kind, "reference": reference}
-    return Failure(_error_result(told, details) if as_result else InternalError(told, data=details), reference)
+    return Failure(_error_result(message, details) if as_result else InternalError(message, data=details), reference)
 
 
 def _error_result(text: str, details: Any = None) -> CallToolResult:
-    """A tool's failure, for a model to read; what a program may want to know lies in `_meta`, under our own prefix."""
+    """A failed tool result, for a model to read. Its details for programs are in `_meta`, under our own prefix."""
     meta: dict[str, Any] | None = None
     if isinstance(details, Mapping):
-        told = dict(cast("Mapping[str, Any]", details))
-        refusal = {REFUSAL: told.pop(REFUSAL)} if REFUSAL in told else {}
-        meta = {"trunkline/error": told, **refusal}
-    elif details is not None:  # whatever a handler gave
+        error = dict(cast("Mapping[str, Any]", details))
+        refusal = {REFUSAL: error.pop(REFUSAL)} if REFUSAL in error else {}
+        meta = {"trunkline/error": error, **refusal}
+    elif details is not None:  # a value of the handler
         meta = {"trunkline/error": details}
     return CallToolResult([TextContent(text)], is_error=True, meta=meta)

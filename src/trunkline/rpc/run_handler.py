@@ -1,14 +1,13 @@
-"""Starts calls; nothing else does.
+"""Run the work of a call: coroutines, plain functions on threads, and handlers with dependencies.
 
-A handler is driven at once. If it is done without waiting, that was all: no task outlives this call, and no turn
-of the loop was taken. If it waits, it is a task from then on, owned by whoever holds what `start` gives back. Plain
-functions go to a thread. `done` is told once, on the loop, of how it ended; of a thread that is given up, at once.
+`start_work` runs a coroutine at once. If it ends without waiting, it needs no turn of the loop and no task survives. If
+it waits, it is a task from then on, owned by the caller of `start_work`. Plain functions run on a thread. `on_done` is
+called once, on the loop, when the work has ended; for a thread whose call is cancelled, at once.
 
-Runs the work of a call from within a coroutine: what goes around a handler, and what a handler depends on.
-
-Whatever goes around a plain function ends after it. A thread cannot be stopped, so when the call is cancelled while it
-runs, the coroutine still waits for the thread; the caller has been answered, or wants no answer. Only a second
-cancellation, which the end of the loop brings, leaves the thread to itself.
+`run_work` runs the same work inside a coroutine: for middleware, and for dependencies of a handler. Code around a plain
+function ends after that function. A thread cannot be stopped, so if the call is cancelled, the coroutine still waits
+for the thread; by then the caller has its reply, or wants none. Only a second cancellation, which the end of the loop
+brings, abandons the thread.
 """
 
 import asyncio
@@ -30,18 +29,18 @@ from trunkline.rpc.threads import Job, OnJobDone, ThreadPool
 __all__ = ["Cancellable", "DeferredResult", "OnDone", "Work", "run_with_dependencies", "run_work", "start_work"]
 
 DependencyValues = dict[Callable[..., Any], Any]
-"""What functions have given, by the function: each is asked once per call."""
+"""The values of dependencies by their function. Each function is called once per call."""
 
 
 class DeferredResult(Struct):
-    """An outcome that counts once something else is done, which others may wait for, too."""
+    """A result that is sent once a future is done. Several results may wait for one future."""
 
     waits_for: "asyncio.Future[Any]"
     outcome: Any
 
 
 async def run_work(work: Any, threads: ThreadPool) -> Any:
-    """The outcome of work that a feature gave back, whatever kind it is."""
+    """Run work of any kind and return its result."""
     if iscoroutine(work):
         return await work
     if isinstance(work, ThreadCall):
@@ -55,10 +54,10 @@ async def run_work(work: Any, threads: ThreadPool) -> Any:
 
 
 async def run_with_dependencies(work: PlannedCall, threads: ThreadPool) -> Any:
-    """Runs a handler with all that it depends on, and tears that down in reverse order, however the call ends.
+    """Run a handler with its dependencies, and tear these down in reverse order, however the call ends.
 
-    What the call raises is thrown into generators and context managers, so that they can undo things; they cannot
-    make it vanish. The answer is made of the value before anything is torn down.
+    Exceptions of the call are thrown into generators and context managers, so that they can roll back; they cannot
+    suppress them. The reply is built from the returned value before the teardown.
     """
     plan = cast("DependencyPlan", work.handler.plan)
     failed: BaseException | None = None
@@ -79,7 +78,7 @@ async def run_with_dependencies(work: PlannedCall, threads: ThreadPool) -> Any:
     except SystemExit as error:
         raise exit_error(error) from error
     finally:
-        failed = None  # or the error would refer to this frame by its traceback, and this frame to the error
+        failed = None  # break the cycle: the error refers to this frame by its traceback, and this frame to the error
 
 
 async def _call_handler(work: PlannedCall, plan: DependencyPlan, values: DependencyValues, threads: ThreadPool) -> Any:
@@ -98,7 +97,7 @@ async def _await_if_awaitable(value: Any) -> Any:
 
 
 def _call_with_thread_dependencies(work: PlannedCall, plan: DependencyPlan, values: DependencyValues) -> Any:
-    """A plain handler and its own plain dependencies, on their thread."""
+    """Run a plain handler and the plain dependencies that only it uses, on one thread."""
     failed: BaseException | None = None
     value: Any = None
     try:
@@ -132,7 +131,7 @@ def _keyword_arguments(
 
 
 def _call_dependency(step: DependencyStep, values: DependencyValues, context: Any) -> Any:
-    """What the function returns; of a generator, a context manager."""
+    """Call the function of a dependency; return its value, or the context manager of a generator."""
     function = step.function
     if step.provider_kind is ProviderKind.GENERATOR:
         function = contextlib.contextmanager(function)
@@ -161,7 +160,7 @@ async def _provide_dependency(
 
 
 class _ThreadContextManager:
-    """A plain context manager that is entered and left on a thread, not always the same one."""
+    """A plain context manager that is entered and exited on a thread, not always the same one."""
 
     def __init__(self, make: Callable[[], AbstractContextManager[Any]], threads: ThreadPool) -> None:
         self._make = make
@@ -178,7 +177,7 @@ class _ThreadContextManager:
         try:
             return await _run_on_thread(self._enter, self._threads)
         except asyncio.CancelledError as error:
-            if self._entered is not None:  # all the same: nobody else will leave it
+            if self._entered is not None:  # entered despite the cancellation: exit it here, no other code will
                 await self.__aexit__(type(error), error, error.__traceback__)
             raise
 
@@ -188,15 +187,16 @@ class _ThreadContextManager:
 
 
 async def _run_on_thread(function: Callable[[], Any], threads: ThreadPool) -> Any:
-    """What a plain function gives on a thread. If it has not begun when the call is cancelled, it never does."""
+    """Run a plain function on a thread. If it has not started when the call is cancelled, it never starts."""
     ended: asyncio.Future[None] = threads.loop.create_future()
     outcome: list[tuple[Any, BaseException | None]] = []
-    begun = unwanted = False
+    started = cancelled = False
 
     def run() -> Any:
-        nonlocal begun
-        begun = True  # before the look: either this thread learns that it is not wanted, or who cancels that it began
-        if unwanted:
+        nonlocal started
+        # Set before the check: either this thread sees the cancellation, or the canceller sees the start.
+        started = True
+        if cancelled:
             raise asyncio.CancelledError
         return function()
 
@@ -209,9 +209,9 @@ async def _run_on_thread(function: Callable[[], Any], threads: ThreadPool) -> An
     try:
         await asyncio.shield(ended)
     except asyncio.CancelledError:
-        unwanted = True
+        cancelled = True
         task = asyncio.current_task()
-        if begun and (task is None or task.cancelling() <= 1):
+        if started and (task is None or task.cancelling() <= 1):
             await ended  # a second cancellation ends this wait
         raise
     value, error = outcome.pop()
@@ -222,11 +222,11 @@ async def _run_on_thread(function: Callable[[], Any], threads: ThreadPool) -> An
             raise exit_error(error) from error
         raise error
     finally:
-        del error  # or the error would refer to this frame, and this frame to the error
+        del error  # break the cycle of the error and this frame
 
 
 class Cancellable(Protocol):
-    """Something under way that can be stopped. Whoever waits for its end is told of that too."""
+    """Work that can be cancelled. Cancelling it also calls `on_done`."""
 
     def cancel(self) -> object: ...
 
@@ -234,21 +234,21 @@ class Cancellable(Protocol):
 _COROUTINE: Any = CoroutineType
 
 OnDone = Callable[[Any, Any, BaseException | None], None]
-"""Who is told of the end of a call: the call, the value it gave, or what it raised."""
+"""Called with a call that has ended, and its value or its exception."""
 
 Work = Coroutine[Any, Any, Any] | ThreadCall | PlannedCall | DeferredResult | Any
-"""What a feature gives back: a coroutine, a function for a thread, one that needs others, or the outcome itself, now or
-after something else."""
+"""The return value of a method handler: a coroutine, a function for a thread, a handler with dependencies, a deferred
+result, or the result itself."""
 
 
 if sys.version_info >= (3, 12):
-    _create_task = partial(asyncio.Task, eager_start=True)  # runs a coroutine until it first waits, right here
+    _create_task = partial(asyncio.Task, eager_start=True)  # runs a coroutine until it first waits
 else:
-    _create_task = asyncio.Task  # without eager tasks, the coroutine starts on the next turn of the loop
+    _create_task = asyncio.Task  # before 3.12, the coroutine starts on the next turn of the loop
 
 
 def start_work(work: Work, threads: ThreadPool, on_done: OnDone, call: Any) -> Cancellable | None:
-    """Gets the work of a call going, on the running loop. None: it is done, and `done` has been told."""
+    """Start the work of a call on the running loop. Return None if it has ended; then `on_done` has been called."""
     if type(work) is _COROUTINE:
         task: asyncio.Task[Any] = _create_task(work, loop=threads.loop)  # pyright: ignore[reportArgumentType]
         if not task.done():
@@ -267,7 +267,7 @@ def start_work(work: Work, threads: ThreadPool, on_done: OnDone, call: Any) -> C
 
 
 class _DeferredWork:
-    """An outcome that is told when something else is done. It takes no task."""
+    """A deferred result that waits for its future. It needs no task."""
 
     __slots__ = ("_call", "_on_done", "_outcome")
 
@@ -280,7 +280,7 @@ class _DeferredWork:
     def _on_ready(self, first: "asyncio.Future[Any]") -> None:
         done, self._on_done = self._on_done, None
         if done is None:
-            return  # nobody waits for it any more
+            return  # cancelled
         error = asyncio.CancelledError() if first.cancelled() else first.exception()
         done(self._call, self._outcome if error is None else None, error)
 
@@ -295,7 +295,7 @@ def _report_task_outcome(task: "asyncio.Task[Any]", on_done: OnDone, call: Any) 
         value = task.result()
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # noqa: BLE001 - told to whoever waits
+    except BaseException as error:  # noqa: BLE001 - passed to `on_done`
         # Leave this frame out of the traceback: it refers to the task, and so to the error.
         beyond = None if error.__traceback__ is None else error.__traceback__.tb_next
         on_done(call, None, error.with_traceback(beyond))
@@ -306,14 +306,14 @@ def _report_task_outcome(task: "asyncio.Task[Any]", on_done: OnDone, call: Any) 
 def _start_on_thread(work: ThreadCall, threads: ThreadPool, on_done: OnDone, call: Any) -> Cancellable:
     def finished(value: Any, error: BaseException | None) -> None:
         if error is None:
-            if isawaitable(value):  # a plain function that gave an awaitable: the loop has to wait for it
+            if isawaitable(value):  # a plain function that returned an awaitable: await it on the loop
                 follow.next_work = start_work(_await_and_finish(value, work.finish), threads, on_done, call)
                 return
             try:
                 value = work.finish(value)
             except (KeyboardInterrupt, SystemExit):
                 raise
-            except BaseException as raised:  # noqa: BLE001 - told to whoever waits
+            except BaseException as raised:  # noqa: BLE001 - passed to `on_done`
                 error = raised
         on_done(call, value, error)
 
@@ -324,7 +324,7 @@ def _start_on_thread(work: ThreadCall, threads: ThreadPool, on_done: OnDone, cal
 
 
 class _ThreadWork:
-    """A job on a thread, and what it may turn into."""
+    """A job on a thread, and the work that its value may become if that is awaitable."""
 
     __slots__ = ("job", "next_work", "on_done")
 
@@ -338,7 +338,7 @@ class _ThreadWork:
             self.next_work.cancel()
         elif not self.job.cancelled:
             self.job.cancel()
-            self.on_done(None, asyncio.CancelledError())  # a thread may go on with it, but nobody waits for that
+            self.on_done(None, asyncio.CancelledError())  # the thread may run on; its result is ignored
 
 
 async def _await_and_finish(value: Any, finish: Callable[[Any], Any]) -> Any:
