@@ -36,7 +36,7 @@ ENDLESS = 1 << 40
 def _looked_at_once(patch: pytest.MonkeyPatch) -> None:
     """Only names are looked at, and a name that was fine is fine."""
     fine: set[str] = set()
-    original = EgressPolicy.vet
+    original = EgressPolicy.denial_reason
 
     def vet(self: EgressPolicy, there: Target, address: str) -> str | None:
         why = None if there.host in fine else original(self, there, address)
@@ -44,7 +44,7 @@ def _looked_at_once(patch: pytest.MonkeyPatch) -> None:
             fine.add(there.host)
         return why
 
-    patch.setattr(EgressPolicy, "vet", vet)
+    patch.setattr(EgressPolicy, "denial_reason", vet)
 
 
 def _only_when_resolved(patch: pytest.MonkeyPatch) -> None:
@@ -56,13 +56,13 @@ def _only_when_resolved(patch: pytest.MonkeyPatch) -> None:
 
 def _followed(patch: pytest.MonkeyPatch, most: int = 3) -> None:
     """Everything follows redirects."""
-    original = fetch.Egress._within
+    original = fetch.Egress._fetch_within_timeout
 
     async def within(self: Any, errand: Any, url: str) -> Any:
         kind = type(errand)
         return await original(self, kind(errand.hop, errand.method, errand.headers, errand.body, most), url)
 
-    patch.setattr(fetch.Egress, "_within", within)
+    patch.setattr(fetch.Egress, "_fetch_within_timeout", within)
 
 
 def _without_time(patch: pytest.MonkeyPatch) -> None:
@@ -114,12 +114,12 @@ class _Anything(str):
 
 
 def _tokens_of_anybody(patch: pytest.MonkeyPatch) -> None:
-    original = TokenProvider._take
+    original = TokenProvider._adopt
 
     def take(self: TokenProvider, kept: Any, source: Any) -> None:
         original(self, None if kept is None else replace(kept, issuer=_Anything(kept.issuer)), source)
 
-    patch.setattr(TokenProvider, "_take", take)
+    patch.setattr(TokenProvider, "_adopt", take)
 
 
 def _points_anywhere(self: client_url.HttpUrl, reference: str) -> client_url.HttpUrl:
@@ -165,15 +165,15 @@ def _as_the_system_likes(patch: pytest.MonkeyPatch) -> None:
 
 def _first_come(patch: pytest.MonkeyPatch) -> None:
     """Whoever comes when all places are taken is turned away."""
-    original = loopback._CallbackServer._begin
+    original = loopback._CallbackServer._accept
 
     def begin(self: Any, reader: Any, writer: Any) -> None:
-        if len(self._visits) == loopback._MAX_CONNECTIONS:
+        if len(self._tasks) == loopback._MAX_CONNECTIONS:
             writer.close()
         else:
             original(self, reader, writer)
 
-    patch.setattr(loopback._CallbackServer, "_begin", begin)
+    patch.setattr(loopback._CallbackServer, "_accept", begin)
 
 
 def _joined(fields: Any) -> str:
@@ -186,7 +186,9 @@ def _as_wanted(self: TokenProvider, wanted: Any, _: Any) -> Any:
 
 KNOWN_EVERYWHERE = replaced(registration, "_store_key", lambda _: "client")
 UNBOUND = replaced(IssuerBinding, "check", _unbound)
-ANYWHERE = both(replaced(EgressPolicy, "vet", lambda *_: None), replaced(EgressPolicy, "check", lambda *_: None))
+ANYWHERE = both(
+    replaced(EgressPolicy, "denial_reason", lambda *_: None), replaced(EgressPolicy, "check", lambda *_: None)
+)
 
 ROWS: Rows = {
     "test_egress": {

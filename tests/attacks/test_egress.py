@@ -86,7 +86,11 @@ def gone_to(internet: Internet) -> list[str]:
 async def test_no_private_address_is_gone_to_however_it_is_spelt(egress: Egress, internet: Internet) -> None:
     literal = [f"https://[{one}]/" if ":" in one else f"https://{one}/" for one in PRIVATE]
     for url in (*literal, *(f"https://{one}:8443/latest/meta-data" for one in SPELT), *UNREADABLE):
-        for asked in (egress.get(url, hop="keys"), egress.post(url, b"x", hop="keys"), egress.look(url, hop="keys")):
+        for asked in (
+            egress.get(url, hop="keys"),
+            egress.post(url, b"x", hop="keys"),
+            egress.get_without_redirects(url, hop="keys"),
+        ):
             assert (await refused(asked)).hop == "keys", url
     assert gone_to(internet) == []
     assert internet.looked_up == []
@@ -109,10 +113,12 @@ async def test_a_name_that_changes_its_address_meanwhile_is_not_followed(egress:
             await refused(egress.get("https://mcp.example/", hop="keys"))
             assert gone_to(internet) == [PUBLIC]
             internet.names["mcp.example"] = [[PUBLIC], [address]]
-            await egress.look("https://mcp.example/", hop="keys")  # what was looked at is what is connected to
+            await egress.get_without_redirects(
+                "https://mcp.example/", hop="keys"
+            )  # what was looked at is what is connected to
             assert gone_to(internet) == [PUBLIC]
             assert len(internet.names["mcp.example"]) == 1
-            await refused(egress.look("https://mcp.example/", hop="keys"))
+            await refused(egress.get_without_redirects("https://mcp.example/", hop="keys"))
             assert gone_to(internet) == []
 
 
@@ -130,12 +136,12 @@ async def test_a_socket_is_opened_to_nothing_but_what_was_looked_at(internet: In
 
 
 async def test_what_our_own_user_named_opens_no_way_to_its_neighbours(internet: Internet) -> None:
-    named = reaching(internet, EgressPolicy.around("https://10.0.0.5/mcp", Settings()))
+    named = reaching(internet, EgressPolicy.for_url("https://10.0.0.5/mcp", Settings()))
     await refused(named.get("https://10.0.0.6/", hop="keys"))
     await refused(named.get(f"https://{CLOUD}/", hop="keys"))
     await refused(named.get("https://localhost/", hop="keys"))
     assert gone_to(internet) == []
-    by_name = reaching(internet, EgressPolicy.around("https://inner.example/mcp", Settings()))
+    by_name = reaching(internet, EgressPolicy.for_url("https://inner.example/mcp", Settings()))
     for address in (CLOUD, "fd00:ec2::254", "::ffff:169.254.169.254"):
         internet.names["inner.example"] = [[address]]
         internet.names["other.example"] = [[address]]
@@ -143,7 +149,7 @@ async def test_what_our_own_user_named_opens_no_way_to_its_neighbours(internet: 
             await refused(by_name.get("https://inner.example/", hop="keys"))
         await refused(by_name.get("https://other.example/", hop="keys"))
     assert gone_to(internet) == []
-    here = reaching(internet, EgressPolicy.around("http://localhost:1/mcp", Settings()))
+    here = reaching(internet, EgressPolicy.for_url("http://localhost:1/mcp", Settings()))
     for url in ("https://10.0.0.5/", f"http://{CLOUD}/", "http://10.0.0.5/", "http://mcp.example/"):
         await refused(here.get(url, hop="keys"))
     assert gone_to(internet) == []

@@ -129,12 +129,14 @@ async def test_no_endpoint_that_an_authorization_server_names_is_gone_to_in_priv
                 one.authority.metadata = {**good, endpoint: named}
                 await one.fails(
                     TokenProvider(
-                        one.url, one.oauth()._grant(Settings()), store=MemoryTokens(), egress=reaching(internet)
+                        one.url, one.oauth()._create_grant(Settings()), store=MemoryTokens(), egress=reaching(internet)
                     )
                 )
                 assert set(gone_to(internet)) <= {PUBLIC, PUBLIC_TOO}, (endpoint, named)
         one.authority.metadata = good
-        engine = TokenProvider(one.url, one.oauth()._grant(Settings()), store=MemoryTokens(), egress=reaching(internet))
+        engine = TokenProvider(
+            one.url, one.oauth()._create_grant(Settings()), store=MemoryTokens(), egress=reaching(internet)
+        )
         assert await one.challenged(engine)
 
 
@@ -163,7 +165,7 @@ async def test_a_secret_is_not_told_to_another_authorization_server() -> None:
             assert await one.challenged(engine)
         one.names(evil)
         one.person.iss = evil.name
-        evil.site.pages["/token"] = page({"access_token": "new", "token_type": "BearerToken"})
+        evil.site.pages["/token"] = page({"access_token": "new", "token_type": "Bearer"})
         for account in accounts:
             assert (await one.fails(one.engine(account))).hop == "registration"
         assert not any(asked.holds("canary") or asked.holds("Basic") for asked in evil.site.asked)
@@ -185,7 +187,7 @@ async def test_a_refresh_token_is_not_told_to_another_authorization_server() -> 
     async with login() as one, issuer() as evil:
         first = {
             "access_token": "old-canary",
-            "token_type": "BearerToken",
+            "token_type": "Bearer",
             "refresh_token": "canary",
             "expires_in": 3600,
         }

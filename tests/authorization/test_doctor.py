@@ -15,7 +15,7 @@ from trunkline.auth.ssrf import EgressPolicy
 
 
 async def look(url: str) -> list[Finding]:
-    return await examine(url, Egress(EgressPolicy.around(url, Settings())))
+    return await examine(url, Egress(EgressPolicy.for_url(url, Settings())))
 
 
 @pytest.mark.row("PROMISE-11")

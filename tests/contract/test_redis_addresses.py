@@ -123,7 +123,7 @@ async def test_the_master_that_sentinels_name_is_used_and_the_next_one_after_it(
         old.execute_command("REPLICAOF", "127.0.0.1", two.port)
     with pytest.raises(StoreUnavailable):
         await store.commit([Put(KEY, b"refused")])
-    await until(lambda: store._line is not None and store._line.connected)
+    await until(lambda: store._client is not None and store._client.connected)
     await store.commit([Put(KEY, b"two")])
     with two.client() as client:
         assert client.hget("trunkline:{session/1}:v", "/state") == b"two"

@@ -231,7 +231,7 @@ async def test_one_who_has_ended_without_a_word_is_missed_although_nobody_sends_
     monkeypatch.setattr(redis_bus, "ANSWER_TIMEOUT", 0.05)
     with valkey().client() as client, client.pubsub() as silent:
         channels = redis_bus.Channels(prefix, IDENTITY)
-        silent.subscribe(channels.of("silent"), channels.all)
+        silent.subscribe(channels.for_peer("silent"), channels.all)
         await until(lambda: len(cast("list[bytes]", client.pubsub_channels(f"{prefix[:-4]}*"))) == 2)
         one = await meeting.join("one", at(valkey().port, prefix, patience=0.1))
         assert one.met_ones == {"silent"}
@@ -244,7 +244,7 @@ async def test_a_process_whose_connections_break_while_it_joins_starts_over_once
     monkeypatch.setattr(redis_bus, "ANSWER_TIMEOUT", 1.0)
     channels = redis_bus.Channels(prefix, IDENTITY)
     with valkey().client() as client, client.pubsub(ignore_subscribe_messages=True) as silent:
-        silent.subscribe(channels.of("silent"))
+        silent.subscribe(channels.for_peer("silent"))
         await until(lambda: len(cast("list[bytes]", client.pubsub_channels(f"{prefix[:-4]}*"))) == 1)
         joining = asyncio.ensure_future(meeting.join("one", at(proxy.port, prefix)))
         await until(silent.get_message)  # a hello, which stays without an answer
@@ -263,11 +263,11 @@ async def test_what_a_process_said_before_it_has_answered_is_known_to_be_lost(
     monkeypatch.setattr(redis_bus, "ANSWER_TIMEOUT", 0.05)
     channels, silent = redis_bus.Channels(prefix, IDENTITY), FrameSigner(IDENTITY, "silent")
     with valkey().client() as client, client.pubsub() as listening:
-        listening.subscribe(channels.of("silent"))
+        listening.subscribe(channels.for_peer("silent"))
         await until(lambda: len(cast("list[bytes]", client.pubsub_channels(f"{prefix[:-4]}*"))) == 1)
         one = await meeting.join("one")
         client.publish(channels.all, silent.sign(ALL, b"m", b"it may be a replay"))
-        client.publish(channels.of("one"), silent.sign("one", b"y"))
+        client.publish(channels.for_peer("one"), silent.sign("one", b"y"))
         client.publish(channels.all, silent.sign(ALL, b"m", b"it is none"))
         await until(lambda: one.messages("silent"))
     assert one.told == [("met", "silent", b""), ("lost", "silent", b""), ("heard", "silent", b"it is none")]
@@ -275,7 +275,7 @@ async def test_what_a_process_said_before_it_has_answered_is_known_to_be_lost(
 
 
 async def test_a_channel_that_a_stranger_subscribes_to_makes_no_process(meeting: Meeting, prefix: str) -> None:
-    start = redis_bus.Channels(prefix, IDENTITY).start
+    start = redis_bus.Channels(prefix, IDENTITY).peer_prefix
     with valkey().client() as client, client.pubsub() as stranger:
         names = [
             f"{start}stranger",

@@ -210,7 +210,7 @@ async def test_what_is_asked_for_without_a_connection_waits_for_the_next_one(pro
     await store.commit([Put(KEY, b"0")])
     proxy.refusing = True
     proxy.reset()
-    await until(lambda: not store._line.connected)  # type: ignore[union-attr]
+    await until(lambda: not store._client.connected)  # type: ignore[union-attr]
     asked = [asyncio.ensure_future(store.commit([Put(f"session/{n}/state", b"x")])) for n in range(5)]
     await turns()
     proxy.refusing = False
@@ -225,12 +225,12 @@ async def test_what_waits_for_a_connection_relies_on_nothing_that_may_not_be_sen
     await store.commit([Put(KEY, b"0")])
     proxy.refusing = True
     proxy.reset()
-    await until(lambda: not store._line.connected)  # type: ignore[union-attr]
+    await until(lambda: not store._client.connected)  # type: ignore[union-attr]
     asked = [asyncio.ensure_future(store.commit([Put(KEY, b"%d" % n)])) for n in range(3)]
     await turns()
-    waiting = store._line._gathered  # type: ignore[union-attr]
-    assert [b"register" in job.packed for job in waiting] == [True, False] * 3
-    assert all(one.due == two.due for one, two in zip(waiting[::2], waiting[1::2], strict=True))
+    waiting = store._client._unsent  # type: ignore[union-attr]
+    assert [b"register" in job.encoded for job in waiting] == [True, False] * 3
+    assert all(one.deadline == two.deadline for one, two in zip(waiting[::2], waiting[1::2], strict=True))
     proxy.refusing = False
     await asyncio.gather(*asked)
     await store.close()
@@ -284,10 +284,10 @@ async def test_a_commit_is_not_done_after_one_that_came_later_in_its_turn(prefix
     store = await opened(prefix=prefix)
     await store.commit([Put(KEY, b"0")])
     flush_scripts()
-    assert store._line is not None
+    assert store._client is not None
     late = asyncio.ensure_future(store.commit([Put(KEY, b"1")]))
     await asyncio.sleep(0)  # it is asked for, and not sent yet
-    loaded = store._line.submit(encode_command("SCRIPT", "LOAD", _SCRIPT))  # as somebody else might, just then
+    loaded = store._client.submit(encode_command("SCRIPT", "LOAD", _SCRIPT))  # as somebody else might, just then
     done = await asyncio.gather(late, store.commit([Put(KEY, b"2")]), loaded, return_exceptions=True)
     assert isinstance(done[0], StoreUnavailable)
     assert "nothing was done" in str(done[0])
@@ -297,8 +297,8 @@ async def test_a_commit_is_not_done_after_one_that_came_later_in_its_turn(prefix
 
 async def test_a_script_that_redis_does_not_keep_is_not_sent_for_ever(prefix: str) -> None:
     store = await opened(prefix=prefix)
-    assert store._line is not None
-    store._line._load = [encode_command("PING")]  # instead of it
+    assert store._client is not None
+    store._client._script_load = [encode_command("PING")]  # instead of it
     flush_scripts()
     with pytest.raises(StoreUnavailable, match="NOSCRIPT"):
         await store.commit([Put(KEY, b"1")])
@@ -402,18 +402,18 @@ async def test_nothing_is_left_of_homes_whose_items_and_leases_have_ended(place:
 async def test_a_home_that_is_written_to_while_it_is_struck_out_is_found(place: Place) -> None:
     ours, theirs = await place.enter(), await place.enter()
     assert isinstance(ours, RedisStore)
-    assert ours._line is not None
+    assert ours._client is not None
     await ours.commit([Put(KEY, b"x", expires=place.clock.now() + 1)])
     place.clock._now += 1000  # and nobody sweeps
-    claim, homes = await ours._call(ours._line, "homes", b"claim", 100)
+    claim, homes = await ours._call(ours._client, "homes", b"claim", 100)
     assert homes == [b"session/1"]
-    assert await ours._call(ours._line, "session/1", b"sweep", 100) == b""
+    assert await ours._call(ours._client, "session/1", b"sweep", 100) == b""
     await theirs.commit([Put(KEY, b"new")])
-    await ours._call(ours._line, "homes", b"settle", "session/1", claim.decode(), "")
+    await ours._call(ours._client, "homes", b"settle", "session/1", claim.decode(), "")
     assert [item.value for item in await walk(ours)] == [b"new"]
-    assert (await ours._call(ours._line, "homes", b"claim", 100))[1] == []  # somebody looks after it in a minute
+    assert (await ours._call(ours._client, "homes", b"claim", 100))[1] == []  # somebody looks after it in a minute
     place.clock._now += 60
-    assert (await ours._call(ours._line, "homes", b"claim", 100))[1] == homes
+    assert (await ours._call(ours._client, "homes", b"claim", 100))[1] == homes
 
 
 async def test_a_home_that_is_known_is_registered_again_before_it_could_be_struck_out(place: Place) -> None:

@@ -162,7 +162,7 @@ def test_messages_are_whole_however_they_arrive(size: int) -> None:
     stream = b"".join(map(add_length_prefix, messages))
     frames = FrameDecoder()
     assert [m for at in range(0, len(stream), size) for m in frames.feed(stream[at : at + size])] == messages
-    assert not frames.hopeless
+    assert not frames.is_oversized
 
 
 async def test_whoever_is_given_more_than_it_reads_misses_something_and_both_know_it(

@@ -52,7 +52,7 @@ class Victims(Meeting):
         for frame in frames:
             if self.kind == "redis":
                 with valkey().client(db=1) as client:
-                    client.publish(self._channels.all if to_all else self._channels.of("one"), frame)
+                    client.publish(self._channels.all if to_all else self._channels.for_peer("one"), frame)
             else:
                 await self._dial(frame)
 
@@ -219,7 +219,7 @@ async def test_a_client_of_the_redis_cannot_call_a_tool_as_another_principal(tmp
         forged = FrameSigner(StoreIdentity(identity.id, bytes(32), 0.0), "forger")
         genuine = FrameSigner(identity, "member")
         with valkey().client(db=1) as client:
-            channel = bus._channels.of(crew.name)
+            channel = bus._channels.for_peer(crew.name)
             for frame in (forged.sign(crew.name, payload), b"mforger\n" + payload[1:], genuine.sign("other", payload)):
                 client.publish(channel, frame)
             frame = genuine.sign(crew.name, payload)  # what a member of the deployment sends is done, once

@@ -41,11 +41,11 @@ _HEADERS: Final = {"Accept": "application/json", "MCP-Protocol-Version": max(Rev
 class DiscoveryResult(Struct, frozen=True):
     """Who issues tokens for an MCP server."""
 
-    server: ServerMetadata
+    authorization_server: ServerMetadata
     resource: str  # the name that tokens are asked for, exactly as it was published
     scopes: tuple[str, ...] | None = None  # that the server knows of
-    bound: bool = False  # tokens have to be bound to a key
-    hint: str | None = None  # where the metadata of the resource was found
+    dpop_required: bool = False  # tokens have to be bound to a key
+    resource_metadata_url: str | None = None  # where the metadata of the resource was found
 
 
 async def discover(
@@ -135,6 +135,6 @@ def _read_document(response: FetchResponse, hop: str, read: Callable[[bytes], T]
     if response.status >= _SERVER_FAILED:
         why = f"{safe_text(response.url)!r} fails with HTTP {response.status}; try later"
         raise AuthorizationFailed(why, hop=hop, passing=True)
-    if response.status != _OK or response.kind == "text/html":
+    if response.status != _OK or response.media_type == "text/html":
         return None
     return read(response.body)

@@ -44,7 +44,7 @@ class FetchResponse(Struct, frozen=True):
     url: str
 
     @property
-    def kind(self) -> str:
+    def media_type(self) -> str:
         """What the body is, without parameters: `application/json`."""
         return essence(self.headers.get("Content-Type", ""))
 
@@ -77,39 +77,39 @@ class Egress:
         """Follows a few redirects, unless a header says who we are. Raises `AuthorizationFailed` with that hop."""
         given = headers or {}
         follow = _MAX_REDIRECTS if all(name.lower() in _REDIRECTABLE_HEADERS for name in given) else 0
-        return await self._within(_FetchRequest(hop, "GET", given, None, follow), url)
+        return await self._fetch_within_timeout(_FetchRequest(hop, "GET", given, None, follow), url)
 
-    async def look(self, url: str, *, hop: str) -> FetchResponse:
+    async def get_without_redirects(self, url: str, *, hop: str) -> FetchResponse:
         """What is at an address, without going any further: a redirect is an answer, too. Raises
         `AuthorizationFailed` with that hop."""
-        return await self._within(_FetchRequest(hop, "GET", {}, None, None), url)
+        return await self._fetch_within_timeout(_FetchRequest(hop, "GET", {}, None, None), url)
 
     async def post(self, url: str, body: bytes, *, hop: str, headers: Mapping[str, str] | None = None) -> FetchResponse:
         """Follows no redirect. Raises `AuthorizationFailed` with that hop."""
-        return await self._within(_FetchRequest(hop, "POST", headers or {}, body, 0), url)
+        return await self._fetch_within_timeout(_FetchRequest(hop, "POST", headers or {}, body, 0), url)
 
     async def check_page(self, url: str, *, hop: str) -> None:
         """Judge a page that a person is to be sent to, as if we went there. Raises `AuthorizationFailed` with that
         hop."""
-        errand = _FetchRequest(hop, "GET", {}, None, None)
+        request = _FetchRequest(hop, "GET", {}, None, None)
         try:
             await check_page_addresses(parse_page_url(url, self._policy), self._policy, self._resolve)
         except EgressDenied as refused:
-            raise errand.failed(f"{_redact_url(url)} is no page to send anybody to: {refused}", _SSRF) from None
+            raise request.failure(f"{_redact_url(url)} is no page to send anybody to: {refused}", _SSRF) from None
 
-    async def _within(self, request: "_FetchRequest", url: str) -> FetchResponse:
+    async def _fetch_within_timeout(self, request: "_FetchRequest", url: str) -> FetchResponse:
         limit = self._settings.egress_timeout
         try:
             async with asyncio.timeout(limit):
-                return await self._follow_redirects(request, request.target(url))
+                return await self._follow_redirects(request, request.parse_target(url))
         except TimeoutError:
-            raise request.failed(f"{_redact_url(url)} does not answer within {limit} s") from None
+            raise request.failure(f"{_redact_url(url)} does not answer within {limit} s") from None
 
     async def _follow_redirects(self, request: "_FetchRequest", target: Target) -> FetchResponse:
-        for left in range(request.follow or 0, -1, -1):
+        for left in range(request.max_redirects or 0, -1, -1):
             answer = await self._request_once(request, target)
             location = answer.headers.get("Location")
-            if answer.status not in _REDIRECTS or location is None or request.follow is None:
+            if answer.status not in _REDIRECTS or location is None or request.max_redirects is None:
                 return answer
             target = request.resolve_redirect(target, location, left)
         raise AssertionError  # the last redirect is refused
@@ -119,20 +119,20 @@ class Egress:
         try:
             self._policy.check(target)
         except EgressDenied as refused:
-            raise request.failed(str(refused), _SSRF) from None
-        library = self._opened(target)
+            raise request.failure(str(refused), _SSRF) from None
+        library = self._open_backend(target)
         try:
             return await self._exchange(library, request, target)
         except AddressForbidden as forbidden:
-            raise request.failed(str(forbidden), _SSRF) from None
+            raise request.failure(str(forbidden), _SSRF) from None
         except TransportError as error:
-            raise request.failed(f"{target.name} cannot be read: {error}") from error
+            raise request.failure(f"{target.display_url} cannot be read: {error}") from error
         finally:
             await library.close()
 
-    def _opened(self, target: Target) -> HttpBackend:
-        proxy = None if target.local else proxy_for(target.url)
-        vet = partial(self._policy.vet, target) if proxy is None else None
+    def _open_backend(self, target: Target) -> HttpBackend:
+        proxy = None if target.is_local else proxy_for(target.url)
+        vet = partial(self._policy.denial_reason, target) if proxy is None else None
         resolve = self._resolve if proxy is None else None
         return self._backend_class(self._settings, tls=self._tls, proxy=proxy, resolve=resolve, vet=vet)
 
@@ -153,12 +153,12 @@ class _FetchRequest(Struct, frozen=True):
     method: str
     headers: Mapping[str, str]
     body: bytes | None
-    follow: int | None  # redirects at most; None: they are not even looked at
+    max_redirects: int | None  # redirects at most; None: they are not even looked at
 
     def __repr__(self) -> str:
         return f"_Errand({self.hop!r}, {self.method})"
 
-    def failed(self, why: str, clause: str = "") -> AuthorizationFailed:
+    def failure(self, why: str, clause: str = "") -> AuthorizationFailed:
         return AuthorizationFailed(why, hop=self.hop, clause=clause, passing=not clause)  # the net, and no rule
 
     def build_headers(self) -> dict[str, str]:
@@ -168,24 +168,26 @@ class _FetchRequest(Struct, frozen=True):
         usual = {name: value for name, value in usual.items() if name.lower() not in named}
         return {**usual, **self.headers, "Accept-Encoding": "identity"}
 
-    def target(self, url: str) -> Target:
+    def parse_target(self, url: str) -> Target:
         try:
             return parse_target(url)
         except EgressDenied as refused:
-            raise self.failed(f"{_redact_url(url)} is not gone to: {refused}", _SSRF) from None
+            raise self.failure(f"{_redact_url(url)} is not gone to: {refused}", _SSRF) from None
 
     def resolve_redirect(self, target: Target, location: str, left: int) -> Target:
         """Where a redirect leads, if it may be followed."""
-        if self.follow == 0:
-            raise self.failed(f"{target.name} points elsewhere, where what we have to say does not go", _SSRF)
+        if self.max_redirects == 0:
+            raise self.failure(f"{target.display_url} points elsewhere, where what we have to say does not go", _SSRF)
         if left == 0:
-            raise self.failed(f"{target.name} points elsewhere once more, after {self.follow} times", _SSRF)
+            raise self.failure(
+                f"{target.display_url} points elsewhere once more, after {self.max_redirects} times", _SSRF
+            )
         try:
-            onward = self.target(urljoin(target.url, location))
+            onward = self.parse_target(urljoin(target.url, location))
         except ValueError:  # brackets that do not match, for one
-            raise self.failed(f"{target.name} points to what is no address", _SSRF) from None
+            raise self.failure(f"{target.display_url} points to what is no address", _SSRF) from None
         if target.scheme == "https" and onward.scheme == "http":
-            raise self.failed(f"{target.name} points from https to http, at {onward.name}", _SSRF)
+            raise self.failure(f"{target.display_url} points from https to http, at {onward.display_url}", _SSRF)
         return onward
 
 
@@ -197,7 +199,7 @@ def _require_uncompressed(reply: Reply) -> None:
 def _redact_url(url: str) -> str:
     """As much of an address as anybody may see, of one that a peer may have made up."""
     try:
-        return parse_target(url).name
+        return parse_target(url).display_url
     except EgressDenied:
         plain = "".join(character for character in url if " " < character < "\x7f")
         scheme, _, rest = plain.partition("?")[0].partition("#")[0].partition("://")

@@ -56,12 +56,12 @@ def check_page_addresses_blocking(target: Target, policy: EgressPolicy) -> None:
 
 def _needs_no_lookup(target: Target) -> bool:
     """Whether there is no name to look up, or a proxy looks it up."""
-    return target.literal_ip is not None or (not target.local and proxy_for(target.url) is not None)
+    return target.literal_ip is not None or (not target.is_local and proxy_for(target.url) is not None)
 
 
 def _check_addresses(target: Target, policy: EgressPolicy, addresses: Iterable[str]) -> None:
     for address in addresses:
-        if (why := policy.vet(target, address)) is not None:
+        if (why := policy.denial_reason(target, address)) is not None:
             raise EgressDenied(why)
 
 

@@ -75,11 +75,11 @@ class Target(Struct, frozen=True):
     url: str
     scheme: str
     host: str  # in lower case, without brackets and last dots
-    name: str  # for people to read: without what may be secret in it
+    display_url: str  # for people to read: without what may be secret in it
     literal_ip: IPAddress | None  # what the host is, if it is no name
 
     @property
-    def local(self) -> bool:
+    def is_local(self) -> bool:
         """Whether it says that it is this machine."""
         if self.literal_ip is not None:
             return _classify(self.literal_ip) == "loopback"
@@ -99,7 +99,7 @@ class EgressPolicy(Struct, frozen=True):
                 raise ConfigError(f"egress_allowed: {entry!r} is no network like 10.0.0.0/8, and no name of a host")
 
     @classmethod
-    def around(cls, url: str, settings: Settings) -> "EgressPolicy":
+    def for_url(cls, url: str, settings: Settings) -> "EgressPolicy":
         """As far as an address allows that our own user has named: the MCP server's for a client, the issuer's for a
         server. That very host may be gone to; if it is this machine, all of this machine; and what the settings
         allow."""
@@ -108,20 +108,20 @@ class EgressPolicy(Struct, frozen=True):
         except EgressDenied:
             return cls(allowed=settings.egress_allowed)
         host = named.host if named.literal_ip is None else str(_unmap_ipv4(named.literal_ip))
-        return cls(named.local, (host, *settings.egress_allowed))
+        return cls(named.is_local, (host, *settings.egress_allowed))
 
     def check(self, target: Target) -> None:
         """Raises `Refused` for what can be told without looking up a name."""
-        if target.scheme == "http" and not (self.loopback and target.local):
+        if target.scheme == "http" and not (self.loopback and target.is_local):
             raise EgressDenied(
-                f"{target.name} is not to be trusted without https; http is for servers on this machine only"
+                f"{target.display_url} is not to be trusted without https; http is for servers on this machine only"
             )
-        if target.literal_ip is not None and (why := self.vet(target, str(target.literal_ip))) is not None:
+        if target.literal_ip is not None and (why := self.denial_reason(target, str(target.literal_ip))) is not None:
             raise EgressDenied(why)
-        if target.literal_ip is None and target.local and not (self.loopback or self._allows_host(target.host)):
+        if target.literal_ip is None and target.is_local and not (self.loopback or self._allows_host(target.host)):
             raise EgressDenied(f"{target.host} is this machine itself")
 
-    def vet(self, target: Target, address: str) -> str | None:
+    def denial_reason(self, target: Target, address: str) -> str | None:
         """Why an address, which was found for a target, may not be gone to; None if it may."""
         try:
             found = _unmap_ipv4(ip_address(address))

@@ -158,7 +158,7 @@ async def _examine(options: argparse.Namespace, token: str | None) -> list[Findi
     settings = Settings(
         egress_allowed=tuple(options.allow), egress_timeout=options.timeout, connect_timeout=options.timeout
     )
-    egress = Egress(EgressPolicy.around(options.url, settings), settings=settings)
+    egress = Egress(EgressPolicy.for_url(options.url, settings), settings=settings)
     return await examine(options.url, egress, timeout=options.timeout, token=token)
 
 

@@ -60,7 +60,7 @@ def allowed_reach(connector: Connector, settings: Settings) -> EgressPolicy:
     scheme, colon, rest = connector.name.partition("://")
     if not colon or scheme not in _EQUIVALENT_SCHEMES:
         return EgressPolicy(loopback=True, allowed=settings.egress_allowed)
-    return EgressPolicy.around(f"{_EQUIVALENT_SCHEMES[scheme]}://{rest}", settings)
+    return EgressPolicy.for_url(f"{_EQUIVALENT_SCHEMES[scheme]}://{rest}", settings)
 
 
 def display_name(connector: Connector) -> str:

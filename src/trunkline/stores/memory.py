@@ -30,7 +30,7 @@ class MemoryStore:
         self._open: bool | None = None  # None: not yet
         self._homes: dict[str, dict[str, Item]] = {}
         self._leases: dict[str, Lease] = {}
-        self._last = 0  # version or token that was given
+        self._last_version = 0  # version or token that was given
         self._watchers = Watchers()
         self._queued_expiry: dict[
             str, float
@@ -57,7 +57,7 @@ class MemoryStore:
         """Makes the store ready."""
         if self._open is None:
             self._open = True
-        self._now()
+        self._require_open()
 
     async def close(self) -> None:
         """Forgets everything."""
@@ -69,7 +69,7 @@ class MemoryStore:
         for kept in (self._homes, self._leases, self._queued_expiry, self._queue):
             kept.clear()
 
-    def _now(self) -> float:
+    def _require_open(self) -> float:
         """The time, of a store that is open."""
         if not self._open:
             if self._open is None:
@@ -81,7 +81,7 @@ class MemoryStore:
 
     async def get(self, key: str) -> Item | None:
         """What is kept under a key."""
-        now = self._now()
+        now = self._require_open()
         validation.check_key(key)
         return self._find(key, now)
 
@@ -91,7 +91,7 @@ class MemoryStore:
 
     async def scan(self, prefix: str, *, after: str = "", limit: int = 100) -> Sequence[Item]:
         """A page of items, in the order of their keys."""
-        now = self._now()
+        now = self._require_open()
         validation.check_page(prefix, after, limit)
         keys = sorted(key for key in self._keys(prefix) if key > after and key.startswith(prefix))
         found = (self._find(key, now) for key in keys)
@@ -104,14 +104,14 @@ class MemoryStore:
 
     async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
         """All writes or nothing, at once: nothing is waited for."""
-        now = self._now()
+        now = self._require_open()
         validation.check_writes(writes, None if fence is None else fence.name)
         if fence is not None:
             validation.check_lease_held(self._leases.get(fence.name), fence, now)
         self._check_versions(writes, now)
-        self._last += 1
+        self._last_version += 1
         self._write_all(writes)
-        return self._last
+        return self._last_version
 
     def _check_versions(self, writes: Sequence[Write], now: float) -> None:
         """Raise `Conflict` if a write was made for another version."""
@@ -128,11 +128,11 @@ class MemoryStore:
             self._write(kept, write)
         if not kept:
             del self._homes[at]
-        self._watchers.changed(write.key for write in writes)
+        self._watchers.notify(write.key for write in writes)
 
     def _write(self, kept: dict[str, Item], write: Write) -> None:
         if isinstance(write, Put):
-            kept[write.key] = Item(write.key, write.value, self._last, write.expires)
+            kept[write.key] = Item(write.key, write.value, self._last_version, write.expires)
             if write.expires is not None:
                 self._queue_expiry(write.key, write.expires)
         else:
@@ -145,14 +145,14 @@ class MemoryStore:
         self, name: str, holder: str, ttl: float, *, over: int | None = None, writes: Sequence[Write] = ()
     ) -> Lease | Held:
         """The lease, if nobody else has it, or only who had that token; with writes, if there are any."""
-        now = self._now()
+        now = self._require_open()
         validation.check_lease(name, holder, ttl, writes)
         given = validation.decide_lease(
-            self._leases.get(name), Lease(name, holder, self._last + 1, now + ttl), now, over
+            self._leases.get(name), Lease(name, holder, self._last_version + 1, now + ttl), now, over
         )
         if isinstance(given, Lease):
             self._check_versions(writes, now)
-            self._last += 1
+            self._last_version += 1
             self._leases[name] = given
             self._schedule_sweep()
             if writes:
@@ -161,7 +161,7 @@ class MemoryStore:
 
     async def renew(self, lease: Lease, ttl: float) -> Lease:
         """The same lease, with that much time from now."""
-        now = self._now()
+        now = self._require_open()
         validation.check_lease(lease.name, lease.holder, ttl)
         validation.check_lease_held(self._leases.get(lease.name), lease, now)
         renewed = self._leases[lease.name] = validation.extend_lease(lease, now + ttl)
@@ -169,7 +169,7 @@ class MemoryStore:
 
     async def release(self, lease: Lease) -> None:
         """Gives a lease back."""
-        self._now()
+        self._require_open()
         current = self._leases.get(lease.name)
         if current is not None and current.token == lease.token:
             del self._leases[lease.name]
@@ -178,7 +178,7 @@ class MemoryStore:
 
     def watch(self, prefix: str, callback: Changed) -> Watch:
         """Calls back when keys that start with a text change."""
-        self._now()
+        self._require_open()
         return self._watchers.add(prefix, callback)
 
     def _queue_expiry(self, key: str, expires: float) -> None:

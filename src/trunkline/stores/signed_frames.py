@@ -74,7 +74,7 @@ class FrameSigner:
         self._hmac = hmac.new(identity.key("bus frames"), digestmod="sha256")  # to copy it is cheaper than to make one
         self._padded_name = _pad(name)
         self._number = 0
-        self._last: dict[str, int] = {}  # numbers of the senders that this process has had frames from
+        self._last_numbers: dict[str, int] = {}  # numbers of the senders that this process has had frames from
         self._floor = 0  # unknown senders need a greater number
 
     def sign(self, to: str, *parts: bytes) -> bytes:
@@ -98,7 +98,7 @@ class FrameSigner:
         if not for_all and receiver != self._padded_name:
             return Rejection.MISDIRECTED
         sender = padded.rstrip(b"\0").decode("ascii")
-        last = self._last.get(sender)
+        last = self._last_numbers.get(sender)
         fresh = last is not None or not for_all
         if fresh:
             if number <= (self._floor if last is None else last):
@@ -112,7 +112,7 @@ class FrameSigner:
         return mac.digest()
 
     def _remember(self, sender: str, number: int) -> None:
-        self._last[sender] = number
-        if len(self._last) > MAX_SENDERS:
-            silent = min(self._last, key=self._last.__getitem__)
-            self._floor = max(self._floor, self._last.pop(silent))
+        self._last_numbers[sender] = number
+        if len(self._last_numbers) > MAX_SENDERS:
+            silent = min(self._last_numbers, key=self._last_numbers.__getitem__)
+            self._floor = max(self._floor, self._last_numbers.pop(silent))

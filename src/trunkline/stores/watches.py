@@ -33,7 +33,7 @@ class Watchers:
         """Tells nobody anything any more."""
         self._watches.clear()
 
-    def changed(self, keys: Iterable[str] | None) -> None:
+    def notify(self, keys: Iterable[str] | None) -> None:
         """Tells everybody concerned, in the next turn of the loop; of None, everybody."""
         if not self._watches:
             return
@@ -43,9 +43,9 @@ class Watchers:
             self._changed_keys.update(keys)
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._tell)
+            asyncio.get_running_loop().call_soon(self._dispatch)
 
-    def _tell(self) -> None:
+    def _dispatch(self) -> None:
         self._scheduled = False
         changed, self._changed_keys = self._changed_keys, set()
         for watch in list(self._watches.values()):

@@ -16,7 +16,7 @@ OPENID_INSERTED = "GET /.well-known/openid-configuration/login"
 
 
 async def found(there: Office, hint: str | None = None) -> DiscoveryResult:
-    egress = Egress(EgressPolicy.around(there.url, Settings()))
+    egress = Egress(EgressPolicy.for_url(there.url, Settings()))
     return await discover(egress, there.url, hint)
 
 
@@ -30,7 +30,7 @@ async def test_the_place_that_the_server_names_comes_first() -> None:
         there.world.pages["GET /elsewhere"] = there.world.pages.pop(RESOURCE)
         result = await found(there, f"{there.world.origin}/elsewhere")
         assert looked(there) == ["GET /elsewhere", SERVER]
-        assert result.hint == f"{there.world.origin}/elsewhere"
+        assert result.resource_metadata_url == f"{there.world.origin}/elsewhere"
 
 
 @pytest.mark.row("AUT-06")
@@ -39,14 +39,14 @@ async def test_without_it_the_path_comes_before_the_root() -> None:
         there.world.pages[RESOURCE_AT_THE_ROOT] = there.world.pages.pop(RESOURCE)
         result = await found(there)
         assert looked(there) == [RESOURCE, RESOURCE_AT_THE_ROOT, SERVER]
-        assert (result.resource, result.scopes, result.bound) == (there.url, ("notes",), False)
+        assert (result.resource, result.scopes, result.dpop_required) == (there.url, ("notes",), False)
 
 
 async def test_a_page_for_people_is_no_metadata() -> None:
     async with office() as there:
         there.world.pages[RESOURCE_AT_THE_ROOT] = there.world.pages[RESOURCE]
         there.world.pages[RESOURCE] = Page(200, "<h1>an application of one page</h1>")
-        assert (await found(there)).server.issuer == there.issuer
+        assert (await found(there)).authorization_server.issuer == there.issuer
 
 
 @pytest.mark.row("AUT-07")
@@ -100,7 +100,7 @@ async def test_metadata_of_another_issuer_is_discarded() -> None:
         with pytest.raises(AuthorizationFailed, match="and not of"):
             await found(there)
         there.world.pages[OPENID] = Page(200, there.world.server)
-        assert (await found(there)).server.issuer == there.issuer
+        assert (await found(there)).authorization_server.issuer == there.issuer
 
 
 @pytest.mark.row("AUT-02")
@@ -109,7 +109,7 @@ async def test_a_server_of_2025_03_26_says_at_its_root_that_it_is_its_own() -> N
         del there.world.pages[RESOURCE]
         there.world.pages[ROOT] = Page(200, {**there.world.server, "issuer": there.world.origin})
         result = await found(there)
-        assert (result.server.issuer, result.resource) == (there.world.origin, there.url)
+        assert (result.authorization_server.issuer, result.resource) == (there.world.origin, there.url)
         assert looked(there) == [RESOURCE, RESOURCE_AT_THE_ROOT, ROOT]
         assert all("mcp-protocol-version" in asked.headers for asked in there.world.asked)
 
@@ -119,11 +119,11 @@ async def test_one_that_says_nothing_at_all_is_asked_at_the_usual_places() -> No
     async with office() as there:
         del there.world.pages[RESOURCE]
         result = await found(there)
-        assert isinstance(result.server, AssumedMetadata)
-        assert result.server.token_endpoint == f"{there.world.origin}/token"
+        assert isinstance(result.authorization_server, AssumedMetadata)
+        assert result.authorization_server.token_endpoint == f"{there.world.origin}/token"
 
 
 async def test_tokens_that_have_to_be_bound_are_known_from_the_metadata() -> None:
     async with office() as there:
         there.world.resource["dpop_bound_access_tokens_required"] = True
-        assert (await found(there)).bound
+        assert (await found(there)).dpop_required

@@ -116,7 +116,7 @@ async def test_an_answer_has_status_headers_body_kind_and_url() -> None:
     async with site() as here:
         here.says("/a?b=c", b"{}", 404, Content_Type="Application/JSON; charset=utf-8", X_Own="1")
         answer = await Egress(HERE).get(f"{here.url}/a?b=c", hop="keys")
-        assert (answer.status, answer.body, answer.kind) == (404, b"{}", "application/json")
+        assert (answer.status, answer.body, answer.media_type) == (404, b"{}", "application/json")
         assert (answer.headers["x-own"], answer.url) == ("1", f"{here.url}/a?b=c")
 
 
@@ -216,7 +216,7 @@ async def test_sec05_the_socket_asks_once_more_whatever_the_look_up_said(sockets
     answers = iter([None, "changed its mind"])  # as if the name had been looked up again
 
     class Wavering(EgressPolicy, frozen=True):
-        def vet(self, there: object, address: str) -> str | None:
+        def denial_reason(self, there: object, address: str) -> str | None:
             return next(answers)
 
     failed = await refused(Egress(Wavering(), resolve=Names(["8.8.8.8"])), "https://login.example/")

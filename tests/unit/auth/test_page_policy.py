@@ -46,7 +46,7 @@ def test_an_address_that_is_private_or_misspelt_is_refused(url: str) -> None:
     "url", ["https://127.0.0.1/", "https://2130706433/", "http://localhost:8000/x", "https://[::1]/"]
 )
 def test_this_machine_is_for_servers_on_this_machine(url: str) -> None:
-    assert parse_page_url(url, LOCAL).local
+    assert parse_page_url(url, LOCAL).is_local
     with pytest.raises(EgressDenied):
         parse_page_url(url, EgressPolicy())
 
@@ -121,5 +121,5 @@ async def test_a_login_page_in_a_private_network_is_not_opened_unless_the_settin
             await Egress(EgressPolicy(), resolve=resolve).check_page(url, hop="authorization")
         assert refused.value.hop == "authorization"
     allowed = Settings(egress_allowed=("login.example",))
-    reach = EgressPolicy.around("https://mcp.example/mcp", allowed)
+    reach = EgressPolicy.for_url("https://mcp.example/mcp", allowed)
     await Egress(reach, settings=allowed, resolve=resolve).check_page("https://login.example/page", hop="authorization")

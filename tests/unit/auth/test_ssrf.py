@@ -25,7 +25,7 @@ FAR = parse_target("https://login.example/")
     ],
 )  # fmt: skip
 def test_addresses_that_only_we_can_reach_are_refused(address: str) -> None:
-    assert EgressPolicy().vet(FAR, address) is not None
+    assert EgressPolicy().denial_reason(FAR, address) is not None
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,11 @@ def test_addresses_that_only_we_can_reach_are_refused(address: str) -> None:
     ],
 )  # fmt: skip
 def test_addresses_that_everybody_can_reach_may_be_gone_to(address: str) -> None:
-    assert EgressPolicy().vet(FAR, address) is None
+    assert EgressPolicy().denial_reason(FAR, address) is None
 
 
 def test_the_reason_names_host_address_and_what_is_special_about_it() -> None:
-    said = EgressPolicy().vet(FAR, "169.254.169.254")
+    said = EgressPolicy().denial_reason(FAR, "169.254.169.254")
     assert said is not None
     assert said.startswith("login.example is at 169.254.169.254, which is link-local")
     assert "egress_allowed" in said
@@ -95,8 +95,8 @@ def test_addresses_of_the_web_pass(url: str) -> None:
 
 
 def test_an_address_is_shown_without_its_query() -> None:
-    assert parse_target("HTTPS://Login.Example:8443/a/b?code=secret#c").name == "https://Login.Example:8443/a/b"
-    assert parse_target("https://login.example?code=secret").name == "https://login.example"
+    assert parse_target("HTTPS://Login.Example:8443/a/b?code=secret#c").display_url == "https://Login.Example:8443/a/b"
+    assert parse_target("https://login.example?code=secret").display_url == "https://login.example"
 
 
 def test_a_refusal_says_what_is_wrong_and_repeats_no_password() -> None:
@@ -122,28 +122,28 @@ def test_http_is_for_this_machine_and_only_where_that_is_allowed() -> None:
 
 def test_a_name_of_this_machine_that_leads_elsewhere_is_not_spoken_to_by_http() -> None:
     reach = EgressPolicy(loopback=True, allowed=("10.0.0.0/8",))
-    assert reach.vet(parse_target("http://localhost/"), "127.0.0.1") is None
-    assert reach.vet(parse_target("http://localhost/"), "::1") is None
+    assert reach.denial_reason(parse_target("http://localhost/"), "127.0.0.1") is None
+    assert reach.denial_reason(parse_target("http://localhost/"), "::1") is None
     for address in ("8.8.8.8", "10.0.0.1", "192.168.0.1"):
-        assert "http is for this machine only" in str(reach.vet(parse_target("http://localhost/"), address))
+        assert "http is for this machine only" in str(reach.denial_reason(parse_target("http://localhost/"), address))
 
 
 def test_a_network_may_be_allowed_whatever_it_is() -> None:
     reach = EgressPolicy(allowed=("10.1.0.0/16", "169.254.7.7", "fd00::/8"))
     for address in ("10.1.2.3", "::ffff:10.1.2.3", "169.254.7.7", "fd00::5"):
-        assert reach.vet(FAR, address) is None
+        assert reach.denial_reason(FAR, address) is None
     for address in ("10.2.0.1", "169.254.7.8", "127.0.0.1", "64:ff9b::10.1.2.3"):
-        assert reach.vet(FAR, address) is not None
+        assert reach.denial_reason(FAR, address) is not None
 
 
 def test_a_name_may_be_allowed_to_be_private_but_not_where_clouds_keep_secrets() -> None:
     reach = EgressPolicy(allowed=("Login.Example.", "*.corp.example"))
     for url in ("https://login.example/", "https://LOGIN.example./", "https://a.b.corp.example/"):
-        assert reach.vet(parse_target(url), "10.0.0.1") is None
-        assert reach.vet(parse_target(url), "169.254.169.254") is not None
-        assert reach.vet(parse_target(url), "0.0.0.0") is not None
+        assert reach.denial_reason(parse_target(url), "10.0.0.1") is None
+        assert reach.denial_reason(parse_target(url), "169.254.169.254") is not None
+        assert reach.denial_reason(parse_target(url), "0.0.0.0") is not None
     for url in ("https://x.login.example/", "https://corp.example/", "https://evilcorp.example/"):
-        assert reach.vet(parse_target(url), "10.0.0.1") is not None
+        assert reach.denial_reason(parse_target(url), "10.0.0.1") is not None
 
 
 def test_what_is_no_network_is_no_setting() -> None:
@@ -152,30 +152,30 @@ def test_what_is_no_network_is_no_setting() -> None:
 
 
 def test_the_reach_around_a_server_is_its_own_host_and_what_the_settings_say() -> None:
-    reach = EgressPolicy.around("https://mcp.corp.example/mcp", Settings(egress_allowed=("10.0.0.0/8",)))
+    reach = EgressPolicy.for_url("https://mcp.corp.example/mcp", Settings(egress_allowed=("10.0.0.0/8",)))
     assert reach == EgressPolicy(loopback=False, allowed=("mcp.corp.example", "10.0.0.0/8"))
-    assert reach.vet(parse_target("https://mcp.corp.example/"), "192.168.0.1") is None
-    assert reach.vet(FAR, "192.168.0.1") is not None
-    assert reach.vet(FAR, "127.0.0.1") is not None
+    assert reach.denial_reason(parse_target("https://mcp.corp.example/"), "192.168.0.1") is None
+    assert reach.denial_reason(FAR, "192.168.0.1") is not None
+    assert reach.denial_reason(FAR, "127.0.0.1") is not None
 
 
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:8000/mcp", "http://localhost/mcp", "https://[::1]/", "http://127.1/"]
 )
 def test_a_server_on_this_machine_may_use_others_on_this_machine(url: str) -> None:
-    reach = EgressPolicy.around(url, Settings())
+    reach = EgressPolicy.for_url(url, Settings())
     assert reach.loopback
     reach.check(parse_target("http://localhost:9000/"))
-    assert reach.vet(FAR, "10.0.0.1") is not None
+    assert reach.denial_reason(FAR, "10.0.0.1") is not None
 
 
 @pytest.mark.parametrize("url", ["https://10.0.0.5/", "https://167772165/", "https://[::ffff:10.0.0.5]/"])
 def test_a_server_that_is_named_by_a_private_address_may_be_asked_itself(url: str) -> None:
-    reach = EgressPolicy.around(url, Settings())
+    reach = EgressPolicy.for_url(url, Settings())
     reach.check(parse_target("https://10.0.0.5/.well-known/oauth-protected-resource"))
     with pytest.raises(EgressDenied):
         reach.check(parse_target("https://10.0.0.6/"))
 
 
 def test_around_what_is_no_address_there_is_only_what_the_settings_say() -> None:
-    assert EgressPolicy.around("unix:///run/mcp.sock", Settings(egress_allowed=("a",))) == EgressPolicy(allowed=("a",))
+    assert EgressPolicy.for_url("unix:///run/mcp.sock", Settings(egress_allowed=("a",))) == EgressPolicy(allowed=("a",))

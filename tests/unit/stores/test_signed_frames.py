@@ -109,6 +109,6 @@ def test_of_too_many_senders_the_most_silent_is_forgotten_and_cannot_be_replayed
     senders = [FrameSigner(HERE, f"s{number}") for number in range(10)]
     said = [sender.sign("two", b"x") for sender in senders]
     assert all(isinstance(two.verify(frame), Frame) for frame in said)
-    assert len(two._last) == 3
+    assert len(two._last_numbers) == 3
     assert [two.verify(frame) for frame in said] == 10 * [Rejection.REPLAYED]
     assert isinstance(two.verify(senders[0].sign("two", b"y")), Frame)  # it is there after all

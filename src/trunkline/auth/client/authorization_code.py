@@ -36,7 +36,7 @@ class AuthorizationRequest(Struct, frozen=True):
     redirect_uri: str
 
     @classmethod
-    def of(cls, server: ServerMetadata, redirect_uri: str) -> "AuthorizationRequest":
+    def create(cls, server: ServerMetadata, redirect_uri: str) -> "AuthorizationRequest":
         """For a visit that is about to begin."""
         advertises = server.authorization_response_iss_parameter_supported is True
         return cls(server.issuer, advertises, secrets.token_urlsafe(32), secrets.token_urlsafe(48), redirect_uri)
@@ -104,7 +104,7 @@ class CodeGrant:
 
     async def identity(self, errand: GrantRequest, client_id: str) -> ClientIdentity | None:
         """Who we are, by an id that was used before."""
-        return await self._registrar.known(errand, client_id)
+        return await self._registrar.find_identity(errand, client_id)
 
     async def forget(self, errand: GrantRequest) -> None:
         """Registers anew next time."""
@@ -113,7 +113,7 @@ class CodeGrant:
     async def obtain(self, errand: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
         """Sends a person to the page. If the authorization server has forgotten us, that is done once more."""
         if not self._assume_pkce:
-            require_pkce(errand.found.server)
+            require_pkce(errand.discovery.authorization_server)
         remembered = await self._registrar.load_registration(errand)
         try:
             return await self._run_flow(errand, None if remembered is None else remembered.redirect_uri)
@@ -125,8 +125,8 @@ class CodeGrant:
 
     async def _run_flow(self, errand: GrantRequest, prefer: str | None) -> tuple[ClientIdentity, TokenResponse]:
         async with self._interaction.waiting(prefer) as waiting:
-            identity = await self._registrar.identity(errand, waiting.redirect_uri)
-            sent = AuthorizationRequest.of(errand.found.server, waiting.redirect_uri)
+            identity = await self._registrar.get_identity(errand, waiting.redirect_uri)
+            sent = AuthorizationRequest.create(errand.discovery.authorization_server, waiting.redirect_uri)
             there = self._authorization_url(errand, identity, sent)
             await errand.egress.check_page(there, hop=_HOP)
             try:
@@ -137,11 +137,11 @@ class CodeGrant:
                 raise
         more = {"code": read_code(returned, sent), "redirect_uri": sent.redirect_uri, "code_verifier": sent.verifier}
         fields = token_request_fields(errand, "authorization_code", **more) | {"scope": None}
-        return identity, read_token_response(await errand.endpoint.ask(identity, fields), hop="token")
+        return identity, read_token_response(await errand.endpoint.request_token(identity, fields), hop="token")
 
     def _authorization_url(self, errand: GrantRequest, identity: ClientIdentity, request: AuthorizationRequest) -> str:
         """The address of the page that the person is sent to."""
-        endpoint = errand.found.server.authorization_endpoint
+        endpoint = errand.discovery.authorization_server.authorization_endpoint
         if endpoint is None:
             why = "the authorization server has no page to send anybody to"
             raise AuthorizationFailed(why, hop="authorization-server-metadata", clause="RFC 8414, section 2")
@@ -153,7 +153,7 @@ class CodeGrant:
             "code_challenge": request.challenge,
             "code_challenge_method": "S256",
             "state": request.state,
-            "resource": errand.found.resource,
+            "resource": errand.discovery.resource,
         }
         if errand.scopes:
             said["scope"] = " ".join(errand.scopes)

@@ -29,10 +29,12 @@ def check_login_url(url: str) -> str:
         there = parse_target(url)
     except EgressDenied as refused:
         raise _failure(f"the login page has no address that can be opened: {refused}") from None
-    if there.scheme != "https" and not there.local:
-        raise _failure(f"the login page {there.name} is not to be trusted without https")
+    if there.scheme != "https" and not there.is_local:
+        raise _failure(f"the login page {there.display_url} is not to be trusted without https")
     if len(url) > _MAX_URL_CHARS:
-        raise _failure(f"the address of the login page {there.name} has {len(url)} characters, which is too long")
+        raise _failure(
+            f"the address of the login page {there.display_url} has {len(url)} characters, which is too long"
+        )
     return url
 
 

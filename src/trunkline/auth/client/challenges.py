@@ -21,12 +21,12 @@ class TokenChallenge(Struct, frozen=True):
     """What was said with the request that was turned away."""
 
     status: int
-    sent: str | None  # the token that was not liked
+    sent_token: str | None  # the token that was not liked
     error: str | None = None  # a stable word
     scopes: tuple[str, ...] | None = None
-    hint: str | None = None  # where the metadata of the resource is
-    words: str = ""  # for people
-    bound: bool = False  # tokens have to be bound to a key, and no others are taken
+    resource_metadata_url: str | None = None  # where the metadata of the resource is
+    description: str = ""  # for people
+    dpop_required: bool = False  # tokens have to be bound to a key, and no others are taken
 
     def __repr__(self) -> str:
         return f"Demand({self.status}, {self.error}, scopes={self.scopes})"

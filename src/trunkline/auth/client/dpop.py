@@ -42,7 +42,7 @@ class Prover:
         self._now = now
         self._nonces: dict[Origin, str] = {}
 
-    def proof(self, method: str, url: str, token: str | None = None) -> str:
+    def create_proof(self, method: str, url: str, token: str | None = None) -> str:
         """The proof for one request; with the token that goes with it, if one does."""
         parts = urlsplit(url)
         claims: dict[str, object] = {
@@ -59,7 +59,7 @@ class Prover:
         jwk = {name: value for name, value in self.key.public.items() if name != "kid"}
         return self.key.sign(claims, {"typ": "dpop+jwt", "jwk": jwk})
 
-    def heard(self, url: str, headers: Mapping[str, str]) -> None:
+    def record_nonce(self, url: str, headers: Mapping[str, str]) -> None:
         """Takes note of the nonce in an answer."""
         nonce, origin = headers.get(_NONCE), origin_of(url)
         if nonce and origin is not None and len(nonce) <= _MAX_NONCE_CHARS:

@@ -19,7 +19,7 @@ class GrantRequest(Struct, frozen=True):
     """What it takes to get a token: for which server, from whom, for what."""
 
     server: str  # the MCP server's address
-    found: DiscoveryResult
+    discovery: DiscoveryResult
     scopes: tuple[str, ...]
     endpoint: TokenEndpoint
     egress: Egress
@@ -62,7 +62,7 @@ class Grant(Protocol):
 def token_request_fields(request: GrantRequest, grant_type: str, **more: str | None) -> dict[str, str | None]:
     """What every request for a token says."""
     scope = " ".join(request.scopes) or None
-    return {"grant_type": grant_type, "resource": request.found.resource, "scope": scope, **more}
+    return {"grant_type": grant_type, "resource": request.discovery.resource, "scope": scope, **more}
 
 
 class IssuerBinding:
@@ -77,7 +77,7 @@ class IssuerBinding:
         """Raises `AuthorizationFailed` if the server has another authorization server now, or another server has."""
         key = f"issuer of {self._client_id} for {request.server}"
         kept = ((await request.store.get(key)) or b"").decode()
-        issuer, found = self._issuer or kept, request.found.server.issuer
+        issuer, found = self._issuer or kept, request.discovery.authorization_server.issuer
         if not issuer or issuer == found:
             self._issuer = found
             if not kept:

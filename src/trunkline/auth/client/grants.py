@@ -78,7 +78,7 @@ class _MachineGrant(OAuthAuthorizer):
         """Keeps apart what is kept for one client and for another."""
         return f"{type(self).__name__} {self._client_id}"
 
-    def _grant(self, settings: Settings) -> Self:  # noqa: ARG002 - nobody has to be asked
+    def _create_grant(self, settings: Settings) -> Self:  # noqa: ARG002 - nobody has to be asked
         return self
 
     async def identity(self, errand: GrantRequest, client_id: str) -> ClientIdentity | None:
@@ -94,14 +94,16 @@ class _MachineGrant(OAuthAuthorizer):
 
     async def _identity(self, request: GrantRequest) -> ClientIdentity:
         await self._binding.check(request)
-        method = choose_auth_method(request.found.server, secret=self._secret is not None, key=self._key is not None)
+        method = choose_auth_method(
+            request.discovery.authorization_server, secret=self._secret is not None, key=self._key is not None
+        )
         return ClientIdentity(self._client_id, method, self._secret, self._key)
 
     async def _request_token(
         self, request: GrantRequest, grant_type: str, **more: str | None
     ) -> tuple[ClientIdentity, TokenResponse]:
         identity = await self._identity(request)
-        body = await request.endpoint.ask(identity, token_request_fields(request, grant_type, **more))
+        body = await request.endpoint.request_token(identity, token_request_fields(request, grant_type, **more))
         return identity, read_token_response(body, hop="token")
 
 
@@ -145,7 +147,7 @@ class WorkloadIdentity(_MachineGrant):
 
     async def obtain(self, errand: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
         """Shows the assertion."""
-        assertion = await _read_assertion(self._assertion, errand.found.server.issuer)
+        assertion = await _read_assertion(self._assertion, errand.discovery.authorization_server.issuer)
         return await self._request_token(errand, _JWT_BEARER, assertion=assertion)
 
 
@@ -194,12 +196,12 @@ class EnterpriseManaged(_MachineGrant):
             request,
             _EXCHANGE,
             requested_token_type=_ID_JAG,
-            audience=request.found.server.issuer,
-            subject_token=await _read_assertion(self._id_token, request.found.server.issuer),
+            audience=request.discovery.authorization_server.issuer,
+            subject_token=await _read_assertion(self._id_token, request.discovery.authorization_server.issuer),
             subject_token_type=self._id_token_type,
         )
-        body = await endpoint.ask(identity, fields)
-        return read_token_response(body, hop="token", kinds={"n_a": "N_A"}).access
+        body = await endpoint.request_token(identity, fields)
+        return read_token_response(body, hop="token", kinds={"n_a": "N_A"}).access_token
 
     async def _find_idp(self, request: GrantRequest) -> ServerMetadata:
         if self._idp_token_endpoint is None:

@@ -77,8 +77,8 @@ class _CallbackServer:
         self._port = 0
         self._state: bytes | None = None
         self._server: asyncio.Server | None = None
-        self._visits: set[asyncio.Task[None]] = set()
-        self._lines: dict[asyncio.Task[None], StreamWriter] = {}  # of those that have a place, the oldest first
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: dict[asyncio.Task[None], StreamWriter] = {}  # of those that have a place, the oldest first
         self._callback_url: asyncio.Future[str] | None = None
 
     async def open(self, fixed: str | None, prefer: str | None) -> None:
@@ -93,7 +93,7 @@ class _CallbackServer:
 
     async def _listen(self, port: int) -> bool:
         try:
-            self._server = await asyncio.start_server(self._begin, _LOOPBACK, port, limit=_MAX_HEAD_BYTES)
+            self._server = await asyncio.start_server(self._accept, _LOOPBACK, port, limit=_MAX_HEAD_BYTES)
         except OSError:
             return False
         self._port = int(self._server.sockets[0].getsockname()[1])
@@ -121,25 +121,25 @@ class _CallbackServer:
         """Listens no more, and ends the visits that are under way."""
         if self._server is not None:
             self._server.close()
-        for visit in self._visits:
+        for visit in self._tasks:
             visit.cancel()
-        await asyncio.gather(*self._visits, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # --- visits -------------------------------------------------------------------------------------
 
-    def _begin(self, reader: StreamReader, writer: StreamWriter) -> None:
+    def _accept(self, reader: StreamReader, writer: StreamWriter) -> None:
         if (
-            len(self._lines) == _MAX_CONNECTIONS
+            len(self._writers) == _MAX_CONNECTIONS
         ):  # whoever came first goes: a page that keeps every place keeps nobody away
-            self._lines.pop(next(iter(self._lines))).transport.abort()
+            self._writers.pop(next(iter(self._writers))).transport.abort()
         task = asyncio.ensure_future(self._serve(reader, writer))
-        self._visits.add(task)
-        self._lines[task] = writer
-        task.add_done_callback(self._ended)
+        self._tasks.add(task)
+        self._writers[task] = writer
+        task.add_done_callback(self._discard_connection)
 
-    def _ended(self, visit: "asyncio.Task[None]") -> None:
-        self._visits.discard(visit)
-        self._lines.pop(visit, None)
+    def _discard_connection(self, visit: "asyncio.Task[None]") -> None:
+        self._tasks.discard(visit)
+        self._writers.pop(visit, None)
 
     async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
         try:
@@ -149,7 +149,7 @@ class _CallbackServer:
             writer.transport.abort()
 
     async def _respond(self, reader: StreamReader, writer: StreamWriter) -> None:
-        status, text, came = await self._read(reader)
+        status, text, came = await self._read_request(reader)
         writer.write(_encode_response(status, text))
         with suppress(TimeoutError):
             async with asyncio.timeout(_HEAD_TIMEOUT):
@@ -159,7 +159,7 @@ class _CallbackServer:
         if came is not None and self._callback_url is not None and not self._callback_url.done():
             self._callback_url.set_result(came)
 
-    async def _read(self, reader: StreamReader) -> tuple[int, str, str | None]:
+    async def _read_request(self, reader: StreamReader) -> tuple[int, str, str | None]:
         """A request: the status and the words that answer it, and the URL that was asked for if it is the one."""
         try:
             async with asyncio.timeout(_HEAD_TIMEOUT):

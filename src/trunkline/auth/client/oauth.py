@@ -56,7 +56,7 @@ class OAuth(OAuthAuthorizer):
         self._parameters = parameters
         self._assume_pkce = assume_pkce
 
-    def _grant(self, settings: Settings) -> CodeGrant:
+    def _create_grant(self, settings: Settings) -> CodeGrant:
         return CodeGrant(
             self._registrar,
             self._interaction or _default_interaction(settings),

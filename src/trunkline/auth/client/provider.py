@@ -35,14 +35,14 @@ class OAuthAuthorizer(ABC):
         """Who proves to the server at an address who we are."""
         return TokenProvider(
             url,
-            self._grant(settings),
+            self._create_grant(settings),
             store=self._store,
-            egress=Egress(EgressPolicy.around(url, settings), settings=settings, tls=tls),
+            egress=Egress(EgressPolicy.for_url(url, settings), settings=settings, tls=tls),
             scopes=self._scopes,
             dpop=self._dpop,
             now=self._now,
         )
 
     @abstractmethod
-    def _grant(self, settings: Settings) -> Grant:
+    def _create_grant(self, settings: Settings) -> Grant:
         """How tokens are got."""

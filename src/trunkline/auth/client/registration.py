@@ -82,16 +82,16 @@ class ClientRegistrar:
             return None
         return kept if kept is not None and not 0 < kept.expires <= request.now() else None
 
-    async def known(self, request: GrantRequest, client_id: str) -> ClientIdentity | None:
+    async def find_identity(self, request: GrantRequest, client_id: str) -> ClientIdentity | None:
         """Who we are, if that is under this id."""
-        if self._preset_client_id(request.found.server) == client_id:
+        if self._preset_client_id(request.discovery.authorization_server) == client_id:
             return await self._preset_identity(request)
         kept = await self.load_registration(request)
         return _identity_from(kept) if kept is not None and kept.client_id == client_id else None
 
-    async def identity(self, request: GrantRequest, redirect_uri: str) -> ClientIdentity:
+    async def get_identity(self, request: GrantRequest, redirect_uri: str) -> ClientIdentity:
         """Who we are; in the order that the specification wants. Raises `AuthorizationFailed`."""
-        server = request.found.server
+        server = request.discovery.authorization_server
         if self._preset_client_id(server) is not None:
             return await self._preset_identity(request)
         kept = await self.load_registration(request)
@@ -112,14 +112,16 @@ class ClientRegistrar:
 
     async def _preset_identity(self, request: GrantRequest) -> ClientIdentity:
         if self.client_id is None or self._binding is None:
-            method = choose_auth_method(request.found.server, secret=False, key=self._key is not None)
+            method = choose_auth_method(request.discovery.authorization_server, secret=False, key=self._key is not None)
             return ClientIdentity(self._document or "", method, key=self._key)
         await self._binding.check(request)
-        method = choose_auth_method(request.found.server, secret=self._secret is not None, key=self._key is not None)
+        method = choose_auth_method(
+            request.discovery.authorization_server, secret=self._secret is not None, key=self._key is not None
+        )
         return ClientIdentity(self.client_id, method, self._secret, self._key)
 
     async def _register(self, errand: GrantRequest, url: str, redirect_uri: str) -> Registration:
-        wanted = _preferred_method(errand.found.server)
+        wanted = _preferred_method(errand.discovery.authorization_server)
         request: dict[str, Any] = {
             "client_name": self._name,
             "redirect_uris": [redirect_uri],
@@ -131,9 +133,9 @@ class ClientRegistrar:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         answer = await errand.egress.post(url, codec.to_json(request), hop=_HOP, headers=headers)
         if answer.status not in _SUCCESS_STATUSES:
-            what = f"registering with {errand.found.server.issuer!r}, since no client_id= was given,"
+            what = f"registering with {errand.discovery.authorization_server.issuer!r}, since no client_id= was given,"
             raise error_from_response(answer, what, _HOP)
-        made = _read_registration(answer.body, errand.found.server, redirect_uri)
+        made = _read_registration(answer.body, errand.discovery.authorization_server, redirect_uri)
         await errand.store.put(_store_key(errand), codec.to_json(made))
         return made
 
@@ -176,4 +178,4 @@ def _identity_from(registration: Registration) -> ClientIdentity:
 
 
 def _store_key(request: GrantRequest) -> str:
-    return f"client of {request.found.server.issuer}"
+    return f"client of {request.discovery.authorization_server.issuer}"

@@ -17,7 +17,7 @@ class _SharedRun:
         self.waiters = 0
 
     @property
-    def open(self) -> bool:
+    def is_joinable(self) -> bool:
         """Whether it can be joined still, from here."""
         here = self.task.get_loop() is asyncio.get_running_loop()
         return here and not self.task.done() and not self.task.cancelling()
@@ -33,7 +33,7 @@ class SingleFlight:
     async def join(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Has the work done, or waits for what is under way. Raises what it raises."""
         trip = self._current
-        if trip is None or not trip.open:
+        if trip is None or not trip.is_joinable:
             trip = self._current = _SharedRun(work())
         trip.waiters += 1
         try:

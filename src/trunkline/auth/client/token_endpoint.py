@@ -91,7 +91,9 @@ class TokenEndpoint:
         self._prover = prover
         self._now = now
 
-    async def ask(self, identity: ClientIdentity, fields: Mapping[str, str | None], *, hop: str = "token") -> bytes:
+    async def request_token(
+        self, identity: ClientIdentity, fields: Mapping[str, str | None], *, hop: str = "token"
+    ) -> bytes:
         """The body of a good answer. Raises `Refused` if the server says no, else `AuthorizationFailed`."""
         url = self._metadata.token_endpoint
         if url is None:
@@ -118,11 +120,11 @@ class TokenEndpoint:
     ) -> fetch.FetchResponse:
         ours, headers = self._authenticate_client(identity)
         if self._prover is not None:
-            headers["DPoP"] = self._prover.proof("POST", url)
+            headers["DPoP"] = self._prover.create_proof("POST", url)
         said = {name: value for name, value in {**fields, **ours}.items() if value is not None}
         answer = await self._egress.post(url, urlencode(said).encode(), hop=hop, headers={**_FORM, **headers})
         if self._prover is not None:
-            self._prover.heard(url, answer.headers)
+            self._prover.record_nonce(url, answer.headers)
         return answer
 
     def _authenticate_client(self, identity: ClientIdentity) -> tuple[dict[str, str], dict[str, str]]:

@@ -82,12 +82,12 @@ class TokenProvider:
         self._single_flight = SingleFlight()
         self._asking_user = False  # a person is being asked
         self._loaded = False
-        self._kept: StoredToken | None = None
+        self._token: StoredToken | None = None
         self._source = _TokenSource.STORE
         self._accepted = False  # the server has taken the token at least once
         self._grant_count = 0  # in a row
         self._granted_at = 0.0  # when the last was
-        self._found: DiscoveryResult | None = None
+        self._discovery: DiscoveryResult | None = None
         self._prover: Prover | None = None
 
     # --- what goes with a request --------------------------------------------------------------
@@ -98,20 +98,20 @@ class TokenProvider:
             return {}
         with _translate_store_errors():
             if not self._loaded:
-                self._take(decode_stored_token(await self._store.get(self._store_key)), _TokenSource.STORE)
-            if self._kept is not None and self._needs_renewal(self._kept) and not self._asking_user:
-                await self._try_renew(self._kept)
-        kept = self._kept
+                self._adopt(decode_stored_token(await self._store.get(self._store_key)), _TokenSource.STORE)
+            if self._token is not None and self._needs_renewal(self._token) and not self._asking_user:
+                await self._try_renew(self._token)
+        kept = self._token
         if kept is None:
             return {}
         if self._prover is None or kept.kind != "DPoP":
             return {"Authorization": f"Bearer {kept.access}"}
-        return {"Authorization": f"DPoP {kept.access}", "DPoP": self._prover.proof(method, url, kept.access)}
+        return {"Authorization": f"DPoP {kept.access}", "DPoP": self._prover.create_proof(method, url, kept.access)}
 
     def _needs_renewal(self, token: StoredToken) -> bool:
         """Whether it is time for another token; one that nobody has used is good, as long as it lives."""
         now, unused = self._now(), self._source is not _TokenSource.STORE and not self._accepted
-        due = token.expires if unused and token is self._kept else token.renew
+        due = token.expires if unused and token is self._token else token.renew
         return due is not None and due <= now
 
     async def _try_renew(self, token: StoredToken) -> None:
@@ -126,22 +126,22 @@ class TokenProvider:
                 raise
 
     async def _renew(self) -> None:
-        kept = self._kept
+        kept = self._token
         if kept is None or not self._needs_renewal(kept):
             return
-        if self._found is None:
-            self._found = await self._discover(kept.hint)
-        if kept.issuer == self._found.server.issuer and kept.refresh is not None:
-            await self._refresh(kept, self._found)
+        if self._discovery is None:
+            self._discovery = await self._discover(kept.hint)
+        if kept.issuer == self._discovery.authorization_server.issuer and kept.refresh is not None:
+            await self._refresh(kept, self._discovery)
         elif not self._grant.person:
-            await self._obtain(self._found, kept.requested)
+            await self._obtain(self._discovery, kept.requested)
 
     # --- what a server says to it --------------------------------------------------------------
 
     async def heard(self, heard: HttpExchange, asking: OnAuthorizing) -> bool:
         """Gets a token, or a better one, if the server asks for it."""
         if self._prover is not None:
-            self._prover.heard(heard.url, heard.headers)
+            self._prover.record_nonce(heard.url, heard.headers)
         demand = read_challenge(heard)
         if demand is None or demand.status == FORBIDDEN:
             self._note_use(read_sent_token(heard.sent), succeeded=heard.status < _ERROR_STATUS)
@@ -159,22 +159,24 @@ class TokenProvider:
         return True
 
     def _note_use(self, sent: str | None, *, succeeded: bool) -> None:
-        if self._kept is not None and sent == self._kept.access:
+        if self._token is not None and sent == self._token.access:
             self._accepted = True
             if succeeded:
                 self._grant_count = 0
 
     async def _answer_challenge(self, challenge: TokenChallenge) -> None:
         """Gets a token that the server may like better."""
-        kept, latest = self._kept, decode_stored_token(await self._store.get(self._store_key))
-        if latest is not None and challenge.sent != latest.access:
-            self._take(latest, _TokenSource.STORE)
+        kept, latest = self._token, decode_stored_token(await self._store.get(self._store_key))
+        if latest is not None and challenge.sent_token != latest.access:
+            self._adopt(latest, _TokenSource.STORE)
             return  # somebody else did, here or in another process, while this request was under way
         self._stop_if_futile(challenge)
-        found = self._found = await self._discover(challenge.hint or (None if kept is None else kept.hint))
-        if challenge.bound:
-            found = self._found = replace(found, bound=True)
-        if kept is not None and challenge.status == UNAUTHORIZED and kept.issuer == found.server.issuer:
+        found = self._discovery = await self._discover(
+            challenge.resource_metadata_url or (None if kept is None else kept.hint)
+        )
+        if challenge.dpop_required:
+            found = self._discovery = replace(found, dpop_required=True)
+        if kept is not None and challenge.status == UNAUTHORIZED and kept.issuer == found.authorization_server.issuer:
             unused = self._source is _TokenSource.REFRESH and not self._accepted
             if not unused and await self._refresh(kept, found):
                 return
@@ -182,8 +184,8 @@ class TokenProvider:
 
     def _stop_if_futile(self, challenge: TokenChallenge) -> None:
         """Raises, if the server has been given what it asked for and is not content."""
-        ours = () if self._kept is None else self._kept.requested
-        now, expires = self._now(), None if self._kept is None else self._kept.expires
+        ours = () if self._token is None else self._token.requested
+        now, expires = self._now(), None if self._token is None else self._token.expires
         over = expires is not None and expires <= now and self._accepted and challenge.status == UNAUTHORIZED
         if now - self._granted_at > _RECENT_GRANT or over:
             self._grant_count = 0
@@ -191,38 +193,40 @@ class TokenProvider:
         refused = challenge.status == UNAUTHORIZED and not self._accepted
         forbidden = challenge.status == FORBIDDEN and set(challenge.scopes or ()) <= set(ours)
         if (self._source is _TokenSource.GRANT and (refused or forbidden)) or self._grant_count >= _MAX_GRANTS:
-            why = f"the server refuses the token that was just issued for it{challenge.words}"
+            why = f"the server refuses the token that was just issued for it{challenge.description}"
             clause = "authorization, Scope Challenge Handling" if forbidden else "RFC 6750, section 3.1"
             raise AuthorizationFailed(why, hop="retry", clause=clause)
 
     def _scopes_for(self, challenge: TokenChallenge, discovery: DiscoveryResult) -> tuple[str, ...]:
         """What to ask for (authorization, "Scope Selection Strategy"): what the server wants now, and all that this
         authorization server was asked for before."""
-        kept = self._kept
-        before = kept.requested if kept is not None and kept.issuer == discovery.server.issuer else ()
+        kept = self._token
+        before = kept.requested if kept is not None and kept.issuer == discovery.authorization_server.issuer else ()
         named = challenge.scopes if challenge.scopes is not None else (self._scopes or discovery.scopes or ())
         chosen = dict.fromkeys((*before, *named, *self._scopes))
-        if self._grant.person and chosen and _OFFLINE in (discovery.server.scopes_supported or ()):
+        if self._grant.person and chosen and _OFFLINE in (discovery.authorization_server.scopes_supported or ()):
             chosen[_OFFLINE] = None
         return tuple(chosen)
 
     # --- getting tokens ------------------------------------------------------------------------
 
     async def _discover(self, hint: str | None) -> DiscoveryResult:
-        issuers = self._grant.issuers or ((self._kept.issuer,) if self._kept is not None else ())
+        issuers = self._grant.issuers or ((self._token.issuer,) if self._token is not None else ())
         return await discover(self._egress, self._server, hint, issuers=issuers)
 
     async def _obtain(self, discovery: DiscoveryResult, scopes: tuple[str, ...]) -> None:
-        bound = discovery.bound if self._dpop is None else self._dpop
+        bound = discovery.dpop_required if self._dpop is None else self._dpop
         prover = self._prover if bound else None
         if bound and prover is None:
-            prover = self._prover = Prover(generate_key(discovery.server.dpop_signing_alg_values_supported), self._now)
+            prover = self._prover = Prover(
+                generate_key(discovery.authorization_server.dpop_signing_alg_values_supported), self._now
+            )
         self._asking_user = self._grant.person
         try:
             identity, answer = await self._grant.obtain(self._grant_request(discovery, scopes, prover))
         finally:
             self._asking_user = False
-        if bound and answer.kind != "DPoP":
+        if bound and answer.token_type != "DPoP":  # noqa: S105 - the name of a scheme
             why = "the authorization server does not bind its tokens to a key"
             raise AuthorizationFailed(why, hop="token", clause="RFC 9449, section 5")
         self._grant_count += 1
@@ -234,8 +238,12 @@ class TokenProvider:
         renews others can be used once."""
         async with self._store.locked(self._store_key):
             latest = decode_stored_token(await self._store.get(self._store_key))
-            if latest is not None and latest.access != token.access and latest.issuer == discovery.server.issuer:
-                self._take(latest, _TokenSource.STORE)
+            if (
+                latest is not None
+                and latest.access != token.access
+                and latest.issuer == discovery.authorization_server.issuer
+            ):
+                self._adopt(latest, _TokenSource.STORE)
                 if not self._needs_renewal(latest):
                     return True
                 token = latest
@@ -250,7 +258,7 @@ class TokenProvider:
             return False
         fields = token_request_fields(errand, "refresh_token", refresh_token=refresh_token)
         try:
-            body = await errand.endpoint.ask(identity, fields, hop="refresh")
+            body = await errand.endpoint.request_token(identity, fields, hop="refresh")
         except OAuthErrorResponse as refused:
             if refused.error not in _INVALID_GRANT_ERRORS:
                 raise
@@ -261,13 +269,15 @@ class TokenProvider:
         answer = read_token_response(body, hop="refresh")
         made = self._build_stored_token(discovery, identity, answer, kept.requested, self._prover)
         granted = kept.granted if answer.scopes is None else answer.scopes
-        await self._save(replace(made, refresh=answer.refresh or refresh_token, granted=granted), _TokenSource.REFRESH)
+        await self._save(
+            replace(made, refresh=answer.refresh_token or refresh_token, granted=granted), _TokenSource.REFRESH
+        )
         return True
 
     def _grant_request(
         self, discovery: DiscoveryResult, scopes: tuple[str, ...], prover: Prover | None
     ) -> GrantRequest:
-        endpoint = TokenEndpoint(self._egress, discovery.server, prover, self._now)
+        endpoint = TokenEndpoint(self._egress, discovery.authorization_server, prover, self._now)
         return GrantRequest(self._server, discovery, scopes, endpoint, self._egress, self._store, self._now)
 
     def _build_stored_token(
@@ -278,30 +288,30 @@ class TokenProvider:
         scopes: tuple[str, ...],
         prover: Prover | None,
     ) -> StoredToken:
-        bound = prover is not None and response.kind == "DPoP"
+        bound = prover is not None and response.token_type == "DPoP"  # noqa: S105 - the name of a scheme
         return StoredToken(
-            issuer=discovery.server.issuer,
+            issuer=discovery.authorization_server.issuer,
             client_id=identity.client_id,
-            access=response.access,
-            kind=response.kind,
+            access=response.access_token,
+            kind=response.token_type,
             expires=None if response.lifetime is None else self._now() + response.lifetime,
             renew=None if response.lifetime is None else self._now() + _usable_lifetime(response.lifetime),
-            refresh=response.refresh,
+            refresh=response.refresh_token,
             granted=scopes if response.scopes is None else response.scopes,
             requested=scopes,
-            hint=discovery.hint,
+            hint=discovery.resource_metadata_url,
             key=prover.key.to_jwk() if prover is not None and bound else None,
         )
 
     async def _save(self, token: StoredToken, source: _TokenSource) -> None:
         """Keeps a token before it is used: whoever has used up the one before cannot get another."""
         await self._store.put(self._store_key, encode_stored_token(token))
-        self._take(token, source)
+        self._adopt(token, source)
 
-    def _take(self, token: StoredToken | None, source: _TokenSource) -> None:
-        same = token is not None and self._kept is not None and token.access == self._kept.access
+    def _adopt(self, token: StoredToken | None, source: _TokenSource) -> None:
+        same = token is not None and self._token is not None and token.access == self._token.access
         self._loaded = True
-        self._kept = token
+        self._token = token
         if not same:
             self._source, self._accepted = source, False
         if token is None or token.key is None:

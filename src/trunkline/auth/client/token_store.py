@@ -56,22 +56,22 @@ class MemoryTokens:
     """Tokens that are forgotten with the process."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, bytes] = {}
+        self._values: dict[str, bytes] = {}
         self._locks: defaultdict[str, Lock] = defaultdict(Lock)
 
     def __repr__(self) -> str:
-        return f"MemoryTokens({len(self._kept)})"
+        return f"MemoryTokens({len(self._values)})"
 
     async def get(self, key: str) -> bytes | None:
         """What is kept under a key."""
-        return self._kept.get(key)
+        return self._values.get(key)
 
     async def put(self, key: str, value: bytes | None) -> None:
         """Keeps something; None: nothing any more."""
         if value is None:
-            self._kept.pop(key, None)
+            self._values.pop(key, None)
         else:
-            self._kept[key] = value
+            self._values[key] = value
 
     @asynccontextmanager
     async def locked(self, key: str) -> AsyncGenerator[None]:
@@ -97,21 +97,21 @@ class FileTokens:
 
     async def put(self, key: str, value: bytes | None) -> None:
         """Keeps something; None: nothing any more."""
-        await _run_to_completion(lambda: self._forget(key) if value is None else self._write(key, value))
+        await _run_to_completion(lambda: self._delete(key) if value is None else self._write(key, value))
 
     @asynccontextmanager
     async def locked(self, key: str) -> AsyncGenerator[None]:
         """One task of one process at a time. The lock of a process that died is free. Raises `StoreError` if somebody
         else holds it for too long."""
-        with self._opened() as folder:
+        with self._open_folder() as folder:
             held = folder.open(f"{_file_name(key)}.lock", os.O_RDWR)
         try:
-            await self._lock(held)
+            await self._acquire_lock(held)
             yield
         finally:
             os.close(held)  # which lets go of it
 
-    async def _lock(self, held: int) -> None:
+    async def _acquire_lock(self, held: int) -> None:
         pause = _MIN_LOCK_POLL
         try:
             async with asyncio.timeout(self._patience):
@@ -124,7 +124,7 @@ class FileTokens:
 
     def _read(self, key: str) -> bytes | None:
         name = f"{_file_name(key)}.token"
-        with self._opened() as folder:
+        with self._open_folder() as folder:
             try:
                 descriptor = folder.open(name, os.O_RDONLY, create=False)
             except FileNotFoundError:
@@ -141,15 +141,15 @@ class FileTokens:
         content = _encode_file(key, value)
         if len(content) > _MAX_FILE_BYTES:
             raise StoreError(f"{len(value)} bytes are too many for tokens")
-        with self._opened() as folder:
+        with self._open_folder() as folder:
             folder.replace(f"{_file_name(key)}.token", content)
 
-    def _forget(self, key: str) -> None:
-        with self._opened() as folder, suppress(FileNotFoundError):
+    def _delete(self, key: str) -> None:
+        with self._open_folder() as folder, suppress(FileNotFoundError):
             folder.remove(f"{_file_name(key)}.token")
 
     @contextmanager
-    def _opened(self) -> "Generator[_Folder]":
+    def _open_folder(self) -> "Generator[_Folder]":
         try:
             with _open_private_folder(self._folder) as folder:
                 yield folder

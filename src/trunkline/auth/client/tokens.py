@@ -29,14 +29,14 @@ _CLAUSE: Final = "RFC 6749, section 5.1"
 class TokenResponse(Struct, frozen=True):
     """A token that was issued."""
 
-    access: str
-    kind: str
+    access_token: str
+    token_type: str
     lifetime: float | None = None  # seconds; None if that was not said
-    refresh: str | None = None
+    refresh_token: str | None = None
     scopes: tuple[str, ...] | None = None  # None: those that were asked for
 
     def __repr__(self) -> str:
-        return f"Answer({self.kind}, lifetime={self.lifetime}, scopes={self.scopes})"
+        return f"TokenResponse({self.token_type}, lifetime={self.lifetime}, scopes={self.scopes})"
 
 
 class StoredToken(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -55,7 +55,7 @@ class StoredToken(Struct, frozen=True, kw_only=True, omit_defaults=True):
     key: dict[str, Any] | None = None  # the private key that the token is bound to
 
     def __repr__(self) -> str:
-        return f"Kept({self.kind} of {self.issuer!r}, expires={self.expires}, granted={self.granted})"
+        return f"StoredToken({self.kind} of {self.issuer!r}, expires={self.expires}, granted={self.granted})"
 
 
 class _TokenResponseBody(Struct):

@@ -306,7 +306,7 @@ def assess_token_endpoint(response: FetchResponse) -> Finding:
     try:
         error = safe_text(_read_error(response.body).error)
     except (codec.DecodeError, RecursionError):
-        kind = safe_text(response.kind) or "no content type"
+        kind = safe_text(response.media_type) or "no content type"
         mend = 'answer with 400 and JSON such as {"error": "invalid_grant"}'
         return Finding(hop, "failed", f"{said} {asked}, with {kind} and no OAuth error", clause, mend)
     seen = f"{said} and {error!r} {asked}"

@@ -131,11 +131,11 @@ class _Examination:
 
     async def _examine_self_issued(self) -> None:
         """A server that may be its own authorization server, as in 2025-03-26."""
-        metadata = (await discovery.discover(self._egress, self._url, None)).server
+        metadata = (await discovery.discover(self._egress, self._url, None)).authorization_server
         seen = await self._describe_urls(*resource_metadata_urls(self._url))
         self.add(diagnose.assess_missing_resource_metadata(metadata, seen))
         if not isinstance(metadata, AssumedMetadata):
-            await self._server(metadata)
+            await self._examine_authorization_server(metadata)
 
     async def _examine_issuers(self, resource: ResourceMetadata) -> None:
         """Looks at each authorization server. A client takes the first that can be found, so that it is a pity about
@@ -149,14 +149,14 @@ class _Examination:
                 continue
             self.add(Finding("authorization-server-metadata", "ok", f"{safe_text(issuer)} publishes it at {where}"))
             await self._check_cors("authorization-server-metadata", where)
-            await self._server(metadata)
+            await self._examine_authorization_server(metadata)
         if len(failed) < len(issuers):
             failed = [replace(finding, verdict="warning") for finding in failed]
         self.add(*failed)
 
     # --- the authorization server --------------------------------------------------------------
 
-    async def _server(self, metadata: ServerMetadata) -> None:
+    async def _examine_authorization_server(self, metadata: ServerMetadata) -> None:
         """What it says of itself, and whether its endpoints are there."""
         try:
             require_pkce(metadata)
@@ -165,7 +165,7 @@ class _Examination:
         self.add(*diagnose.assess_server_metadata(metadata), diagnose.assess_registration(metadata))
         if (url := metadata.authorization_endpoint) is not None:
             await self._examine_endpoint(
-                self._egress.look(url, hop="authorization"), diagnose.assess_authorization_endpoint
+                self._egress.get_without_redirects(url, hop="authorization"), diagnose.assess_authorization_endpoint
             )
         if (url := metadata.token_endpoint) is not None:
             body = urlencode({**_INVALID_CODE, "resource": self._url}).encode()
@@ -193,10 +193,10 @@ class _Examination:
 
     async def _describe_url(self, url: str) -> str:
         try:
-            answer = await self._egress.look(url, hop="address")
+            answer = await self._egress.get_without_redirects(url, hop="address")
         except AuthorizationFailed as error:
             return str(error)
-        return f"{safe_text(url)} answers {answer.status} {safe_text(answer.kind)}".rstrip()
+        return f"{safe_text(url)} answers {answer.status} {safe_text(answer.media_type)}".rstrip()
 
     async def _check_cors(self, hop: str, url: str) -> None:
         with suppress(AuthorizationFailed):  # it was read a moment ago by whoever matters

@@ -47,12 +47,12 @@ class _TokenRequest(Struct, frozen=True):
 
     scope: Scope
     headers: Mapping[bytes, bytes]
-    place: ResourceLocation
-    given: PresentedToken
+    location: ResourceLocation
+    presented: PresentedToken
     now: float
 
     def __repr__(self) -> str:
-        return f"_Comer({self.place.resource!r}, {self.given!r})"
+        return f"_Comer({self.location.resource!r}, {self.presented!r})"
 
 
 class TokenAuthenticator:
@@ -67,14 +67,14 @@ class TokenAuthenticator:
         self._path = path
         self._challenges = ChallengeWriter(resource.scopes, "DPoP" if resource.dpop else "Bearer")
         self._locations: dict[object, ResourceLocation] = {}
-        self._pages = dict.fromkeys(metadata_paths(_SSE, None), _SSE)
-        self._pages.update(dict.fromkeys(metadata_paths(path, resource.public_url), path))
+        self._metadata_paths = dict.fromkeys(metadata_paths(_SSE, None), _SSE)
+        self._metadata_paths.update(dict.fromkeys(metadata_paths(path, resource.public_url), path))
         self._proof_verifier: ProofVerifier | None = None  # made when the first is needed
         self._logged_at: float | None = None  # when trouble was last logged
 
     # --- where ---------------------------------------------------------------------------------
 
-    def _place(self, scope: Scope, headers: Mapping[bytes, bytes], path: str) -> ResourceLocation:
+    def _locate(self, scope: Scope, headers: Mapping[bytes, bytes], path: str) -> ResourceLocation:
         public = self._resource.public_url
         key = path if public is not None else _location_key(scope, headers, path)
         place = self._locations.get(key)
@@ -90,14 +90,14 @@ class TokenAuthenticator:
 
     def page(self, scope: Scope, route: str) -> bytes | None:
         """The metadata of the endpoint, for anybody to read."""
-        path = self._pages.get(route)
+        path = self._metadata_paths.get(route)
         if path is None:
             return None
         resource = self._resource
         issuers = tuple(dict.fromkeys(one.issuer for one in resource.verifiers if one.issuer is not None))
         return codec.to_json(
             ResourceMetadata(
-                resource=self._place(scope, dict(scope["headers"]), path).resource,
+                resource=self._locate(scope, dict(scope["headers"]), path).resource,
                 authorization_servers=issuers or None,
                 scopes_supported=resource.scopes_supported or None,
                 bearer_methods_supported=("header",),
@@ -114,7 +114,7 @@ class TokenAuthenticator:
 
     def admit(self, scope: Scope, headers: dict[bytes, bytes], path: str) -> AuthResult | Awaitable[AuthResult]:
         """Whether the sender of a request may come in."""
-        place = self._place(scope, headers, path)
+        place = self._locate(scope, headers, path)
         if (query := scope.get("query_string")) and has_query_token(query):
             why = "a token does not belong into an address; send it as Authorization: Bearer"
             return self._challenges.bad_request(place, why)
@@ -134,8 +134,10 @@ class TokenAuthenticator:
         try:
             verified = await self._verify(request)
         except BadToken as bad:
-            scheme = request.given.scheme
-            return self._challenges.unauthorized(request.place, bad.why, bad.kind, error="invalid_token", scheme=scheme)
+            scheme = request.presented.scheme
+            return self._challenges.unauthorized(
+                request.location, bad.why, bad.kind, error="invalid_token", scheme=scheme
+            )
         except TooManyRejected as refused:
             return _refuse_rate(str(refused), refused.wait)
         except Unavailable as trouble:
@@ -145,7 +147,7 @@ class TokenAuthenticator:
 
     async def _verify(self, request: _TokenRequest) -> Verified:
         """What a token proves: to the verifier for its issuer, or to the first that knows it."""
-        token, audiences = request.given.token, request.place.audiences
+        token, audiences = request.presented.token, request.location.audiences
         bad = BadToken("the token is from an issuer that is not known here")
         for verifier in select_verifiers(self._resource.verifiers, token):
             try:
@@ -160,7 +162,7 @@ class TokenAuthenticator:
 
     async def _ask_verifier(self, verifier: Verifier, request: _TokenRequest) -> Verified:
         """The verdict of one verifier, within the limits of requests to its issuer."""
-        token, audiences, now = request.given.token, request.place.audiences, request.now
+        token, audiences, now = request.presented.token, request.location.audiences, request.now
         requests = self._resource.requests.get(verifier)
         if requests is not None:
             ask = partial(_verify_async, verifier, token, audiences, now)
@@ -171,7 +173,7 @@ class TokenAuthenticator:
 
     def _authorize(self, request: _TokenRequest, verified: Verified) -> AuthResult | Awaitable[AuthResult]:
         """Whether whoever a token is about may come in, with this very request."""
-        if verified.key is None and request.given.scheme != "DPoP" and not self._resource.dpop:
+        if verified.key is None and request.presented.scheme != "DPoP" and not self._resource.dpop:
             return self._check_scopes(request, verified)
         if isinstance(key := self._require_bound_key(request, verified), Rejected):
             return key
@@ -190,7 +192,7 @@ class TokenAuthenticator:
         try:
             proofs = self._proof_verifier or self._get_proof_verifier(await shared_proofs.secret())
             used = self._check_proof(request, key, proofs)
-            if not isinstance(used, Rejected) and not await shared_proofs.first(used.what, used.until):
+            if not isinstance(used, Rejected) and not await shared_proofs.record_first_use(used.id, used.expires):
                 return self._refuse_proof(request, ProofReplayed(), proofs)
         except StoreError as error:
             return self._refuse_unavailable(
@@ -208,7 +210,7 @@ class TokenAuthenticator:
         """Whether whoever a token is about may come in, if it is who it says."""
         principal = verified.principal
         if not principal.scopes.issuperset(self._resource.scopes):
-            return self._challenges.insufficient_scope(request.place, principal, request.given.scheme)
+            return self._challenges.insufficient_scope(request.location, principal, request.presented.scheme)
         allow = self._resource.allow
         if allow is not None and not allow(principal):
             return Rejected(403, "you may not come in here", "unauthorized_operation")
@@ -220,14 +222,16 @@ class TokenAuthenticator:
             return self._refuse_binding(request, "the token is not bound to a key, as it has to be")
         if self._resource.dpop is False:
             return self._refuse_binding(request, "the token is bound to a key, which is not looked at here")
-        if request.given.scheme != "DPoP":
+        if request.presented.scheme != "DPoP":
             return self._refuse_binding(
                 request, "the token is bound to a key: send it as Authorization: DPoP, with a proof"
             )
         return verified.key
 
     def _refuse_binding(self, request: _TokenRequest, why: str) -> Rejected:
-        return self._challenges.unauthorized(request.place, why, "invalid_token", error="invalid_token", scheme="DPoP")
+        return self._challenges.unauthorized(
+            request.location, why, "invalid_token", error="invalid_token", scheme="DPoP"
+        )
 
     def _check_proof(self, request: _TokenRequest, key: str, proofs: "ProofVerifier") -> "UsedProof | Rejected":
         """Uses a proof, or says what is wrong with it."""
@@ -237,7 +241,7 @@ class TokenAuthenticator:
         proof = request.headers.get(b"dpop", b"").decode("latin-1")
         method, url = request.scope.get("method", "GET"), self._request_url(request)
         try:
-            return proofs.check(proof, key=key, method=method, url=url, token=request.given.token, now=request.now)
+            return proofs.check(proof, key=key, method=method, url=url, token=request.presented.token, now=request.now)
         except BadProof as bad:
             return self._refuse_proof(request, bad, proofs)
         except TooManyProofs as refused:
@@ -248,20 +252,20 @@ class TokenAuthenticator:
 
         error = "use_dpop_nonce" if isinstance(bad, NonceRequired) else "invalid_dpop_proof"
         why = f"the DPoP proof is no good: {bad}"
-        turned = self._challenges.unauthorized(request.place, why, "invalid_token", error=error, scheme="DPoP")
+        turned = self._challenges.unauthorized(request.location, why, "invalid_token", error=error, scheme="DPoP")
         nonce = proofs.nonce(request.now)
         return Rejected(401, why, turned.kind, [*turned.headers, *([(b"dpop-nonce", nonce.encode())] if nonce else [])])
 
     def _request_url(self, request: _TokenRequest) -> str:
         """The address of a request, as whoever sent it knows it."""
         route: str = request.scope["path"].removeprefix(request.scope.get("root_path", "")).rstrip("/")
-        return request.place.resource if (route or "/") == self._path else f"{request.place.base_url}{route}"
+        return request.location.resource if (route or "/") == self._path else f"{request.location.base_url}{route}"
 
     def challenge(self, scope: Scope, path: str, principal: Any, scopes: Sequence[str]) -> tuple[bytes, bytes]:
         """What somebody who was let in needs for what it asked."""
         headers = dict(scope["headers"])
         scheme = "DPoP" if headers.get(b"authorization", b"")[:5].lower() == b"dpop " else "Bearer"
-        return self._challenges.insufficient_scope_header(self._place(scope, headers, path), principal, scopes, scheme)
+        return self._challenges.insufficient_scope_header(self._locate(scope, headers, path), principal, scopes, scheme)
 
     def _refuse_unavailable(self, trouble: Unavailable, now: float) -> Rejected:
         """Nobody's fault who comes: trying again later will do."""

@@ -31,7 +31,7 @@ class ChallengeWriter(Struct, frozen=True):
             "error": error,
             "error_description": why if error else None,
             "scope": " ".join(self.scopes) or None,
-            "resource_metadata": location.metadata,
+            "resource_metadata": location.metadata_url,
             "algs": " ".join(proof_algorithms()) if used == "DPoP" else None,
         }
         return Rejected(401, why, kind, [(_CHALLENGE, format_challenge(used, params).encode())])
@@ -50,12 +50,12 @@ class ChallengeWriter(Struct, frozen=True):
         loses by it what it had."""
         held = sorted(one for one in principal.scopes if one not in _OIDC_SCOPES)
         wanted = dict.fromkeys(one for one in (*self.scopes, *scopes, *held) if one != "offline_access")
-        params = {"error": "insufficient_scope", "scope": " ".join(wanted), "resource_metadata": location.metadata}
+        params = {"error": "insufficient_scope", "scope": " ".join(wanted), "resource_metadata": location.metadata_url}
         return (_CHALLENGE, format_challenge(scheme, params).encode())
 
     def bad_request(self, location: ResourceLocation, why: str) -> Rejected:
         """400: credentials that cannot be read."""
-        params = {"error": "invalid_request", "error_description": why, "resource_metadata": location.metadata}
+        params = {"error": "invalid_request", "error_description": why, "resource_metadata": location.metadata_url}
         return Rejected(400, why, "invalid_request", [(_CHALLENGE, format_challenge(self.scheme, params).encode())])
 
 

@@ -25,7 +25,7 @@ class ClaimRules(Struct, frozen=True):
     issuer: str
     audiences: Collection[str]
     leeway: float = 0.0  # seconds by which the clocks may differ
-    lasting: bool = False  # whether it may be silent about when it ends
+    may_omit_expiry: bool = False  # whether it may be silent about when it ends
     clients_without_audience: Collection[str] = ()  # whose tokens may be silent about whom they are for
     may_omit_issuer: bool = False  # whether it may be silent about who made it
 
@@ -93,7 +93,7 @@ def _check_parties(claims: Mapping[str, Any], client: str, rules: ClaimRules) ->
 
 def _check_times(claims: Mapping[str, Any], rules: ClaimRules, now: float) -> float | None:
     expires = _read_time(claims, "exp")
-    if expires is None and not rules.lasting:
+    if expires is None and not rules.may_omit_expiry:
         raise BadToken("the token does not say when it ends")
     if expires is not None and now >= expires + rules.leeway:
         raise BadToken("the token has expired", "token_expired")

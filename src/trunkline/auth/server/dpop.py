@@ -39,8 +39,8 @@ class NonceRequired(BadProof):
 class UsedProof(NamedTuple):
     """A proof that was used: what it is known by, and until when it must not be used again."""
 
-    what: str
-    until: float
+    id: str
+    expires: float
 
 
 class SharedProofStore(Protocol):
@@ -50,7 +50,7 @@ class SharedProofStore(Protocol):
         """Bytes that all of them know, and nobody else. Raises `StoreError`."""
         ...
 
-    async def first(self, proof: str, expires: float) -> bool:
+    async def record_first_use(self, proof: str, expires: float) -> bool:
         """Whether nobody has shown this before, to any of them; from now on, until that time, somebody has. Raises
         `StoreError`."""
         ...

@@ -55,7 +55,7 @@ class ReplayMemory:
         self._by_second: dict[int, set[str]] = {}  # the keys that have, or had, proofs of a second
         self._by_size: dict[int, dict[str, None]] = {}  # keys by the bit length of their number of proofs
         self._count = 0
-        self._expired = 0  # the last second that has expired
+        self._expired_through = 0  # the last second that has expired
 
     def __len__(self) -> int:
         return self._count
@@ -96,9 +96,9 @@ class ReplayMemory:
 
     def _expire(self, last: int) -> None:
         """Forget all seconds up to the last one whose proofs are too old; at most once for each second."""
-        if last == self._expired:
+        if last == self._expired_through:
             return
-        self._expired = last
+        self._expired_through = last
         for second in [one for one in self._by_second if one <= last]:
             for key in self._by_second.pop(second):
                 self._drop(key, second)
@@ -108,7 +108,7 @@ class ReplayMemory:
         if known is None:
             return
         self._resize(key, known, known.count - len(known.seconds.pop(second, ())))
-        if not known.seconds and (known.floor is None or known.floor <= self._expired):
+        if not known.seconds and (known.floor is None or known.floor <= self._expired_through):
             del self._keys[key]
 
     def _forget_oldest_of_largest(self) -> None:

@@ -68,7 +68,7 @@ class Introspection(Verifier):
             self._issuer,
             self._audience or audiences,
             self._leeway,
-            lasting=True,
+            may_omit_expiry=True,
             clients_without_audience=self._clients,
             may_omit_issuer=True,
         )

@@ -24,7 +24,7 @@ def require_operator_url(url: str, what: str) -> str:
 def egress_for(*urls: str | None) -> Egress:
     """The way to the hosts of these addresses, wherever they are: whoever runs the server has named them."""
     settings = Settings()
-    around = [EgressPolicy.around(url, settings) for url in urls if url is not None]
+    around = [EgressPolicy.for_url(url, settings) for url in urls if url is not None]
     allowed = tuple(dict.fromkeys(name for reach in around for name in reach.allowed))
     return Egress(EgressPolicy(any(reach.loopback for reach in around), allowed), settings=settings)
 

@@ -36,11 +36,11 @@ class IssuerKeys:
     def get_without_fetch(self, now: float) -> KeySet | None:
         """The keys, if nobody has to look for them first: they are fresh, or somebody is looking already."""
         keys = self._usable_keys(now)
-        return None if self._is_stale(now) and self._may_fetch(now) and self._looking() is None else keys
+        return None if self._is_stale(now) and self._may_fetch(now) and self._running_fetch() is None else keys
 
     def may_refetch(self, now: float) -> bool:
         """Whether others may be found than those at hand: somebody is looking, or the last attempt is long ago."""
-        return self._may_fetch(now) or self._looking() is not None
+        return self._may_fetch(now) or self._running_fetch() is not None
 
     def _usable_keys(self, now: float) -> KeySet | None:
         return self._keys if now - self._fetched_at < MAX_AGE else None
@@ -54,10 +54,10 @@ class IssuerKeys:
         last = self._attempted_at if self._is_stale(now) else self._missed_at
         return last is None or not 0 <= now - last < wait
 
-    async def look(self, now: float) -> KeySet:
+    async def refresh(self, now: float) -> KeySet:
         """The keys as they are now, or as they were. All who wait wait for one request. Raises what `fetch` raises,
         if there are no keys to go on with."""
-        flight = self._looking()
+        flight = self._running_fetch()
         if flight is None and self._may_fetch(now):
             self._attempted_at = now
             if not self._is_stale(now):
@@ -70,7 +70,7 @@ class IssuerKeys:
             raise self._error or LookupError("there are no keys")
         return keys
 
-    def _looking(self) -> "asyncio.Task[None] | None":
+    def _running_fetch(self) -> "asyncio.Task[None] | None":
         """The request that is under way, unless it was for a loop that has ended."""
         flight = self._fetch_task
         if flight is None or flight.done() or flight.get_loop() is not asyncio.get_running_loop():

@@ -87,7 +87,7 @@ class IssuerRequests:
         finally:
             self._in_flight.pop(key, None)
             if self._budgets is not None and address is not None and not rejected:
-                self._budgets.give_back(address)
+                self._budgets.refund(address)
 
     def _find_rejection(self, key: Key, now: float) -> BadToken | None:
         found = self._rejected.get(key)
@@ -135,7 +135,7 @@ class _RejectionBudgets:
             self._full_at.popitem(last=False)
         return wait
 
-    def give_back(self, address: str) -> None:
+    def refund(self, address: str) -> None:
         """Put back what was taken."""
         if (full_at := self._full_at.get(place := _network(address))) is not None:
             self._full_at[place] = full_at - self._interval

@@ -47,24 +47,24 @@ class Jwt(Verifier):
         self._leeway = leeway
         self._clients = frozenset(clients)
         self._egress = egress or egress_for(issuer, jwks_uri)
-        self._found: str | None = None  # where its metadata says that its keys are
+        self._discovered_jwks_uri: str | None = None  # where its metadata says that its keys are
         self._keys = IssuerKeys(self._fetch, self._keys_changed)
 
     def verify(self, token: str, audiences: Collection[str], now: float) -> Verified | Awaitable[Verified]:
         """What a token proves; at once, if the key that it was signed with is here."""
         keys = self._keys.get_without_fetch(now)
         if keys is None:
-            return self._look(token, audiences, now)
+            return self._verify_after_refresh(token, audiences, now)
         try:
             return self._verify_with_keys(keys, token, audiences, now)
         except UnknownKey as error:
             if self._keys.may_refetch(now):
-                return self._look(token, audiences, now)
+                return self._verify_after_refresh(token, audiences, now)
             raise BadToken(f"the token cannot be verified: {error}") from None
 
-    async def _look(self, token: str, audiences: Collection[str], now: float) -> Verified:
+    async def _verify_after_refresh(self, token: str, audiences: Collection[str], now: float) -> Verified:
         try:
-            keys = await self._keys.look(now)
+            keys = await self._keys.refresh(now)
         except (AuthorizationFailed, InvalidJws) as error:
             raise Unavailable(f"the keys of {self._issuer} cannot be had: {error}") from error
         try:
@@ -90,14 +90,14 @@ class Jwt(Verifier):
 
     async def _fetch(self) -> bytes:
         """What the issuer publishes as its keys. Where they are is asked anew if they are not there any more."""
-        where = self._jwks_uri or self._found
+        where = self._jwks_uri or self._discovered_jwks_uri
         if where is None:
             where = (await find_authorization_server(self._egress, self._issuer)).jwks_uri
             if where is None:
                 raise AuthorizationFailed(f"the metadata of {self._issuer} names no jwks_uri", hop="keys")
-        self._found = None
+        self._discovered_jwks_uri = None
         body = require_ok(await self._egress.get(where, hop="keys"), "the keys", hop="keys")
-        self._found = where
+        self._discovered_jwks_uri = where
         return body
 
     def __repr__(self) -> str:

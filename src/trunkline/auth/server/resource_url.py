@@ -26,7 +26,7 @@ class ResourceLocation(Struct, frozen=True):
 
     resource: str  # its name as a resource, which tokens are for
     audiences: frozenset[str]  # the same with and without a last slash; empty: no token is for this address
-    metadata: str  # where its metadata is
+    metadata_url: str  # where its metadata is
     base_url: str  # what stands before every path within the application
 
 

@@ -22,18 +22,18 @@ class TokenCache:
 
     def __init__(self, max_entries: int = 10_000) -> None:
         self._max_entries = max_entries
-        self._kept: dict[tuple[bytes, Collection[str]], _CacheEntry] = {}
+        self._entries: dict[tuple[bytes, Collection[str]], _CacheEntry] = {}
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)
 
     def get(self, token: str, audiences: frozenset[str], now: float) -> Verified | None:
         """What a token has proved, if that still holds."""
-        kept = self._kept.get(key := _key(token, audiences))
+        kept = self._entries.get(key := _key(token, audiences))
         if kept is None:
             return None
         if now >= kept.until or kept.generation != kept.verifier.generation:
-            del self._kept[key]
+            del self._entries[key]
             return None
         return kept.verified
 
@@ -43,9 +43,9 @@ class TokenCache:
         if verified.expires is not None:
             until = min(until, verified.expires)
         if until > now:
-            while len(self._kept) >= self._max_entries:
-                del self._kept[next(iter(self._kept))]
-            self._kept[_key(token, audiences)] = _CacheEntry(verified, verifier, verifier.generation, until)
+            while len(self._entries) >= self._max_entries:
+                del self._entries[next(iter(self._entries))]
+            self._entries[_key(token, audiences)] = _CacheEntry(verified, verifier, verifier.generation, until)
 
 
 def _key(token: str, audiences: frozenset[str]) -> tuple[bytes, Collection[str]]:

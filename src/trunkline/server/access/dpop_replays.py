@@ -23,7 +23,7 @@ class DpopReplayStore:
         """Bytes that all of them know, and nobody else. Raises `StoreError`."""
         return await get_shared_secret(self._store, self._server, "proof")
 
-    async def first(self, proof: str, expires: float) -> bool:
+    async def record_first_use(self, proof: str, expires: float) -> bool:
         """Whether nobody has shown this before, to any of them; from now on, until that time, somebody has. Raises
         `StoreError`."""
         digest = hashlib.sha256(f"{self._server}\n{proof}".encode()).hexdigest()

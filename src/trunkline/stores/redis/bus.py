@@ -60,17 +60,17 @@ class Channels:
     def __init__(self, prefix: str, identity: StoreIdentity) -> None:
         self._key = identity.key("bus channels")
         self.all = f"{prefix}bus:{identity.id}:all"
-        self.start = f"{prefix}bus:{identity.id}:to:"  # of the channel of each process
-        self.of = lru_cache(1024)(self._channel_for_peer)
+        self.peer_prefix = f"{prefix}bus:{identity.id}:to:"  # of the channel of each process
+        self.for_peer = lru_cache(1024)(self._channel_for_peer)
 
     def _channel_for_peer(self, name: str) -> str:
         """Return the channel of a process."""
-        return f"{self.start}{name}:{hmac.digest(self._key, name.encode(), 'sha256').hex()[:_TAG]}"
+        return f"{self.peer_prefix}{name}:{hmac.digest(self._key, name.encode(), 'sha256').hex()[:_TAG]}"
 
-    def name(self, channel: str) -> str | None:
+    def peer_name(self, channel: str) -> str | None:
         """Return the process whose channel it is, or None if its tag is wrong: a stranger has subscribed to it."""
-        name = channel[len(self.start) :].rpartition(":")[0]
-        return name if validation.is_process_name(name) and self.of(name) == channel else None
+        name = channel[len(self.peer_prefix) :].rpartition(":")[0]
+        return name if validation.is_process_name(name) and self.for_peer(name) == channel else None
 
 
 class RedisBus:
@@ -94,7 +94,7 @@ class RedisBus:
         self._hello_kind = _HELLO
         self._loss_unannounced = False  # something was lost, and the other processes do not know that yet
         self._peers: set[str] = set()
-        self._gone: dict[str, None] = {}  # who has said goodbye, the last ones
+        self._departed: dict[str, None] = {}  # who has said goodbye, the last ones
         self._unverified_senders: set[str] = (
             set()
         )  # peers whose broadcasts were dropped, since they may have been replays
@@ -104,7 +104,7 @@ class RedisBus:
         self._channel_query: asyncio.Future[Any] | None = None  # which channels there are
         self._unsent_bytes = 0  # bytes that were not confirmed
         self._drained: asyncio.Future[None] | None = None
-        self._look: asyncio.TimerHandle | None = None
+        self._check_timer: asyncio.TimerHandle | None = None
         self._unreported_losses: set[str | None] = set()  # to whom something was sent that may not have arrived
         self._report_timer: asyncio.TimerHandle | None = None
         self._reported_at = 0.0  # when that was told last
@@ -146,7 +146,7 @@ class RedisBus:
             self._publish_frame(None, _BYE)
         self._closed = True
         self._listener.close()
-        for timer in filter(None, (self._look, self._report_timer)):
+        for timer in filter(None, (self._check_timer, self._report_timer)):
             timer.cancel()
         if self._greet_task is not None:
             self._greet_task.cancel()
@@ -159,19 +159,19 @@ class RedisBus:
 
     def send(self, to: str, message: bytes) -> bool:
         """Publishes a message for one process. Nobody is there for certain if it has said goodbye."""
-        self._check(message)
+        self._check_message(message)
         validation.check_process_name(to)
-        if to in self._gone:
+        if to in self._departed:
             return False
         if not self._closed:
-            self._post(to, message)
+            self._publish_message(to, message)
         return True
 
     def publish(self, message: bytes) -> None:
         """Publishes a message for all."""
-        self._check(message)
+        self._check_message(message)
         if not self._closed:
-            self._post(None, message)
+            self._publish_message(None, message)
 
     async def sent(self) -> None:
         """Waits for Redis."""
@@ -180,12 +180,12 @@ class RedisBus:
                 self._drained = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._drained])
 
-    def _check(self, message: bytes) -> None:
+    def _check_message(self, message: bytes) -> None:
         validation.check_message(message)
         if not self._name:
             raise MisuseError(f"the bus at {self._display_address} is not open yet")
 
-    def _post(self, to: str | None, message: bytes) -> None:
+    def _publish_message(self, to: str | None, message: bytes) -> None:
         """Publish a message. It is lost if an earlier one was, and the other processes do not know that yet."""
         if self._loss_unannounced:
             self._publish_failed(to)
@@ -198,7 +198,7 @@ class RedisBus:
         if line is None or not line.connected or self._unsent_bytes > MAX_UNSENT_BYTES:
             self._publish_failed(to)
             return
-        channel = self._channels.all if to is None else self._channels.of(to)
+        channel = self._channels.all if to is None else self._channels.for_peer(to)
         packed = encode_command("PUBLISH", channel, self._signer.sign(ALL if to is None else to, kind, body))
         self._unsent_bytes += len(packed)
         line.submit(packed).add_done_callback(partial(self._publish_done, to, kind, len(packed)))
@@ -237,7 +237,7 @@ class RedisBus:
         self._report_timer, self._reported_at = None, asyncio.get_running_loop().time()
         unreached, self._unreported_losses = self._unreported_losses, set()
         for name in unreached:
-            if name is not None and name not in self._gone and not self._loss_unannounced:
+            if name is not None and name not in self._departed and not self._loss_unannounced:
                 self._publish_frame(name, _HELLO_AFTER_LOSS)
             self._listener.lost(name)
         if self._loss_unannounced and (self._channel_query is None or self._channel_query.done()):
@@ -263,18 +263,18 @@ class RedisBus:
         if not frame.fresh:
             self._challenge_sender(sender)
         elif kind == _BYE:
-            self._forget(sender)
+            self._peer_departed(sender)
         else:
-            self._take(sender, kind, body)
+            self._accept_frame(sender, kind, body)
 
     def _challenge_sender(self, sender: str) -> None:
         """Drop a broadcast that may be a replay. If its sender is there, its answer proves that, and counts."""
         if sender in self._peers:
             self._unverified_senders.add(sender)
-        if sender not in self._gone and not self._closed:
+        if sender not in self._departed and not self._closed:
             self._publish_frame(sender, _HELLO)
 
-    def _take(self, sender: str, kind: bytes, body: bytes) -> None:
+    def _accept_frame(self, sender: str, kind: bytes, body: bytes) -> None:
         """Something came from a process that is there."""
         if kind == _HELLO_AFTER_LOSS or sender in self._unverified_senders:
             self._unverified_senders.discard(sender)
@@ -296,11 +296,11 @@ class RedisBus:
         if not self._awaiting_answer and self._all_answered is not None and not self._all_answered.done():
             self._all_answered.set_result(None)
 
-    def _forget(self, name: str) -> None:
+    def _peer_departed(self, name: str) -> None:
         """A process has ended, and nobody will ever have its name."""
-        self._gone[name] = None
-        if len(self._gone) > MAX_DEPARTED:
-            del self._gone[next(iter(self._gone))]
+        self._departed[name] = None
+        if len(self._departed) > MAX_DEPARTED:
+            del self._departed[next(iter(self._departed))]
         self._stop_awaiting(name)
         self._peer_missing(name)
 
@@ -309,7 +309,7 @@ class RedisBus:
     def _subscribe(self) -> None:
         """There is a connection to hear by."""
         if self._subscriber is not None:
-            channels = (self._channels.all, self._channels.of(self._name))
+            channels = (self._channels.all, self._channels.for_peer(self._name))
             self._subscribe_futures = self._subscriber.submit_all(
                 [(encode_command("SUBSCRIBE", each), ()) for each in channels]
             )
@@ -344,12 +344,12 @@ class RedisBus:
     async def _greet_peers(self, publisher: RedisClient) -> None:
         """Says hello to all, and waits for those that are there; not for ever, since one may be stopped."""
         self._channel_query = publisher.submit(
-            encode_command("PUBSUB", "CHANNELS", prefix_pattern(self._channels.start))
+            encode_command("PUBSUB", "CHANNELS", prefix_pattern(self._channels.peer_prefix))
         )
         channels = await self._channel_query
         if not self._subscribed:  # another meeting follows the next subscription
             raise StoreUnavailable(f"a connection of the bus at {self._display_address} was lost")
-        names = [self._channels.name(channel.decode("utf-8", "replace")) for channel in channels]
+        names = [self._channels.peer_name(channel.decode("utf-8", "replace")) for channel in channels]
         self._awaiting_answer = {name for name in names if name is not None} - {self._name}
         self._all_answered = asyncio.get_running_loop().create_future()
         self._loss_unannounced = False
@@ -366,7 +366,7 @@ class RedisBus:
     # --- now and then ----------------------------------------------------------------------------
 
     def _schedule_check(self) -> None:
-        self._look = asyncio.get_running_loop().call_later(self._check_interval, self._check_health)
+        self._check_timer = asyncio.get_running_loop().call_later(self._check_interval, self._check_health)
 
     def _check_health(self) -> None:
         """Whether we would hear anything, and whether those are there whom we know."""
@@ -374,7 +374,7 @@ class RedisBus:
             self._subscriber.submit(encode_command("PING")).add_done_callback(_ignore_error)
         if self._publisher is not None and self._publisher.connected and self._peers:
             names = sorted(self._peers)
-            asked = self._publisher.submit(encode_command("PUBSUB", "NUMSUB", *map(self._channels.of, names)))
+            asked = self._publisher.submit(encode_command("PUBSUB", "NUMSUB", *map(self._channels.for_peer, names)))
             asked.add_done_callback(partial(self._subscriber_counts_received, names))
         self._schedule_check()
 

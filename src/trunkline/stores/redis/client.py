@@ -58,7 +58,7 @@ class RedisClient:
         self._address = address
         self._tls = tls
         self._timeout = timeout
-        self._load = [] if script is None else [encode_command("SCRIPT", "LOAD", script)]
+        self._script_load = [] if script is None else [encode_command("SCRIPT", "LOAD", script)]
         self._on_connected = on_connected
         self._on_lost = on_lost
         self._on_push = on_push
@@ -68,11 +68,11 @@ class RedisClient:
         self._connect_task: asyncio.Task[None] | None = None
         self._first_connection: asyncio.Future[None] = self._loop.create_future()  # connection
         self._last_error: StoreError = StoreUnavailable("nothing was heard from it")  # there is no connection
-        self._gathered: list[PendingCommand] = []
+        self._unsent: list[PendingCommand] = []
         self._awaiting_script: list[PendingCommand] = []
         self._holds = 0
         self._batch = 0
-        self._alarm: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._timer_deadline = 0.0  # when it rings
 
     @property
@@ -92,7 +92,7 @@ class RedisClient:
 
     async def close(self) -> None:
         """Waits for what is under way, and ends the connection."""
-        while under_way := [job.done for job in self._jobs() if not job.done.done()]:
+        while under_way := [job.future for job in self._pending_commands() if not job.future.done()]:
             await asyncio.wait(under_way)
         if self._connect_task is not None:
             self._connect_task.cancel()
@@ -101,8 +101,8 @@ class RedisClient:
         if link is not None:
             link.abort()
             await link.ended
-        if self._alarm is not None:
-            self._alarm.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
 
     # --- jobs ------------------------------------------------------------------------------------
 
@@ -113,16 +113,16 @@ class RedisClient:
     def submit_all(self, commands: Sequence[tuple[bytes, Sequence[str]]]) -> list[asyncio.Future[Any]]:
         """Has commands done one after another, over one connection; if one of them is not sent, none is."""
         due = self._loop.time() + self._timeout
-        if not self._gathered:
+        if not self._unsent:
             self._loop.call_soon(self._flush)
         jobs = [PendingCommand(packed, due, keys) for packed, keys in commands]
-        self._gathered += jobs
-        if self._alarm is None:
+        self._unsent += jobs
+        if self._timer is None:
             self._schedule_timeout(due)
-        return [job.done for job in jobs]
+        return [job.future for job in jobs]
 
-    def _jobs(self) -> list[PendingCommand]:
-        return [*(self._connection.waiting if self._connection else ()), *self._awaiting_script, *self._gathered]
+    def _pending_commands(self) -> list[PendingCommand]:
+        return [*(self._connection.pending if self._connection else ()), *self._awaiting_script, *self._unsent]
 
     def hold_until(self, done: asyncio.Future[Any]) -> None:
         """Sends nothing until something is done elsewhere."""
@@ -134,12 +134,12 @@ class RedisClient:
         self._flush()
 
     def _flush(self) -> None:
-        if self._connection is None or self._holds or not self._gathered:
+        if self._connection is None or self._holds or not self._unsent:
             return
-        jobs, self._gathered = self._gathered, []
+        jobs, self._unsent = self._unsent, []
         self._batch += 1
         for job in jobs:
-            job.turn = self._batch
+            job.batch = self._batch
         self._connection.send(jobs)
 
     def _reply_received(self, pending: PendingCommand, reply: Any) -> None:
@@ -147,7 +147,7 @@ class RedisClient:
             self._error_received(pending, str(reply))
         else:
             pending.settle(reply)
-            if self._awaiting_script and pending.turn == self._awaiting_script[-1].turn:
+            if self._awaiting_script and pending.batch == self._awaiting_script[-1].batch:
                 self._fail_awaiting_script()
             if pending.keys and (reply[0] if isinstance(reply, list) else reply) > 0:
                 self._on_changed(pending.keys)
@@ -169,38 +169,38 @@ class RedisClient:
 
     def _resend_with_script(self) -> None:
         """Sends the script and what was refused without it, once the whole turn has been answered."""
-        link, turn = self._connection, self._awaiting_script[-1].turn
-        if link is None or (link.waiting and link.waiting[0].turn == turn):
+        link, batch = self._connection, self._awaiting_script[-1].batch
+        if link is None or (link.pending and link.pending[0].batch == batch):
             return
         missed, self._awaiting_script = self._awaiting_script, []
         for job in missed:
             job.resent = True
-        loads = [PendingCommand(load, missed[0].due) for load in self._load]
+        loads = [PendingCommand(load, missed[0].deadline) for load in self._script_load]
         for load in loads:
-            load.done.cancel()  # nobody waits for it
+            load.future.cancel()  # nobody waits for it
         link.send([*loads, *missed])
 
     def _schedule_timeout(self, deadline: float) -> None:
         self._timer_deadline = deadline
-        self._alarm = self._loop.call_at(deadline, self._check_timeouts)
+        self._timer = self._loop.call_at(deadline, self._check_timeouts)
 
     def _check_timeouts(self) -> None:
         """Ends the wait of those who have waited for long enough. If this process was kept from running meanwhile, what
         has come is read first: it is not the store that was silent."""
-        self._alarm = None
+        self._timer = None
         now = self._loop.time()
         if now - self._timer_deadline > _LATE_WAKEUP:
             self._schedule_timeout(now + _LATE_WAKEUP / 2)
             return
         link = self._connection
-        if link is not None and link.waiting and link.waiting[0].due <= now:
+        if link is not None and link.pending and link.pending[0].deadline <= now:
             self._drop(link, "it has stopped answering")
-        late = [job for job in self._gathered if job.due <= now]
-        self._gathered = self._gathered[len(late) :]
+        late = [job for job in self._unsent if job.deadline <= now]
+        self._unsent = self._unsent[len(late) :]
         for job in late:
             job.settle(StoreUnavailable(f"the store {self._address} cannot be reached: {self._last_error}"))
-        if left := self._jobs():
-            self._schedule_timeout(min(job.due for job in left))
+        if left := self._pending_commands():
+            self._schedule_timeout(min(job.deadline for job in left))
 
     # --- connections -----------------------------------------------------------------------------
 
@@ -210,7 +210,9 @@ class RedisClient:
         while True:
             try:
                 async with asyncio.timeout(self._timeout):
-                    link = await connect(self._address, self._tls, self._timeout, self._create_connection, *self._load)
+                    link = await connect(
+                        self._address, self._tls, self._timeout, self._create_connection, *self._script_load
+                    )
                 break
             except TimeoutError:
                 self._last_error = StoreUnavailable("it does not answer in time")
@@ -236,12 +238,12 @@ class RedisClient:
         self._connection_lost(connection)
 
     def _connection_lost(self, connection: RedisConnection) -> None:
-        lost = [*connection.waiting]
-        connection.waiting.clear()
+        lost = [*connection.pending]
+        connection.pending.clear()
         unsent: list[PendingCommand] = []
         if connection is self._connection:
             lost += self._awaiting_script
-            unsent, self._connection, self._awaiting_script, self._gathered = self._gathered, None, [], []
+            unsent, self._connection, self._awaiting_script, self._unsent = self._unsent, None, [], []
             self._connect_task = asyncio.create_task(self._connect())
             self._on_lost()
         for job in lost:

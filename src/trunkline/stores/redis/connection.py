@@ -53,24 +53,24 @@ def reply_parser() -> "hiredis.Reader":
 class PendingCommand:
     """A command, and who waits for the reply."""
 
-    __slots__ = ("done", "due", "keys", "packed", "resent", "turn")
+    __slots__ = ("batch", "deadline", "encoded", "future", "keys", "resent")
 
     def __init__(self, encoded: bytes, deadline: float, keys: Sequence[str] = ()) -> None:
-        self.packed = encoded
-        self.done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.due = deadline
+        self.encoded = encoded
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.deadline = deadline
         self.keys = keys  # that it changes
-        self.turn = 0  # of the loop, in which it was asked for
+        self.batch = 0  # of the loop, in which it was asked for
         self.resent = False  # it was sent before, and not done
 
     def settle(self, outcome: Any) -> None:
         """Tells whoever waits, unless they were cancelled."""
-        if self.done.done():
+        if self.future.done():
             return
         if isinstance(outcome, Exception):
-            self.done.set_exception(outcome)
+            self.future.set_exception(outcome)
         else:
-            self.done.set_result(outcome)
+            self.future.set_result(outcome)
 
 
 class RedisConnection(asyncio.Protocol):
@@ -83,7 +83,7 @@ class RedisConnection(asyncio.Protocol):
         on_push: Callable[[list[Any]], None] | None,
         on_lost: Callable[["RedisConnection"], None],
     ) -> None:
-        self.waiting: deque[PendingCommand] = deque()
+        self.pending: deque[PendingCommand] = deque()
         self.ended = asyncio.get_running_loop().create_future()
         self._on_reply = on_reply
         self._on_push = on_push
@@ -100,9 +100,9 @@ class RedisConnection(asyncio.Protocol):
 
     def send(self, commands: Sequence[PendingCommand]) -> None:
         """Sends jobs, in one piece."""
-        self.waiting.extend(commands)
+        self.pending.extend(commands)
         if self._transport is not None:
-            self._transport.write(b"".join([job.packed for job in commands]))
+            self._transport.write(b"".join([job.encoded for job in commands]))
 
     def data_received(self, data: bytes) -> None:
         """Hands out the replies that are complete."""
@@ -116,8 +116,8 @@ class RedisConnection(asyncio.Protocol):
     def _dispatch(self, reply: Any) -> None:
         if self._on_push is not None and isinstance(reply, list) and reply[0] in _PUSH_KINDS:
             self._on_push(cast("list[Any]", reply))
-        elif self.waiting:
-            self._on_reply(self.waiting.popleft(), reply)
+        elif self.pending:
+            self._on_reply(self.pending.popleft(), reply)
         else:
             self.abort()
 
@@ -176,7 +176,7 @@ async def execute(connection: RedisConnection, *packed: bytes) -> list[Any]:
     """Replies to commands. Raises what they raise."""
     jobs = [PendingCommand(one, 0.0) for one in packed]
     connection.send(jobs)
-    return await asyncio.gather(*(job.done for job in jobs))
+    return await asyncio.gather(*(job.future for job in jobs))
 
 
 def error_from_reply(message: str) -> StoreUnavailable | StoreUnusable:
@@ -218,13 +218,13 @@ def _settle_reply(pending: PendingCommand, reply: Any) -> None:
 
 
 def _fail_pending(connection: RedisConnection) -> None:
-    while connection.waiting:
-        connection.waiting.popleft().settle(StoreUnavailable("the line has ended"))
+    while connection.pending:
+        connection.pending.popleft().settle(StoreUnavailable("the line has ended"))
 
 
 async def _open(
     endpoint: RedisEndpoint, tls: ssl.SSLContext | None, factory: Callable[[], RedisConnection]
 ) -> RedisConnection:
     link = factory()
-    await endpoint.enter(lambda: link, tls)
+    await endpoint.connect(lambda: link, tls)
     return link

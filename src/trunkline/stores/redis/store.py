@@ -84,10 +84,10 @@ class RedisStore:
         self._tls = (tls or ssl.create_default_context()) if self._address.tls else None
         self._prefix = prefix
         self._patience = patience
-        self._time = clock  # None: that of Redis
+        self._clock_override = clock  # None: that of Redis
         self._clock: Clock = WallClock() if clock is None else clock
         self._closed = False
-        self._line: RedisClient | None = None
+        self._client: RedisClient | None = None
         self._sender = uuid4().hex
         self._registered_homes: tuple[set[str], set[str]] = (
             set(),
@@ -120,24 +120,24 @@ class RedisStore:
         """Connects. Raises `StoreUnusable` if Redis does not let us in, or has what a newer Trunkline has written."""
         if self._closed:
             self._raise_not_open()
-        if self._line is not None:
+        if self._client is not None:
             return
-        line = self._line = RedisClient(
+        line = self._client = RedisClient(
             self._address,
             self._tls,
             self._patience,
             script=_SCRIPT,
-            on_lost=self._forget,
-            on_changed=self._watchers.changed,
+            on_lost=self._forget_registrations,
+            on_changed=self._watchers.notify,
         )
         listening = self._subscriber = RedisClient(
             self._address,
             self._tls,
             self._patience,
-            on_connected=self._subscriptions.connected,
-            on_push=self._subscriptions.heard,
+            on_connected=self._subscriptions.resubscribe,
+            on_push=self._subscriptions.receive,
         )
-        self._subscriptions.use(listening, line)
+        self._subscriptions.attach(listening, line)
         try:
             await line.open()
             await listening.open()
@@ -164,10 +164,10 @@ class RedisStore:
             if value not in {best, ""}:
                 _log.warning("the store %s has %s %s: %s", self._address, name, value, risk)
         seconds, _ = await client.submit(encode_command("TIME"))
-        if self._time is None and abs(int(seconds) - self._clock.now()) > _MAX_CLOCK_SKEW:
+        if self._clock_override is None and abs(int(seconds) - self._clock.now()) > _MAX_CLOCK_SKEW:
             _log.warning("the store %s and this machine do not agree what time it is", self._address)
 
-    def _forget(self) -> None:
+    def _forget_registrations(self) -> None:
         """The next connection may be to another Redis, which does not know what this one was told."""
         self._sender = uuid4().hex
         self._registered_homes = (set(), set())
@@ -182,7 +182,7 @@ class RedisStore:
         if self._sweep_task is not None:
             self._sweep_task.cancel()
             await asyncio.wait([self._sweep_task])
-        for line in (self._line, self._subscriber):
+        for line in (self._client, self._subscriber):
             if line is not None:
                 await line.close()
 
@@ -191,16 +191,16 @@ class RedisStore:
             raise StoreUnavailable(f"the store {self._address} is closed")
         raise MisuseError(f"the store {self._address} is not open yet")
 
-    def _opened(self) -> RedisClient:
-        if self._closed or self._line is None:
+    def _require_open(self) -> RedisClient:
+        if self._closed or self._client is None:
             self._raise_not_open()
-        return self._line
+        return self._client
 
     # --- items -----------------------------------------------------------------------------------
 
     async def get(self, key: str) -> Item | None:
         """What is kept under a key."""
-        line = self._opened()
+        line = self._require_open()
         validation.check_key(key)
         at = home(key)
         found = await self._call(line, at, b"get", key[len(at) :])
@@ -208,7 +208,7 @@ class RedisStore:
 
     async def scan(self, prefix: str, *, after: str = "", limit: int = 100) -> Sequence[Item]:
         """A page of items, in the order of their keys."""
-        line = self._opened()
+        line = self._require_open()
         validation.check_page(prefix, after, limit)
         at = home(prefix)
 
@@ -227,7 +227,7 @@ class RedisStore:
 
     async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
         """All writes or nothing; as safe as Redis is when it returns."""
-        line = self._opened()
+        line = self._require_open()
         validation.check_writes(writes, None if fence is None else fence.name)
         at = home(writes[0].key)
         packed = self._encode_call(
@@ -252,7 +252,7 @@ class RedisStore:
         self, name: str, holder: str, ttl: float, *, over: int | None = None, writes: Sequence[Write] = ()
     ) -> Lease | Held:
         """The lease, if nobody else has it, or only who had that token; with writes, if there are any."""
-        line = self._opened()
+        line = self._require_open()
         validation.check_lease(name, holder, ttl, writes)
         at = home(name)
         asked = (name[len(at) :], holder, ttl, over, self._sender, _encode_writes(writes, len(at)))
@@ -266,7 +266,7 @@ class RedisStore:
 
     async def renew(self, lease: Lease, ttl: float) -> Lease:
         """The same lease, with that much time from now."""
-        line = self._opened()
+        line = self._require_open()
         validation.check_lease(lease.name, lease.holder, ttl)
         at = home(lease.name)
         ends = await self._call(line, at, b"renew", lease.name[len(at) :], lease.token, lease.holder, ttl)
@@ -277,13 +277,13 @@ class RedisStore:
     async def release(self, lease: Lease) -> None:
         """Gives a lease back."""
         at = home(lease.name)
-        await self._call(self._opened(), at, b"release", lease.name[len(at) :], lease.token)
+        await self._call(self._require_open(), at, b"release", lease.name[len(at) :], lease.token)
 
     # --- watches ---------------------------------------------------------------------------------
 
     def watch(self, prefix: str, callback: Changed) -> Watch:
         """Calls back when keys that start with a text change."""
-        self._opened()
+        self._require_open()
         return self._subscriptions.watch(prefix, callback)
 
     # --- Redis -----------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ class RedisStore:
     def _encode_call(self, at: str, what: bytes, *asked: Any, values: Sequence[bytes] = ()) -> bytes:
         """A call of the script for a home."""
         place = f"{self._prefix}{{{at}}}".encode()
-        packed = _encode((None if self._time is None else self._time.now(), *asked))
+        packed = _encode((None if self._clock_override is None else self._clock_override.now(), *asked))
         call = _CALL % (6 + len(values), len(place), place, len(what), what, len(packed), packed)
         return b"".join([call, *[_WORD % (len(value), value) for value in values]]) if values else call
 
@@ -329,7 +329,7 @@ class RedisStore:
     async def _sweep_homes(self) -> None:
         """Forgets what has expired in homes that nobody has looked after for a while."""
         with contextlib.suppress(StoreError):  # there is a next time
-            while await self._sweep_some_homes(self._opened()):
+            while await self._sweep_some_homes(self._require_open()):
                 pass
 
     async def _sweep_some_homes(self, client: RedisClient) -> bool:

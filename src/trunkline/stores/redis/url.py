@@ -35,7 +35,7 @@ class RedisEndpoint(Struct, frozen=True):
     port: int = 0
     path: str = ""
 
-    async def enter(self, factory: "ProtocolFactory", tls: ssl.SSLContext | None) -> None:
+    async def connect(self, factory: "ProtocolFactory", tls: ssl.SSLContext | None) -> None:
         """Connects."""
         loop = asyncio.get_running_loop()
         if self.path:

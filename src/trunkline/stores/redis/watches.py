@@ -33,14 +33,14 @@ class ChannelSubscriptions:
         self._watchers = watchers
         self._is_own = is_own
         self._ping_interval = ping_interval
-        self._line: RedisClient | None = None
+        self._subscriber: RedisClient | None = None
         self._main_client: RedisClient | None = None  # which carries everything else
         self._watch_counts: dict[str, int] = {}  # how many want each; those with a * are patterns
         self._ping_timer: asyncio.TimerHandle | None = None
 
-    def use(self, subscriber: RedisClient, main_client: RedisClient) -> None:
+    def attach(self, subscriber: RedisClient, main_client: RedisClient) -> None:
         """Says which lines there are."""
-        self._line, self._main_client = subscriber, main_client
+        self._subscriber, self._main_client = subscriber, main_client
 
     def close(self) -> None:
         """Listens to nothing any more."""
@@ -74,33 +74,33 @@ class ChannelSubscriptions:
 
     def _send(self, what: str, channel: str) -> asyncio.Future[Any] | None:
         """Asks for a channel, or that there is none; does so later, when there is a connection, if there is none."""
-        if self._line is None or not self._line.connected:
+        if self._subscriber is None or not self._subscriber.connected:
             return None
-        done = self._line.submit(encode_command(f"P{what}" if channel.endswith("*") else what, channel))
+        done = self._subscriber.submit(encode_command(f"P{what}" if channel.endswith("*") else what, channel))
         done.add_done_callback(_ignore_error)
         return done
 
     def _ping(self) -> None:
         self._ping_timer = None
-        if self._line is not None and self._watch_counts:
-            self._line.submit(encode_command("PING")).add_done_callback(_ignore_error)
+        if self._subscriber is not None and self._watch_counts:
+            self._subscriber.submit(encode_command("PING")).add_done_callback(_ignore_error)
             self._ping_timer = asyncio.get_running_loop().call_later(self._ping_interval, self._ping)
 
     # --- what is heard ---------------------------------------------------------------------------
 
-    def connected(self) -> None:
+    def resubscribe(self) -> None:
         """Subscribes to everything again. What was published meanwhile, nobody knows."""
         asked = [self._send("SUBSCRIBE", channel) for channel in self._watch_counts]
         if asked and asked[-1] is not None:
-            asked[-1].add_done_callback(lambda _: self._watchers.changed(None))
+            asked[-1].add_done_callback(lambda _: self._watchers.notify(None))
 
-    def heard(self, message: list[Any]) -> None:
+    def receive(self, message: list[Any]) -> None:
         """A message has come."""
         channel, published = message[-2].decode(), message[-1].decode()
         sender, *rests = published.split("\n")
         if not self._is_own(sender):
             at = channel[len(self._prefix) + 1 : -1]
-            self._watchers.changed([at + rest for rest in rests])
+            self._watchers.notify([at + rest for rest in rests])
 
 
 class _ChannelWatch:

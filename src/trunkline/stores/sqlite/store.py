@@ -67,7 +67,7 @@ class SqliteStore:
         self._watchers = Watchers()
         self._seen_version = 0  # the version up to which watchers know what has changed
         self._seen_data_version: int | None = None  # what the file looked like then
-        self._look: Timer | None = None
+        self._poll_timer: Timer | None = None
         self._sweep_timer: Timer | None = None
 
     # --- from open to closed ---------------------------------------------------------------------
@@ -109,10 +109,10 @@ class SqliteStore:
         """Waits for what is under way, and closes the file."""
         self._closed = True
         self._watchers.close()
-        for timer in (self._look, self._sweep_timer):
+        for timer in (self._poll_timer, self._sweep_timer):
             if timer is not None:
                 timer.cancel()
-        self._look = self._sweep_timer = None
+        self._poll_timer = self._sweep_timer = None
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -182,11 +182,11 @@ class SqliteStore:
         return self._watchers.add(prefix, callback)
 
     def _schedule_poll(self) -> None:
-        if self._look is None:
-            self._look = self._clock.call_at(self._clock.now() + self._watch_every, self._poll)
+        if self._poll_timer is None:
+            self._poll_timer = self._clock.call_at(self._clock.now() + self._watch_every, self._poll)
 
     def _poll(self) -> None:
-        self._look = None
+        self._poll_timer = None
         self._notify_watchers()
         if self._watchers:
             self._schedule_poll()
@@ -204,7 +204,7 @@ class SqliteStore:
         except StoreError:
             return  # there is a next time, and whoever reads is told
         self._seen_data_version = file
-        self._watchers.changed(
+        self._watchers.notify(
             None if pruned > self._seen_version else [key for _, keys in changes if keys for key in keys.split("\n")]
         )
         self._seen_version = max([self._seen_version, *(version for version, _ in changes)])

@@ -70,7 +70,7 @@ class Transaction:
     def commit(self, writes: tuple[Write, ...], fence: Lease | None) -> int:
         """All writes of one commit; its version."""
         if fence is not None:
-            validation.check_lease_held(self._lease(fence.name), fence, self._now)
+            validation.check_lease_held(self._read_lease(fence.name), fence, self._now)
         self._write_all(writes)
         return self._last
 
@@ -113,7 +113,7 @@ class Transaction:
     def acquire(self, name: str, holder: str, ttl: float, over: int | None, writes: tuple[Write, ...]) -> Lease | Held:
         """A lease for somebody, with some writes; or who has it."""
         wanted = Lease(name, holder, self._last + 1, self._now + ttl)
-        given = validation.decide_lease(self._lease(name), wanted, self._now, over)
+        given = validation.decide_lease(self._read_lease(name), wanted, self._now, over)
         if isinstance(given, Lease):
             self._write_all(writes)
             self._save_lease(given)
@@ -121,14 +121,14 @@ class Transaction:
 
     def renew(self, lease: Lease, ttl: float) -> Lease:
         """A lease with more time."""
-        validation.check_lease_held(self._lease(lease.name), lease, self._now)
+        validation.check_lease_held(self._read_lease(lease.name), lease, self._now)
         return self._save_lease(validation.extend_lease(lease, self._now + ttl))
 
     def release(self, lease: Lease) -> None:
         """A lease that nobody has any more."""
         self._execute("DELETE FROM leases WHERE name = ? AND token = ?", (lease.name, lease.token))
 
-    def _lease(self, name: str) -> Lease | None:
+    def _read_lease(self, name: str) -> Lease | None:
         row = self._execute("SELECT name, holder, token, expires FROM leases WHERE name = ?", (name,)).fetchone()
         return None if row is None else Lease(*row)
 
@@ -160,7 +160,7 @@ class WriteJob(NamedTuple):
     """Something to be done in a transaction, and who waits for its outcome."""
 
     operation: Operation
-    done: asyncio.Future[Any]
+    future: asyncio.Future[Any]
 
 
 Outcome = tuple["asyncio.Future[Any]", Any]
@@ -186,7 +186,7 @@ class Writer:
         self._timeout = timeout
         self._synchronous = synchronous
         self._loop = asyncio.get_running_loop()
-        self._gathered: list[WriteJob] = []
+        self._pending: list[WriteJob] = []
         self._queue: SimpleQueue[list[WriteJob] | None] = SimpleQueue()
         self._ended: asyncio.Future[None] = self._loop.create_future()
 
@@ -198,11 +198,11 @@ class Writer:
 
     def submit(self, operation: Operation) -> asyncio.Future[Any]:
         """Has something done, together with all else that this turn of the loop asks for."""
-        if not self._gathered:
+        if not self._pending:
             self._loop.call_soon(self._flush)
         job = WriteJob(operation, self._loop.create_future())
-        self._gathered.append(job)
-        return job.done
+        self._pending.append(job)
+        return job.future
 
     async def close(self) -> None:
         """Waits until all that was asked for is done, and the file is closed."""
@@ -212,9 +212,9 @@ class Writer:
         await asyncio.shield(self._ended)
 
     def _flush(self) -> None:
-        if self._gathered:
-            self._queue.put(self._gathered)
-            self._gathered = []
+        if self._pending:
+            self._queue.put(self._pending)
+            self._pending = []
 
     # --- on the thread ---------------------------------------------------------------------------
 
@@ -225,23 +225,23 @@ class Writer:
             connection = database.connect(self._path, timeout=self._timeout, synchronous=self._synchronous)
             database.prepare(connection, self._path, self._timeout)
         except Exception as error:  # noqa: BLE001 - somebody waits for it
-            self._tell([(ready, database.translate_error(error, self._path))])
+            self._deliver([(ready, database.translate_error(error, self._path))])
         else:
-            self._tell([(ready, None)])
+            self._deliver([(ready, None)])
             self._process_batches(connection)
         finally:
             if connection is not None:
                 connection.close()
-        self._tell([(self._ended, None)])
+        self._deliver([(self._ended, None)])
 
     def _process_batches(self, connection: sqlite3.Connection) -> None:
         going_on = True
         while going_on:
-            jobs, going_on = self._take()
+            jobs, going_on = self._next_batch()
             if jobs:
-                self._tell(self._execute_batch(connection, jobs))
+                self._deliver(self._execute_batch(connection, jobs))
 
-    def _take(self) -> tuple[list[WriteJob], bool]:
+    def _next_batch(self) -> tuple[list[WriteJob], bool]:
         """All that there is to do, once there is something; and whether there may be more."""
         jobs: list[WriteJob] = []
         batch = self._queue.get()
@@ -258,16 +258,16 @@ class Writer:
         try:
             connection.execute("BEGIN IMMEDIATE")
             transaction = Transaction(connection, self._now())
-            outcomes = [(job.done, _run_operation(job.operation, transaction)) for job in jobs]
+            outcomes = [(job.future, _run_operation(job.operation, transaction)) for job in jobs]
             transaction.finish()
             connection.execute("COMMIT")
         except Exception as error:  # noqa: BLE001 - somebody waits for it
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            return [(job.done, database.translate_error(error, self._path)) for job in jobs]
+            return [(job.future, database.translate_error(error, self._path)) for job in jobs]
         return outcomes
 
-    def _tell(self, outcomes: list[Outcome]) -> None:
+    def _deliver(self, outcomes: list[Outcome]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is gone, and with it everybody who waited
             self._loop.call_soon_threadsafe(self._settle, outcomes)
 

@@ -72,7 +72,7 @@ class UnixBus:
         self._server: asyncio.AbstractServer | None = None
         self._peers: dict[str, OutgoingLink | None] = {}  # None: no line for now
         self._incoming: dict[str, IncomingLink] = {}
-        self._lines: set[IncomingLink | OutgoingLink] = set()  # that have not ended
+        self._links: set[IncomingLink | OutgoingLink] = set()  # that have not ended
         self._dial_tasks: set[asyncio.Task[None]] = set()
         self._unannounced_losses: set[str] = set()  # reported since they were dialled last, and may not know it
         self._flush_scheduled = False
@@ -143,10 +143,10 @@ class UnixBus:
 
     async def _close_links(self) -> None:
         await asyncio.sleep(0)  # what was accepted by now has its line then; and uvloop closes on the next turn
-        for line in [*self._lines]:
+        for line in [*self._links]:
             line.close()
         for _ in range(2):
-            if lines := [*self._lines]:
+            if lines := [*self._links]:
                 await asyncio.wait([line.ended for line in lines], timeout=PEER_TIMEOUT)
             for line in lines:
                 line.abort()
@@ -215,13 +215,13 @@ class UnixBus:
                 place.unlink(missing_ok=True)
             return None
         except OSError:  # too many wait for it already, or we have too much open
-            link.give_up(LOSS_REPORT_INTERVAL)
+            link.fail_later(LOSS_REPORT_INTERVAL)
         else:
             task = asyncio.get_running_loop().create_task(self._attach(link, dialled))
             self._dial_tasks.add(task)
             task.add_done_callback(self._dial_tasks.discard)
         self._peers[name] = link
-        self._lines.add(link)
+        self._links.add(link)
         return link
 
     @staticmethod
@@ -236,7 +236,7 @@ class UnixBus:
 
     def _outgoing_lost(self, link: OutgoingLink) -> None:
         """A line that we have dialled has ended."""
-        self._lines.discard(link)
+        self._links.discard(link)
         if self._peers.get(link.to) is link:
             self._peers[link.to] = None
         self._unannounced_losses.add(link.to)
@@ -251,7 +251,7 @@ class UnixBus:
             on_message=self._listener.heard,
             on_lost=self._incoming_lost,
         )
-        self._lines.add(line)
+        self._links.add(line)
         return line
 
     def _verify(self, sender: str, data: bytes) -> Frame | None:
@@ -283,7 +283,7 @@ class UnixBus:
 
     def _incoming_lost(self, line: IncomingLink) -> None:
         """A line that we were dialled by has ended."""
-        self._lines.discard(line)
+        self._links.discard(line)
         if self._incoming.get(line.sender) is line:
             del self._incoming[line.sender]
             self._listener.lost(line.sender)

@@ -51,7 +51,7 @@ class FrameDecoder:
         return messages
 
     @property
-    def hopeless(self) -> bool:
+    def is_oversized(self) -> bool:
         """Whether what comes is nothing of ours: no message is that long."""
         return self._needed > _LENGTH_BYTES + OVERHEAD + MAX_MESSAGE_BYTES
 
@@ -102,26 +102,26 @@ class OutgoingLink(_Link):
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # or ended
         self._on_welcome = on_welcome
         self._on_lost = on_lost
-        self._gathered = [add_length_prefix(hello)]
-        self._waiting = len(hello)  # bytes that were gathered
+        self._pending = [add_length_prefix(hello)]
+        self._pending_bytes = len(hello)  # bytes that were gathered
         self._written_bytes = 0  # bytes, ever
         self._broken = False
         self._drained: asyncio.Future[None] | None = None  # while much has not left
-        self._alarm: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def add(self, frame: bytes) -> None:
         """One more message; none if the line is about to end."""
         if self._broken:
             return
-        self._gathered.append(frame)
-        self._waiting += len(frame)
-        if self._waiting + self._left() > MAX_UNSENT_BYTES + len(frame):
+        self._pending.append(frame)
+        self._pending_bytes += len(frame)
+        if self._pending_bytes + self._buffered_bytes() > MAX_UNSENT_BYTES + len(frame):
             self.drop()
 
-    def give_up(self, seconds: float) -> None:
+    def fail_later(self, seconds: float) -> None:
         """There can be no line for now. It ends so much later: who is told may try again at once."""
         self._broken = True
-        self._alarm = asyncio.get_running_loop().call_later(seconds, self.connection_lost, None)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.connection_lost, None)
 
     def close(self) -> None:
         """Ends the line when what is left has been sent; at once if there is none."""
@@ -132,16 +132,16 @@ class OutgoingLink(_Link):
     def drop(self) -> None:
         """Gives up what has not left, and the line."""
         self._broken = True
-        self._gathered.clear()
-        self._waiting = 0
+        self._pending.clear()
+        self._pending_bytes = 0
         self.abort()
 
     def flush(self) -> None:
         """Writes what was gathered."""
-        if self._transport is not None and self._gathered:
-            gathered, self._gathered = self._gathered, []
-            self._written_bytes += self._waiting
-            self._waiting = 0
+        if self._transport is not None and self._pending:
+            gathered, self._pending = self._pending, []
+            self._written_bytes += self._pending_bytes
+            self._pending_bytes = 0
             self._transport.write(b"".join(gathered))
 
     @property
@@ -149,7 +149,7 @@ class OutgoingLink(_Link):
         """Is done when less is left than much, or the line has ended; None if that is so now."""
         return self._drained
 
-    def _left(self) -> int:
+    def _buffered_bytes(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -171,23 +171,23 @@ class OutgoingLink(_Link):
         """Much has not left."""
         loop = asyncio.get_running_loop()
         self._drained = loop.create_future()
-        self._alarm = loop.call_later(STALL_TIMEOUT, self._look, self._written_bytes - self._left())
+        self._timer = loop.call_later(STALL_TIMEOUT, self._check_stalled, self._written_bytes - self._buffered_bytes())
 
     def resume_writing(self) -> None:
         """Little is left."""
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         self._drained = None
-        if self._alarm is not None:
-            self._alarm.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
 
-    def _look(self, before: int) -> None:
+    def _check_stalled(self, before: int) -> None:
         """Breaks the line off if nothing has left since."""
-        now = self._written_bytes - self._left()
+        now = self._written_bytes - self._buffered_bytes()
         if now == before:
             self.drop()
         else:
-            self._alarm = asyncio.get_running_loop().call_later(STALL_TIMEOUT, self._look, now)
+            self._timer = asyncio.get_running_loop().call_later(STALL_TIMEOUT, self._check_stalled, now)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """What has not left is lost, and some that has may be."""
@@ -220,7 +220,7 @@ class IncomingLink(_Link):
         self._on_hello = on_hello
         self._on_message = on_message
         self._on_lost = on_lost
-        self._frames = FrameDecoder()
+        self._decoder = FrameDecoder()
         self._ignoring = False
 
     def welcome(self) -> None:
@@ -230,7 +230,7 @@ class IncomingLink(_Link):
 
     def data_received(self, data: bytes) -> None:
         """Hands on what is whole."""
-        for message in self._frames.feed(data):
+        for message in self._decoder.feed(data):
             if self._ignoring:
                 return
             frame = self._verify(self.sender, message)
@@ -238,7 +238,7 @@ class IncomingLink(_Link):
                 self._on_message(self.sender, frame.payload)
             elif not self.sender:
                 self._receive_hello(frame)
-        if self._frames.hopeless:
+        if self._decoder.is_oversized:
             self.abort()
 
     def _receive_hello(self, hello: Frame | None) -> None:

@@ -16,7 +16,7 @@ ISSUER = "https://login.example"
 
 def sent(*, advertises: bool | None = None) -> AuthorizationRequest:
     server = ServerMetadata(issuer=ISSUER, authorization_response_iss_parameter_supported=advertises)
-    return AuthorizationRequest.of(server, CALLBACK)
+    return AuthorizationRequest.create(server, CALLBACK)
 
 
 def back(visit: AuthorizationRequest, **fields: str) -> str:

@@ -151,7 +151,7 @@ async def test_only_so_many_are_heard_at_once_and_whoever_comes_last_is(monkeypa
     async with LoopbackBrowser().waiting() as waiting:
         port = urlsplit(waiting.redirect_uri).port or 0
         first = asyncio.ensure_future(said(port, "GET"))
-        await until(lambda: getattr(waiting, "_visits"))  # noqa: B009 - the seam has none
+        await until(lambda: getattr(waiting, "_tasks"))  # noqa: B009 - the seam has none
         assert (await said(port, asks(waiting.redirect_uri))).startswith("HTTP/1.1 400 ")
     with contextlib.suppress(ConnectionResetError):
         assert await first == ""

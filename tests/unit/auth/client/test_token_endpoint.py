@@ -19,7 +19,7 @@ from trunkline.errors import AuthorizationFailed
 
 
 def endpoint(there: Office, prover: Prover | None = None) -> TokenEndpoint:
-    egress = Egress(EgressPolicy.around(there.url, Settings()))
+    egress = Egress(EgressPolicy.for_url(there.url, Settings()))
     metadata = ServerMetadata(issuer=there.issuer, token_endpoint=there.world.at(TOKEN))
     return TokenEndpoint(egress, metadata, prover, lambda: there.now)
 
@@ -49,7 +49,7 @@ def test_how_we_prove_who_we_are_follows_the_metadata(supported: Any, secret: bo
 async def test_a_secret_goes_where_its_method_says() -> None:
     async with office() as there:
         for method in ("client_secret_basic", "client_secret_post", "none"):
-            await endpoint(there).ask(ClientIdentity("a:b c", method, "s%é&"), FIELDS)
+            await endpoint(there).request_token(ClientIdentity("a:b c", method, "s%é&"), FIELDS)
         basic, post, none = there.exchanges
 
     assert b64decode((there.proofs[0] or "").removeprefix("Basic ")).decode() == "a%3Ab+c:s%25%C3%A9%26"
@@ -62,7 +62,7 @@ async def test_a_key_signs_an_assertion_for_this_issuer_and_a_short_while() -> N
     key = SigningKey.generate()
     async with office() as there:
         for _ in range(2):
-            await endpoint(there).ask(ClientIdentity("me", "private_key_jwt", key=key), FIELDS)
+            await endpoint(there).request_token(ClientIdentity("me", "private_key_jwt", key=key), FIELDS)
         first, second = (verify_with_key(key.public, form["client_assertion"]).claims for form in there.exchanges)
 
     assert (first["iss"], first["sub"], first["aud"]) == ("me", "me", there.issuer)
@@ -83,7 +83,7 @@ async def test_a_refusal_says_why(page: Page, error: str, words: str) -> None:
     async with office() as there:
         there.world.pages[TOKEN] = page
         with pytest.raises(OAuthErrorResponse, match=words) as failed:
-            await endpoint(there).ask(ClientIdentity("me"), FIELDS)
+            await endpoint(there).request_token(ClientIdentity("me"), FIELDS)
         assert (failed.value.error, failed.value.hop, failed.value.passing) == (error, "token", False)
 
 
@@ -92,7 +92,7 @@ async def test_a_server_that_is_out_of_order_may_do_better_later(status: int) ->
     async with office() as there:
         there.world.pages[TOKEN] = Page(status, {"error": "invalid_grant"})
         with pytest.raises(AuthorizationFailed) as failed:
-            await endpoint(there).ask(ClientIdentity("me"), FIELDS, hop="refresh")
+            await endpoint(there).request_token(ClientIdentity("me"), FIELDS, hop="refresh")
         assert not isinstance(failed.value, OAuthErrorResponse)
         assert (failed.value.hop, failed.value.passing) == ("refresh", True)
 
@@ -101,7 +101,7 @@ async def test_a_secret_does_not_follow_a_redirect() -> None:
     async with office() as there:
         there.world.pages[TOKEN] = Page(307, None, {"Location": "/elsewhere"})
         with pytest.raises(AuthorizationFailed):
-            await endpoint(there).ask(ClientIdentity("me", "client_secret_post", "s"), FIELDS)
+            await endpoint(there).request_token(ClientIdentity("me", "client_secret_post", "s"), FIELDS)
         assert [asked.what for asked in there.world.asked] == [TOKEN]
 
 
@@ -109,7 +109,7 @@ async def test_without_an_endpoint_there_is_nobody_to_ask() -> None:
     async with office() as there:
         nowhere = TokenEndpoint(Egress(), ServerMetadata(issuer=there.issuer), None, lambda: 0.0)
         with pytest.raises(AuthorizationFailed, match="no token endpoint"):
-            await nowhere.ask(ClientIdentity("me"), FIELDS)
+            await nowhere.request_token(ClientIdentity("me"), FIELDS)
 
 
 # --- DPoP ------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ async def test_without_an_endpoint_there_is_nobody_to_ask() -> None:
 
 def test_a_proof_says_for_what_when_and_with_which_token() -> None:
     prover = Prover(SigningKey.generate(kid="k"), lambda: 1234.5)
-    one, other = (prover.proof("POST", "https://a.example:8443/mcp?secret=1#x", "token") for _ in range(2))
+    one, other = (prover.create_proof("POST", "https://a.example:8443/mcp?secret=1#x", "token") for _ in range(2))
     proof = verify_with_key(decode_unverified(one).header["jwk"], one)
     assert (proof.header["typ"], proof.header["alg"]) == ("dpop+jwt", "ES256")
     assert thumbprint(proof.header["jwk"]) == prover.key.thumbprint
@@ -130,20 +130,20 @@ def test_a_proof_says_for_what_when_and_with_which_token() -> None:
         "ath": "PEaenWxYddN6Q_NT1PiOYfz4EsZu7jRXRlpAsNpBU-A",
     }
     assert decode_unverified(other).claims["jti"] != jti
-    assert "ath" not in decode_unverified(prover.proof("POST", "https://a.example")).claims
+    assert "ath" not in decode_unverified(prover.create_proof("POST", "https://a.example")).claims
 
 
 def test_every_server_has_its_own_nonce_and_the_last_counts() -> None:
     prover = Prover(SigningKey.generate(), lambda: 0.0)
-    first = prover.proof("GET", "https://a.example/x")
+    first = prover.create_proof("GET", "https://a.example/x")
     assert not prover.has_newer_nonce(first, "https://a.example/x")
-    prover.heard("https://a.example/x", {"DPoP-Nonce": "1"})
-    prover.heard("https://b.example/x", {"DPoP-Nonce": "2"})
-    prover.heard("https://a.example/x", {"DPoP-Nonce": "x" * 5000})
-    prover.heard("https://a.example/x", {})
-    second = prover.proof("GET", "https://a.example/y")
+    prover.record_nonce("https://a.example/x", {"DPoP-Nonce": "1"})
+    prover.record_nonce("https://b.example/x", {"DPoP-Nonce": "2"})
+    prover.record_nonce("https://a.example/x", {"DPoP-Nonce": "x" * 5000})
+    prover.record_nonce("https://a.example/x", {})
+    second = prover.create_proof("GET", "https://a.example/y")
     assert [
-        decode_unverified(prover.proof("GET", f"https://{name}.example")).claims.get("nonce") for name in "abc"
+        decode_unverified(prover.create_proof("GET", f"https://{name}.example")).claims.get("nonce") for name in "abc"
     ] == [
         "1",
         "2",
@@ -180,8 +180,8 @@ async def test_a_nonce_that_is_wanted_is_sent_at_the_second_attempt_with_a_proof
     async with office() as there:
         there.world.pages[TOKEN] = wants_nonce
         prover = Prover(SigningKey.generate(), lambda: there.now)
-        await endpoint(there, prover).ask(ClientIdentity("me"), FIELDS)
-        await endpoint(there, prover).ask(ClientIdentity("me"), FIELDS)
+        await endpoint(there, prover).request_token(ClientIdentity("me"), FIELDS)
+        await endpoint(there, prover).request_token(ClientIdentity("me"), FIELDS)
         assert [proof.get("nonce") for proof in proofs] == [None, "n", "n"]
         assert len({proof["jti"] for proof in proofs}) == 3
 
@@ -190,5 +190,7 @@ async def test_a_server_that_never_likes_its_own_nonce_is_given_up() -> None:
     async with office() as there:
         there.world.pages[TOKEN] = Page(400, {"error": "use_dpop_nonce"}, {"DPoP-Nonce": "n"})
         with pytest.raises(OAuthErrorResponse, match="use_dpop_nonce"):
-            await endpoint(there, Prover(SigningKey.generate(), lambda: 0.0)).ask(ClientIdentity("me"), FIELDS)
+            await endpoint(there, Prover(SigningKey.generate(), lambda: 0.0)).request_token(
+                ClientIdentity("me"), FIELDS
+            )
         assert len(there.world.asked) == 2

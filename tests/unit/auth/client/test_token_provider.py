@@ -203,7 +203,7 @@ async def test_a_new_refresh_token_is_kept_before_the_new_token_is_used() -> Non
         serve = there.serve
 
         def look(asked: Asked) -> Page:
-            kept = decode_stored_token(store._kept.get(token_store_key(there.url, "code")))
+            kept = decode_stored_token(store._values.get(token_store_key(there.url, "code")))
             seen.append((asked.headers.get("authorization"), None if kept is None else f"Bearer {kept.access}"))
             return serve(asked)
 

@@ -36,7 +36,7 @@ def test_a_lifetime_that_makes_no_sense_says_nothing(said: Any, seconds: float |
 
 @pytest.mark.parametrize("kind", ["Bearer", "BEARER", "DPoP", "dpop"])
 def test_kinds_of_tokens_are_known_in_any_case(kind: str) -> None:
-    assert read_token_response(issued(token_type=kind), hop="token").kind.lower() == kind.lower()
+    assert read_token_response(issued(token_type=kind), hop="token").token_type.lower() == kind.lower()
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_what_is_kept_is_read_again_and_what_is_not_ours_is_none() -> None:
 def test_no_secret_is_in_what_is_shown() -> None:
     secretive = [
         StoredToken(issuer="i", client_id="c", access="SECRET", refresh="SECRET", key={"d": "SECRET"}),
-        TokenResponse("SECRET", "Bearer", refresh="SECRET"),
+        TokenResponse("SECRET", "Bearer", refresh_token="SECRET"),
         ClientIdentity("c", "client_secret_basic", "SECRET"),
         Registration(client_id="c", redirect_uri="r", secret="SECRET"),
     ]

@@ -49,7 +49,7 @@ async def at_10_0_0_7(_: str) -> Sequence[str]:
 async def look(world: World, url: str | None = None, **options: Any) -> list[Finding]:
     """What the doctor finds; every name that is not this machine's is at a private address."""
     settings = Settings(egress_timeout=10.0)
-    egress = Egress(EgressPolicy.around(world.url, settings), settings=settings, resolve=at_10_0_0_7)
+    egress = Egress(EgressPolicy.for_url(world.url, settings), settings=settings, resolve=at_10_0_0_7)
     return await examine(url or world.url, egress, **options)
 
 
@@ -374,7 +374,7 @@ async def test_a_server_that_is_not_to_be_trusted_fails_at_its_address() -> None
 
 async def test_a_server_that_says_nothing_is_given_up(there: World) -> None:
     there.silent = True
-    findings = await look(there, patience=0.05)
+    findings = await look(there, timeout=0.05)
 
     assert told(findings, "failed") == [("address", "RFC 9110, section 4")]
     assert "no answer within 0.05 s" in findings[0].seen
@@ -558,7 +558,7 @@ async def test_a_server_that_falls_silent_over_a_token_is_given_up(there: World)
         return Page(401, None, {"WWW-Authenticate": there.challenge})
 
     there.pages[ENDPOINT] = answer
-    *before, last = await look(there, patience=0.2, token="t0k3n")
+    *before, last = await look(there, timeout=0.2, token="t0k3n")
 
     assert verdicts(before) == [(hop, "ok") for hop in HOPS]
     assert (last.hop, last.verdict, last.clause) == ("retry", "failed", "RFC 9110, section 4")

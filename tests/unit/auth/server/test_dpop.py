@@ -125,7 +125,7 @@ def test_a_nonce_has_to_be_there_and_fresh() -> None:
 
 
 def test_a_key_with_too_many_proofs_does_not_get_others_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dpop, "ReplayMemory", partial(ReplayMemory, most_of_one_key=2))
+    monkeypatch.setattr(dpop, "ReplayMemory", partial(ReplayMemory, max_per_key=2))
     known, other = ProofVerifier(), SigningKey.generate()
     check(known, made())
     check(known, made())

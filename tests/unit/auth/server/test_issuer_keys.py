@@ -43,7 +43,7 @@ class Published:
 async def test_keys_are_fetched_once_and_kept() -> None:
     it = Published()
     assert it.keys.get_without_fetch(NOW) is None
-    keys = await it.keys.look(NOW)
+    keys = await it.keys.refresh(NOW)
     assert it.keys.get_without_fetch(NOW + REFRESH_AFTER - 1) is keys
     assert (it.fetched, it.changed) == (1, 1)
 
@@ -51,7 +51,7 @@ async def test_keys_are_fetched_once_and_kept() -> None:
 async def test_all_who_wait_wait_for_one_request() -> None:
     it = Published()
     it.held = asyncio.Event()
-    waiting = [asyncio.ensure_future(it.keys.look(NOW)) for _ in range(5)]
+    waiting = [asyncio.ensure_future(it.keys.refresh(NOW)) for _ in range(5)]
     await asyncio.sleep(0)
     waiting[0].cancel()  # the one who began it
     it.held.set()
@@ -61,10 +61,10 @@ async def test_all_who_wait_wait_for_one_request() -> None:
 
 async def test_keys_that_are_not_fresh_are_looked_at_again_by_one_who_waits() -> None:
     it = Published()
-    old = await it.keys.look(NOW)
+    old = await it.keys.refresh(NOW)
     it.held = asyncio.Event()
     assert it.keys.get_without_fetch(NOW + REFRESH_AFTER) is None
-    looking = asyncio.ensure_future(it.keys.look(NOW + REFRESH_AFTER))
+    looking = asyncio.ensure_future(it.keys.refresh(NOW + REFRESH_AFTER))
     await asyncio.sleep(0)
     assert it.keys.get_without_fetch(NOW + REFRESH_AFTER) is old  # the others go on
     it.held.set()
@@ -75,42 +75,42 @@ async def test_keys_that_are_not_fresh_are_looked_at_again_by_one_who_waits() ->
 
 async def test_nobody_can_have_keys_looked_for_too_often() -> None:
     it = Published()
-    await it.keys.look(NOW)
-    await it.keys.look(NOW + 1)
+    await it.keys.refresh(NOW)
+    await it.keys.refresh(NOW + 1)
     assert it.fetched == 2
     assert not it.keys.may_refetch(NOW + RETRY_INTERVAL)
-    await it.keys.look(NOW + RETRY_INTERVAL)
+    await it.keys.refresh(NOW + RETRY_INTERVAL)
     assert it.fetched == 2
     assert it.keys.may_refetch(NOW + RETRY_INTERVAL + 1)
     it.key = SigningKey.generate(kid="two")
-    await it.keys.look(NOW + RETRY_INTERVAL + 1)
+    await it.keys.refresh(NOW + RETRY_INTERVAL + 1)
     assert (it.fetched, it.changed) == (3, 2)
 
 
 async def test_a_key_that_is_new_just_after_the_others_were_fetched_is_found() -> None:
     it = Published()
     for now in (NOW, NOW + 2 * REFRESH_AFTER):
-        await it.keys.look(now)
+        await it.keys.refresh(now)
         it.key = SigningKey.generate()
         assert it.keys.may_refetch(now + 1)
-        await it.keys.look(now + 1)
+        await it.keys.refresh(now + 1)
         assert it.keys.get_without_fetch(now + 1) is not None
     assert (it.fetched, it.changed) == (4, 3)
 
 
 async def test_looking_for_keys_that_there_are_not_does_not_keep_others_from_being_renewed() -> None:
     it = Published()
-    await it.keys.look(NOW)
-    await it.keys.look(NOW + REFRESH_AFTER - 1)
+    await it.keys.refresh(NOW)
+    await it.keys.refresh(NOW + REFRESH_AFTER - 1)
     it.key = SigningKey.generate(kid="two")
     assert it.keys.get_without_fetch(NOW + 2 * REFRESH_AFTER - 1) is None
 
 
 async def test_who_comes_while_somebody_looks_may_wait_for_it() -> None:
     it = Published()
-    await it.keys.look(NOW)
+    await it.keys.refresh(NOW)
     it.held = asyncio.Event()
-    looking = asyncio.ensure_future(it.keys.look(NOW + RETRY_INTERVAL))
+    looking = asyncio.ensure_future(it.keys.refresh(NOW + RETRY_INTERVAL))
     await asyncio.sleep(0)
     assert it.keys.may_refetch(NOW + RETRY_INTERVAL)
     it.held.set()
@@ -120,16 +120,16 @@ async def test_who_comes_while_somebody_looks_may_wait_for_it() -> None:
 
 async def test_old_keys_are_good_for_a_day_while_the_issuer_is_away() -> None:
     it = Published()
-    old = await it.keys.look(NOW)
+    old = await it.keys.refresh(NOW)
     it.error = OSError("away")
-    assert await it.keys.look(NOW + REFRESH_AFTER) is old
+    assert await it.keys.refresh(NOW + REFRESH_AFTER) is old
     assert it.keys.get_without_fetch(NOW + REFRESH_AFTER + 1) is old  # not asked again at once
-    assert await it.keys.look(NOW + MAX_AGE - 1) is old
+    assert await it.keys.refresh(NOW + MAX_AGE - 1) is old
     with pytest.raises(OSError, match="away"):
-        await it.keys.look(NOW + MAX_AGE + RETRY_INTERVAL)
+        await it.keys.refresh(NOW + MAX_AGE + RETRY_INTERVAL)
     assert it.keys.get_without_fetch(NOW + MAX_AGE + RETRY_INTERVAL) is None
     it.error = None
-    await it.keys.look(NOW + MAX_AGE + 2 * RETRY_INTERVAL)
+    await it.keys.refresh(NOW + MAX_AGE + 2 * RETRY_INTERVAL)
     assert it.keys.get_without_fetch(NOW + MAX_AGE + 2 * RETRY_INTERVAL) is not None
 
 
@@ -138,18 +138,18 @@ async def test_without_any_keys_it_is_tried_again_soon_but_not_at_once() -> None
     it.error = OSError("away")
     for now in (NOW, NOW + RETRY_INTERVAL_WITHOUT_KEYS - 0.1):
         with pytest.raises(OSError, match="away"):
-            await it.keys.look(now)
+            await it.keys.refresh(now)
     assert it.fetched == 1
     it.error = None
-    await it.keys.look(NOW + RETRY_INTERVAL_WITHOUT_KEYS)
+    await it.keys.refresh(NOW + RETRY_INTERVAL_WITHOUT_KEYS)
     assert it.fetched == 2
 
 
 async def test_what_is_no_set_of_keys_does_not_take_the_place_of_one() -> None:
     it = Published()
-    old = await it.keys.look(NOW)
+    old = await it.keys.refresh(NOW)
     it.error = MalformedJws("nonsense")
-    assert await it.keys.look(NOW + REFRESH_AFTER) is old
+    assert await it.keys.refresh(NOW + REFRESH_AFTER) is old
     assert it.changed == 1
 
 
@@ -158,11 +158,11 @@ def test_a_request_of_a_loop_that_has_ended_is_waited_for_by_nobody() -> None:
     it.held = asyncio.Event()
 
     async def leave() -> None:
-        looking = asyncio.ensure_future(it.keys.look(NOW))
+        looking = asyncio.ensure_future(it.keys.refresh(NOW))
         await asyncio.sleep(0)
         looking.cancel()
 
     asyncio.run(leave())
     it.held = None
-    asyncio.run(it.keys.look(NOW + RETRY_INTERVAL))
+    asyncio.run(it.keys.refresh(NOW + RETRY_INTERVAL))
     assert it.fetched == 2

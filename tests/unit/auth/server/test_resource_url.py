@@ -19,7 +19,7 @@ WELL_KNOWN = "/.well-known/oauth-protected-resource"
 
 def came(host: str = "notes.example.com", **scope: Any) -> tuple[str, str]:
     place = location_from_request({"scheme": "https", **scope}, {b"host": host.encode()}, "/mcp")
-    return place.resource, place.metadata
+    return place.resource, place.metadata_url
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_no_token_is_for_a_loopback_name_of_a_forwarded_request(host: str) -> No
 )
 def test_a_place_may_be_said(public: str, main: str, resource: str, metadata: str) -> None:
     place = location_from_public_url(public, main, main)
-    assert (place.resource, place.metadata) == (resource, metadata)
+    assert (place.resource, place.metadata_url) == (resource, metadata)
     assert place.audiences == {resource, f"{resource}/"}
 
 

@@ -89,11 +89,11 @@ async def test_what_was_shown_is_forgotten_when_it_would_be_refused_anyway() -> 
     store = MemoryStore(clock=clock)
     await store.open()
     one, other = DpopReplayStore(store, "server"), DpopReplayStore(store, "another server")
-    assert await one.first("proof", clock.now() + 10)
-    assert not await one.first("proof", clock.now() + 10)
-    assert await other.first("proof", clock.now() + 10)
+    assert await one.record_first_use("proof", clock.now() + 10)
+    assert not await one.record_first_use("proof", clock.now() + 10)
+    assert await other.record_first_use("proof", clock.now() + 10)
     clock.advance(11)
-    assert await one.first("proof", clock.now() + 10)
+    assert await one.record_first_use("proof", clock.now() + 10)
 
 
 async def test_all_processes_come_to_know_one_secret(tmp_path: Path) -> None:
