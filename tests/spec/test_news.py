@@ -63,7 +63,7 @@ class House:
 
     @property
     def crew(self) -> Cluster:
-        crew = self.server._runtime.get_services().crew
+        crew = self.server._runtime.get_services().cluster
         assert crew is not None
         return crew
 

@@ -141,8 +141,8 @@ async def test_a_session_that_is_written_down_while_its_server_ends_keeps_its_su
         ending = asyncio.create_task(house.server.shutdown())
         await house.heard.draining.wait()
         for connection in house.server.connections:
-            if connection.kept is not None:
-                connection.kept.touch()
+            if connection.durable_session is not None:
+                connection.durable_session.touch()
         house.go.set()
         assert (await waiting.finished()).json["result"]["content"][0]["text"] == "done"
         await ending

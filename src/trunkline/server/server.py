@@ -31,8 +31,8 @@ from trunkline.server.limits.tool_limits import HealthPredicates
 from trunkline.server.notifications.debounce import LIST_CHANGED_METHODS
 from trunkline.server.notifications.subscription_hooks import SubscriptionHook
 from trunkline.server.options import DirectoryOptions, FileOptions, check_options
-from trunkline.server.registration import check_uri_text
-from trunkline.server.runtime import ServerComponents
+from trunkline.server.registration import Registrar, check_uri_text
+from trunkline.server.runtime import ServerComponents, ServerRuntime
 from trunkline.server.server_options import OPTION_KINDS, check_callback
 from trunkline.server.server_store import ServerStore
 from trunkline.server.shutdown import Shutdown
@@ -56,11 +56,12 @@ if TYPE_CHECKING:
 __all__ = ["Server"]
 
 M = TypeVar("M", bound="Middleware")
+F = TypeVar("F", bound=Callable[[], Any])
 R = TypeVar("R", bound=Callable[[Context], Awaitable[None]])
 W = TypeVar("W", bound=SubscriptionHook)
 
 
-class Server(Shutdown):
+class Server(Registrar):
     """An MCP server: decorate functions, then `run()`."""
 
     def __init__(
@@ -161,7 +162,10 @@ class Server(Shutdown):
             lifespan=None if lifespan is None else _make_lifespan(lifespan),
             clock=clock,
         )
-        super().__init__(parts)
+        super().__init__(catalog, parts.health)
+        self._observers = parts.observers
+        self._runtime = ServerRuntime(parts, self._begin_shutdown)
+        self._shutdown = Shutdown(self._runtime, parts.observers, catalog.settings)
         self._auth = auth
         self._store = parts.store
         self._dispatcher = parts.dispatcher
@@ -332,7 +336,7 @@ class Server(Shutdown):
     def _check_startable(self) -> None:
         if self._auth is not None and self._auth.strict:
             self._require_access_rules()
-        self.crash = None
+        self._shutdown.crash = None
         self._warn_unused_completions()
 
     def _warn_unused_completions(self) -> None:
@@ -347,6 +351,53 @@ class Server(Shutdown):
         """Refuses to start if it was not said of everything who may have it."""
         if silent := self.undeclared():
             raise MisuseError(f"nothing says who may have {', '.join(silent)}; with strict=True scopes= or allow= must")
+
+    # --- shutting down ---------------------------------------------------------------------------
+
+    @property
+    def observers(self) -> Observers:
+        """The observers that receive the server's facts."""
+        return self._observers
+
+    @property
+    def crash(self) -> BaseException | None:
+        """The error that the server crashed with since it was last started; None if it has not."""
+        return self._shutdown.crash
+
+    def on_shutdown(self, function: F) -> F:
+        """Call a function, plain or async, at shutdown, after all connections are closed. The function added last runs
+        first. The server reports what a function raises to the observers and calls the remaining ones."""
+        check_callback("on_shutdown", function)
+        self._shutdown.add_callback(function)
+        return function
+
+    async def shutdown(self) -> tuple[str, ...]:
+        """Shut down in stages: refuse new requests, finish running ones, close the connections, persist what outlives
+        the process and release all resources. Return the names of the stages that exceeded their time limit.
+        Concurrent calls share one shutdown. `run()` returns afterwards, and the server can serve again."""
+        return await self._shutdown.run()
+
+    async def aclose(self) -> None:
+        """Shut down in stages, as `shutdown()` does."""
+        await self._shutdown.run()
+
+    def abort(self, error: BaseException) -> None:
+        """Crash: log the error, write a crash dump if `crash_folder` is set, and close everything without waiting for
+        running requests. `run()` raises the error. Callable from any thread."""
+        self._runtime.post(partial(self._shutdown.abort, error))
+
+    async def stopping(self) -> None:
+        """Wait until a shutdown begins."""
+        await self._shutdown.wait_begun()
+
+    def loop_failed(self, error: BaseException, incident: str) -> None:
+        """Report an exception that only the event loop's exception handler caught."""
+        self._shutdown.report_loop_failure(error, incident)
+
+    def _begin_shutdown(self) -> object:
+        return self._shutdown.begin()
+
+    # --- listening -------------------------------------------------------------------------------
 
     async def listen(self, address: str, *, tls: "SSLContext | None" = None) -> Listener:
         """Waits for clients, until `aclose()`: at `tcp://127.0.0.1:4000`, `http://127.0.0.1:8000/mcp`,
@@ -404,7 +455,7 @@ class Server(Shutdown):
 
         if not self.settings.health:
             return None
-        states = worker_channel.states if worker_channel is not None else lambda: (self._readiness(),)
+        states = worker_channel.states if worker_channel is not None else lambda: (self._shutdown.readiness,)
         return Health(states, self._store.writable, self._runtime.health_checks().run_all)
 
     def asgi(self, *, path: str = "/", identify: "Callable[[dict[str, Any]], Any] | None" = None) -> "App":
@@ -474,7 +525,7 @@ class Server(Shutdown):
         from trunkline.transports.addresses import parse_address
 
         check_workers_supported()
-        work = WorkerJob(self, self._listen, self._readiness, tls)
+        work = WorkerJob(self, self._listen, lambda: self._shutdown.readiness, tls)
         if (store := self._store.configured) is not None:
             if not store.lasting:
                 raise MisuseError("workers need a store that they can share, and what this one keeps is in one process")
