@@ -60,13 +60,19 @@ async def test_a_model_uses_the_tools_of_the_server_until_it_is_done() -> None:
 @pytest.mark.parametrize(
     ("messages", "why"),
     [
-        ([said("assistant", USE)], "'u1' is not answered"),
-        ([said("assistant", USE), said("user", TextContent("hm"))], "message 2 must answer the tool use 'u1'"),
-        ([said("assistant", USE, OTHER), said("user", USE.result(3))], "message 2 must answer the tool use 'u2'"),
-        ([said("assistant", USE), said("user", USE.result(3), TextContent("hm"))], "has only those"),
-        ([said("user", USE.result(3))], "'u1', which was not asked for"),
-        ([said("assistant", USE), said("assistant", USE.result(3))], "which only the user gives"),
-        ([said("user", USE), said("user", USE.result(3))], "which only the assistant does"),
+        ([said("assistant", USE)], "'u1' has no result"),
+        (
+            [said("assistant", USE), said("user", TextContent("hm"))],
+            "message 2 must contain the result of the tool use 'u1'",
+        ),
+        (
+            [said("assistant", USE, OTHER), said("user", USE.result(3))],
+            "message 2 must contain the result of the tool use 'u2'",
+        ),
+        ([said("assistant", USE), said("user", USE.result(3), TextContent("hm"))], "must have only those"),
+        ([said("user", USE.result(3))], "'u1', which is not in the message before"),
+        ([said("assistant", USE), said("assistant", USE.result(3))], "only the user may"),
+        ([said("user", USE), said("user", USE.result(3))], "only the assistant may"),
     ],
 )
 async def test_messages_whose_tool_uses_and_results_do_not_fit_are_never_sent(messages: Any, why: str) -> None:

@@ -1,4 +1,4 @@
-"""What was shown once and must not be shown again, to any process that shares a store: proofs that go with tokens."""
+"""Replay protection for DPoP proofs, shared by all processes on one store."""
 
 import hashlib
 from typing import Final
@@ -9,23 +9,22 @@ from trunkline.stores.store import ABSENT, Put, Store, key_of
 
 __all__ = ["DpopReplayStore"]
 
-_SHARD_PREFIX_LENGTH: Final = 2  # letters of a digest, so many homes: neither one for all, nor one for each
+_SHARD_PREFIX_LENGTH: Final = 2  # hex digits: spreads the proofs over 256 key prefixes
 
 
 class DpopReplayStore:
-    """The memory of all processes that serve as one."""
+    """Used DPoP proofs of all processes that share a store."""
 
     def __init__(self, store: Store, server: str) -> None:
         self._store = store
         self._server = server
 
     async def secret(self) -> bytes:
-        """Bytes that all of them know, and nobody else. Raises `StoreError`."""
+        """Return the secret that all processes on the store share. Raises `StoreError`."""
         return await get_shared_secret(self._store, self._server, "proof")
 
     async def record_first_use(self, proof: str, expires: float) -> bool:
-        """Whether nobody has shown this before, to any of them; from now on, until that time, somebody has. Raises
-        `StoreError`."""
+        """Record a proof until it expires; return False if any process has recorded it before. Raises `StoreError`."""
         digest = hashlib.sha256(f"{self._server}\n{proof}".encode()).hexdigest()
         try:
             await self._store.commit(

@@ -1,8 +1,10 @@
-"""Lets a call through to what it is about, or not. That comes before anything else of the call: before its arguments
-are read, before middleware, which may have answers of its own, and before it is run again with answers of its client.
+"""Enforcement of access rules on calls.
 
-Scopes that are missing are an error at once, since a client can do something about that. Where a predicate says no, a
-tool has a failed result, for the model to read, and anything else an error.
+The check precedes every other step of a call: before its arguments are decoded, before middleware, which may return
+results of its own, and before another round with the client's answers.
+
+Missing scopes are an error at once, since the client can obtain them. If a predicate denies access, a tool call fails
+with a result that the model reads; any other call fails with an error.
 """
 
 import asyncio
@@ -34,7 +36,7 @@ __all__ = [
 
 
 class ToolNotAllowed(InternalError):
-    """A call that its tool does not admit."""
+    """A tool call that the tool's predicate denies."""
 
     kind = "tool_not_allowed"
 
@@ -43,18 +45,18 @@ class ToolNotAllowed(InternalError):
 
 
 class ProtectedTarget(Struct, frozen=True):
-    """What a call is about, where not everybody may have that."""
+    """The registry entry that a call needs, if access to it is restricted."""
 
     entry: Any
     access: Access
-    description: str  # the same, in words
-    masking_error: ProtocolError | None = None  # is raised whatever is missing, where nothing shall be told
+    description: str  # of the entry, for error messages
+    masking_error: ProtocolError | None = None  # raised for every denial, so that the entry's existence stays secret
 
     @classmethod
     def for_entry(
         cls, entry: AccessControlled, description: str, masking_error: ProtocolError | None = None
     ) -> "ProtectedTarget | None":
-        """None where everybody may have it."""
+        """Return the target for an entry, or None if access to it is unrestricted."""
         access = entry.access
         return None if access is None or access.unrestricted else cls(entry, access, description, masking_error)
 
@@ -62,9 +64,9 @@ class ProtectedTarget(Struct, frozen=True):
 def run_if_authorized(
     connection: Connection, call: IncomingRequest, target: ProtectedTarget, work: Callable[[], Work]
 ) -> Work:
-    """The work of a call whose sender may have what it is about. Raises for one who has not the scopes; one who is
-    refused by a predicate, which may take time to find out, learns that from what is given back."""
-    if call.admitted_entry is target.entry:  # on its way in, before what goes around it
+    """Return the work of a call whose sender has access to its target. Raises `InsufficientScope` at once if scopes are
+    missing. A predicate may be async: the returned work evaluates it and raises if it denies access."""
+    if call.admitted_entry is target.entry:  # checked already, before the middleware
         return work()
     if not has_scopes(connection, call, target.access):
         raise target.masking_error or InsufficientScope(target.description, target.access.scopes)
@@ -82,23 +84,23 @@ async def _run_if_predicate_allows(
     work: Callable[[], Work],
 ) -> Any:
     if not await evaluate_predicate(partial(allow, Context(connection, call))):
-        refused = (
+        denial = (
             ToolNotAllowed(target.entry.key)
             if isinstance(target.entry, ToolEntry)
             else NotPermitted(target.description)
         )
-        raise target.masking_error or refused
+        raise target.masking_error or denial
     call.admitted_entry = target.entry
     return await run_work(work(), connection.threads)
 
 
 def has_scopes(connection: Connection, call: IncomingRequest, access: Access) -> bool:
-    """Whether the sender of a call has the scopes."""
+    """Return whether the sender of a call has the scopes that an access rule requires."""
     return access.is_covered_by(scopes_of(call.origin.principal, local=connection.channel.info.local))
 
 
 def visible_keys(connection: Connection, call: IncomingRequest, registry: Registry[Any]) -> Iterator[str]:
-    """The keys of enabled entries that the sender of a call may see for certain, without asking any predicate."""
+    """Yield the keys of enabled entries that the sender may see, without those that need a predicate."""
     for entry in registry:
         access: Access | None = entry.access
         if access is None or (access.allow is None and has_scopes(connection, call, access)):
@@ -108,22 +110,22 @@ def visible_keys(connection: Connection, call: IncomingRequest, registry: Regist
 async def evaluate_predicates(
     connection: Connection, call: IncomingRequest, predicates: Iterable[Callable[[Any], Any]]
 ) -> dict[Callable[[Any], Any], bool]:
-    """What predicates say of the sender of a call. Where one fails that is a no, and its reason is the operator's."""
-    context, found = Context(connection, call), dict[Callable[[Any], Any], bool]()
+    """Evaluate predicates for the sender of a call. A predicate that raises denies access; observers get the error."""
+    context, results = Context(connection, call), dict[Callable[[Any], Any], bool]()
     for predicate in predicates:
         try:
-            found[predicate] = await evaluate_predicate(partial(predicate, context))
+            results[predicate] = await evaluate_predicate(partial(predicate, context))
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # noqa: BLE001 - a call would fail, too
-            found[predicate] = False
-            if not isinstance(error, ProtocolError):  # which is how a predicate says no in its own words
+        except BaseException as error:  # noqa: BLE001 - a call would fail as well
+            results[predicate] = False
+            if not isinstance(error, ProtocolError):  # a predicate may deny access by raising one
                 connection.facts.report_failure(call, "-", error)
-    return found
+    return results
 
 
 async def is_permitted(connection: Connection, call: IncomingRequest, access: Access) -> bool:
-    """Whether the sender of a call may have something, for what is not an answer to the call."""
+    """Return whether the sender of a call has access, for messages that are not the response to the call."""
     if not has_scopes(connection, call, access):
         return False
     if access.allow is None:

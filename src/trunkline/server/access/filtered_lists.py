@@ -1,9 +1,8 @@
-"""Lists that are not the same for everybody, or not always: who may see what is found out, and what templates list is
-computed, whenever a list is asked for.
+"""Lists that depend on the caller, or on listers of resource templates: computed for every list request.
 
-Of resources, what was registered comes first, page by page; what templates list follows. Nothing of the latter is
-kept: whoever computes it knows best what can be kept and for how long. A cursor there is a position, so that a list
-that changes between two pages may show something twice or not at all.
+A list of resources begins with the registered ones, page by page; the resources that templates list follow. The server
+does not cache those: the lister knows best what to cache and for how long. Their cursor is a position, so a list that
+changes between two pages may repeat or skip a resource.
 """
 
 from typing import Any, Final, cast
@@ -30,13 +29,13 @@ _CURSOR_KIND: Final = "listed_resource"
 
 
 def list_page(connection: Connection, call: IncomingRequest, params: PaginatedParams, registry: Registry[Any]) -> Work:
-    """A page of what whoever asks may have. Of what that cannot be told it may not."""
+    """Return a page of the entries that the caller may access. A predicate that raises hides its entry."""
     catalog = connection.catalog
     rules = catalog.access_rules[registry.kind]
     if not rules:
-        spoken = connection.session.revision_of(call)
+        revision = connection.session.revision_of(call)
         return catalog.get_encoded_page(
-            registry, spoken, params.cursor, params.limit, now=connection.shared.wall_clock.now()
+            registry, revision, params.cursor, params.limit, now=connection.shared.wall_clock.now()
         )
     viewer = _viewer_of(connection, call)
     make = _list_after_predicates if rules.predicates(viewer.scopes) else _list_for_viewer
@@ -51,8 +50,8 @@ def _viewer_of(connection: Connection, call: IncomingRequest) -> Viewer:
 def _list_for_viewer(
     viewer: Viewer, connection: Connection, call: IncomingRequest, params: PaginatedParams, registry: Registry[Any]
 ) -> Raw:
-    spoken, now = connection.session.revision_of(call), connection.shared.wall_clock.now()
-    return connection.catalog.get_encoded_page(registry, spoken, params.cursor, params.limit, now=now, viewer=viewer)
+    revision, now = connection.session.revision_of(call), connection.shared.wall_clock.now()
+    return connection.catalog.get_encoded_page(registry, revision, params.cursor, params.limit, now=now, viewer=viewer)
 
 
 async def _list_after_predicates(
@@ -66,7 +65,7 @@ async def _list_after_predicates(
 async def list_resources_with_templates(
     connection: Connection, call: IncomingRequest, params: PaginatedParams
 ) -> ListResourcesResult:
-    """A page of all resources that whoever asks may have, those that templates list among them."""
+    """Return a page of all resources that the caller may access, including those that templates list."""
     catalog, now = connection.catalog, connection.shared.wall_clock.now()
     room = catalog.resources.size_of(params.limit)
     viewer = await _resource_viewer(connection, call)
@@ -97,7 +96,7 @@ async def _resource_viewer(connection: Connection, call: IncomingRequest) -> Vie
 async def _template_resources(
     connection: Connection, call: IncomingRequest, hidden: frozenset[str]
 ) -> dict[str, Resource]:
-    """What templates list, by its URI; without what is registered, and without what a hidden template would read."""
+    """Return the resources that templates list, by URI; without registered ones and those of hidden templates."""
     catalog, found = connection.catalog, dict[str, Resource]()
     for template in catalog.templates_with_lister():
         if template.key in hidden:
@@ -112,7 +111,7 @@ async def _template_resources(
 
 
 def _template_position(catalog: ServerCatalog, cursor: str | None, now: float, principal_name: str) -> int | None:
-    """Where in what templates list a cursor points to; None if it is not one of those."""
+    """Return the position of a cursor among the resources of templates; None if it is another kind of cursor."""
     if cursor is None:
         return None
     try:
@@ -122,6 +121,6 @@ def _template_position(catalog: ServerCatalog, cursor: str | None, now: float, p
 
 
 async def _run_lister(connection: Connection, call: IncomingRequest, template: TemplateEntry) -> list[Resource]:
-    lister = cast("Handler", template.lister)  # it is one of those that have one
+    lister = cast("Handler", template.lister)  # templates_with_lister yields only templates that have one
     context = Context(connection, call) if lister.wants_context else None
     return await run_work(template.run_lister(lister.convert({}), context, None), connection.threads)

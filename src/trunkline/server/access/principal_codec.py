@@ -1,4 +1,4 @@
-"""Principals, written: for whoever goes on with a task, and for another process that answers a request."""
+"""JSON encoding of principals, for stored tasks and for requests that another process serves."""
 
 from typing import Any
 
@@ -12,6 +12,8 @@ __all__ = ["PrincipalCodec", "decode_principal", "encode_principal"]
 
 
 class _KeptPrincipal(Struct, array_like=True):
+    """A `Principal` as stored. The name of this class is part of the stored format."""
+
     subject: str
     issuer: str
     client: str
@@ -20,7 +22,7 @@ class _KeptPrincipal(Struct, array_like=True):
 
 
 def encode_principal(principal: Any) -> Raw | UnsetType:
-    """A principal in JSON. One that has none is not known any more to whoever reads it."""
+    """Encode a principal as JSON; return UNSET for None and for a principal that JSON cannot represent."""
     if isinstance(principal, Principal):
         p = principal
         principal = _KeptPrincipal(p.subject, p.issuer, p.client, sorted(p.scopes), dict(p.claims))
@@ -31,7 +33,7 @@ def encode_principal(principal: Any) -> Raw | UnsetType:
 
 
 def decode_principal(raw: Raw | bytes) -> Any:
-    """The principal that was written."""
+    """Decode a principal. One that was not a `Principal` becomes the JSON value of its encoding."""
     [(kind, value)] = codec.decoder(dict[str, Raw])(raw).items()
     if kind != _KeptPrincipal.__name__:
         return codec.decoder(object)(value)
@@ -40,19 +42,19 @@ def decode_principal(raw: Raw | bytes) -> Any:
 
 
 class PrincipalCodec:
-    """How principals cross from one process to another."""
+    """Principals in messages between processes."""
 
     def letters(self, principal: Any) -> str:
-        """A principal in letters: those of another are others."""
+        """Return the name of a principal; different principals have different names."""
         return principal_name(principal)
 
     def written(self, principal: Any) -> bytes | None:
-        """All of a principal; None if what is read would not be the same."""
+        """Encode a principal; return None if decoding would not restore it."""
         raw = encode_principal(principal)
         if raw is UNSET:
             return None
         return bytes(raw) if isinstance(principal, Principal | str) or decode_principal(raw) == principal else None
 
     def read(self, encoded: bytes) -> Any:
-        """The principal that was written."""
+        """Decode a principal."""
         return decode_principal(encoded)

@@ -1,6 +1,6 @@
-"""Who may see and have what: by the scopes that a principal holds, and by what predicates say of it.
+"""Access rules of registry entries: the scopes that a principal needs, and predicates that it must satisfy.
 
-What is hidden by scopes alone depends on nothing but the scopes, so that it is found once for all who hold the same.
+The entries that scopes alone hide depend only on the scopes, so they are computed once per set of scopes.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -17,11 +17,11 @@ from trunkline.registry.registry import Registry
 __all__ = ["ANONYMOUS_VIEWER", "AccessControlled", "AccessRules", "Viewer", "evaluate_predicate", "scopes_of"]
 
 _EMPTY: Final[frozenset[str]] = frozenset()
-_MAX_CACHED_SCOPE_SETS: Final = 256  # of scopes that principals were seen with; there are as many as there are roles
+_MAX_CACHED_SCOPE_SETS: Final = 256  # typically one per role
 
 
 class AccessControlled(Protocol):
-    """An entry that may not be for everybody."""
+    """A registry entry that may restrict access."""
 
     @property
     def key(self) -> str: ...
@@ -33,19 +33,19 @@ R = TypeVar("R", bound=AccessControlled)
 
 
 class Viewer(Struct, frozen=True):
-    """Whom a list is made for."""
+    """The caller for whom a list is computed."""
 
-    scopes: frozenset[str] | None = _EMPTY  # the scopes; None stands for all that there are
-    principal_name: str = ""  # who it is, in letters
-    predicate_results: Mapping[Any, bool] = {}  # what predicates said; one that was not asked has not said yes
+    scopes: frozenset[str] | None = _EMPTY  # None: all scopes
+    principal_name: str = ""  # empty for an anonymous caller
+    predicate_results: Mapping[Any, bool] = {}  # by predicate; a missing one denies access
 
 
 ANONYMOUS_VIEWER: Final = Viewer()
 
 
 def scopes_of(principal: Any, *, local: bool) -> frozenset[str] | None:
-    """The scopes of a principal; None for all there are. On a local line nobody has to show any: whoever started the
-    process is the one who it works for."""
+    """Return the scopes of a principal; None for all scopes. On a local connection an anonymous caller has all of them:
+    the user who started the process is its only client."""
     if principal is None:
         return None if local else _EMPTY
     if isinstance(principal, Principal):
@@ -55,7 +55,7 @@ def scopes_of(principal: Any, *, local: bool) -> frozenset[str] | None:
 
 
 async def evaluate_predicate(predicate: Callable[[], bool | Awaitable[bool]]) -> bool:
-    """What a predicate says, plain or async."""
+    """Return the result of a predicate, sync or async. `sys.exit` inside it becomes an ordinary error."""
     try:
         answer = predicate()
         return bool(await answer if isawaitable(answer) else answer)
@@ -64,62 +64,60 @@ async def evaluate_predicate(predicate: Callable[[], bool | Awaitable[bool]]) ->
 
 
 class _Snapshot(Struct, Generic[R], frozen=True):
-    """The rules as of a version of their registry."""
+    """The rules at one version of the registry."""
 
     version: int
     entries: list[tuple[R, Access]]
-    with_predicate: list[tuple[R, Access]]  # those with a predicate
-    scopes: frozenset[str]  # that any of them needs
-    hidden_by_scopes: dict[
-        frozenset[str], frozenset[str]
-    ]  # by the scopes that somebody has of these, what those do not cover
+    with_predicate: list[tuple[R, Access]]
+    scopes: frozenset[str]  # required by any entry
+    hidden_by_scopes: dict[frozenset[str], frozenset[str]]  # by the caller's relevant scopes: keys of hidden entries
 
 
 class AccessRules(Generic[R]):
-    """Those enabled entries of a registry that not everybody may have, looked for anew when it has changed."""
+    """The enabled entries of a registry with restricted access; recomputed after the registry has changed."""
 
     def __init__(self, registry: Registry[R]) -> None:
         self._registry = registry
         self._snapshot: _Snapshot[R] = _Snapshot(-1, [], [], _EMPTY, {})
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
-        found = self._snapshot
-        return bool((found if found.version == self._registry.version else self._current_snapshot()).entries)
+        """Return whether any enabled entry has restricted access."""
+        snapshot = self._snapshot
+        return bool((snapshot if snapshot.version == self._registry.version else self._current_snapshot()).entries)
 
     def predicates(self, scopes: frozenset[str] | None) -> Sequence[Callable[[Any], Any]]:
-        """Who has to be asked about somebody with these scopes, each once."""
-        asking = [access for _, access in self._current_snapshot().with_predicate if access.is_covered_by(scopes)]
-        return list(dict.fromkeys(access.allow for access in asking if access.allow is not None))
+        """Return the predicates to evaluate for a caller with these scopes, each once."""
+        candidates = [access for _, access in self._current_snapshot().with_predicate if access.is_covered_by(scopes)]
+        return list(dict.fromkeys(access.allow for access in candidates if access.allow is not None))
 
     def hidden_keys(self, viewer: Viewer) -> frozenset[str]:
-        """The keys of what somebody may not have."""
-        found = self._current_snapshot()
-        lacking = _EMPTY if viewer.scopes is None else _hidden_by_scopes(found, viewer.scopes)
-        if not found.with_predicate:
-            return lacking
-        return lacking.union(
-            entry.key for entry, access in found.with_predicate if not viewer.predicate_results.get(access.allow)
+        """Return the keys of the entries that a viewer may not access."""
+        snapshot = self._current_snapshot()
+        hidden = _EMPTY if viewer.scopes is None else _hidden_by_scopes(snapshot, viewer.scopes)
+        if not snapshot.with_predicate:
+            return hidden
+        return hidden.union(
+            entry.key for entry, access in snapshot.with_predicate if not viewer.predicate_results.get(access.allow)
         )
 
     def _current_snapshot(self) -> _Snapshot[R]:
-        version = self._registry.version  # first: a thread may change the registry meanwhile
+        version = self._registry.version  # read first: a thread may change the registry meanwhile
         if self._snapshot.version != version:
             entries = [(entry, entry.access) for entry in self._registry if entry.access is not None]
             entries = [(entry, access) for entry, access in entries if not access.unrestricted]
-            asking = [(entry, access) for entry, access in entries if access.allow is not None]
+            with_predicate = [(entry, access) for entry, access in entries if access.allow is not None]
             scopes = _EMPTY.union(*(access.scopes for _, access in entries))
-            self._snapshot = _Snapshot(version, entries, asking, scopes, {})
+            self._snapshot = _Snapshot(version, entries, with_predicate, scopes, {})
         return self._snapshot
 
 
 def _hidden_by_scopes(snapshot: _Snapshot[Any], scopes: frozenset[str]) -> frozenset[str]:
-    """What is not covered by these scopes."""
-    scopes = scopes & snapshot.scopes  # others make no difference
-    lacking = snapshot.hidden_by_scopes.get(scopes)
-    if lacking is None:
-        lacking = frozenset(entry.key for entry, access in snapshot.entries if not access.is_covered_by(scopes))
+    """Return the keys of the entries that need scopes besides these."""
+    scopes = scopes & snapshot.scopes  # no entry needs the others
+    hidden = snapshot.hidden_by_scopes.get(scopes)
+    if hidden is None:
+        hidden = frozenset(entry.key for entry, access in snapshot.entries if not access.is_covered_by(scopes))
         if len(snapshot.hidden_by_scopes) >= _MAX_CACHED_SCOPE_SETS:
             snapshot.hidden_by_scopes.clear()
-        snapshot.hidden_by_scopes[scopes] = lacking
-    return lacking
+        snapshot.hidden_by_scopes[scopes] = hidden
+    return hidden

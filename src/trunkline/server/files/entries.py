@@ -1,4 +1,4 @@
-"""Files and folders as resources: read on a thread, and never from outside of their folder."""
+"""Registry entries for files and folders: resources that are read on a thread, and never from outside their folder."""
 
 import errno
 import os
@@ -38,29 +38,29 @@ from trunkline.wire.media_types import essence
 __all__ = ["DirectoryEntry", "FileEntry", "make_directory", "make_file", "mime_type_of", "stat_file"]
 
 _TEXT_TYPES: Final = re.compile(r"text/.+|.+\+(json|xml)|application/(json|xml|javascript|toml|yaml|x-yaml|x-sh|sql)")
-_MAX_UNSIZED: Final = 1 * MIB  # bytes of a file that has no size until it is read
-_MAX_CHARACTER_BYTES: Final = 4  # bytes, in UTF-8
+_MAX_UNSIZED: Final = 1 * MIB  # bytes of a file that reports the size 0, as in /proc
+_MAX_CHARACTER_BYTES: Final = 4  # in UTF-8
 _NOT_FOUND_ERRNOS: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG})
 
 ReadSignature = Callable[[Callable[..., Any]], Handler]
-"""Reads the signature of a function that blocks."""
+"""Makes a handler of a blocking function, from its signature."""
 
 
 class FileEntry(ResourceEntry, frozen=True, kw_only=True):
-    """A file under a URI of its own."""
+    """A resource that is one file."""
 
     path: Path
 
 
 class DirectoryEntry(TemplateEntry, frozen=True, kw_only=True):
-    """The files of a folder, and of the folders in it."""
+    """A resource template for the files of a folder and its subfolders."""
 
     folder: Path
     uris: FileUris
     on_listed: Callable[["DirectoryEntry", FolderSnapshot], None]
 
     def arguments(self, uri: str) -> Any:
-        """The path of the file that a URI names; UNSET where the URI does not follow the pattern."""
+        """Return the arguments of the reader for a URI; UNSET if the URI does not match the template."""
         path = self.uris.path_of(uri)
         if path is None:
             return UNSET
@@ -69,25 +69,25 @@ class DirectoryEntry(TemplateEntry, frozen=True, kw_only=True):
         return self.convert({"path": path})
 
     def listed(self, value: Any, _: Any) -> list[Resource]:
-        """What was listed; whoever watches the folder learns what has been shown."""
-        seen, resources = cast("tuple[FolderSnapshot, list[Resource]]", value)
-        self.on_listed(self, seen)
+        """Return the listed resources, and report the snapshot that they come from."""
+        snapshot, resources = cast("tuple[FolderSnapshot, list[Resource]]", value)
+        self.on_listed(self, snapshot)
         return resources
 
 
 def mime_type_of(path: Path) -> str | None:
-    """The MIME type that a file's name promises, if it does."""
-    import mimetypes  # reads the tables of the system, so only where there are files
+    """Guess the MIME type of a file from its name."""
+    import mimetypes  # reads the tables of the system: import it only if there are files
 
-    kind, packed = mimetypes.guess_type(f"./{path.name}")  # the function takes URLs: a name such as data:,x is none
-    return kind if packed is None else f"application/{packed}"
+    kind, encoding = mimetypes.guess_type(f"./{path.name}")  # "./": a name such as data:,x is not a URL
+    return kind if encoding is None else f"application/{encoding}"
 
 
-# --- finding and reading, on a thread ----------------------------------------------------------------
+# --- listing and reading, on a thread ----------------------------------------------------------------
 
 
 class _FileLoader:
-    """How the files of one resource or template are opened, limited and converted."""
+    """Opens the files of one resource or template, checks their sizes and converts their contents."""
 
     def __init__(self, mime_type: str | None, settings: Settings, reader: FileReader) -> None:
         self._mime_type = mime_type
@@ -95,7 +95,7 @@ class _FileLoader:
         self._read = reader.read
 
     def read(self, open_: Callable[[], tuple[int, str]], uri: str) -> Any:
-        """The contents of the file that `open_` opens and names, or an awaitable of them."""
+        """Return the contents of the file that `open_` opens and names, or an awaitable of them."""
         return self._read(partial(self._open, open_, uri))
 
     def _open(self, open_: Callable[[], tuple[int, str]], uri: str) -> OpenFile:
@@ -110,11 +110,11 @@ class _FileLoader:
             raise
         if size:
             return OpenFile(descriptor, size, partial(self._contents, uri, mime_type))
-        # The system makes up such files when they are read, as in /proc; or it is empty.
+        # The file is empty, or the system generates it during the read, as in /proc.
         return OpenFile(descriptor, _MAX_UNSIZED + 1, partial(self._unsized_contents, uri, mime_type))
 
     def _check_size(self, size: int, mime_type: str | None) -> None:
-        """Raises `ContentTooLarge` for a size that is too much already. What is read is measured exactly, later."""
+        """Raise `ContentTooLarge` if the size alone exceeds a limit. The contents are measured after the read."""
         settings = self._settings
         if settings.max_file is not None and size > settings.max_file:
             raise ContentTooLarge(size, settings.max_file, setting="max_file")
@@ -125,9 +125,9 @@ class _FileLoader:
             raise ContentTooLarge(size, settings.max_binary, setting="max_binary", kind="binary_data_too_large")
 
     def _unsized_contents(self, uri: str, mime_type: str | None, data: bytearray) -> ResourceContents:
-        most = min(_MAX_UNSIZED, self._settings.max_file or _MAX_UNSIZED)
-        if len(data) > most:
-            raise ContentTooLarge(len(data), most, setting="for a file without a size")
+        limit = min(_MAX_UNSIZED, self._settings.max_file or _MAX_UNSIZED)
+        if len(data) > limit:
+            raise ContentTooLarge(len(data), limit, setting="for a file without a size")
         return self._contents(uri, mime_type, data)
 
     def _contents(self, uri: str, mime_type: str | None, data: bytearray) -> ResourceContents:
@@ -143,7 +143,7 @@ class _FileLoader:
 
 
 def _to_result(contents: ResourceContents, uri: str) -> ReadResourceResult:
-    """The answer to a request, under the URI that it was made with."""
+    """Return the result of a read, with the URI of the request."""
     return ReadResourceResult([replace(contents, uri=uri)])
 
 
@@ -153,10 +153,10 @@ def _may_be_text(mime_type: str | None) -> bool:
 
 @contextmanager
 def _translate_os_errors(uri: str) -> Generator[None]:
-    """What a client is told of a file that cannot be opened; other errors are the server's own fault."""
+    """Translate errors of opening a file for the client; other errors are the server's fault."""
     try:
         yield
-    except (OutsideRoot, ValueError):  # a null character
+    except (OutsideRoot, ValueError):  # ValueError: a null character in the path
         raise ResourceAccessDenied(uri) from None
     except OSError as error:
         if error.errno in _NOT_FOUND_ERRNOS:
@@ -165,33 +165,34 @@ def _translate_os_errors(uri: str) -> Generator[None]:
 
 
 def stat_file(folder: Path, path: str, uri: str) -> os.stat_result | None:
-    """The status of a file in a folder; None if it is not there. Raises for a path that leads outside."""
+    """Return the status of a file in a folder; None if it does not exist. Raises `ResourceAccessDenied` for a path that
+    leads outside of the folder."""
     try:
         return file_status(folder, path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OutsideRoot, ValueError):
         raise ResourceAccessDenied(uri) from None
-    except OSError:  # too long a name, links in a circle
+    except OSError:  # a name that is too long, or a loop of links
         raise ResourceNotFound(uri) from None
 
 
 def _list_folder(folder: Path, uris: FileUris, mime_type: str | None, settings: Settings) -> Any:
-    """The files of a folder as they are now. A file whose URI would be too long is left out."""
-    seen = scan_folder(folder)
+    """Return a snapshot of a folder, and its files as resources. Files whose URI is too long are omitted."""
+    snapshot = scan_folder(folder)
     listed: list[Resource] = []
-    for name, size in zip(seen.names, seen.sizes, strict=True):
+    for name, size in zip(snapshot.names, snapshot.sizes, strict=True):
         try:
             uri = check_uri(uris.uri_of(name), settings)
-        except (InvalidUri, TemplateError, UnicodeEncodeError):  # or its name is no Unicode at all, as on Windows
+        except (InvalidUri, TemplateError, UnicodeEncodeError):  # the last: a name that is not Unicode, on Windows
             continue
         kind = mime_type or mime_type_of(Path(name))
         listed.append(Resource(uri=uri, name=_display_name(name), mime_type=kind, size=size))
-    return seen, listed
+    return snapshot, listed
 
 
 def _display_name(name: str) -> str:
-    """A file's name as JSON can carry it: bytes that are not UTF-8 are replaced."""
+    """Return a file name for JSON: bytes that are not UTF-8 are replaced."""
     return name if name.isascii() else os.fsencode(name).decode(errors="replace")
 
 
@@ -206,7 +207,7 @@ def make_file(
     reader: FileReader,
     **options: Unpack[FileOptions],
 ) -> FileEntry:
-    """A resource that is a file. It need not be there yet."""
+    """Make the entry of a file. The file need not exist yet."""
     file = Path(path)
     if file.is_dir():
         raise RegistrationError(f"resource {uri!r}: {file} is a folder; use add_directory")
@@ -233,7 +234,7 @@ def make_directory(
     on_listed: Callable[[DirectoryEntry, FolderSnapshot], None],
     **options: Unpack[DirectoryOptions],
 ) -> DirectoryEntry:
-    """A template of the files in a folder, which must be there."""
+    """Make the entry of a folder. Raises `RegistrationError` if the folder does not exist."""
     root, uris, settings = Path(folder), FileUris(pattern), catalog.settings
     if not root.is_dir():
         raise RegistrationError(f"resource template {pattern!r}: {root} is not a folder")

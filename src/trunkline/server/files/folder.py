@@ -1,7 +1,8 @@
-"""What a folder holds: the names of its files, and how to tell without reading all of it that they are the same.
+"""Snapshots of folders: the names of all files, and whether they can have changed since an earlier snapshot.
 
-A folder's time changes when a name in it appears or vanishes, so while no time has changed nothing has to be read.
-Times are coarse: one that is younger than a moment ago tells nothing, since more may happen within it.
+The mtime of a folder changes when a name in it appears or disappears, so a folder tree whose mtimes are unchanged need
+not be read again. File systems store coarse times: a recent mtime proves nothing, since another change may follow
+within its resolution.
 """
 
 import os
@@ -16,20 +17,20 @@ from trunkline.server.files.safe_open import OutsideRoot, file_status, open_dire
 
 __all__ = ["FolderSnapshot", "scan_folder"]
 
-_TIMESTAMP_RESOLUTION: Final = 2_000_000_000  # nanoseconds: the coarsest file systems count by two seconds
+_TIMESTAMP_RESOLUTION: Final = 2_000_000_000  # nanoseconds: FAT, the coarsest, has 2 seconds
 
 
 @dataclass(frozen=True)
 class FolderSnapshot:
-    """What was seen of a folder; equal to what has the same names in it."""
+    """The files of a folder at one time; equal to a snapshot with the same names."""
 
-    names: tuple[str, ...]  # of its files and those in the folders below, as paths, in a stable order
-    sizes: tuple[int, ...] = field(compare=False)  # of each
-    mtimes: Mapping[str, int | None] = field(compare=False)  # of each folder that was read; None where it tells nothing
+    names: tuple[str, ...]  # paths of all files, including subfolders, in a stable order
+    sizes: tuple[int, ...] = field(compare=False)  # of the files, in the same order
+    mtimes: Mapping[str, int | None] = field(compare=False)  # by folder; None if too recent
 
 
 def scan_folder(root: Path, previous: FolderSnapshot | None = None) -> FolderSnapshot:
-    """What is in a folder; without reading it if nothing can have changed since `before`."""
+    """Return a snapshot of a folder; `previous` itself, without a scan, if nothing can have changed since."""
     if previous is not None and all(
         when is not None and when == _mtime(path) for path, when in previous.mtimes.items()
     ):
@@ -40,8 +41,7 @@ def scan_folder(root: Path, previous: FolderSnapshot | None = None) -> FolderSna
 
 
 def _walk_files(root: Path, mtimes: dict[str, int | None]) -> Iterator[tuple[str, int]]:
-    """Every file that lies inside and its size, and the times of the folders that were read. Links to folders are not
-    followed."""
+    """Yield every file inside and its size, and fill in the mtimes of folders. Links to folders are not followed."""
     settled = time.time_ns() - _TIMESTAMP_RESOLUTION
     folders: list[tuple[str, ...]] = [()]
     while folders:
@@ -50,13 +50,13 @@ def _walk_files(root: Path, mtimes: dict[str, int | None]) -> Iterator[tuple[str
         mtimes[path] = None
         try:
             with open_directory(root, above) as folder:
-                when = os.stat(folder).st_mtime_ns  # first: what changes while it is read shall be noticed
+                when = os.stat(folder).st_mtime_ns  # before the scan: later changes must be noticed
                 mtimes[path] = when if when < settled else None
                 with os.scandir(folder) as found:
                     entries = sorted(found, key=lambda entry: entry.name)
                 sizes = [_file_size(entry, root, above) for entry in entries]
                 inner = [(*above, entry.name) for entry in reversed(entries) if entry.is_dir(follow_symlinks=False)]
-        except OSError:  # it is gone, or may not be read
+        except OSError:  # deleted, or without permission to read
             continue
         yield from (
             ("/".join((*above, entry.name)), size)
@@ -67,14 +67,14 @@ def _walk_files(root: Path, mtimes: dict[str, int | None]) -> Iterator[tuple[str
 
 
 def _file_size(entry: "os.DirEntry[str]", root: Path, parents: tuple[str, ...]) -> int | None:
-    """The size of a file that lies inside, perhaps at the end of a link; None for anything else."""
+    """Return the size of a file inside the root, or of a link to one; None for anything else."""
     try:
         if entry.is_file(follow_symlinks=False):
             return entry.stat(follow_symlinks=False).st_size
         if entry.is_symlink():
             found = file_status(root, "/".join((*parents, entry.name)))
             return found.st_size if stat.S_ISREG(found.st_mode) else None
-    except (OSError, OutsideRoot):  # links in a circle, or to the outside
+    except (OSError, OutsideRoot):  # a loop of links, or a link that leads outside
         pass
     return None
 

@@ -1,6 +1,6 @@
-"""Looks at things every so often, on a thread, and tells which of them look different from before.
+"""Polling: reads the states of targets periodically, on a thread, and reports the targets whose state has changed.
 
-While there is nothing to look at nothing happens, and one look ends before the next begins.
+Without targets there is no timer. Polls never overlap.
 """
 
 from collections.abc import Callable, Hashable
@@ -16,7 +16,7 @@ from trunkline.server.connection import SharedServices
 __all__ = ["Poller", "ReadState"]
 
 ReadState = Callable[[Any], Any]
-"""Gives the state of a thing, from its last one; UNSET for a thing that is gone for good. It runs on a thread."""
+"""Returns the state of a target, given the last one; UNSET if the target no longer exists. It runs on a thread."""
 
 
 class _Target(Struct):
@@ -26,7 +26,7 @@ class _Target(Struct):
 
 
 class Poller:
-    """Keeps the last state of each thing. All of it happens on the loop, but for the looking."""
+    """Polls targets. Everything runs on the event loop, except for the reading of states."""
 
     def __init__(self, get_shared: Callable[[], SharedServices], interval: float) -> None:
         self._get_shared = get_shared
@@ -36,7 +36,7 @@ class Poller:
         self._job: Job | None = None
 
     def watch(self, key: Hashable, state: Any, read_state: ReadState, on_change: Callable[[], None]) -> None:
-        """Looks after a thing from the state that it is in; if it is known and was in another one, that is told."""
+        """Poll a target from a known state; call `on_change` at once if the target had another state before."""
         known = self._targets.get(key)
         self._targets[key] = _Target(read_state, state, on_change)
         if known is not None and known.state != state:
@@ -44,14 +44,14 @@ class Poller:
         self._schedule()
 
     def unwatch(self, *keys: Hashable) -> None:
-        """Looks after some things no more."""
+        """Stop polling targets."""
         for key in keys:
             self._targets.pop(key, None)
         if not self._targets:
             self.close()
 
     def close(self) -> None:
-        """Looks after nothing any more."""
+        """Stop polling all targets."""
         self._targets.clear()
         if self._job is not None:
             self._job.cancel()
@@ -72,16 +72,16 @@ class Poller:
 
     def _finish_poll(self, found: "dict[Hashable, tuple[_Target, Any]] | None", _: BaseException | None) -> None:
         self._job = None
-        for key, (thing, state) in (found or {}).items():
-            if self._targets.get(key) is thing:  # or else it has been seen meanwhile, or is looked after no more
+        for key, (target, state) in (found or {}).items():
+            if self._targets.get(key) is target:  # otherwise it was replaced or removed meanwhile
                 if state is UNSET:
                     del self._targets[key]
                     continue
-                before, thing.state = thing.state, state
-                if before != state:
-                    thing.on_change()
+                previous, target.state = target.state, state
+                if previous != state:
+                    target.on_change()
         self._schedule()
 
 
 def _read_states(targets: dict[Hashable, _Target]) -> dict[Hashable, tuple[_Target, Any]]:
-    return {key: (thing, thing.read_state(thing.state)) for key, thing in targets.items()}
+    return {key: (target, target.read_state(target.state)) for key, target in targets.items()}

@@ -1,8 +1,8 @@
-"""Reading files: in pieces, on a thread, and never too many bytes at once.
+"""Reads of files: in chunks, on a thread, within a budget of bytes in memory.
 
-A file's size is known before any of it is read, so one over the limit costs nothing. All reads of a server share one
-budget. A read that finds room goes ahead on the thread that it is on; any other gives up its thread and waits for its
-turn on the loop, in the order in which they came, so that large files keep no plain function from running.
+The size of a file is known before the read, so a file over the limit costs nothing. All reads of a server share one
+budget. A read that fits the budget continues on its thread. Any other read leaves its thread and waits on the event
+loop, in order of arrival, so large files do not block the threads of sync handlers.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from trunkline.rpc.threads import ThreadPool
 
 __all__ = ["ByteBudget", "FileReader", "OpenFile", "read_chunks"]
 
-_CHUNK_SIZE: Final = 256 * 1024  # bytes; between two pieces other threads have their turn
+_CHUNK_SIZE: Final = 256 * 1024  # bytes; other threads can run between two chunks
 
 
 def read_chunks(descriptor: int, size: int) -> bytearray:
@@ -36,7 +36,7 @@ def read_chunks(descriptor: int, size: int) -> bytearray:
 
 
 class BudgetShare:
-    """A share of a budget. It goes back once: when the read that started has ended, or is abandoned before."""
+    """A share of a budget. It is returned once: after its use, or when it is abandoned unused."""
 
     def __init__(self, budget: "ByteBudget", size: int) -> None:
         self._budget = budget
@@ -46,17 +46,17 @@ class BudgetShare:
         self._returned = False
 
     def start(self) -> bool:
-        """Begin to use it; False if it was abandoned."""
+        """Start to use the share; return False if it was abandoned."""
         with self._lock:
             self._started = not self._returned
             return self._started
 
     def finish(self) -> None:
-        """Give it back after use."""
+        """Return the share after use."""
         self._budget.give_back(self._size)
 
     def abandon(self) -> None:
-        """Give it back, unless its use has begun: then that ends it."""
+        """Return the share, unless its use has started: then `finish` returns it."""
         with self._lock:
             if self._started or self._returned:
                 return
@@ -65,7 +65,7 @@ class BudgetShare:
 
 
 class ByteBudget:
-    """How many bytes may be read at once. Shares are taken on any thread, and waited for on the loop, in order."""
+    """A budget of bytes. Shares are taken on any thread; waiting for a share happens on the event loop, in order."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -74,8 +74,8 @@ class ByteBudget:
         self._waiters: deque[tuple[asyncio.Future[None], int]] = deque()
 
     def try_take(self, size: int) -> bool:
-        """Take a share, if there is room and nothing waits. It is given back by `give_back`."""
-        size = min(size, self._capacity)  # a file that is larger is read alone
+        """Take a share, unless the budget is exhausted or reads are waiting. Return it with `give_back`."""
+        size = min(size, self._capacity)  # a larger file uses the whole budget
         with self._lock:
             if self._waiters or size > self._free:
                 return False
@@ -83,16 +83,16 @@ class ByteBudget:
             return True
 
     async def take(self, size: int) -> BudgetShare:
-        """A share, after all that have been waiting for one."""
+        """Wait for a share, after the reads that already wait."""
         size = min(size, self._capacity)
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with self._lock:
-            self._waiters.append((turn, size))
-        self.give_back(0)  # there may be room by now
+            self._waiters.append((waiter, size))
+        self.give_back(0)  # the budget may suffice by now
         try:
-            await turn
+            await waiter
         except asyncio.CancelledError:
-            self._stop_waiting(turn, size)
+            self._stop_waiting(waiter, size)
             raise
         return BudgetShare(self, size)
 
@@ -104,7 +104,7 @@ class ByteBudget:
         self.give_back(0 if waited else size)
 
     def give_back(self, size: int) -> None:
-        """Take a share back, and give it to the next in turn."""
+        """Return a share, and grant shares to the next waiters."""
         size = min(size, self._capacity)
         granted: list[tuple[asyncio.Future[None], int]] = []
         with self._lock:
@@ -112,20 +112,20 @@ class ByteBudget:
             while self._waiters and self._waiters[0][1] <= self._free:
                 granted.append(self._waiters.popleft())
                 self._free -= granted[-1][1]
-        for turn, wanted in granted:
+        for waiter, granted_size in granted:
             try:
-                turn.get_loop().call_soon_threadsafe(_grant, turn)
-            except RuntimeError:  # its loop is closed
-                self.give_back(wanted)
+                waiter.get_loop().call_soon_threadsafe(_grant, waiter)
+            except RuntimeError:  # the waiter's event loop is closed
+                self.give_back(granted_size)
 
 
 def _grant(waiter: "asyncio.Future[None]") -> None:
-    if not waiter.done():  # cancelled: it gives back what it was granted
+    if not waiter.done():  # a cancelled waiter returns its share itself
         waiter.set_result(None)
 
 
 class OpenFile:
-    """A file that is open: how much of it to read, and what to make of that."""
+    """An open file: its descriptor, the number of bytes to read, and the conversion of its contents."""
 
     __slots__ = ("convert", "descriptor", "size")
 
@@ -143,8 +143,8 @@ class FileReader:
         self._threads = threads
 
     def read(self, open_: Callable[[], OpenFile]) -> Any:
-        """Read a file, on a thread: what `Opened.read` returns, or an awaitable of it if it has to wait for its turn.
-        `open_` is called again then, so that files that wait take no descriptors."""
+        """Read a file, on a thread: return its converted contents, or an awaitable of them if the budget is exhausted.
+        In that case `open_` is called again later, so that waiting reads need no descriptors."""
         opened = open_()
         try:
             if self._budget.try_take(opened.size):
@@ -158,18 +158,18 @@ class FileReader:
 
     async def _read_when_granted(self, open_: Callable[[], OpenFile], size: int) -> Any:
         while True:
-            lease = await self._budget.take(size)
+            share = await self._budget.take(size)
             try:
-                read = await self._threads().run(partial(_read_granted, open_, size, lease))
+                read = await self._threads().run(partial(_read_granted, open_, size, share))
             finally:
-                lease.abandon()
+                share.abandon()
             if not isinstance(read, _FileGrew):
                 return read
             size = read.size
 
 
 class _LazyAwaitable:
-    """An awaitable that begins when it is awaited, and can be dropped before."""
+    """An awaitable that starts when it is awaited, and may be dropped unused."""
 
     __slots__ = ("_start",)
 
@@ -181,7 +181,7 @@ class _LazyAwaitable:
 
 
 class _FileGrew:
-    """A file that has grown while it waited for its turn: its share is too small."""
+    """The file has grown while the read waited, so its share is too small."""
 
     __slots__ = ("size",)
 
@@ -190,9 +190,9 @@ class _FileGrew:
 
 
 def _read_granted(open_: Callable[[], OpenFile], size: int, share: BudgetShare) -> Any:
-    """Read a file whose turn has come."""
+    """Read a file within its share of the budget."""
     if not share.start():
-        return None  # nothing waits for it any more
+        return None  # the read was cancelled
     try:
         opened = open_()
         try:

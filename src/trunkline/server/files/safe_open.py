@@ -1,12 +1,12 @@
-"""Files below a directory, found without ever leaving it, whatever other processes do to it meanwhile.
+"""Safe opening of files below a root directory, also while other processes modify the directory.
 
-A path is walked one component at a time. Each directory is opened relative to the one before it and never through a
-link, so a directory that is exchanged for a link while it is being walked is an error and not a way out. Links are read
-instead, and their targets are walked in the same way, from where the link is, or from the root: a link that stays below
-the root works, and any other raises `Outside`.
+The walk opens one path component at a time, relative to the directory before and never through a link. A directory that
+is replaced by a link during the walk is therefore an error, not an escape. Links are read, and their targets are walked
+in the same way, from the directory of the link or from the root: a link that stays below the root works, any other
+raises `OutsideRoot`.
 
-Systems without descriptors of directories (Windows) have to resolve the whole path first and open it then, which leaves
-a moment in which it can be exchanged.
+Systems without descriptors of directories (Windows) resolve the whole path first and open it afterwards. Between the
+two steps the path can be replaced.
 """
 
 import errno
@@ -24,37 +24,39 @@ _NOFOLLOW: Final[int] = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY_FLAGS: Final[int] = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _TRAVERSE_FLAGS: Final[int] = (
     getattr(os, "O_PATH", os.O_RDONLY) | _DIRECTORY_FLAGS
-)  # to be walked through, which needs no right to list
+)  # traversal does not need the permission to list
 _READ_FLAGS: Final[int] = (
     os.O_RDONLY
     | getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_BINARY", 0)
-    | getattr(os, "O_NONBLOCK", 0)  # opening a pipe must not wait
+    | getattr(os, "O_NONBLOCK", 0)  # opening a pipe must not block
 )
-_MAX_LINKS: Final = 40  # on the way to one file, as Linux has it
+_MAX_LINKS: Final = 40  # per path, as in Linux
 
 
 class OutsideRoot(Exception):
-    """A path that leads out of its directory."""
+    """A path leads outside of the root directory."""
 
 
 def open_file(root: Path, path: str) -> tuple[int, str]:
-    """Open a regular file below `root` for reading; return its descriptor and its name, after links.
+    """Open a regular file below `root` for reading; return its descriptor and its name after links.
 
-    Raises `Outside` for a path that leads out, `ValueError` for one that no file can have, and `OSError`."""
+    Raises `OutsideRoot` for a path that leads outside, `ValueError` for an impossible path, and `OSError`."""
     with _locate(root, path, by_descriptor=_BY_DESCRIPTOR) as (folder, name):
         return open_regular(name, folder=folder, flags=_NOFOLLOW), os.path.basename(name)
 
 
 def file_status(root: Path, path: str) -> os.stat_result:
-    """The status of a file below `root`, after links. Raises as `open_file` does."""
+    """Return the status of a file below `root`, after links. Raises as `open_file` does."""
     with _locate(root, path, by_descriptor=_BY_DESCRIPTOR) as (folder, name):
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
 
 
 def open_regular(path: str | Path, *, folder: int | None = None, flags: int = 0) -> int:
     """Open a regular file for reading. Raises `FileNotFoundError` for a directory, a pipe or a device."""
-    before = os.stat(path, dir_fd=folder, follow_symlinks=not flags & _NOFOLLOW)  # opening a device may have effects
+    before = os.stat(
+        path, dir_fd=folder, follow_symlinks=not flags & _NOFOLLOW
+    )  # before the open, which has side effects on a device
     if not stat.S_ISREG(before.st_mode):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     descriptor = os.open(path, _READ_FLAGS | flags, dir_fd=folder)
@@ -66,8 +68,8 @@ def open_regular(path: str | Path, *, folder: int | None = None, flags: int = 0)
 
 @contextmanager
 def open_directory(root: Path, names: Sequence[str], *, by_descriptor: bool = _BY_DESCRIPTOR) -> Generator[int | str]:
-    """A directory below `root` by the names on the way to it, none of which may be a link: its descriptor, or its path
-    where directories have none. Both can be given to `os.scandir` and `os.stat`."""
+    """Open a directory below `root`, by the path components that lead to it; none of them may be a link. Yield its
+    descriptor, or its path on systems without descriptors of directories. `os.scandir` and `os.stat` accept both."""
     if not by_descriptor:
         yield str(root.joinpath(*names))
         return
@@ -86,7 +88,7 @@ def open_directory(root: Path, names: Sequence[str], *, by_descriptor: bool = _B
 
 @contextmanager
 def _locate(root: Path, path: str, *, by_descriptor: bool) -> Generator[tuple[int | None, str]]:
-    """The directory that a file is in, and the file's name in it; without a descriptor, None and its whole path."""
+    """Yield the descriptor of a file's directory and the file's name in it; without descriptors, None and its path."""
     if os.path.isabs(path):
         raise OutsideRoot(path)
     if not by_descriptor:
@@ -110,14 +112,14 @@ def _resolve(root: Path, path: str) -> str:
 
 
 def _walk(root: Path, path: str) -> tuple[int, str]:
-    """The descriptor of the directory that a file is in, for the caller to close, and the name, which is no link."""
-    ahead = _components(path)
+    """Return the descriptor of a file's directory, which the caller closes, and the file's name, which is no link."""
+    remaining = _components(path)
     passed: list[str] = []  # directories between the root and `here`, none of them a link
     links = 0
     here = _descend(root, passed)
     try:
-        while ahead:
-            name = ahead.pop()
+        while remaining:
+            name = remaining.pop()
             if name == "..":
                 if not passed:
                     raise OutsideRoot(path)
@@ -131,8 +133,8 @@ def _walk(root: Path, path: str) -> tuple[int, str]:
                     target = _relative_to_root(root, target)
                     passed.clear()
                     here = _replace_descriptor(here, _descend(root, passed))
-                ahead += _components(target)
-            elif not ahead:
+                remaining += _components(target)
+            elif not remaining:
                 return here, name
             else:
                 here = _replace_descriptor(here, os.open(name, _TRAVERSE_FLAGS | _NOFOLLOW, dir_fd=here))
@@ -144,12 +146,12 @@ def _walk(root: Path, path: str) -> tuple[int, str]:
 
 
 def _components(path: str) -> list[str]:
-    """The components of a path, the last one first."""
+    """Return the components of a path in reverse order."""
     return [name for name in reversed(path.split("/")) if name not in {"", "."}]
 
 
 def _descend(root: Path, names: Sequence[str]) -> int:
-    """The descriptor of a directory below `root` that is reached without links."""
+    """Return the descriptor of a directory below `root`; none of the names may be a link."""
     here = os.open(root, _TRAVERSE_FLAGS)
     try:
         for name in names:
@@ -166,7 +168,7 @@ def _replace_descriptor(before: int, opened: int) -> int:
 
 
 def _link_target(name: str, folder: int) -> str | None:
-    """Where a link leads; None if it is no link."""
+    """Return the target of a link; None if the name is not a link."""
     try:
         return os.readlink(name, dir_fd=folder)
     except OSError as error:
@@ -176,8 +178,8 @@ def _link_target(name: str, folder: int) -> str | None:
 
 
 def _relative_to_root(root: Path, target: str) -> str:
-    """The target of an absolute link as a path from the root. It has to name the root as it was given, or as it is
-    without links."""
+    """Return the target of an absolute link relative to the root. The target must begin with the root, as configured or
+    with its links resolved. Raises `OutsideRoot` otherwise."""
     for spelling in (os.path.abspath(root), os.path.realpath(root)):
         if target == spelling or target.startswith(spelling.rstrip("/") + "/"):
             return target[len(spelling) :]

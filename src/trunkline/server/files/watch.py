@@ -1,8 +1,7 @@
-"""Watches files that somebody is subscribed to, and folders that somebody has been shown the files of.
+"""Watches files with subscribers, and folders whose files a client has listed.
 
-Watching is looking, every `file_poll_interval`. Of a file its time, size and identity are compared; of a folder, its
-names. That works on every file system, costs one `stat` per file and folder that is watched, and nothing where nobody
-is interested.
+Watching means polling, every `file_poll_interval`: the mtime, size and inode of a file, and the names in a folder. This
+works on every file system and costs one `stat` per watched file and folder; without subscribers it costs nothing.
 """
 
 import os
@@ -25,7 +24,7 @@ __all__ = ["FileWatcher"]
 
 
 class FileWatcher:
-    """Tells which files have changed, and that the files of a folder are no longer those that were shown."""
+    """Reports changed files, and folders whose files differ from the last list that a client received."""
 
     def __init__(
         self,
@@ -43,17 +42,17 @@ class FileWatcher:
         self.reader = FileReader(catalog.settings.file_read_budget, lambda: get_shared().threads)
 
     async def watch(self, uri: str) -> None:
-        """Watches the file behind a URI, if it is a file's, from the state that it is in now."""
+        """Watch the file of a URI from its current state; do nothing for other resources."""
         state = await self._get_shared().threads.run(partial(_state_of, self._catalog, uri))
         if state is not UNSET:
             self._poller.watch(uri, state, partial(_reread_state, self._catalog, uri), partial(self._on_updated, uri))
 
     def unwatch(self, uri: str) -> None:
-        """Watches it no more."""
+        """Stop watching the file of a URI."""
         self._poller.unwatch(uri)
 
     def watch_folder(self, entry: DirectoryEntry, folder: FolderSnapshot) -> None:
-        """Watches a folder whose files somebody has been shown, if those who are shown lists are told of changes."""
+        """Watch a folder that a client has listed, if the server sends `list_changed`."""
         if self._catalog.capability_flags.list_changed:
             self._folders.add(entry.folder)
             self._poller.watch(
@@ -61,17 +60,17 @@ class FileWatcher:
             )
 
     def unwatch_folders(self) -> None:
-        """Nobody is there to be told of lists."""
+        """Stop watching folders, because no client is connected."""
         self._poller.unwatch(*self._folders)
         self._folders.clear()
 
     def close(self) -> None:
-        """Watches nothing any more."""
+        """Stop watching."""
         self._poller.close()
         self._folders.clear()
 
 
-# --- looking, on a thread ----------------------------------------------------------------------------
+# --- polling, on a thread ----------------------------------------------------------------------------
 
 
 def _rescan_folder(catalog: ServerCatalog, entry: DirectoryEntry, previous: FolderSnapshot) -> Any:
@@ -81,14 +80,14 @@ def _rescan_folder(catalog: ServerCatalog, entry: DirectoryEntry, previous: Fold
 def _reread_state(catalog: ServerCatalog, uri: str, previous: Any) -> Any:
     try:
         state = _state_of(catalog, uri)
-    except (ResourceAccessDenied, ResourceNotFound):  # a link was turned outside: for us there is no file any more
+    except (ResourceAccessDenied, ResourceNotFound):  # a link now leads outside: treat the file as deleted
         return None
     return previous if state is UNSET else state
 
 
 def _state_of(catalog: ServerCatalog, uri: str) -> Any:
-    """When the file behind a URI was changed, its size and identity; None if there is none, UNSET if it is no file's.
-    Raises for one outside of its folder."""
+    """Return the mtime, size and inode of the file of a URI; None if it does not exist, UNSET if the URI is not that of
+    a file. Raises `ResourceAccessDenied` for a file outside of its folder."""
     found = _status_of(catalog, uri)
     return found if found is None or found is UNSET else (found.st_mtime_ns, found.st_size, found.st_ino)
 

@@ -1,5 +1,7 @@
-"""Calls that carry an idempotency key, and what is kept of one: what was asked under it, and then one of three things.
-That it is being done, by somebody who says every few seconds that it still is; what came of it; or the task that it is.
+"""Calls with an idempotency key, and the ledger entry that the store has for a key.
+
+An entry has the fingerprint of the call, and its state: in progress, under a lease that the run renews every few
+seconds; succeeded or failed, with the outcome; or the id of the task that the call became.
 """
 
 import hashlib
@@ -38,20 +40,20 @@ __all__ = [
 
 _MAX_KEY_LENGTH: Final = 255  # characters of a key
 StartTool = Callable[[Callable[[], None]], Work]
-"""Gives the work of a call. It is given what is to be called when the tool itself begins."""
+"""Returns the work of a call. Its argument is a callback for the moment when the tool itself starts."""
 
 
 class InvalidIdempotencyKey(InvalidParams):
-    """An idempotency key that is none."""
+    """An idempotency key that is not a string of allowed length."""
 
     kind = "invalid_idempotency_key"
 
     def __init__(self) -> None:
-        super().__init__(f"an idempotency key is a text of 1 to {_MAX_KEY_LENGTH} characters")
+        super().__init__(f"an idempotency key must be a string of 1 to {_MAX_KEY_LENGTH} characters")
 
 
 class IdempotencyKeyReused(InvalidParams):
-    """A key under which something else has been asked before."""
+    """A key that was used before for another tool or other arguments."""
 
     kind = "idempotency_key_reused"
 
@@ -60,38 +62,38 @@ class IdempotencyKeyReused(InvalidParams):
 
 
 class RunOutcomeUnknown(ProtocolError):
-    """A call that was begun, and of which nobody knows how it ended."""
+    """A run of the call was started, and its outcome is unknown."""
 
     kind = "outcome_unknown"
 
     def __init__(self, why: str) -> None:
-        super().__init__(f"it was begun, and may or may not have been done: {why}")
+        super().__init__(f"the call was started, and may or may not have been done: {why}")
 
 
-# --- what is kept ---------------------------------------------------------------------------------
+# --- ledger entries ------------------------------------------------------------------------------
 
 
 class InProgress(Struct, tag="begun"):
-    """It is being done; after `until`, whoever did it is taken for dead."""
+    """A run is in progress. After `until` its lease has expired, and its process counts as dead."""
 
     asked: str
-    by: str  # the name of the run
+    by: str  # run id
     until: float
 
 
 class Succeeded(Struct, tag="gave"):
-    """It came to a result."""
+    """The call returned a result."""
 
     asked: str
     result: Raw
 
     def unwrap(self) -> CallToolResult:
-        """The result."""
+        """Return the result."""
         return _decode_result(self.result)
 
 
 class Failed(Struct, tag="raised"):
-    """It came to an error."""
+    """The call failed with an error."""
 
     asked: str
     code: int
@@ -99,12 +101,12 @@ class Failed(Struct, tag="raised"):
     data: Any
 
     def unwrap(self) -> CallToolResult:
-        """Raises the error."""
+        """Raise the error."""
         raise ProtocolError.rebuilt(self.message, self.code, self.data)
 
 
 class BecameTask(Struct, tag="became"):
-    """It became a task, which has the same owner; what became of that is the task's own business."""
+    """The call became a task of the same owner. The task has the outcome."""
 
     asked: str
     task_id: str
@@ -119,7 +121,7 @@ _decode_result: Final = codec.decoder(CallToolResult)
 
 
 class KeyedCall:
-    """A call that carries a key: whose it is, where that is kept, and what it asks."""
+    """A call with an idempotency key: its owner, the store key of its entry, and its fingerprint."""
 
     __slots__ = ("call", "connection", "fingerprint", "idempotent", "owner", "store_key")
 
@@ -138,20 +140,20 @@ class KeyedCall:
         self.idempotent = idempotent
 
     async def find_task(self, task_id: str) -> TaskRecord | None:
-        """A task of whoever makes the call."""
+        """Return a task of the caller; None if it does not exist."""
         kept = await self.connection.shared.tasks.repository.find(self.owner, task_id)
         return None if kept is None else kept.record
 
     @property
     def disconnected(self) -> bool:
-        """Whether nobody waits for the answer because the line has gone. A request that had a line of its own says no
-        more when its client gives up than when it is lost."""
+        """Whether the caller has lost the connection. If a request has a connection of its own (HTTP), a client that
+        cancels cannot be distinguished from a lost connection."""
         connection = self.connection
         return connection.close_reason is not None or (connection.channel.info.shared and self.call.cancelled)
 
 
 class TaskClaim:
-    """The right to say which task a call became, under its key: unless somebody else says something first."""
+    """The right to record under a key which task the call became, if the entry still has its version."""
 
     __slots__ = ("_expires", "_version", "keyed_call")
 
@@ -161,7 +163,7 @@ class TaskClaim:
         self._expires = expires
 
     def write_for(self, record: TaskRecord) -> Put:
-        """What is kept together with the task, and at least as long."""
-        lasts = None if record.expires_at is None else max(self._expires, record.expires_at)
+        """Return the write that records the task; the entry lives at least as long as the task."""
+        expires = None if record.expires_at is None else max(self._expires, record.expires_at)
         entry = BecameTask(self.keyed_call.fingerprint, record.task_id)
-        return Put(self.keyed_call.store_key, codec.to_json(entry), lasts, self._version)
+        return Put(self.keyed_call.store_key, codec.to_json(entry), expires, self._version)

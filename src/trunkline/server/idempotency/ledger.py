@@ -1,21 +1,21 @@
-"""Calls that are done once, however often they are made: those that carry an idempotency key.
+"""The ledger of idempotency keys: calls with a key run once, however often the client sends them.
 
-A client that lost the answer to a call makes it again with the same key, and gets what the first one came to. Every
-change of what is kept of a key names the version that it was made for, so of two who begin, one does, and who was
-thought dead cannot write over what its successor did.
+A client that lost the response to a call sends the call again with the same key and gets the outcome of the first one.
+Every write to an entry names the version that it replaces. Of two processes that start a run, one succeeds, and a
+process that counts as dead cannot overwrite the entry of its successor.
 
-A run belongs to its key and not to its connection: who has lost the line comes back and finds it under way, or done.
-It ends when the client cancels it, or its time is up, or the server ends. Of such a run, and of one whose process died,
-nobody knows what it has done. It is run again if the tool says that this does no harm; otherwise the answer is
-`outcome_unknown`. That is written down before anybody is told, in place of the version that says that the run was
-begun. So it is final: a run that was only paused cannot write its result any more.
+A run belongs to its key, not to its connection: a client that reconnects finds it in progress or finished. A run is
+stopped when the client cancels it, when its deadline passes, or when the server shuts down. The effects of such a run,
+and of a run whose process died, are unknown. The ledger runs the call again if the tool is marked as idempotent.
+Otherwise the response is `outcome_unknown`. The ledger stores that outcome before it responds, over the version that
+says the run is in progress, so it is final: a run that was only paused can no longer store its result.
 
-What came of a run is kept, failed or not: a tool that raises may have done half of its work by then. While the store is
-unavailable that is tried again, and nobody is answered before. Nothing is kept of what never began: arguments that do
-not fit, a tool that is busy, a question to the user that comes first.
+The ledger stores every outcome, also a failure: a tool that raises may have done half of its work. While the store is
+unavailable the ledger retries, and responds only after the write. It stores no entry for a tool that never started:
+invalid arguments, a tool that is busy, a question to the user that comes first.
 
-A call that becomes a task has its key name that task, from the moment that there is one: both are one commit. From
-then on the task says what becomes of it, also if its process dies.
+When a call becomes a task, one commit stores the task and its id under the key. From then on the task has the outcome,
+even if its process dies.
 """
 
 import asyncio
@@ -61,17 +61,17 @@ __all__ = ["Ledger"]
 
 
 T = TypeVar("T")
-_RUN_DIED: Final = "whoever did it was stopped, or died"
-_TASK_GONE: Final = "it became a task, which is not kept any more"
-_RETRY_DELAY: Final = 0.1  # seconds until a store that is unavailable is asked again
+_RUN_DIED: Final = "its process was stopped, or died"
+_TASK_GONE: Final = "it became a task, which is no longer stored"
+_RETRY_DELAY: Final = 0.1  # seconds between attempts while the store is unavailable
 
 
 def _unavailable() -> NotNow:
-    return NotNow("what is kept of idempotency keys cannot be reached now; try again with the same key")
+    return NotNow("the store of idempotency keys is unavailable; try again later with the same key")
 
 
 async def _await_store(operation: Awaitable[T]) -> T:
-    """What the store says. While it is away, nothing is begun."""
+    """Await a store operation. Raises `NotNow` if the store is unavailable: then no run starts."""
     try:
         return await operation
     except StoreUnavailable as error:
@@ -79,13 +79,13 @@ async def _await_store(operation: Awaitable[T]) -> T:
 
 
 def _failed_entry(keyed_call: KeyedCall, error: ProtocolError) -> Failed:
-    """An error as what came of a call."""
+    """Return the ledger entry for an error."""
     revision = keyed_call.connection.session.revision_of(keyed_call.call)
     return Failed(keyed_call.fingerprint, code_of(error, revision), error.message, error.data)
 
 
 class _Run:
-    """One run of a call, under way here."""
+    """One run of a call in this process."""
 
     task: asyncio.Task[Any]
 
@@ -93,35 +93,35 @@ class _Run:
         self.keyed_call = keyed_call
         self._start_tool = start
         self.run_id = secrets.token_hex(8)
-        self.tool_started = False  # the tool itself has
-        self.version = version  # of what the store has
-        self.write_lock = asyncio.Lock()  # one write at a time, each for the version of the last
+        self.tool_started = False  # the tool itself, not only the checks before it
+        self.version = version  # of the entry in the store
+        self.write_lock = asyncio.Lock()  # one write at a time, each over the version of the last
         self.renewal_timer: Timer | None = None
         self.renewal: asyncio.Task[None] | None = None
-        self.recorded = False  # that it is being done is kept
+        self.recorded = False  # the store has the entry "in progress"
         self.stop_requested = False
-        self.finished = False  # the work is: what is left is to keep what came of it
-        self.superseded_by: Conflict | None = None  # somebody else does it by now
+        self.finished = False  # the work; the outcome may not be stored yet
+        self.superseded_by: Conflict | None = None  # another process has written the entry
 
     def start(self) -> Work:
-        """Its work."""
+        """Return the work of the call."""
         return self._start_tool(self._mark_tool_started)
 
     def _mark_tool_started(self) -> None:
         self.tool_started = True
 
     def stop(self) -> None:
-        """Ends the work: before it begins, or where it waits. What is being kept is kept."""
+        """Cancel the work, before it starts or where it awaits. A write of the outcome continues."""
         self.stop_requested = True
         if self.recorded and not self.finished:
             self.task.cancel()
 
 
 class Ledger:
-    """Keeps what was asked under a key, and what came of it."""
+    """Runs calls with idempotency keys, and stores their outcomes."""
 
     def __init__(self, store: Store, settings: Settings, wall_clock: Clock, clock: Clock) -> None:
-        """`wall` is the time that the store goes by, `clock` that of the calls."""
+        """`wall_clock` is the time of the store, `clock` that of the deadlines of calls."""
         self._store = store
         self._ttl = settings.idempotency_ttl
         self._lease = settings.idempotency_lease
@@ -134,22 +134,22 @@ class Ledger:
     async def run_once(
         self, keyed_call: KeyedCall, start: StartTool, of_task: Callable[[TaskRecord], Awaitable[Any]]
     ) -> Any:
-        """What came of a call: now, or when it was made first; what `of_task` gives if it became a task. Raises the
-        error that it came to, `KeyReused`, or `RunLost`."""
+        """Return the outcome of a call: of the first call with the key, or of a new run. If the call became a task,
+        return what `of_task` returns. Raises the error of the call, `IdempotencyKeyReused` or `RunOutcomeUnknown`."""
         while True:
             found, version = await _await_store(self._find_outcome(keyed_call))
             if isinstance(found, TaskRecord):
                 return await of_task(found)
             if found is not None:
                 return found.unwrap()
-            with contextlib.suppress(Conflict):  # somebody else was faster
+            with contextlib.suppress(Conflict):  # another process was faster: look again
                 return await self._await_run(self._start_run(_Run(keyed_call, start, version)))
 
     async def create_task_once(
         self, keyed_call: KeyedCall, make: Callable[[TaskClaim], Awaitable[TaskRecord]]
     ) -> TaskRecord | CallToolResult:
-        """The task that a call became when it was made first, or else the one that `make` keeps with its claim. If the
-        call was none then, what it came to."""
+        """Return the task of the first call with the key, or else the task that `make` stores with a claim. If that
+        first call was not a task, return its result."""
         while True:
             found, version = await _await_store(self._find_outcome(keyed_call))
             if isinstance(found, TaskRecord):
@@ -162,8 +162,7 @@ class Ledger:
     async def convert_to_task(
         self, keyed_call: KeyedCall, make: Callable[[TaskClaim], Awaitable[TaskRecord]]
     ) -> TaskRecord:
-        """What is being done goes on as a task, which `make` keeps. Raises `CancelledError` if somebody else does it by
-        now."""
+        """Continue a run as a task, which `make` stores. Raises `CancelledError` if another process has taken over."""
         run = self._runs[keyed_call.store_key]
         async with run.write_lock:
             try:
@@ -171,16 +170,16 @@ class Ledger:
             except Conflict as taken:
                 run.superseded_by = taken
                 raise asyncio.CancelledError from None
-            except ProtocolError:  # the store is unavailable, or there are too many tasks
-                run.tool_started = False  # all that it has done by now it would do again as a task
+            except ProtocolError:  # the store is unavailable, or the owner has too many tasks
+                run.tool_started = False  # the handler repeats its work as a task
                 raise
 
     def _new_claim(self, keyed_call: KeyedCall, version: int) -> TaskClaim:
         return TaskClaim(keyed_call, version, self._wall_clock.now() + self._ttl)
 
     async def _find_outcome(self, keyed_call: KeyedCall) -> tuple[Succeeded | Failed | TaskRecord | None, int]:
-        """What a call came to, or the task that it became; None if it may be begun, for that version. Waits while it is
-        being done. Raises `KeyReused`, or `RunLost`."""
+        """Return the outcome of a call or its task, and the version of the entry; None as outcome if a run may start.
+        Wait while a run is in progress. Raises `IdempotencyKeyReused` or `RunOutcomeUnknown`."""
         while True:
             item = await self._store.get(keyed_call.store_key)
             entry = None if item is None else decode_entry(item.value)
@@ -196,7 +195,7 @@ class Ledger:
             elif item is not None and isinstance(entry, InProgress) and entry.until > self._wall_clock.now():
                 await self._wait_for_change(item, entry.until)
             elif isinstance(entry, InProgress) and not keyed_call.idempotent:
-                with contextlib.suppress(Conflict):  # it has come to something at the last moment
+                with contextlib.suppress(Conflict):  # the run has stored its outcome just now
                     await self._record_unknown_outcome(keyed_call, version)
             elif entry is not None and not keyed_call.idempotent:
                 raise RunOutcomeUnknown(_TASK_GONE)
@@ -204,15 +203,15 @@ class Ledger:
                 return None, version
 
     async def _record_unknown_outcome(self, keyed_call: KeyedCall, version: int) -> None:
-        """Write down that the outcome of a run is unknown, unless the run changes what is kept before. Then raise
-        `RunLost`."""
+        """Store that the outcome is unknown, and raise `RunOutcomeUnknown`. Raises `Conflict` if the run has changed
+        the entry first."""
         unknown = RunOutcomeUnknown(_RUN_DIED)
         entry = codec.to_json(_failed_entry(keyed_call, unknown))
         await self._store.commit([Put(keyed_call.store_key, entry, self._wall_clock.now() + self._ttl, version)])
         raise unknown
 
     async def _wait_for_change(self, item: Item, until: float) -> None:
-        """Waits until somebody changes what is kept, or is taken for dead."""
+        """Wait until the entry changes, or its lease expires."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def wake(*_: object) -> None:
@@ -229,12 +228,12 @@ class Ledger:
             watch.close()
 
     async def drain(self) -> None:
-        """Waits until nothing is being done."""
+        """Wait until no run is in progress."""
         while self._runs:
             await asyncio.wait([run.task for run in self._runs.values()])
 
     async def close(self) -> None:
-        """Stops what is being done, and keeps that it was. What cannot be written now is not tried again."""
+        """Stop all runs and store that they were started. Writes that fail now are not retried."""
         self._closed = True
         for run in list(self._runs.values()):
             run.stop()
@@ -242,7 +241,7 @@ class Ledger:
         if self._background:
             await asyncio.wait(self._background)
 
-    # --- a run -----------------------------------------------------------------------------------
+    # --- running ---------------------------------------------------------------------------------
 
     def _start_run(self, run: _Run) -> _Run:
         self._runs[run.keyed_call.store_key] = run
@@ -253,10 +252,10 @@ class Ledger:
     def _remove_run(self, run: _Run) -> None:
         del self._runs[run.keyed_call.store_key]
         if not run.task.cancelled():
-            run.task.exception()  # whoever still waits for it has been told
+            run.task.exception()  # retrieve it: the waiting caller has received it
 
     async def _await_run(self, run: _Run) -> CallToolResult:
-        """What a run comes to. If whoever waits for it has lost the line, it goes on until its time is up."""
+        """Return the outcome of a run. If the caller has lost the connection, the run continues until its deadline."""
         task = run.task
         try:
             return await asyncio.shield(task)
@@ -282,31 +281,32 @@ class Ledger:
             if run.stop_requested:
                 raise asyncio.CancelledError
             result: CallToolResult = await run_work(run.start(), keyed.connection.threads)
-            kept = Succeeded(keyed.fingerprint, codec.to_raw(result))
+            outcome = Succeeded(keyed.fingerprint, codec.to_raw(result))
         except asyncio.CancelledError:
             run.finished = True
             await self._handle_cancelled(run)
             raise run.superseded_by or asyncio.CancelledError from None
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # noqa: BLE001 - kept, as what came of it
+        except BaseException as error:  # noqa: BLE001 - stored as the outcome
             run.finished = True
             return await self._handle_error(run, error)
         finally:
             if run.renewal_timer is not None:
                 run.renewal_timer.cancel()
         run.finished = True
-        await self._store_outcome(run, kept)
+        await self._store_outcome(run, outcome)
         return result
 
     async def _handle_cancelled(self, run: _Run) -> None:
-        """It was stopped: to ask a question first, which is no end; or else nobody knows how far it came."""
+        """Release the key of a cancelled run. A run that ended with a question may start again; otherwise its effects
+        are unknown, and its entry stays, with an expired lease."""
         call = run.keyed_call.call
         asks = call.input_round is not None and call.input_round.has_asked
         await self._release(run, None if asks or not run.tool_started else self._in_progress_entry(run, lasts=False))
 
     async def _handle_error(self, run: _Run, error: BaseException) -> CallToolResult:
-        """It raised something: before it began, to send the user elsewhere first, or else as what came of it."""
+        """Store the error of a run as its outcome, unless the tool has not started or needs a URL elicitation first."""
         call, connection = run.keyed_call.call, run.keyed_call.connection
         if not run.tool_started or isinstance(error, UrlElicitationRequired):
             await self._release(run, None)
@@ -322,7 +322,7 @@ class Ledger:
         await self._store_outcome(run, _failed_entry(run.keyed_call, failure.reply))
         raise failure.reply
 
-    # --- what is kept ------------------------------------------------------------------------------
+    # --- writing entries ---------------------------------------------------------------------------
 
     def _in_progress_entry(self, run: _Run, *, lasts: bool = True) -> InProgress:
         return InProgress(
@@ -330,7 +330,7 @@ class Ledger:
         )
 
     async def _write(self, run: _Run, entry: KeyEntry | None, *, unless_over: bool = False) -> None:
-        """Changes what is kept, for nobody else has; None: keeps nothing. Raises `Conflict` if somebody has."""
+        """Write the entry of a run, or delete it (None). Raises `Conflict` if another process has changed it."""
         async with run.write_lock:
             if unless_over and run.finished:
                 return
@@ -348,7 +348,8 @@ class Ledger:
         run.version = await self._store.commit([write])
 
     async def _adopt_own_write(self, run: _Run) -> bool:
-        """Whether what is there was written by the run itself: it was told that the store is away, and it was kept."""
+        """Adopt the version in the store if this run wrote it: a write succeeded although the store reported an error.
+        Return False if another process wrote it."""
         item = await self._store.get(run.keyed_call.store_key)
         entry = None if item is None else decode_entry(item.value)
         if item is None or not isinstance(entry, InProgress) or entry.by != run.run_id:
@@ -357,17 +358,17 @@ class Ledger:
         return True
 
     async def _store_outcome(self, run: _Run, ended: Succeeded | Failed) -> None:
-        """Keep what came of a run, or, if the store refuses that, that it is unknown. Raise `Conflict` if another
-        process took this one for dead: what that has written is the answer."""
+        """Store the outcome of a run; if the store refuses it, store that it is unknown. Raises `Conflict` if another
+        process has taken over: its entry has the outcome."""
         try:
             await self._write_until_stored(run, ended)
-        except MisuseError as error:  # it is larger than what a store keeps
-            unknown = RunOutcomeUnknown("what came of it could not be kept")
+        except MisuseError as error:  # larger than the store allows
+            unknown = RunOutcomeUnknown("its outcome could not be stored")
             await self._write_until_stored(run, _failed_entry(run.keyed_call, unknown))
             raise unknown from error
 
     async def _write_until_stored(self, run: _Run, entry: KeyEntry | None) -> None:
-        """Write as often as it takes until the store has answered."""
+        """Write an entry, and retry until the store is available."""
         while True:
             try:
                 return await self._write(run, entry)
@@ -377,18 +378,19 @@ class Ledger:
                 await asyncio.sleep(_RETRY_DELAY)
 
     def _discard_start_later(self, run: _Run) -> None:
-        """Remove what the store may have kept of a run that is not begun, when it answers again."""
+        """Delete the entry of a run that did not start, once the store is available again: the failed write may have
+        succeeded."""
 
-        async def unbegin() -> None:
-            with contextlib.suppress(StoreError, NotNow):  # another process has begun it since; or this one ends
+        async def discard() -> None:
+            with contextlib.suppress(StoreError, NotNow):  # another process has started it; or this one shuts down
                 await self._write_until_stored(run, None)
 
-        task = asyncio.create_task(unbegin())
+        task = asyncio.create_task(discard())
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
     async def _release(self, run: _Run, record: InProgress | None) -> None:
-        """Lets others have it, now if that can be written, or else when the time is up."""
+        """Release the key, now if the store is available, or else when the lease expires."""
         with contextlib.suppress(StoreError):
             await self._write(run, record)
 
@@ -405,7 +407,7 @@ class Ledger:
                 run.superseded_by = taken
                 run.stop()
             except StoreError:
-                self._schedule_renewal(run)  # it may answer again in time
+                self._schedule_renewal(run)  # the store may recover before the lease expires
             else:
                 self._schedule_renewal(run)
 

@@ -1,4 +1,4 @@
-"""A call of a tool that carries an idempotency key: run, or answered with what came of it when it was made first."""
+"""Tool calls with an idempotency key: run once; repetitions get the outcome of the first call."""
 
 from functools import partial
 from typing import Any, Final
@@ -37,13 +37,13 @@ _decode_result: Final = codec.decoder(CallToolResult)
 def run_once(
     entry: ToolEntry, connection: Connection, call: IncomingRequest, params: CallToolParams, start: StartTool
 ) -> Work:
-    """A call that is answered with its result, also if it was a task when it was made first."""
+    """Run a call that is answered with its result, even if the first call with the key became a task."""
     keyed = KeyedCall(connection, call, params, idempotent=entry.repeatable)
     return connection.shared.get_ledger().run_once(keyed, start, partial(_await_task_result, entry, connection, call))
 
 
 def become_task_once(making: NewTask, params: CallToolParams, start: StartTool) -> Work:
-    """A call that may become a task when it has asked what it has to."""
+    """Run a call that may become a task after it has asked for input."""
     entry, connection, call, _ = making
 
     async def of_task(task: TaskRecord) -> Any:
@@ -55,8 +55,8 @@ def become_task_once(making: NewTask, params: CallToolParams, start: StartTool) 
 
 
 async def start_task_once(making: NewTask, params: CallToolParams) -> CreateTaskResult | TaskCreated | CallToolResult:
-    """A call that is a task. If it was none when it was made first, a client with the extension gets its result, and
-    one of 2025-11-25, who has to get a task, one that has come to it."""
+    """Run a call as a task. If the first call with the key was not a task, a client with the tasks extension gets its
+    result; a client of 2025-11-25, which must get a task, gets a finished one."""
     entry, connection, call, _ = making
     keyed = KeyedCall(connection, call, params, idempotent=entry.repeatable)
     found = await connection.shared.get_ledger().create_task_once(keyed, partial(create_tool_task, making, params))
@@ -68,7 +68,7 @@ async def start_task_once(making: NewTask, params: CallToolParams) -> CreateTask
 
 
 async def create_task_once(making: NewTask, asked: CreateFoundingTaskParams) -> CreateFoundingTaskResult:
-    """A task that is asked for as the founding documents have it."""
+    """Create a task for a `tasks/create` request of the founding documents."""
     entry, connection, call, _ = making
     params = CallToolParams(name=entry.name, arguments=asked.action.parameters, meta=asked.meta)
     keyed = KeyedCall(connection, call, params, idempotent=entry.repeatable)
@@ -79,31 +79,33 @@ async def create_task_once(making: NewTask, asked: CreateFoundingTaskParams) -> 
 
 
 async def _store_finished_task(making: NewTask, record: TaskRecord, result: CallToolResult) -> TaskRecord:
-    """A task of what a call came to that was none: shown as it begins, kept as it has ended. Nobody works on it, so
-    nobody ever takes it for work that has to be done."""
+    """Store a finished task for the result of a call that was not a task; return its record at the start. No process
+    ever runs such a task."""
     connection = making.connection
-    begun = record.start(record.created_at)
+    started = record.start(record.created_at)
     written = codec.to_raw(project(result, connection.revision_of(making.call)))
-    await connection.shared.tasks.repository.keep(begun.complete(begun.created_at, written, is_error=result.is_error))
-    return begun
+    await connection.shared.tasks.repository.keep(
+        started.complete(started.created_at, written, is_error=result.is_error)
+    )
+    return started
 
 
 async def _await_task_result(
     entry: ToolEntry, connection: Connection, call: IncomingRequest, task: TaskRecord
 ) -> CallToolResult:
-    """What a task has come to, once it has. Raises the error that it came to, or `RunLost`."""
+    """Wait for the result of a task. Raises the error of the task, or `RunOutcomeUnknown`."""
 
-    def come_to(record: TaskRecord) -> CallToolResult | None:
+    def outcome(record: TaskRecord) -> CallToolResult | None:
         if not record.ended:
             return None
         if record.error is not None:
             raise TaskFailed(record.error)
         if record.result is UNSET:
-            raise RunOutcomeUnknown("the task that it became was cancelled")
+            raise RunOutcomeUnknown("its task was cancelled")
         result = _decode_result(record.result)
         return wrap_result(result) if record.caller.modern and entry.output.wraps else result
 
     try:
-        return await wait_for_outcome(connection, call, task.task_id, come_to)
+        return await wait_for_outcome(connection, call, task.task_id, outcome)
     except TaskNotFound:
-        raise RunOutcomeUnknown("the task that it became is not kept any more") from None
+        raise RunOutcomeUnknown("its task is no longer stored") from None

@@ -1,7 +1,7 @@
-"""Asking the client for input: sampling, elicitation and roots, for handlers that do not know the era.
+"""Requests to the client for input: sampling, elicitation and roots. A handler need not know the era.
 
-To a client of the handshake era an ask is a request on the same line, awaited. Later revisions ask by answering the
-request itself and running the handler again; that is another `Asker`, in `rounds`, and no handler will notice.
+In the handshake era the server sends a request on the same connection and awaits the response. In the modern era it
+answers the call with its questions and runs the handler again: see `MultiRoundAsker` in `multi_round`.
 """
 
 import asyncio
@@ -33,15 +33,15 @@ _TASK_CAPABILITIES: Final[Mapping[str, str]] = {
     "sampling/createMessage": "tasks.requests.sampling.createMessage",
     "elicitation/create": "tasks.requests.elicitation.create",
 }
-"""What a client declares that makes tasks of such requests."""
+"""The capability of a client that can run the request as a task, by method."""
 _decode_created: Final = codec.decoder(CreateTaskResult)
 
 OnProgress = Callable[[ProgressParams], None]
-"""Told what the client reports of a request that it works on."""
+"""Callback for progress that the client reports on a request."""
 
 
 class ClientLacksCapability(PeerError):
-    """The client has not declared what an ask needs. Nothing was sent."""
+    """The client has not declared a capability that a request needs. The server sent nothing."""
 
     def __init__(self, capability: str) -> None:
         super().__init__(
@@ -53,11 +53,11 @@ class ClientLacksCapability(PeerError):
 
 
 class InvalidInputResponse(PeerError):
-    """The client has answered an ask with something that is no answer to it."""
+    """The client's response does not fit the request for input."""
 
 
 class Asker(Protocol):
-    """Puts a question to the client and waits for the answer, in the type that the method's row names."""
+    """Requests input from the client and returns the response, in the method's result type."""
 
     async def ask(
         self,
@@ -73,7 +73,7 @@ class Asker(Protocol):
 
 
 class RequestAsker:
-    """Asks by sending a request."""
+    """Requests input by sending a request to the client (handshake era)."""
 
     def __init__(self, connection: "Connection", call: IncomingRequest) -> None:
         self._connection = connection
@@ -87,13 +87,16 @@ class RequestAsker:
         needs: str | None = None,
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
-        key: str | None = None,  # noqa: ARG002 - an answer on this line finds its question by itself
+        key: str | None = None,  # noqa: ARG002 - the request id identifies the response
         task: bool = False,
     ) -> Any:
-        """Asks and waits; with `task`, by a request that is answered at once and its result fetched later, if a client
-        knows how. Raises `ClientLacks`, `PeerError`, `RequestTimeout` or `ConnectionClosed`."""
-        if self._connection.close_reason is not None:  # and its handler goes on all the same
-            raise ConnectionClosed("the client has gone", reached=False)
+        """Send the request and wait for its response. With `task`, if the client has the capability, ask it to run the
+        request as a task and fetch the result later.
+
+        Raises `ClientLacksCapability`, `PeerError`, `RequestTimeout` or `ConnectionClosed`.
+        """
+        if self._connection.close_reason is not None:  # the handler may outlive the connection
+            raise ConnectionClosed("the client has disconnected", reached=False)
         await self._connection.drain_of(self._call)()
         asks_for_task = task and self._connection.session.has_capability(Side.CLIENT, _TASK_CAPABILITIES.get(name, ""))
         if asks_for_task:
@@ -105,21 +108,21 @@ class RequestAsker:
         except CapabilityNotSupported as error:
             raise ClientLacksCapability(error.data["capability"]) from None
         except MethodNotFound:
-            raise ClientLacksCapability(name.partition("/")[0]) from None  # not part of the revision that is spoken
+            raise ClientLacksCapability(name.partition("/")[0]) from None  # the negotiated revision does not have it
         if asks_for_task:
             raw = await self._fetch_task_result(raw, timeout)
         result = self._connection.session.result_type(name)
         try:
             return lenient.read(result, raw)
         except msgspec.ValidationError as error:
-            raise InvalidInputResponse(-32603, f"the client's answer to {name} is malformed: {error}") from None
+            raise InvalidInputResponse(-32603, f"the client's response to {name} is malformed: {error}") from None
 
     async def _fetch_task_result(self, raw: Any, timeout: float | None) -> Any:
-        """The result of a request that the client has made a task of. Who stops waiting for it cancels it."""
+        """Fetch the result of a request that the client runs as a task. A timeout or cancellation cancels the task."""
         try:
             task_id = _decode_created(raw).task.task_id
         except msgspec.ValidationError:
-            return raw  # it was answered right away, which is a mistake that does no harm
+            return raw  # the client answered directly: not allowed, but harmless
         request = self._connection.request
         try:
             return await request("tasks/result", GetTaskPayloadParams(task_id), about=self._call, timeout=timeout)
@@ -131,6 +134,6 @@ class RequestAsker:
 
 
 def _ignore_outcome(done: "asyncio.Future[Any]") -> None:
-    """Nobody waits for an answer to this."""
+    """Retrieve the exception, so that asyncio does not log it."""
     if not done.cancelled():
         done.exception()

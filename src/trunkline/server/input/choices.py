@@ -1,4 +1,4 @@
-"""Choices in forms: what stands in an annotation, as one value or several of a list.
+"""Choices in elicitation forms: single and multiple selection, derived from a type annotation.
 
 A `Literal` or an `Enum` of texts is a choice of one; a list, set or tuple of such is a choice of any number. `Titles`
 beside it in `Annotated` says how the values are shown, and so does `EnumNames` in the older way.
@@ -21,7 +21,7 @@ _COLLECTION_TYPES: Final = frozenset({list, set, frozenset, tuple, Sequence, Col
 
 
 class Titles:
-    """How the values of a choice are shown: `Annotated[Literal["s", "m"], Titles(s="Small", m="Medium")]`."""
+    """Display titles of the values of a choice: `Annotated[Literal["s", "m"], Titles(s="Small", m="Medium")]`."""
 
     __slots__ = ("shown",)
 
@@ -29,47 +29,45 @@ class Titles:
         self.shown = {**(titles or {}), **more}
 
     def of(self, values: Sequence[str], field: str) -> list[str]:
-        """A title for each value; one that has none is its own. Raises `MisuseError` for a title of nothing."""
-        if strange := [value for value in self.shown if value not in values]:
-            raise MisuseError(f"field {field!r} has a title for {strange[0]!r}, which is not one of its values")
+        """Return the title of each value, by default the value itself. Raises `MisuseError` for an unknown value."""
+        if unknown := [value for value in self.shown if value not in values]:
+            raise MisuseError(f"field {field!r} has a title for {unknown[0]!r}, which is not one of its values")
         return [self.shown.get(value, value) for value in values]
 
 
 class EnumNames(Titles):
-    """`Titles`, said as clients before 2025-11-25 know them: with `enumNames`. For a choice of one value only."""
+    """`Titles` in the form that clients before 2025-11-25 know, `enumNames`. For single selection only."""
 
     __slots__ = ()
 
 
 class Choice(Struct, frozen=True):
-    """The values of a field that is a choice, in the order in which they were written."""
+    """The values of a choice, in the order of the annotation."""
 
     values: list[str]
     many: bool
     titles: Titles | None
 
     def schema(self, field: str) -> dict[str, Any]:
-        """What the schema of the field says of it."""
+        """Return the JSON Schema of the choice. `field` is for error messages."""
         if self.titles is None:
             plain: dict[str, Any] = {"type": "string", "enum": self.values}
             return {"type": "array", "items": plain} if self.many else plain
         titles = self.titles.of(self.values, field)
         if isinstance(self.titles, EnumNames):
             if self.many:
-                raise MisuseError(
-                    f"field {field!r} is a choice of several, for which there are no EnumNames; use Titles"
-                )
+                raise MisuseError(f"field {field!r} is a multiple choice, which EnumNames does not support; use Titles")
             return {"type": "string", "enum": self.values, "enumNames": titles}
         options = [{"const": value, "title": title} for value, title in zip(self.values, titles, strict=True)]
         return {"type": "array", "items": {"anyOf": options}} if self.many else {"type": "string", "oneOf": options}
 
     def ordered(self, chosen: Collection[str]) -> list[str]:
-        """Some of the values, in their order."""
+        """Return the chosen values in the order of the annotation."""
         return [value for value in self.values if value in chosen]
 
 
 def choice_of(annotation: Any, field: str) -> Choice | None:
-    """The choice that an annotation describes; None where it is not one."""
+    """Return the choice that an annotation describes; None if it describes none."""
     kind, titles = _unwrap_annotation(annotation)
     origin: Any = get_origin(kind)
     if origin in _COLLECTION_TYPES:
@@ -81,18 +79,18 @@ def choice_of(annotation: Any, field: str) -> Choice | None:
     elif isinstance(kind, type) and issubclass(kind, Enum):
         values = [member.value for member in kind]
         if not values:
-            raise MisuseError(f"field {field!r} has nothing to choose from: {kind.__name__} has no members")
+            raise MisuseError(f"field {field!r} has no choices: {kind.__name__} has no members")
     else:
         if titles is not None:
-            raise MisuseError(f"field {field!r} has titles but nothing to choose from; give it a Literal or an Enum")
+            raise MisuseError(f"field {field!r} has titles but no choices; annotate it with a Literal or an Enum")
         return None
     if wrong := [value for value in values if not isinstance(value, str)]:
-        raise MisuseError(f"field {field!r} can be {wrong[0]!r}; what a form lets choose from is text")
+        raise MisuseError(f"field {field!r} has the value {wrong[0]!r}; the values of a choice must be strings")
     return Choice([str(value) for value in values], False, titles)
 
 
 def _unwrap_annotation(annotation: Any) -> tuple[Any, Titles | None]:
-    """The type that an annotation is about, without `Annotated` and the None that an optional one allows."""
+    """Return the annotated type and its titles, without `Annotated` and without the None of an optional type."""
     titles: Titles | None = None
     while True:
         origin: Any = get_origin(annotation)

@@ -1,8 +1,8 @@
-"""Forms: what a client's user is asked to fill in, made from a type, and what comes back, read into it.
+"""Elicitation forms: built from a Python type, and converted back from the client's response.
 
-A type is a dataclass, Struct, TypedDict or pydantic model. Of the latter only two methods are used, so that nothing has
-to be installed or imported for it. Any other type, such as `str`, `bool` or a `Literal`, is that of a single value, and
-its form has one field, `value`. The form of `None` has no fields.
+The type is a dataclass, Struct, TypedDict or pydantic model. This module uses two methods of pydantic models and never
+imports pydantic. Any other type, such as `str`, `bool` or a `Literal`, describes a single value: its form has one
+field, `value`. The form of `None` has no fields.
 """
 
 import dataclasses
@@ -23,19 +23,19 @@ __all__ = ["ElicitationAnswer", "build_form", "read_answer", "required_multi_sel
 
 T_co = TypeVar("T_co", covariant=True)
 
-_VALUE_FIELD: Final = "value"  # the only field of a form that asks for a single value
-_CONFIRMATION_ONLY: Final = (None, type(None))  # asks for a confirmation only
-_SUPPORTED_FORMATS: Final = frozenset({"email", "uri", "date", "date-time"})  # that a form can ask for
+_VALUE_FIELD: Final = "value"  # the only field of a form for a single value
+_CONFIRMATION_ONLY: Final = (None, type(None))  # types whose form has no fields
+_SUPPORTED_FORMATS: Final = frozenset({"email", "uri", "date", "date-time"})  # elicitation, "Supported Schema Types"
 _LIST_WITHOUT_CHOICES: Final = (
-    "a list needs values to choose from: write list[Literal[...]] or a list of an Enum; text is asked for with str"
+    "a list needs choices: write list[Literal[...]] or a list of an Enum; use str for free text"
 )
 
 
 class ElicitationAnswer(Struct, Generic[T_co], frozen=True):
-    """What the user did with a question: "accept" with data, "decline" or "cancel" without.
+    """The user's response to an elicitation: "accept" with data, "decline" or "cancel" without.
 
-    `data` has the type that was asked for once `accepted` has been checked; without that it may be None. No type
-    checker narrows an attribute by another one, so its type does not say so.
+    `data` has the requested type if `accepted` is true, and is None otherwise. Its static type does not say so, because
+    type checkers do not narrow one attribute by another.
     """
 
     action: Literal["accept", "decline", "cancel"]
@@ -43,12 +43,12 @@ class ElicitationAnswer(Struct, Generic[T_co], frozen=True):
 
     @property
     def accepted(self) -> bool:
-        """Whether the user agreed."""
+        """Whether the user accepted."""
         return self.action == "accept"
 
 
 class _FieldInfo(Struct, frozen=True):
-    """What is known of a field besides its schema."""
+    """What a field has besides its schema."""
 
     choice: Choice | None
     default: Any = UNSET
@@ -58,10 +58,9 @@ class _FieldInfo(Struct, frozen=True):
 
 
 def build_form(answer_type: Any) -> RequestedSchema:
-    """The form for a dataclass, Struct, TypedDict or pydantic model, for a schema written by hand, for a single value
-    or for None.
+    """Build the form for a dataclass, Struct, TypedDict, pydantic model, handwritten schema, single value or None.
 
-    Raises `MisuseError`, naming the field, for one that is not text, a number, yes or no, or a choice.
+    Raises `MisuseError`, with the name of the field, unless a field is a string, a number, a boolean or a choice.
     """
     if answer_type in _CONFIRMATION_ONLY:
         return RequestedSchema({})
@@ -79,30 +78,28 @@ def build_form(answer_type: Any) -> RequestedSchema:
 
 
 def required_multi_select(form: RequestedSchema) -> str | None:
-    """A field that must be filled in and is a choice of several values, if there is one."""
+    """Return the name of a required field with multiple selection, if the form has one."""
     needed = form.required or []
     return next((name for name in needed if isinstance(form.properties.get(name), MultiSelectEnumSchema)), None)
 
 
 def _json_schema_of(answer_type: Any) -> Mapping[str, Any]:
     if isinstance(answer_type, Mapping):
-        given = cast("Mapping[str, Any]", answer_type)
-        if given.get("type", "object") != "object" or (given and not given.keys() & {"type", "properties"}):
-            why = (
-                'a schema has "properties" and is of the type "object"; fields of Python types are those of a dataclass'
-            )
-            raise MisuseError(f"no form can be made of {answer_type!r}: {why}")
-        return given
+        schema = cast("Mapping[str, Any]", answer_type)
+        if schema.get("type", "object") != "object" or (schema and not schema.keys() & {"type", "properties"}):
+            why = 'a schema needs "type": "object" and "properties"; for fields of Python types use a dataclass'
+            raise MisuseError(f"cannot build a form from {answer_type!r}: {why}")
+        return schema
     if _is_pydantic_model(answer_type):
         return answer_type.model_json_schema()
     try:
         return validators.schema_of_type(answer_type)
     except TypeError as error:
-        raise MisuseError(f"no form can be made of {answer_type!r}: {str(error).splitlines()[-1]}") from None
+        raise MisuseError(f"cannot build a form from {answer_type!r}: {str(error).splitlines()[-1]}") from None
 
 
 def _is_single_value(answer_type: Any, schema: Mapping[str, Any]) -> bool:
-    """Whether it is the type of a single value, and not of something with fields."""
+    """Return whether the type describes a single value instead of fields."""
     return "properties" not in schema and not isinstance(answer_type, Mapping)
 
 
@@ -111,7 +108,7 @@ def _allows_none(schema: Mapping[str, Any]) -> bool:
 
 
 def _is_pydantic_model(answer_type: Any) -> bool:
-    """Whether it is a pydantic model: it describes and reads itself."""
+    """Return whether the type is a pydantic model, by the two methods that this module uses."""
     return hasattr(answer_type, "model_json_schema") and hasattr(answer_type, "model_validate")
 
 
@@ -125,7 +122,7 @@ def _form_property(
         if known.default is not UNSET:
             flat["default"] = known.default
         if flat.get("format") not in _SUPPORTED_FORMATS:
-            flat.pop("format", None)  # an answer is read into its type in any case
+            flat.pop("format", None)  # converting the answer to its type checks the format anyway
     if flat.get("type") == "array" and not flat.get("items", {}).keys() & {"enum", "anyOf"}:
         raise _unsupported_field(name, _LIST_WITHOUT_CHOICES)
     try:
@@ -135,12 +132,12 @@ def _form_property(
 
 
 def _unsupported_field(name: str, why: str) -> MisuseError:
-    what = "a form has fields of text, numbers, yes/no and choices, and nothing inside of them"
-    return MisuseError(f"field {name!r} cannot be asked for: {what} ({why})")
+    supported = "a form has fields of text, numbers, booleans and choices, without nesting"
+    return MisuseError(f"field {name!r} cannot be part of a form: {supported} ({why})")
 
 
 def _flatten(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """A field without references, and without the null that an optional one allows."""
+    """Return the schema of a field without references, and without the null of an optional field."""
     flat = dict(field)
     if "$ref" in flat:
         flat = {**definitions[flat.pop("$ref").removeprefix("#/$defs/")], **flat}
@@ -151,14 +148,14 @@ def _flatten(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[s
     if "enum" in flat:
         flat.setdefault("type", "string")
     for inner, outer, step in (("exclusiveMinimum", "minimum", 1), ("exclusiveMaximum", "maximum", -1)):
-        if inner in flat:  # a form has no such words; for whole numbers there are others, and the answer is checked
+        if inner in flat:  # forms lack these keywords; the answer is checked against the type
             bound = flat.pop(inner)
             flat[outer] = bound + step if flat.get("type") == "integer" else bound
     return flat
 
 
 def _fields_of(answer_type: Any) -> dict[str, _FieldInfo]:
-    """The fields of a type, by their names on the wire."""
+    """Return the fields of a type, by wire name."""
     hints: dict[str, Any] = typing.get_type_hints(answer_type, include_extras=True)
     found: dict[str, _FieldInfo] = {}
     for name, (wire_name, default) in _defaults_of(answer_type, hints).items():
@@ -168,7 +165,7 @@ def _fields_of(answer_type: Any) -> dict[str, _FieldInfo]:
 
 
 def _defaults_of(answer_type: Any, hints: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
-    """Of each field its name on the wire, and its default or UNSET."""
+    """Return the wire name of each field, and its default or UNSET."""
     if _is_pydantic_model(answer_type):
         made = {name: field.get_default(call_default_factory=True) for name, field in answer_type.model_fields.items()}
         optional = {name for name, field in answer_type.model_fields.items() if not field.is_required()}
@@ -195,14 +192,14 @@ def _default(value: Any, factory: Any, missing: Any) -> Any:
 
 
 def _default_as_json(default: Any, choice: Choice | None, field: str) -> Any:
-    """A default as the form says it; UNSET for None, which is the absence of a value there."""
+    """Return a default as JSON; UNSET for None, because a form expresses None by a missing value."""
     if default is None or default is UNSET:
         return UNSET
     plain = msgspec.to_builtins(default)
     if choice is None:
         return plain
-    if strange := [value for value in (plain if choice.many else [plain]) if value not in choice.values]:
-        raise MisuseError(f"field {field!r} has the default {strange[0]!r}, which is not one of its values")
+    if unknown := [value for value in (plain if choice.many else [plain]) if value not in choice.values]:
+        raise MisuseError(f"field {field!r} has the default {unknown[0]!r}, which is not one of its values")
     return choice.ordered(plain) if choice.many else plain
 
 
@@ -210,9 +207,9 @@ def _default_as_json(default: Any, choice: Choice | None, field: str) -> Any:
 
 
 def read_answer(result: ElicitResult, answer_type: Any) -> ElicitationAnswer[Any]:
-    """The user's answer, with the data of an accepted form in the type that was asked for.
+    """Convert the client's result to an answer, with the data of an accepted form in the requested type.
 
-    Raises `UnfitAnswer` for data that does not fit the form, or the type that it was made of.
+    Raises `InvalidInputResponse` for data that does not fit the form or its type.
     """
     if result.action != "accept":
         return ElicitationAnswer(result.action)
@@ -227,11 +224,11 @@ def read_answer(result: ElicitResult, answer_type: Any) -> ElicitationAnswer[Any
         if _VALUE_FIELD not in content and _allows_none(described):
             return ElicitationAnswer(result.action)
         data = content.get(_VALUE_FIELD)
-    try:  # reading it is the check: a type says at least what its form says
+    try:  # the conversion validates: the type is at least as strict as its form
         if _is_pydantic_model(answer_type):
             return ElicitationAnswer(result.action, answer_type.model_validate(data))
         return ElicitationAnswer(result.action, msgspec.convert(data, answer_type, strict=False))
-    except ValueError as error:  # what msgspec and pydantic raise are both kinds of it
+    except ValueError as error:  # base class of the errors of msgspec and pydantic
         raise _invalid_content(str(error)) from None
 
 
@@ -242,4 +239,4 @@ def _validate_content(content: Mapping[str, Any], wanted: Mapping[str, Any]) -> 
 
 
 def _invalid_content(why: str) -> InvalidInputResponse:
-    return InvalidInputResponse(-32602, f"the client's form does not fit what was asked for: {why}")
+    return InvalidInputResponse(-32602, f"the client's form data does not fit the form: {why}")

@@ -1,8 +1,9 @@
-"""Asking a client of the modern era: by answering its request with questions, and running the handler again.
+"""Multi-round requests: input from clients of the modern era.
 
-The client sends the request once more, with the answers. What was answered in earlier rounds, and what a handler did
-that must not be done twice, travels with it: as a state that only we can make, and that fits this one request alone.
-Questions that a handler asks at once are asked in one round.
+The server answers a request with its questions. The client sends the request again, with the answers, and the server
+runs the handler again. The `requestState` token carries the answers of earlier rounds and the results of effects that
+must not happen twice; only the server can create it, and it is valid for this request alone. Questions that a handler
+asks concurrently go into one round.
 """
 
 import asyncio
@@ -57,16 +58,16 @@ __all__ = [
 ]
 
 MultiRoundParams = CallToolParams | GetPromptParams | ReadResourceParams
-"""Parameters of requests that may be answered with questions."""
+"""Parameters of the requests that a server may answer with `input_required`."""
 
 _ELICIT: Final = "elicitation/create"
 _URL_ELICITATION: Final = "elicitation.url"
-INPUT_CAPABILITIES: Final = ("elicitation", "sampling", "roots")  # what a client declares that can be asked something
-_SETTLE_TURNS: Final = 3  # turns of the loop, in which a handler may ask something else as well
+INPUT_CAPABILITIES: Final = ("elicitation", "sampling", "roots")  # of clients
+_SETTLE_TURNS: Final = 3  # iterations of the event loop in which a handler may ask further questions of the round
 
 
 class _State(Struct):
-    """What is known from earlier rounds."""
+    """Answers and effects of earlier rounds, as `requestState` carries them."""
 
     answers: dict[str, Raw] = {}
     effects: dict[str, Raw] = {}
@@ -77,7 +78,7 @@ _decode_elicit_result: Final = codec.decoder(ElicitResult)
 
 
 class Round:
-    """One run of a handler, and what it has been told."""
+    """One run of a handler: its questions, and the answers of earlier rounds."""
 
     __slots__ = (
         "_call",
@@ -99,37 +100,37 @@ class Round:
         self._state = state
         self._params = params
         self._counts: dict[str, int] = {}
-        self._used_keys: set[str] = set()  # names of questions, in this run
-        self._pending: dict[str, InputRequest] = {}  # those without an answer
-        self._waiters: list[asyncio.Future[Raw]] = []  # who waits for one
+        self._used_keys: set[str] = set()  # of the questions of this run
+        self._pending: dict[str, InputRequest] = {}  # questions without an answer
+        self._waiters: list[asyncio.Future[Raw]] = []
         self._turns_left = 0
 
     # --- questions -----------------------------------------------------------------------------
 
     def question_key(self, key: str | None, method: str) -> str:
-        """The name of a question: what the handler calls it, or else which one of its kind it is. Raises `MisuseError`
-        for one that was asked before: its answer is known, and would be the same for ever."""
+        """Return the key of a question: the handler's own, or else the method and a serial number. Raises `MisuseError`
+        for a key that this run has used before: the second question would get the answer of the first."""
         if key is None:
             number = self._counts[method] = self._counts.get(method, 0) + 1
             key = f"{method}-{number}"
         if key in self._used_keys:
-            raise MisuseError(f"two questions of one call are both named {key!r}")
+            raise MisuseError(f"two questions of one call have the key {key!r}; use different keys")
         self._used_keys.add(key)
         return key
 
     def known_answer(self, key: str) -> Raw | None:
-        """What was answered to a question, if anything."""
+        """Return the answer to a question, if the client has sent one."""
         return self._state.answers.get(key)
 
     async def ask(self, key: str, request: InputRequest) -> Raw:
-        """Asks, and never comes back: the answer finds another run of the handler, and this one is cancelled."""
+        """Ask a question; never returns. This run is cancelled, and the next run finds the answer."""
         self._pending[key] = request
-        waiting: asyncio.Future[Raw] = self._connection.loop.create_future()
-        self._waiters.append(waiting)
+        waiter: asyncio.Future[Raw] = self._connection.loop.create_future()
+        self._waiters.append(waiter)
         if not self._turns_left:
             self._turns_left = _SETTLE_TURNS
             self._answer_when_settled()
-        return await waiting
+        return await waiter
 
     def _answer_when_settled(self) -> None:
         if self._turns_left:
@@ -138,56 +139,56 @@ class Round:
             return
         try:
             self._connection.reply_now(self._call, self.input_required(self._pending), "input_required")
-        except Exception as error:  # noqa: BLE001 - too large a state, for one
+        except Exception as error:  # noqa: BLE001 - for example, a state that is too large
             self._connection.fail_now(self._call, error)
-        for waiting in self._waiters:  # a plain handler waits on its thread, where nothing else would end it
-            waiting.cancel()
+        for waiter in self._waiters:  # a sync handler blocks its thread: nothing else would end it
+            waiter.cancel()
 
     def input_required(self, questions: dict[str, InputRequest]) -> InputRequiredResult:
-        """Questions, as the answer to the request."""
+        """Return the result that asks the client questions."""
         expires = self._connection.shared.wall_clock.now() + self._connection.settings.state_lifetime
         sealed = self.sealer.seal(codec.to_json(self._state), self.request_binding(), expires)
         return InputRequiredResult(input_requests=questions, request_state=sealed)
 
     def require_urls(self, required: UrlElicitationRequired) -> InputRequiredResult | ProtocolError:
-        """What answers a handler that cannot go on until the user has been to some places: the way there. It is an
-        error if the client cannot show it, or if the user does not want to go."""
+        """Return the result for a handler that needs the user to visit URLs first: a URL elicitation for each URL.
+        Return an error if the client cannot show URLs, or if the user has declined."""
         envelope = self._call.envelope
         if envelope is not None and not is_declared(envelope.capabilities, _URL_ELICITATION):
             return MissingCapability(_URL_ELICITATION)
-        places = {f"url {step['url']}": step for step in required.data["elicitations"]}
+        elicitations = {f"url {step['url']}": step for step in required.data["elicitations"]}
         try:
-            choices = [
-                _decode_elicit_result(answer) for key in places if (answer := self.known_answer(key)) is not None
+            results = [
+                _decode_elicit_result(answer) for key in elicitations if (answer := self.known_answer(key)) is not None
             ]
         except codec.DecodeError as error:
-            return InvalidParams(f"inputResponses: no answer to {_ELICIT}: {error}")
-        if any(choice.action != "accept" for choice in choices):
+            return InvalidParams(f"inputResponses: not a result of {_ELICIT}: {error}")
+        if any(result.action != "accept" for result in results):
             return required
         return self.input_required(
             {
                 key: InputRequest(_ELICIT, {"mode": "url", "message": step["message"], "url": step["url"]})
-                for key, step in places.items()
+                for key, step in elicitations.items()
             }
         )
 
     @property
     def has_asked(self) -> bool:
-        """Whether this run has come to questions that it has no answers to."""
+        """Whether this run has asked questions that have no answer yet."""
         return bool(self._pending)
 
     @property
     def earlier_rounds(self) -> tuple[Mapping[str, Raw], Mapping[str, Raw]]:
-        """What was answered in earlier rounds, and what was done that must not be done twice."""
+        """The answers of earlier rounds, and the results of effects that must not happen twice."""
         return self._state.answers, self._state.effects
 
     @property
     def sealer(self) -> "StateSealer":
-        """What makes states, on this line."""
+        """The sealer for request states on this connection."""
         return self._connection.shared.state_tokens.for_channel(self._connection.channel.info)
 
     def request_binding(self) -> bytes:
-        """What a state belongs to: this request of this caller, and no other."""
+        """Return what the state is bound to: this request of this principal."""
         from trunkline.server.input.state_token import request_binding
 
         return request_binding(
@@ -196,72 +197,72 @@ class Round:
 
 
 class EffectLog:
-    """What a call does that must not be done twice, by the names that its handler gives."""
+    """Results of a call's effects that must not happen twice, by the keys that its handler chooses."""
 
     __slots__ = ("_locks", "_results", "_save")
 
     def __init__(self, results: dict[str, Raw], save: Callable[[str, Raw], Awaitable[None]] | None = None) -> None:
-        """`keep` is told of each thing that is done, before anybody may rely on it."""
+        """`save` stores each new result before the handler sees it."""
         self._results = results
         self._save = save
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def run_once(self, key: str, function: Callable[[], Any]) -> Any:
-        """What a function gave, now or earlier; each time the same, as JSON has it."""
+        """Return the result of a function, decoded from JSON. The function runs only if the key has no result yet."""
         async with self._locks.setdefault(key, asyncio.Lock()):
             if key not in self._results:
                 value: Any = function()
-                done = codec.to_raw(await value if isawaitable(value) else value)
+                result = codec.to_raw(await value if isawaitable(value) else value)
                 if self._save is not None:
-                    await self._save(key, done)
-                self._results[key] = done
+                    await self._save(key, result)
+                self._results[key] = result
         return codec.decoder(object)(self._results[key])
 
 
 def begin_round(connection: "Connection", call: IncomingRequest, params: MultiRoundParams) -> None:
-    """Readies a request that carries an envelope for being answered with questions. Raises `InvalidParams` for a state
-    that is none of ours, or of another request."""
-    known = _State({}, {})
-    current = call.input_round = Round(connection, call, known, params)
+    """Prepare a request with an envelope for multi-round input. Raises `InvalidRequestState` for a state that this
+    server did not create for this request."""
+    state = _State({}, {})
+    current = call.input_round = Round(connection, call, state, params)
     if params.request_state is not None:
         earlier = _decode_state(
             current.sealer.open(params.request_state, current.request_binding(), connection.shared.wall_clock.now())
         )
-        known.answers, known.effects = earlier.answers, earlier.effects
+        state.answers, state.effects = earlier.answers, earlier.effects
     if params.input_responses:
-        known.answers.update(params.input_responses)
-    call.once = EffectLog(known.effects)
+        state.answers.update(params.input_responses)
+    call.once = EffectLog(state.effects)
 
 
 def to_modern_outcome(call: IncomingRequest, error: BaseException) -> InputRequiredResult | BaseException:
-    """What a client of the modern era is told where a handler ends like that: what it lacks or got wrong is an error of
-    the request, and where its user has to go is a question."""
+    """Return what a modern client receives when a handler raises: for `UrlElicitationRequired` the questions, otherwise
+    the error of `to_modern_error`."""
     if isinstance(error, UrlElicitationRequired) and call.input_round is not None:
         return call.input_round.require_urls(error)
     return to_modern_error(error)
 
 
 def to_modern_error(error: BaseException) -> BaseException:
-    """What a client of the modern era is told of an error: what it lacks or got wrong is one of its request."""
+    """Return the error for a modern client: a missing capability or an invalid answer is an error of its request."""
     if isinstance(error, ClientLacksCapability) and error.capability.partition(".")[0] in INPUT_CAPABILITIES:
         return MissingCapability(error.capability)
     return InvalidParams(error.message) if isinstance(error, InvalidInputResponse) else error
 
 
 def canonical_params(params: MultiRoundParams) -> bytes:
-    """What a request asks: its parameters without what changes from round to round."""
+    """Return the canonical JSON of the parameters that are the same in every round."""
     match params:
         case CallToolParams(name=name, arguments=arguments):
-            asked: Any = [name, _comparable_arguments(codec.original_json(arguments))]
+            stable: Any = [name, _comparable_arguments(codec.original_json(arguments))]
         case GetPromptParams(name=name, arguments=arguments):
-            asked = [name, arguments]
+            stable = [name, arguments]
         case ReadResourceParams(uri=uri):
-            asked = [uri]
-    return codec.to_canonical(asked)
+            stable = [uri]
+    return codec.to_canonical(stable)
 
 
 def _comparable_arguments(arguments: Raw) -> Any:
-    """Arguments as values; as they were written if one is a number that only a `Decimal` can hold."""
+    """Return arguments as values, or as their text if one is a number that only `Decimal` can represent."""
     try:
         return codec.decoder(object)(arguments)
     except codec.DecodeError:
@@ -269,10 +270,10 @@ def _comparable_arguments(arguments: Raw) -> Any:
 
 
 class StateSealers:
-    """What makes states: within a process that keeps the line a name for what is kept here, elsewhere all of it."""
+    """The sealers of a server: in memory for connections that stay in this process, encrypting for shared channels."""
 
     def __init__(self, settings: Settings, stored_keys: "StateKeyRing | None" = None) -> None:
-        """`kept` are keys that outlive the process, where none are set."""
+        """`stored_keys` are used if the settings have no keys."""
         self._settings = settings
         self._stored_keys = stored_keys
         self._sealers: dict[bool, StateSealer] = {}
@@ -280,28 +281,28 @@ class StateSealers:
             stored_keys.on_change = lambda: self._sealers.pop(True, None)
 
     async def load(self) -> None:
-        """Gets the keys that are kept; before anything is sealed."""
+        """Load the stored keys. Call it before any state is sealed."""
         if self._stored_keys is not None:
             await self._stored_keys.load()
 
     async def close(self) -> None:
-        """Looks for new keys no more."""
+        """Stop reloading the stored keys."""
         if self._stored_keys is not None:
             await self._stored_keys.close()
 
     def for_channel(self, info: ChannelInfo) -> "StateSealer":
-        """For a line of that kind."""
+        """Return the sealer for a kind of channel."""
         if info.shared not in self._sealers:
             from trunkline.server.input.state_token import EncryptingSealer, InMemorySealer
 
-            given = [key.encode() for key in self._settings.state_keys]
-            keys = given if self._stored_keys is None else self._stored_keys.secrets()
+            configured = [key.encode() for key in self._settings.state_keys]
+            keys = configured if self._stored_keys is None else self._stored_keys.secrets()
             self._sealers[info.shared] = EncryptingSealer(keys) if info.shared else InMemorySealer()
         return self._sealers[info.shared]
 
 
 class MultiRoundAsker:
-    """Asks by answering."""
+    """Requests input by answering the call with questions (modern era)."""
 
     def __init__(self, connection: "Connection", call: IncomingRequest) -> None:
         self._connection = connection
@@ -313,26 +314,28 @@ class MultiRoundAsker:
         params: Any,
         *,
         needs: str | None = None,
-        timeout: float | None = None,  # noqa: ARG002 - the client takes as long as it takes
-        on_progress: Any = None,  # noqa: ARG002 - there is none of what nobody works on
+        timeout: float | None = None,  # noqa: ARG002 - no request is in flight meanwhile
+        on_progress: Any = None,  # noqa: ARG002 - the client reports none
         key: str | None = None,
-        task: bool = False,  # noqa: ARG002 - the client keeps the question anyhow
+        task: bool = False,  # noqa: ARG002 - the call has ended when the client answers
     ) -> Any:
-        """The answer, if it is known by now. Raises `ClientLacks` for what the client has not declared."""
+        """Return the answer, if an earlier round has it; otherwise end the round. Raises `ClientLacksCapability`."""
         row = find_method(name)
         if row is None or row.result is None or row.capability not in INPUT_CAPABILITIES:
             raise ClientLacksCapability(name)
         if self._call.input_round is None or self._call.envelope is None:
-            raise MisuseError(f"{name} cannot be asked here: {self._call.method.name} is answered without questions")
+            raise MisuseError(
+                f"{name} is not possible here: {self._call.method.name} cannot be answered with questions"
+            )
         for path in (row.capability, needs):
             if path is not None and not is_declared(self._call.envelope.capabilities, path):
                 raise ClientLacksCapability(path)
         current: Round = self._call.input_round
-        own = current.question_key(key, name)
-        answer = current.known_answer(own)
+        key = current.question_key(key, name)
+        answer = current.known_answer(key)
         if answer is None:
-            answer = await current.ask(own, InputRequest(name, codec.to_raw(project(params, Revision.V2026_07_28))))
+            answer = await current.ask(key, InputRequest(name, codec.to_raw(project(params, Revision.V2026_07_28))))
         try:
             return lenient.read(row.result, answer)
         except codec.DecodeError as error:
-            raise InvalidInputResponse(-32602, f"inputResponses.{own} is no answer to {name}: {error}") from None
+            raise InvalidInputResponse(-32602, f"inputResponses.{key} is not a result of {name}: {error}") from None

@@ -1,4 +1,4 @@
-"""Sampling, before it is sent: which tools are offered, and whether the messages may stand in that order."""
+"""Checks of sampling requests before they are sent: their tools and the order of their messages."""
 
 from collections.abc import Sequence
 
@@ -11,22 +11,22 @@ __all__ = ["check_messages", "resolve_tools"]
 
 
 def resolve_tools(tools: Sequence[Tool | str], registered: Registry[ToolEntry]) -> list[Tool]:
-    """Tools as they are told to a model: as given, or by the name under which the server has them."""
+    """Return the definitions of tools; a name stands for a tool of this server."""
     return [_tool_definition(tool, registered) if isinstance(tool, str) else tool for tool in tools]
 
 
 def _tool_definition(name: str, registered: Registry[ToolEntry]) -> Tool:
     entry = registered.get(name)
     if entry is None:
-        raise MisuseError(f"there is no tool named {name!r} to sample with; register it, or give a Tool")
+        raise MisuseError(f"there is no tool named {name!r} to sample with; register it, or pass a Tool")
     return entry.definition
 
 
 def check_messages(messages: Sequence[SamplingMessage]) -> None:
-    """Raises `MisuseError` for messages in which the use of tools and its results do not fit together.
+    """Raise `MisuseError` if tool uses and tool results in the messages do not match.
 
-    sampling, "Tool Use": an assistant's message that uses tools is followed by a user's message that has the result of
-    each use, and nothing else.
+    sampling, "Tool Use": an assistant message with tool uses must be followed by a user message that consists of the
+    result of each use.
     """
     open_uses: set[str] = set()
     for number, message in enumerate(messages, 1):
@@ -35,22 +35,22 @@ def check_messages(messages: Sequence[SamplingMessage]) -> None:
         if results:
             _check_results(message, number, results - open_uses)
         if missing := open_uses - results:
-            raise MisuseError(
-                f"message {number} must answer the tool use {min(missing)!r} before anything else is said"
-            )
+            raise MisuseError(f"message {number} must contain the result of the tool use {min(missing)!r}")
         if uses and message.role != "assistant":
-            raise MisuseError(f"message {number} is the user's and uses a tool, which only the assistant does")
+            raise MisuseError(f"message {number} has the role user and uses a tool; only the assistant may")
         open_uses = uses
     if open_uses:
-        raise MisuseError(f"the tool use {min(open_uses)!r} is not answered; put a message with its result at the end")
+        raise MisuseError(f"the tool use {min(open_uses)!r} has no result; append a message with its result")
 
 
 def _check_results(message: SamplingMessage, number: int, unexpected: set[str]) -> None:
     if message.role != "user":
-        raise MisuseError(f"message {number} is the assistant's and has tool results, which only the user gives")
+        raise MisuseError(f"message {number} has the role assistant and contains tool results; only the user may")
     if not all(isinstance(block, ToolResultContent) for block in message.blocks):
-        raise MisuseError(f"message {number} has tool results and other content; a message with results has only those")
+        raise MisuseError(
+            f"message {number} has tool results and other content; a message with results must have only those"
+        )
     if unexpected:
         raise MisuseError(
-            f"message {number} answers the tool use {min(unexpected)!r}, which was not asked for just before"
+            f"message {number} has a result of the tool use {min(unexpected)!r}, which is not in the message before"
         )

@@ -1,11 +1,11 @@
-"""What a `requestState` is made of: state of ours that a client carries until it comes back with its answers.
+"""The `requestState` token: server state that a client sends back with its answers.
 
-A client may keep it, change it, show it to others, or send it with another request. So it is worth nothing by itself:
-it opens only where it was sealed, for the principal and the request that it is bound to, and for a short time. That
-one is opened once only is not promised; what must happen once has to be remembered by whoever does it.
+A client may store it, change it, disclose it, or send it with another request. A token therefore opens only on the
+server that sealed it, for the principal and the request that it is bound to, and for a limited time. It may be opened
+more than once: an action that must happen once needs a record of its own.
 
-Where both requests surely reach the same process a handle will do. Elsewhere the state itself travels, encrypted, and
-every process that has one of the keys can open it.
+If both requests are certain to reach the same process, the token is a handle of a state in memory. Otherwise it is the
+encrypted state itself, which every process with one of the keys can open.
 """
 
 import hashlib
@@ -25,43 +25,47 @@ if TYPE_CHECKING:
 __all__ = ["EncryptingSealer", "InMemorySealer", "InvalidRequestState", "StateSealer", "request_binding"]
 
 _VERSION: Final = b"\x01"
-_PURPOSE: Final = b"trunkline requestState 1"  # keys of this purpose open nothing else that is made of the same secret
+_PURPOSE: Final = (
+    b"trunkline requestState 1"  # HKDF info: separates these keys from other keys derived from the same secret
+)
 _KEY_ID_SIZE, _NONCE_SIZE, _TAG_SIZE = 8, 12, 16  # bytes
 _EXPIRES: Final = struct.Struct(">d")
 _OVERHEAD: Final = len(_VERSION) + _KEY_ID_SIZE + _NONCE_SIZE + _EXPIRES.size + _TAG_SIZE
 
 
 class InvalidRequestState(InvalidParams):
-    """A `requestState` that this server did not give, not for this request, or too long ago. Which, is not said."""
+    """A forged or expired `requestState`, or one of another request. The message does not say which."""
 
     kind = "invalid_request_state"
 
     def __init__(self) -> None:
-        super().__init__("the requestState is not one for this request, or no longer; start again without it")
+        super().__init__(
+            "the requestState is invalid for this request, or has expired; send the request again without it"
+        )
 
 
 class StateSealer(Protocol):
-    """Makes texts of states, and states of texts. Both times are of one clock; where several processes share keys, of
-    one that they share as well, such as `time.time`."""
+    """Converts states to tokens and back. `expires` and `now` are times of one clock; processes that share keys must
+    share it as well, so it is wall-clock time."""
 
     def seal(self, state: bytes, binding: bytes, expires: float) -> str:
-        """A text for a client to carry. Raises `MisuseError` for a state that is too large."""
+        """Return a token for a state. Raises `MisuseError` if the state is too large."""
         ...
 
     def open(self, text: str, binding: bytes, now: float) -> bytes:
-        """The state in a text. Raises `BadState` for all that was not sealed here, bound to the same, to expire later
-        than now."""
+        """Return the state of a token. Raises `InvalidRequestState` if the token is forged or expired, or has another
+        binding."""
         ...
 
 
 def request_binding(principal: str | None, method: str, params_digest: bytes) -> bytes:
-    """What a state is bound to: who asked for what. No two askings have the same."""
+    """Return a digest that identifies a request: its principal, its method and its parameters."""
     parts = [b"" if principal is None else b"=" + principal.encode(), method.encode(), params_digest]
     return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
 
 
 class _StoredState(NamedTuple):
-    """A state behind a handle."""
+    """A state that a handle refers to."""
 
     state: bytes
     binding: bytes
@@ -69,8 +73,7 @@ class _StoredState(NamedTuple):
 
 
 class InMemorySealer:
-    """States that stay in this process, under names that cannot be guessed. When there are too many, or they are too
-    large together, the oldest are forgotten."""
+    """Keeps states in memory and returns unguessable handles. Above `max_states` or `max_bytes` it drops the oldest."""
 
     def __init__(self, max_states: int = 10_000, max_bytes: int = 64 * MIB) -> None:
         self._states: dict[str, _StoredState] = {}
@@ -82,7 +85,7 @@ class InMemorySealer:
         return len(self._states)
 
     def seal(self, state: bytes, binding: bytes, expires: float) -> str:
-        """A handle of a state."""
+        """Store a state and return its handle."""
         _check_size(state, self._max_bytes)
         handle = urlsafe_b64encode(os.urandom(24)).decode()
         self._states[handle] = _StoredState(state, binding, expires)
@@ -92,23 +95,24 @@ class InMemorySealer:
         return handle
 
     def open(self, text: str, binding: bytes, now: float) -> bytes:
-        """The state behind a handle."""
+        """Return the state of a handle."""
         while self._states and self._states[oldest := next(iter(self._states))].expires <= now:
             self._forget(oldest)
-        kept = self._states.get(text)
-        if kept is None or kept.expires <= now or not hmac.compare_digest(kept.binding, binding):
+        stored = self._states.get(text)
+        if stored is None or stored.expires <= now or not hmac.compare_digest(stored.binding, binding):
             raise InvalidRequestState
-        return kept.state
+        return stored.state
 
     def _forget(self, handle: str) -> None:
         self._size -= len(self._states.pop(handle).state)
 
 
 class EncryptingSealer:
-    """States that travel, encrypted with AES-256-GCM. The first key seals and all of them open, so a new one is first
-    added at the end everywhere, then moved to the front, and the old one is dropped when its last state has expired.
+    """Encrypts states with AES-256-GCM. The first key seals and every key opens. To rotate keys, append the new key on
+    every process, then move it to the front, and remove the old key when its last state has expired.
 
-    Nonces are random: a key is good for 2**32 states. Without keys one is made up, which opens nothing after a restart.
+    Nonces are random, so a key may seal at most 2**32 states. Without keys the sealer generates one, and its tokens
+    become invalid at a restart.
     """
 
     def __init__(self, keys: Sequence[bytes] = (), limit: int = 64 * KIB) -> None:
@@ -121,14 +125,14 @@ class EncryptingSealer:
         self._limit = limit
 
     def seal(self, state: bytes, binding: bytes, expires: float) -> str:
-        """A state, encrypted: version, id of the key, nonce, and the ciphertext of the time and the state."""
+        """Return the token: version, key id, nonce, and the ciphertext of expiry time and state."""
         _check_size(state, self._limit)
         key_id, cipher = self._sealing_cipher
         head, nonce = _VERSION + key_id, os.urandom(_NONCE_SIZE)
         return _encode_token(head + nonce + cipher.encrypt(nonce, _EXPIRES.pack(expires) + state, head + binding))
 
     def open(self, text: str, binding: bytes, now: float) -> bytes:
-        """The state in an encrypted one."""
+        """Decrypt a token."""
         from cryptography.exceptions import InvalidTag
 
         sealed = self._decode_token(text)
@@ -138,7 +142,7 @@ class EncryptingSealer:
         if cipher is None:
             raise InvalidRequestState
         try:
-            plain = cipher.decrypt(nonce, hidden, head + binding)  # of another version, this fails as well
+            plain = cipher.decrypt(nonce, hidden, head + binding)  # fails for another version, too: it is authenticated
         except InvalidTag:
             raise InvalidRequestState from None
         if _EXPIRES.unpack_from(plain)[0] <= now:
@@ -151,28 +155,32 @@ class EncryptingSealer:
             raise InvalidRequestState
         try:
             sealed = urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        except ValueError:  # letters outside of ASCII, or too few
+        except ValueError:  # characters outside of ASCII, or a wrong length
             raise InvalidRequestState from None
-        if len(sealed) < _OVERHEAD or _encode_token(sealed) != text:  # base64 has several spellings
+        if len(sealed) < _OVERHEAD or _encode_token(sealed) != text:  # not the canonical base64
             raise InvalidRequestState
         return sealed
 
 
 def _derive_cipher(secret: bytes) -> "tuple[bytes, AESGCM]":
-    """What a secret encrypts with, and what is told of it in clear."""
+    """Derive the public key id and the cipher from a secret."""
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
         from cryptography.hazmat.primitives.hashes import SHA256
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF
     except ImportError as error:
-        raise ConfigError("sealing state needs the package cryptography: pip install 'trunkline[http]'") from error
+        raise ConfigError(
+            "encrypting request state needs the package cryptography: pip install 'trunkline[http]'"
+        ) from error
     derived = HKDF(SHA256(), length=32 + _KEY_ID_SIZE, salt=None, info=_PURPOSE).derive(secret)
     return derived[32:], AESGCM(derived[:32])
 
 
 def _check_size(state: bytes, limit: int) -> None:
     if len(state) > limit:
-        raise MisuseError(f"the state of a request has {len(state)} bytes, more than {limit}", kind="state_too_large")
+        raise MisuseError(
+            f"the state of a request has {len(state)} bytes; the maximum is {limit}", kind="state_too_large"
+        )
 
 
 def _encode_token(sealed: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Turns at a tool that may be called only so often at once: who comes when none is free waits, the first first."""
+"""Concurrency limit of a tool within one process: a semaphore with a bounded FIFO queue."""
 
 import asyncio
 from collections import deque
@@ -13,37 +13,39 @@ T = TypeVar("T")
 
 
 class ConcurrencyLimit(NamedTuple):
-    """What the calls of a tool are held to."""
+    """The concurrency limit of a tool."""
 
     tool: str
-    max_concurrency: int  # that run at once
-    max_queue: int  # that wait in one process
+    max_concurrency: int  # calls that run at the same time
+    max_queue: int  # calls that wait in one process
 
 
 class TooManyCalls(InternalError):
-    """A call of a tool that is busy, with as many waiting for it as may."""
+    """The tool runs its maximum of calls, and its queue is full."""
 
     kind = "maximum_concurrent_tools_exceeded"
 
     def __init__(self, limit: ConcurrencyLimit) -> None:
-        told = f"tool {limit.tool!r} is busy: {limit.max_concurrency} calls run and no more may wait; try again later"
-        super().__init__(told, data={"name": limit.tool, "maximum": limit.max_concurrency})
+        message = (
+            f"tool {limit.tool!r} is busy: {limit.max_concurrency} calls run and its queue is full; try again later"
+        )
+        super().__init__(message, data={"name": limit.tool, "maximum": limit.max_concurrency})
 
 
 class ToolSemaphore(Protocol):
-    """Who may call a tool now."""
+    """Limits the concurrent calls of a tool."""
 
     async def acquire(self) -> Any:
-        """A turn, once there is one. Raises `TooManyCalls`."""
+        """Wait for a permit. Raises `TooManyCalls` if the queue is full."""
         ...
 
     def release(self, permit: Any) -> None:
-        """A call has ended: the next one has its turn."""
+        """Return a permit after a call; the next waiting call gets it."""
         ...
 
 
 class WaitQueue(Generic[T]):
-    """Calls of one tool that wait for their turn in this process."""
+    """Calls of one tool that wait for a permit in this process, in order of arrival."""
 
     def __init__(self, limit: ConcurrencyLimit) -> None:
         self._limit = limit
@@ -54,25 +56,25 @@ class WaitQueue(Generic[T]):
 
     @property
     def full(self) -> bool:
-        """Whether no more may wait."""
+        """Whether the queue has reached its limit."""
         return len(self._waiters) >= self._limit.max_queue
 
     async def wait(self, on_abandoned: Callable[[T], None]) -> T:
-        """Waits for a turn; `unwanted` is given the one that has come when nobody takes it any more."""
-        turn: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiters.append(turn)
+        """Wait for a permit. If the wait is cancelled after a permit was granted, `on_abandoned` gets the permit."""
+        waiter: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
         try:
-            return await turn
+            return await waiter
         except asyncio.CancelledError:
-            if turn.cancelled():
-                self._waiters.remove(turn)
-            elif turn.exception() is None:
-                on_abandoned(turn.result())
+            if waiter.cancelled():
+                self._waiters.remove(waiter)
+            elif waiter.exception() is None:
+                on_abandoned(waiter.result())
             raise
 
     def grant(self, permit: T) -> bool:
-        """Gives a turn to the first who waits. One that was cancelled meanwhile has not left the queue yet."""
-        first = next((waiting for waiting in self._waiters if not waiting.done()), None)
+        """Give a permit to the first waiter; return False if there is none. A cancelled waiter may still be queued."""
+        first = next((waiter for waiter in self._waiters if not waiter.done()), None)
         if first is None:
             return False
         self._waiters.remove(first)
@@ -80,12 +82,12 @@ class WaitQueue(Generic[T]):
         return True
 
     def reject_overflow(self) -> None:
-        """Turns those away who came last and are more than may wait."""
+        """Reject the last waiters above the limit of the queue."""
         while len(self._waiters) > self._limit.max_queue:
             _fail_waiter(self._waiters.pop(), TooManyCalls(self._limit))
 
     def fail_all(self, error: Exception) -> None:
-        """Turns everybody away."""
+        """Reject all waiters with an error."""
         while self._waiters:
             _fail_waiter(self._waiters.popleft(), error)
 
@@ -96,7 +98,7 @@ def _fail_waiter(waiter: "asyncio.Future[Any]", error: Exception) -> None:
 
 
 class LocalSemaphore:
-    """The turns at a tool of one process, which shares nothing with others."""
+    """A semaphore for the calls of this process."""
 
     def __init__(self, limit: ConcurrencyLimit) -> None:
         self._limit = limit
@@ -104,7 +106,7 @@ class LocalSemaphore:
         self._queue: WaitQueue[None] = WaitQueue(limit)
 
     async def acquire(self) -> None:
-        """Waits for a turn, if none is free."""
+        """Wait for a permit."""
         if self._free:
             self._free -= 1
             return
@@ -113,6 +115,6 @@ class LocalSemaphore:
         await self._queue.wait(self.release)
 
     def release(self, permit: None) -> None:
-        """A call has ended."""
+        """Return a permit."""
         if not self._queue.grant(permit):
             self._free += 1

@@ -1,6 +1,6 @@
-"""What a tool may be held to: how often at once it is called, how much it may answer, and what must be well first.
+"""Limits of a tool: concurrency, size of the result, and health predicates that must hold.
 
-A tool that is held to nothing has no guard, and its calls pass none. Every refusal here is a result that says so.
+A tool without limits has no guard. A call that a limit rejects gets a tool result that says why.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,53 +20,53 @@ if TYPE_CHECKING:
 
 __all__ = ["HealthPredicates", "ToolGuard", "make_guard"]
 
-_DEFAULT_MAX_QUEUE: Final = 64  # calls that wait for one tool: a burst of a busy host, not a backlog
+_DEFAULT_MAX_QUEUE: Final = 64  # enough for a burst of a busy host, not for a backlog
 
 
 class ToolResultTooLarge(InternalError):
-    """A result over its tool's limit."""
+    """A result exceeds the tool's `max_result_bytes`."""
 
     kind = "tool_result_too_large"
 
     def __init__(self, name: str, size: int, limit: int) -> None:
-        told = f"the result of tool {name!r} has {size} bytes, {limit} is the most; ask for less"
-        super().__init__(told, data={"name": name, "size": size, "maximum": limit})
+        message = f"the result of tool {name!r} has {size} bytes, the maximum is {limit}; request less"
+        super().__init__(message, data={"name": name, "size": size, "maximum": limit})
 
 
 class ToolDependencyFailed(InternalError):
-    """A call of a tool that relies on something which is not well."""
+    """A predicate that the tool requires does not hold."""
 
     kind = "tool_dependency_failed"
 
-    def __init__(self, name: str, what: str) -> None:
-        told = f"tool {name!r} cannot run now: {what!r} is not available"
-        super().__init__(told, data={"name": name, "dependency": what})
+    def __init__(self, name: str, dependency: str) -> None:
+        message = f"tool {name!r} cannot run now: {dependency!r} is not available"
+        super().__init__(message, data={"name": name, "dependency": dependency})
 
 
 class HealthPredicates:
-    """The predicates that have names. Until a server serves, tools may require names that are yet to be given."""
+    """Health predicates by name. Before the server starts, tools may require names that are added later."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, Health] = {}
         self._enforced = False
 
     def add(self, name: str, predicate: Health) -> None:
-        """Names a predicate; one that had the name before has it no more."""
+        """Add a predicate; it replaces an earlier one of the same name."""
         if not callable(predicate):
-            raise RegistrationError(f"what is named {name!r} must be a function, not {predicate!r}")
+            raise RegistrationError(f"health predicate {name!r} must be a function, not {predicate!r}")
         self._by_name[name] = predicate
 
     @property
     def by_name(self) -> Mapping[str, Health]:
-        """All of them, by their names; those that are named later, too."""
+        """A live view of the predicates, by name."""
         return self._by_name
 
     def resolve(self, required: str | Health) -> Health:
-        """The predicate of that name, or the one given."""
+        """Return the predicate for a requirement: by its name, or the function itself."""
         return self._by_name[required] if isinstance(required, str) else required
 
     def enforce_names(self, tools: Iterable[ToolEntry]) -> None:
-        """From now on all names must be known. Raises `RegistrationError` for the first that is not."""
+        """Check the names that tools require, now and for tools added later. Raises `RegistrationError`."""
         if not self._enforced:
             for entry in tools:
                 if entry.limiter is not None:
@@ -74,11 +74,11 @@ class HealthPredicates:
         self._enforced = True
 
     def relax_names(self) -> None:
-        """Names may come later again."""
+        """Allow tools to require names that are added later."""
         self._enforced = False
 
     def check_added(self, tool: str, requires: Iterable[str | Health]) -> None:
-        """Checks what a tool requires that is being added."""
+        """Check the requirements of a new tool, if names are enforced."""
         if self._enforced:
             self._check(tool, requires)
 
@@ -87,12 +87,12 @@ class HealthPredicates:
             if isinstance(required, str) and required not in self._by_name:
                 known = ", ".join(map(repr, sorted(self._by_name))) or "none"
                 raise RegistrationError(
-                    f"tool {tool!r} requires {required!r}, which no predicate is named; there are: {known}"
+                    f"tool {tool!r} requires the unknown health predicate {required!r}; known: {known}"
                 )
 
 
 def make_guard(name: str, predicates: HealthPredicates, **limits: Unpack[LimitOptions]) -> "ToolGuard | None":
-    """The guard of a tool; None if it needs none."""
+    """Return the guard of a tool; None if it has no limits. Raises `RegistrationError` for invalid limits."""
     most = limits.get("max_concurrency")
     for option, value, least in (
         ("max_concurrency", most, 1),
@@ -102,7 +102,7 @@ def make_guard(name: str, predicates: HealthPredicates, **limits: Unpack[LimitOp
         if value is not None and value < least:
             raise RegistrationError(f"tool {name!r}: {option} must be {least} or more, not {value}")
     if limits.get("max_queue") is not None and most is None:
-        raise RegistrationError(f"tool {name!r}: max_queue says how many wait; it needs max_concurrency")
+        raise RegistrationError(f"tool {name!r}: max_queue needs max_concurrency")
     requires = limits.get("requires", ())
     predicates.check_added(name, requires)
     needed = requires or not (most is limits.get("max_result_bytes") is None)
@@ -110,7 +110,7 @@ def make_guard(name: str, predicates: HealthPredicates, **limits: Unpack[LimitOp
 
 
 class ToolGuard:
-    """Holds the calls of one tool to its limits."""
+    """Enforces the limits of one tool."""
 
     def __init__(self, name: str, predicates: HealthPredicates, limits: LimitOptions) -> None:
         self.requires = tuple(limits.get("requires", ()))
@@ -124,25 +124,25 @@ class ToolGuard:
         self._semaphore = None if self._limit is None else LocalSemaphore(self._limit)
 
     async def run(self, arguments: Any, start: Callable[[Any], Any], shared: "SharedServices") -> Any:
-        """Runs a call, if it may and when it may. `start` gives its work with the arguments."""
+        """Run a call within the limits. `start` returns the work of the call, given the arguments."""
         for required in self.requires:
             if not await evaluate_predicate(self._predicates.resolve(required)):
                 raise ToolDependencyFailed(self._name, required if isinstance(required, str) else name_of(required))
-        turns = self._semaphore_in(shared)
-        if turns is None:
+        semaphore = self._semaphore_in(shared)
+        if semaphore is None:
             result = await run_work(start(arguments), shared.threads)
         else:
-            turn = await turns.acquire()
+            permit = await semaphore.acquire()
             try:
                 result = await run_work(start(arguments), shared.threads)
             finally:
-                turns.release(turn)
+                semaphore.release(permit)
         if self._max_result_bytes is not None and (size := len(codec.to_json(result))) > self._max_result_bytes:
             raise ToolResultTooLarge(self._name, size, self._max_result_bytes)
         return result
 
     def _semaphore_in(self, shared: "SharedServices") -> ToolSemaphore | None:
-        """Who may call it now: of this process, or of all that share its store."""
+        """Return the semaphore: shared if the server has a durable store, else that of this process."""
         return (
             self._semaphore
             if self._limit is None or shared.shared_semaphores is None

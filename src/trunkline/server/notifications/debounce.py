@@ -1,6 +1,7 @@
-"""At most one notice per kind in an interval: the first at once, the last never lost. Pure; time comes in.
+"""Debounced `list_changed` notifications: at most one per kind and interval.
 
-Announces that lists have changed: for each kind the first change at once, the last never lost, none too often.
+The first change is announced at once. Changes within the interval after it are announced together at its end, so the
+last change is never lost.
 """
 
 from collections.abc import Callable
@@ -12,15 +13,15 @@ __all__ = ["LIST_CHANGED_METHODS", "Announcer", "Coalescer"]
 
 
 class Coalescer:
-    """Decides when changes are announced."""
+    """Decides when to announce changes. Pure: the caller passes the time."""
 
     def __init__(self, interval: float) -> None:
         self._interval = interval
-        self._last_sent: dict[str, float] = {}  # when each kind was last
-        self._scheduled: dict[str, float] = {}  # when each kind is to be next
+        self._last_sent: dict[str, float] = {}  # time of the last announcement, by kind
+        self._scheduled: dict[str, float] = {}  # time of the next announcement, by kind
 
     def record_change(self, kind: str, now: float) -> bool:
-        """Notes a change. True: announce it now; otherwise it is announced when `next_due` has come."""
+        """Record a change; return True if it is to be announced now. Otherwise it becomes due later: see `next_due`."""
         if kind in self._scheduled:
             return False
         due = self._last_sent.get(kind, now - self._interval) + self._interval
@@ -31,11 +32,11 @@ class Coalescer:
         return False
 
     def next_due(self) -> float | None:
-        """When the next announcement is due."""
+        """Return the time of the next due announcement, if any."""
         return min(self._scheduled.values(), default=None)
 
     def pop_due(self, now: float) -> list[str]:
-        """The kinds to announce now."""
+        """Return the kinds to announce now, and mark them as announced."""
         kinds = [kind for kind, when in self._scheduled.items() if when <= now]
         for kind in kinds:
             del self._scheduled[kind]
@@ -49,11 +50,11 @@ LIST_CHANGED_METHODS: Final = {
     "resource_template": "notifications/resources/list_changed",
     "prompt": "notifications/prompts/list_changed",
 }
-"""What clients are told when a registry changes, by its kind."""
+"""The notification for a changed registry, by the kind of its entries."""
 
 
 class Announcer:
-    """Sends what a `Coalescer` lets through, when it lets it through."""
+    """Sends debounced notifications, driven by a clock."""
 
     def __init__(self, interval: float, clock: Clock, send: Callable[[str], None]) -> None:
         self._coalescer = Coalescer(interval)
@@ -62,7 +63,7 @@ class Announcer:
         self._timer: Timer | None = None
 
     def announce(self, name: str) -> None:
-        """Something has changed that is announced under that name."""
+        """Send a notification now, or at the end of the interval."""
         if self._coalescer.record_change(name, self._clock.now()):
             self._send(name)
         elif self._timer is None:
@@ -78,6 +79,6 @@ class Announcer:
         self._schedule()
 
     def close(self) -> None:
-        """Announces no more."""
+        """Drop announcements that are due later."""
         if self._timer is not None:
             self._timer.cancel()

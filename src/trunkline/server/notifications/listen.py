@@ -1,7 +1,7 @@
-"""Requests that stay open, for clients of the modern era: what each wants to hear of, and telling it.
+"""Open `subscriptions/listen` requests of modern clients, and the notifications on them.
 
-The same events reach clients of the handshake era through their sessions; here each is marked with the request that it
-belongs to, and nothing is told that was not asked for.
+Clients of the handshake era receive the same events through their sessions. Here every notification carries the id of
+its subscription, and a client receives only what its filter selects.
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -35,7 +35,7 @@ _FILTER_FIELDS: Final = {
 
 
 class ListenStream:
-    """One such request."""
+    """One open `subscriptions/listen` request."""
 
     def __init__(
         self, connection: "Connection", call: IncomingRequest, subscription_filter: SubscriptionFilter
@@ -43,35 +43,34 @@ class ListenStream:
         self._call = call
         self.connection = connection
         self.subscription_filter = subscription_filter
-        self._backlog: (
-            list[tuple[str, Params | DetailedTask]] | None
-        ) = []  # what happened before the client knows what it will hear
+        # Notifications that precede the acknowledgement; None once it was sent.
+        self._backlog: list[tuple[str, Params | DetailedTask]] | None = []
 
     @property
     def subscription_id(self) -> RequestId:
-        """The id of the request, as the client knows it."""
+        """The request id that the client chose."""
         named = self._call.origin.named
         return self._call.id if named is None else named
 
     @property
     def target_count(self) -> int:
-        """How many resources and tasks it names."""
+        """The number of resources and tasks in the filter."""
         return len(self.subscription_filter.resource_subscriptions or ()) + len(self.subscription_filter.task_ids or ())
 
     @property
     def authorizing_call(self) -> "tuple[Connection, IncomingRequest | None]":
-        """Who it is that listens: the sender of the request."""
+        """The connection and the request whose sender must have access to what is sent."""
         return self.connection, self._call
 
     def acknowledge(self) -> None:
-        """Tells the client what it will be told of; and then what has happened meanwhile."""
-        early, self._backlog = self._backlog or [], None
+        """Send the acknowledgement with the effective filter, then the notifications that arrived before it."""
+        backlog, self._backlog = self._backlog or [], None
         self.notify(_ACKNOWLEDGED, SubscriptionsAcknowledgedParams(self.subscription_filter))
-        for name, params in early:
+        for name, params in backlog:
             self.notify(name, params)
 
     def notify(self, name: str, params: Params | DetailedTask) -> None:
-        """Tells the client something, marked as belonging to this request."""
+        """Send a notification with the subscription id; before the acknowledgement, queue it."""
         if self._backlog is not None:
             self._backlog.append((name, params))
         else:
@@ -82,66 +81,65 @@ class ListenStream:
     def _subscription_meta(self) -> dict[str, Any]:
         return {SUBSCRIPTION_ID: self.subscription_id}
 
-    def broadcast(self, name: str, frame: Encoded, params: Params) -> None:  # noqa: ARG002 - each is marked otherwise
-        """Tells what many are told."""
+    def broadcast(self, name: str, frame: Encoded, params: Params) -> None:  # noqa: ARG002 - the shared frame lacks the subscription id
+        """Send a notification that goes to many subscribers."""
         self.notify(name, params)
 
     def end(self) -> None:
-        """Nothing more will be told: the request is answered, and whoever holds it open is stopped. On a pipe, which
-        stays open, that is said in a second way (cancellation, "Cancellation Flow")."""
+        """Answer the request, which ends its handler. On a connection that stays open, also send
+        `notifications/cancelled` (cancellation, "Cancellation Flow")."""
         self.connection.reply_now(self._call, Empty(meta=self._subscription_meta()))
         if not self.connection.channel.info.shared:
-            gone = CancelledParams(request_id=self.subscription_id, reason="the server ends the subscription")
-            self.connection.channel.send(Notification(_CANCELLED, gone))
+            cancelled = CancelledParams(request_id=self.subscription_id, reason="the server ends the subscription")
+            self.connection.channel.send(Notification(_CANCELLED, cancelled))
 
 
 class ListenStreams:
-    """All of them."""
+    """All open `subscriptions/listen` requests of a server."""
 
     def __init__(self) -> None:
         self._open: dict[ListenStream, None] = {}
 
     def count_for(self, connection: "Connection") -> int:
-        """How many one connection has."""
-        return sum(listening.connection is connection for listening in self._open)
+        """Return the number of streams of a connection."""
+        return sum(stream.connection is connection for stream in self._open)
 
     def target_count_for(self, connection: "Connection") -> int:
-        """How many resources and tasks the requests of one connection name."""
-        return sum(listening.target_count for listening in self._open if listening.connection is connection)
+        """Return the number of resources and tasks that the streams of a connection name."""
+        return sum(stream.target_count for stream in self._open if stream.connection is connection)
 
     def add(self, stream: ListenStream) -> None:
-        """One more."""
         self._open[stream] = None
 
     def discard(self, stream: ListenStream) -> None:
-        """It has ended."""
+        """Remove a stream, if present."""
         self._open.pop(stream, None)
 
     def notify_list_changed(self, name: str) -> None:
-        """A list has changed."""
-        for listening in list(self._open):
-            if getattr(listening.subscription_filter, _FILTER_FIELDS[name]):
-                listening.notify(name, Empty())
+        """Send a `list_changed` notification to the streams that select it."""
+        for stream in list(self._open):
+            if getattr(stream.subscription_filter, _FILTER_FIELDS[name]):
+                stream.notify(name, Empty())
 
     def end(self, connection: "Connection | None" = None) -> None:
-        """Ends those of a connection in good order, or all of them."""
-        for listening in list(self._open):
-            if connection is None or listening.connection is connection:
-                self.discard(listening)
-                listening.end()
+        """End the streams of a connection, or all streams."""
+        for stream in list(self._open):
+            if connection is None or stream.connection is connection:
+                self.discard(stream)
+                stream.end()
 
 
 def supported_filter(requested: SubscriptionFilter, capabilities: Any) -> SubscriptionFilter:
-    """What a client will be told of what it wants to hear: what the server declares."""
+    """Return the part of a requested filter that the server's capabilities support."""
 
-    def told(asked: bool | None, feature: str) -> bool | None:
-        return True if asked and capabilities.get(feature, {}).get("listChanged") else None
+    def supported(selected: bool | None, feature: str) -> bool | None:
+        return True if selected and capabilities.get(feature, {}).get("listChanged") else None
 
-    watched = capabilities.get("resources", {}).get("subscribe")
+    subscribe = capabilities.get("resources", {}).get("subscribe")
     return SubscriptionFilter(
-        tools_list_changed=told(requested.tools_list_changed, "tools"),
-        prompts_list_changed=told(requested.prompts_list_changed, "prompts"),
-        resources_list_changed=told(requested.resources_list_changed, "resources"),
-        resource_subscriptions=requested.resource_subscriptions if watched else None,
+        tools_list_changed=supported(requested.tools_list_changed, "tools"),
+        prompts_list_changed=supported(requested.prompts_list_changed, "prompts"),
+        resources_list_changed=supported(requested.resources_list_changed, "resources"),
+        resource_subscriptions=requested.resource_subscriptions if subscribe else None,
         task_ids=requested.task_ids,
     )

@@ -1,5 +1,7 @@
-"""Tells subscribers that resources have changed: those who may read them now. Whoever was let in when it subscribed may
-have come back with less since."""
+"""`notifications/resources/updated` to subscribers that may read the resource now.
+
+Access is checked at every update: the scopes of a subscriber may have shrunk since it subscribed.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -24,7 +26,7 @@ _UPDATED: Final = "notifications/resources/updated"
 
 
 class ResourceUpdates:
-    """Sends them, on the loop."""
+    """Sends update notifications to subscribers. Use it on the event loop only."""
 
     def __init__(self, catalog: ServerCatalog, subscriptions: "Subscriptions[Connection | ListenStream]") -> None:
         self._catalog = catalog
@@ -32,38 +34,38 @@ class ResourceUpdates:
         self._access_checks: set[asyncio.Task[None]] = set()
 
     def send(self, uri: str) -> None:
-        """A resource has changed."""
+        """Notify the subscribers of a resource."""
         subscribers = self._subscriptions.subscribers(uri)
         if subscribers:
             params = ResourceUpdatedParams(uri=uri)
             frame, access = Encoded(codec.encode(Notification(_UPDATED, params))), self._catalog.access_rule_of(uri)
             for subscriber in subscribers:
-                tell = partial(subscriber.broadcast, _UPDATED, frame, params)
+                notify = partial(subscriber.broadcast, _UPDATED, frame, params)
                 if access is None:
-                    tell()
+                    notify()
                 else:
-                    self._notify_if_permitted(uri, access, subscriber, tell)
+                    self._notify_if_permitted(uri, access, subscriber, notify)
 
     def _notify_if_permitted(
-        self, uri: str, access: Access, subscriber: "Connection | ListenStream", tell: Callable[[], None]
+        self, uri: str, access: Access, subscriber: "Connection | ListenStream", notify: Callable[[], None]
     ) -> None:
         connection, call = subscriber.authorizing_call
         if call is None or not has_scopes(connection, call, access):
             return
         if access.allow is None:
-            tell()
+            notify()
             return
 
-        async def ask() -> None:
-            """Takes its time: who has gone meanwhile is told nothing."""
+        async def notify_after_check() -> None:
+            # The subscription may end while the predicate runs.
             if await is_permitted(connection, call, access) and subscriber in self._subscriptions.subscribers(uri):
-                tell()
+                notify()
 
-        task = connection.loop.create_task(ask())
+        task = connection.loop.create_task(notify_after_check())
         self._access_checks.add(task)
         task.add_done_callback(self._access_checks.discard)
 
     def close(self) -> None:
-        """Nobody is there to be told any more."""
+        """Cancel pending access checks."""
         for task in self._access_checks:
             task.cancel()

@@ -1,7 +1,7 @@
-"""Watches resources for as long as somebody is subscribed: the first one starts it, the last one ends it.
+"""Resource subscriptions with hooks for the first and the last subscriber of a resource.
 
-Starting and ending may take time. For one resource they never overlap, so a second subscriber waits until watching has
-begun, and one who comes while it ends begins it anew.
+Hooks may be async. For one resource they never overlap: a second subscriber waits for the first-subscriber hooks, and a
+subscriber that arrives during the last-subscriber hooks runs the first-subscriber hooks again afterwards.
 """
 
 import asyncio
@@ -15,32 +15,31 @@ from trunkline.server.notifications.subscriptions import S, Subscriptions, TooMa
 __all__ = ["SubscriptionHook", "SubscriptionHooks"]
 
 SubscriptionHook = Callable[[str], Awaitable[None] | None]
-"""Starts or ends watching the resource with that URI."""
+"""Starts or stops watching the resource with a URI."""
 
 
 class SubscriptionHooks(Generic[S]):
-    """Subscriptions, and whoever has to know when a resource gets its first and loses its last subscriber."""
+    """Subscriptions, and the hooks to run when a resource gets its first or loses its last subscriber."""
 
     def __init__(self) -> None:
         self.subscriptions: Subscriptions[S] = Subscriptions()
         self.on_first: list[SubscriptionHook] = []
         self.on_last: list[SubscriptionHook] = []
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = (
-            WeakValueDictionary()
-        )  # gone when nobody holds or awaits one
+        # By URI. An entry disappears when no task holds or awaits its lock.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def subscribe(self, uri: str, subscriber: S, limit: int | None = None) -> bool:
-        """Subscribe, once watching has begun; return False if there was a subscription. If a watcher raises, there is
-        none; nor if the subscriber has `most` of them already, which raises `TooManySubscriptions`."""
+        """Run the first-subscriber hooks if needed, then subscribe; return False if already subscribed. A hook that
+        raises prevents the subscription. Raises `TooManySubscriptions` if the subscriber has `limit` of them."""
         async with self._lock_of(uri):
             self._check_limit(uri, subscriber, limit)
-            begun = not self.subscriptions.subscribers(uri)
-            if begun:
+            first = not self.subscriptions.subscribers(uri)
+            if first:
                 await self._run_first_hooks(uri)
             try:
-                self._check_limit(uri, subscriber, limit)  # others of its subscriptions may have begun meanwhile
+                self._check_limit(uri, subscriber, limit)  # it may have subscribed to other resources meanwhile
             except TooManySubscriptions:
-                if begun:
+                if first:
                     await self._run_last_hooks(uri)
                 raise
             return self.subscriptions.add(uri, subscriber)
@@ -55,29 +54,29 @@ class SubscriptionHooks(Generic[S]):
             try:
                 await _call_hook(watch, uri)
             except BaseException:
-                if number:  # others have begun already, and nobody will be there to end it
+                if number:  # earlier hooks have started watching
                     await self._run_last_hooks(uri)
                 raise
 
     async def _run_last_hooks(self, uri: str) -> list[Exception]:
-        """Tells everybody; gives what they raised."""
+        """Run all last-subscriber hooks; return the exceptions that they raised."""
         failed: list[Exception] = []
         for watch in self.on_last:
             try:
                 await _call_hook(watch, uri)
-            except Exception as error:  # noqa: BLE001 - the others have to end all the same
+            except Exception as error:  # noqa: BLE001 - the other hooks must run as well
                 failed.append(error)
         return failed
 
     async def unsubscribe(self, uri: str, subscriber: S) -> bool:
-        """End a subscription; return False if there was none."""
+        """End a subscription and run the last-subscriber hooks if needed; return False if there was none."""
         if not self.subscriptions.remove(uri, subscriber):
             return False
         await self.release_unused([uri])
         return True
 
     async def release_unused(self, uris: Iterable[str]) -> None:
-        """Ends watching what nobody is subscribed to any more: all of it, though some watcher may raise."""
+        """Run the last-subscriber hooks for all URIs without subscribers, then raise the first exception of a hook."""
         failed: list[Exception] = []
         for uri in uris:
             async with self._lock_of(uri):
@@ -95,5 +94,5 @@ async def _call_hook(watch: SubscriptionHook, uri: str) -> None:
         waiting = watch(uri)
         if isawaitable(waiting):
             await waiting
-    except SystemExit as error:  # no reason to end everybody's server
-        raise RuntimeError(f"a watcher called sys.exit({error.code!r})") from error
+    except SystemExit as error:  # must not end the server
+        raise RuntimeError(f"a subscription hook called sys.exit({error.code!r})") from error

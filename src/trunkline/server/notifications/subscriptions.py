@@ -1,4 +1,4 @@
-"""Who wants to hear of which resource. A subscriber that goes takes all of its subscriptions along."""
+"""Table of resource subscriptions."""
 
 from collections.abc import Hashable
 from typing import Generic, TypeVar
@@ -11,12 +11,12 @@ S = TypeVar("S", bound=Hashable)
 
 
 class TooManySubscriptions(InternalError):
-    """A subscription of a client that has as many as it may."""
+    """A client has reached `max_subscriptions`."""
 
     kind = "maximum_subscriptions_exceeded"
 
     def __init__(self, limit: int, why: str | None = None) -> None:
-        why = why or f"this client has {limit} subscriptions, which is the most"
+        why = why or f"this client has {limit} subscriptions, the maximum"
         super().__init__(f"{why} (max_subscriptions); end some of them first", data={"maximum": limit})
 
 
@@ -31,7 +31,7 @@ class Subscriptions(Generic[S]):
         return sum(map(len, self._by_uri.values()))
 
     def add(self, uri: str, subscriber: S) -> bool:
-        """Subscribe; return False if there was a subscription."""
+        """Subscribe; return False if already subscribed."""
         subscribers = self._by_uri.setdefault(uri, {})
         if subscriber in subscribers:
             return False
@@ -40,7 +40,7 @@ class Subscriptions(Generic[S]):
         return True
 
     def remove(self, uri: str, subscriber: S) -> bool:
-        """Ends a subscription; False if there was none."""
+        """End a subscription; return False if there was none."""
         subscribers = self._by_uri.get(uri, {})
         if subscriber not in subscribers:
             return False
@@ -54,28 +54,28 @@ class Subscriptions(Generic[S]):
         return True
 
     def drop(self, subscriber: S) -> list[str]:
-        """Ends all subscriptions of one who is gone; gives the URIs that nobody wants any more."""
+        """End all subscriptions of a subscriber; return the URIs that have no subscriber left."""
         uris = list(self._by_subscriber.get(subscriber, {}))
         for uri in uris:
             self.remove(uri, subscriber)
         return [uri for uri in uris if uri not in self._by_uri]
 
     def count(self, subscriber: S) -> int:
-        """How many subscriptions one has."""
+        """Return the number of subscriptions of a subscriber."""
         return len(self._by_subscriber.get(subscriber, ()))
 
     def has(self, uri: str, subscriber: S) -> bool:
-        """Whether one is subscribed to a resource."""
+        """Return whether a subscriber is subscribed to a resource."""
         return uri in self._by_subscriber.get(subscriber, ())
 
     def subscribers(self, uri: str) -> list[S]:
-        """Who wants to hear of a resource."""
+        """Return the subscribers of a resource."""
         return list(self._by_uri.get(uri, {}))
 
     def uris(self, subscriber: S) -> list[str]:
-        """What one wants to hear of."""
+        """Return the URIs that a subscriber is subscribed to."""
         return list(self._by_subscriber.get(subscriber, {}))
 
     def subscribed_uris(self) -> list[str]:
-        """What anybody wants to hear of."""
+        """Return all URIs that have a subscriber."""
         return list(self._by_uri)

@@ -148,8 +148,8 @@ def test_a_page_that_has_a_cursor_is_not_given_to_others_who_see_the_same() -> N
     server = offering()
     offer, newest = server._catalog, Revision.V2025_11_25
     pages = [
-        offer.get_encoded_page(offer.tools, newest, None, 1, viewer=viewer("a", principal_name=whose))
-        for whose in ("x", "y", "")
+        offer.get_encoded_page(offer.tools, newest, None, 1, viewer=viewer("a", principal_name=name))
+        for name in ("x", "y", "")
     ]
     assert len({json.loads(bytes(page))["nextCursor"] for page in pages}) == 3
     again = offer.get_encoded_page(offer.tools, newest, None, 1, viewer=viewer("a", principal_name="x"))

@@ -60,18 +60,18 @@ def test_what_is_no_choice_is_none(annotation: Any) -> None:
 @pytest.mark.parametrize(
     ("annotation", "why"),
     [
-        (Literal[1, 2], "can be 1"),
-        (Number, "can be 1"),
-        (Annotated[str, Titles(a="A")], "nothing to choose from"),
-        (Nothing, "nothing to choose from: Nothing has no members"),
+        (Literal[1, 2], "has the value 1"),
+        (Number, "has the value 1"),
+        (Annotated[str, Titles(a="A")], "titles but no choices"),
+        (Nothing, "no choices: Nothing has no members"),
         (Annotated[Literal["a"], Titles(b="B")], "title for 'b'"),
-        (Annotated[list[Literal["a"]], EnumNames(a="A")], "no EnumNames"),
-        (Inner, "cannot be asked for"),
-        (list[str], "cannot be asked for"),
-        (list[Inner], "cannot be asked for"),
-        (list[list[Literal["a"]]], "cannot be asked for"),
-        (dict[str, int], "cannot be asked for"),
-        (int | str, "cannot be asked for"),
+        (Annotated[list[Literal["a"]], EnumNames(a="A")], "EnumNames does not support"),
+        (Inner, "cannot be part of a form"),
+        (list[str], "cannot be part of a form"),
+        (list[Inner], "cannot be part of a form"),
+        (list[list[Literal["a"]]], "cannot be part of a form"),
+        (dict[str, int], "cannot be part of a form"),
+        (int | str, "cannot be part of a form"),
     ],
 )
 def test_what_no_form_can_ask_for_is_refused_with_the_name_of_the_field(annotation: Any, why: str) -> None:
@@ -80,7 +80,7 @@ def test_what_no_form_can_ask_for_is_refused_with_the_name_of_the_field(annotati
 
 
 def test_what_is_no_type_is_refused() -> None:
-    with pytest.raises(MisuseError, match="no form can be made of"):
+    with pytest.raises(MisuseError, match="cannot build a form from"):
         build_form(object())
 
 
@@ -147,7 +147,7 @@ def test_a_format_that_forms_do_not_have_is_asked_for_as_text() -> None:
 
 @pytest.mark.row("ELI-02")
 def test_by_hand_a_format_that_forms_do_not_have_is_refused() -> None:
-    with pytest.raises(MisuseError, match="field 'x' cannot be asked for"):
+    with pytest.raises(MisuseError, match="field 'x' cannot be part of a form"):
         build_form({"properties": {"x": {"type": "string", "format": "uuid"}}})
 
 

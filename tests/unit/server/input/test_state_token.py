@@ -232,7 +232,7 @@ def test_every_state_up_to_the_limit_comes_back(size: int) -> None:
     "seal", [EncryptingSealer(limit=100), InMemorySealer(max_bytes=100)], ids=["sealed", "handles"]
 )
 def test_a_state_that_is_too_large_is_the_servers_own_fault(seal: StateSealer) -> None:
-    with pytest.raises(MisuseError, match="the state of a request has 101 bytes, more than 100"):
+    with pytest.raises(MisuseError, match="the state of a request has 101 bytes; the maximum is 100"):
         seal.seal(bytes(101), BOUND, 10.0)
 
 
@@ -251,4 +251,4 @@ def test_who_lacks_the_package_is_told_its_name() -> None:
         "except ValueError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=PATIENCE)
-    assert done.stdout == "sealing state needs the package cryptography: pip install 'trunkline[http]'\n"
+    assert done.stdout == "encrypting request state needs the package cryptography: pip install 'trunkline[http]'\n"

@@ -112,7 +112,7 @@ async def test_how_many_may_wait_is_a_matter_of_each_process(process: Begin) -> 
     waiting = [asyncio.create_task(each.turns(1, 1).acquire()) for each in (one, other)]
     await one.in_line(2)
     for each in (one, other):
-        with pytest.raises(TooManyCalls, match="no more may wait"):
+        with pytest.raises(TooManyCalls, match="queue is full"):
             await each.turns(1, 1).acquire()
     one.turns(1, 1).release(turn)
     for done in asyncio.as_completed(waiting, timeout=PATIENCE):

@@ -242,7 +242,7 @@ async def test_a_server_whose_tool_requires_a_name_that_nothing_has_does_not_ser
 
     server.health("disk")(lambda: True)
     server.health("database")(lambda: True)
-    why = "tool 'tool' requires 'databse', which no predicate is named; there are: 'database', 'disk'"
+    why = "tool 'tool' requires the unknown health predicate 'databse'; known: 'database', 'disk'"
     with pytest.raises(RegistrationError, match=why):
         await server.start()
     with pytest.raises(RegistrationError, match=why):
@@ -256,9 +256,7 @@ async def test_a_tool_that_is_added_while_serving_requires_names_that_are_there(
     async def tool() -> None: ...
 
     async with RawPeer(server):
-        with pytest.raises(
-            RegistrationError, match="requires 'database', which no predicate is named; there are: none"
-        ):
+        with pytest.raises(RegistrationError, match="requires the unknown health predicate 'database'; known: none"):
             server.add_tool(tool, requires=["database"])
         assert "tool" not in server.tools
         server.health("database")(lambda: True)
@@ -345,7 +343,7 @@ async def test_limits_go_around_dependencies() -> None:
         ({"max_concurrency": 0}, "max_concurrency must be 1 or more, not 0"),
         ({"max_concurrency": 1, "max_queue": -1}, "max_queue must be 0 or more, not -1"),
         ({"max_result_bytes": 0}, "max_result_bytes must be 1 or more, not 0"),
-        ({"max_queue": 1}, "max_queue says how many wait; it needs max_concurrency"),
+        ({"max_queue": 1}, "max_queue needs max_concurrency"),
         ({"allow": True}, "allow is a function of the context, not True"),
         ({"requires": "database"}, "requires= must be a list of names and predicates, not 'database'"),
         ({"requires": [None]}, "requires= must be a list of names and predicates, not"),
@@ -371,5 +369,5 @@ def test_a_tool_that_is_held_to_nothing_has_no_guard() -> None:
 
 @pytest.mark.row("T18")
 def test_what_is_named_for_tools_to_require_is_a_function() -> None:
-    with pytest.raises(RegistrationError, match="what is named 'database' must be a function, not True"):
+    with pytest.raises(RegistrationError, match="health predicate 'database' must be a function, not True"):
         Server("t").health("database")(True)
