@@ -68,7 +68,7 @@ class DirectoryEntry(TemplateEntry, frozen=True, kw_only=True):
             check_uri(uri, self.settings)
         return self.convert({"path": path})
 
-    def listed(self, value: Any, _: Any) -> list[Resource]:
+    def make_resources(self, value: Any, _: Any) -> list[Resource]:
         """Return the listed resources, and report the snapshot that they come from."""
         snapshot, resources = cast("tuple[FolderSnapshot, list[Resource]]", value)
         self.on_listed(self, snapshot)

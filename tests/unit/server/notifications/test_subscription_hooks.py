@@ -39,15 +39,15 @@ async def turns() -> None:
 @pytest.mark.row("F20")
 async def test_a_second_subscriber_waits_until_watching_has_begun_and_does_not_begin_it_again() -> None:
     log = Log()
-    first = asyncio.ensure_future(log.watchers.subscribe(URI, "a"))
-    second = asyncio.ensure_future(log.watchers.subscribe(URI, "b"))
+    first = asyncio.ensure_future(log.subscription_hooks.subscribe(URI, "a"))
+    second = asyncio.ensure_future(log.subscription_hooks.subscribe(URI, "b"))
     await turns()
     assert log.said == ["starting"]
     assert not second.done()
     log.go.set()
     await asyncio.gather(first, second)
     assert log.said == ["starting", "started"]
-    assert log.watchers.subscriptions.subscribers(URI) == ["a", "b"]
+    assert log.subscription_hooks.subscriptions.subscribers(URI) == ["a", "b"]
 
 
 @pytest.mark.row("F20")
@@ -69,11 +69,11 @@ async def test_if_watching_fails_for_the_first_the_second_begins_it_for_itself()
 async def test_one_who_comes_while_watching_ends_begins_it_anew() -> None:
     log = Log()
     log.go.set()
-    await log.watchers.subscribe(URI, "a")
+    await log.subscription_hooks.subscribe(URI, "a")
     log.go.clear()
-    leaving = asyncio.ensure_future(log.watchers.unsubscribe(URI, "a"))
+    leaving = asyncio.ensure_future(log.subscription_hooks.unsubscribe(URI, "a"))
     await turns()
-    coming = asyncio.ensure_future(log.watchers.subscribe(URI, "b"))
+    coming = asyncio.ensure_future(log.subscription_hooks.subscribe(URI, "b"))
     await turns()
     assert log.said == ["starting", "started", "ending"]
     log.go.set()
@@ -84,16 +84,16 @@ async def test_one_who_comes_while_watching_ends_begins_it_anew() -> None:
 async def test_watching_does_not_end_when_somebody_has_come_meanwhile() -> None:
     log = Log()
     log.go.set()
-    await log.watchers.subscribe(URI, "a")
-    orphaned = log.watchers.subscriptions.drop("a")
-    await log.watchers.subscribe(URI, "b")
-    await log.watchers.release_unused(orphaned)
+    await log.subscription_hooks.subscribe(URI, "a")
+    orphaned = log.subscription_hooks.subscriptions.drop("a")
+    await log.subscription_hooks.subscribe(URI, "b")
+    await log.subscription_hooks.release_unused(orphaned)
     assert "ending" not in log.said
 
 
 async def test_different_resources_do_not_wait_for_each_other() -> None:
     log = Log()
-    waiting = [asyncio.ensure_future(log.watchers.subscribe(uri, "a")) for uri in ("r://1", "r://2")]
+    waiting = [asyncio.ensure_future(log.subscription_hooks.subscribe(uri, "a")) for uri in ("r://1", "r://2")]
     await turns()
     assert log.said == ["starting", "starting"]
     log.go.set()
@@ -110,7 +110,7 @@ async def test_a_watcher_that_exits_fails_and_ends_nothing_else() -> None:
 
 async def test_ending_what_was_never_begun_calls_nobody() -> None:
     log = Log()
-    await log.watchers.unsubscribe(URI, "a")
+    await log.subscription_hooks.unsubscribe(URI, "a")
     assert log.said == []
 
 
