@@ -1,4 +1,4 @@
-"""Trunkline: the line between AI applications and their tools. An SDK and runtime for the Model Context Protocol."""
+"""Trunkline: an SDK and runtime for the Model Context Protocol."""
 
 from typing import TYPE_CHECKING, Any, Final
 
@@ -148,7 +148,7 @@ _MODULE_BY_NAME: Final = {name: module for module, names in _EXPORTS.items() for
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what is used when it is used: a small server starts sooner, and need not know of clients."""
+    """Import a public name on first use, so that a small server starts fast and does not load the client."""
     if name not in _MODULE_BY_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

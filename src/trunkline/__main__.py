@@ -1,4 +1,4 @@
-"""`python -m trunkline`: the command line."""
+"""Entry point of `python -m trunkline`: the command line."""
 
 import sys
 

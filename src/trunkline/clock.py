@@ -1,6 +1,6 @@
-"""The clock of a connection: what time it is, and what to do later.
+"""Clocks: the current time, and callbacks at a later time.
 
-Everything that waits takes its time from here, so a test can hand in a clock that it moves by hand.
+Everything that waits uses the clock of its connection, so a test can pass a clock that it advances by hand.
 """
 
 import asyncio
@@ -12,13 +12,13 @@ __all__ = ["Clock", "LoopClock", "Timer", "WallClock"]
 
 
 class Timer(Protocol):
-    """Something that will happen, unless it is called off."""
+    """A scheduled callback that can be cancelled."""
 
     def cancel(self) -> None: ...
 
 
 class Clock(Protocol):
-    """Tells the time in seconds and calls back at a given one."""
+    """Clock protocol: the time in seconds, and callbacks at a given time."""
 
     def now(self) -> float: ...
 
@@ -26,22 +26,22 @@ class Clock(Protocol):
 
 
 class LoopClock:
-    """The clock of an event loop."""
+    """The monotonic clock of an event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.now = loop.time
 
     def call_at(self, when: float, action: Callable[[], None]) -> Timer:
-        """Calls back when the time has come."""
+        """Schedule `action` on the loop at the time `when`."""
         return self._loop.call_at(when, action)
 
 
 class WallClock:
-    """The time of day, which processes share and which goes on while none runs; in seconds since 1970."""
+    """The time of day in seconds since 1970: shared by all processes, and valid across restarts."""
 
     now = staticmethod(time.time)
 
     def call_at(self, when: float, action: Callable[[], None]) -> Timer:
-        """Calls back on the running loop when the time has come, as far as that can be told now."""
+        """Schedule `action` on the running loop at the time `when`, as the wall clock predicts it now."""
         return asyncio.get_running_loop().call_later(when - time.time(), action)

@@ -1,8 +1,8 @@
-"""Settings, frozen and with defaults; and the only reader of environment variables and files.
+"""Settings: frozen, with defaults. The only module that reads environment variables and settings files.
 
-A setting is a field. `Settings.load` takes it from keyword arguments, from environment variables
-(`TRUNKLINE_` and the field's name in capitals), and from a TOML file, in this order of precedence.
-What a setting may be follows from its annotation: see `_Kind`.
+A setting is a field. `Settings.load` reads it from keyword arguments, environment variables (`TRUNKLINE_` and the
+field's name in capitals) and a TOML file, in this order of precedence. The annotation of a field defines its allowed
+values: see `_SettingKind`.
 """
 
 import os
@@ -37,11 +37,11 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 _SMALLEST_MESSAGE: Final = 1 * KIB
 _LARGEST_MESSAGE: Final = 100 * MIB
-MIN_KEY_BYTES: Final = 32  # bytes: what the keys made of it have
+MIN_KEY_BYTES: Final = 32  # bytes: the size of the keys derived from it
 _PREFIX: Final = "TRUNKLINE_"
 _MAY_BE_ZERO: Final = frozenset({"backoff_jitter", "max_retries", "restart_intensity"})
 _KEYS: Final = "state_keys"
-# Kubernetes sets such variables in every pod for a service that is named after us: TRUNKLINE_SERVICE_HOST,
+# Kubernetes sets such variables in every pod if a service is called "trunkline": TRUNKLINE_SERVICE_HOST,
 # TRUNKLINE_PORT_8000_TCP_ADDR.
 _SERVICE_LINK: Final = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?$")
 _YES_NO: Final = {
@@ -58,7 +58,7 @@ _OFF: Final = frozenset({"", "none", "off"})
 
 
 class _Secret(str):
-    """A text that is not shown by chance, in a log or a traceback."""
+    """A string that hides its value in its repr, so that logs and tracebacks do not show it."""
 
     __slots__ = ()
 
@@ -67,130 +67,130 @@ class _Secret(str):
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """Everything that can be set. Times are seconds, sizes are bytes, None means off."""
+    """All settings. Times are seconds, sizes are bytes, None means off."""
 
-    # How large a message may be, by transport; the boundary itself is still accepted.
+    # Size limits of a message, by transport; a message of exactly this size is accepted.
     stdio_message_size_limit: int = 16 * MIB
     tcp_message_size_limit: int = 16 * MIB
     http_body_size_limit: int = 16 * MIB
     ws_message_size_limit: int = 16 * MIB
     sse_event_size_limit: int = 16 * MIB
 
-    # How long things may take.
-    work_timeout: float | None = 60.0  # where user code runs: tools, prompts, resources, sampling
+    # Timeouts.
+    work_timeout: float | None = 60.0  # requests that run user code: tools, prompts, resources, sampling
     quick_timeout: float | None = 5.0  # ping and lists
-    person_timeout: float | None = 3600.0  # while a person is being asked
-    longest_call: float | None = 3600.0  # however much progress is reported
+    person_timeout: float | None = 3600.0  # requests that wait for a person
+    longest_call: float | None = 3600.0  # for one request in all, even if it reports progress
     initialize_timeout: float | None = 30.0
-    drain_timeout: float | None = 5.0  # for what is in flight when a server ends; less than hosts wait before a kill
-    stage_timeout: float | None = 5.0  # for each other stage of that end
+    drain_timeout: float | None = 5.0  # for requests in flight at shutdown; shorter than hosts wait before they kill
+    stage_timeout: float | None = 5.0  # for each other stage of the shutdown
 
-    # Lines over a network.
-    connect_timeout: float | None = 10.0  # to get through to a server
-    keepalive_interval: float | None = 30.0  # of silence, until the peer is sent a ping
-    keepalive_timeout: float = 10.0  # of silence after that, until it is taken for dead
-    max_connections: int = 1000  # of one listener, or as many as descriptors last for; more are turned away
-    descriptor_reserve: int = 64  # file descriptors that connections leave to all else; a quarter of the limit at most
-    allowed_hosts: tuple[str, ...] = ()  # names that a server is known by, beside those of its own machine; "*": any
-    allowed_origins: tuple[str, ...] = ()  # of pages that may talk to it, beside its own; "*": any
-    trusted_proxies: tuple[str, ...] = ()  # addresses and networks whose X-Forwarded-* headers are believed
+    # Network connections.
+    connect_timeout: float | None = 10.0  # to connect to a server
+    keepalive_interval: float | None = 30.0  # of silence, before the peer is pinged
+    keepalive_timeout: float = 10.0  # of silence after the ping, before the connection is closed
+    max_connections: int = 1000  # of one listener, or as file descriptors allow; further ones are refused
+    descriptor_reserve: int = 64  # file descriptors reserved for other uses; at most a quarter of the limit
+    allowed_hosts: tuple[str, ...] = ()  # host names of the server, besides those of its machine; "*": any
+    allowed_origins: tuple[str, ...] = ()  # of web pages that may use the server, besides its own; "*": any
+    trusted_proxies: tuple[str, ...] = ()  # addresses and networks whose X-Forwarded-* headers are trusted
 
-    # Requests that are about authorization.
-    egress_allowed: tuple[str, ...] = ()  # names, "*.names" and networks that they may go to, though not public
-    egress_timeout: float | None = 30.0  # for one of them, with all redirects
-    egress_answer_limit: int = 1 * MIB  # of an answer
+    # Outgoing requests for authorization.
+    egress_allowed: tuple[str, ...] = ()  # host names, "*.names" and networks that are allowed although not public
+    egress_timeout: float | None = 30.0  # for one request, including redirects
+    egress_answer_limit: int = 1 * MIB  # of a response body
 
-    # How servers on HTTP keep connections, sessions and streams.
+    # Connections, sessions and streams of HTTP servers.
     max_header_bytes: int = 64 * KIB  # of all headers of a request
     header_timeout: float | None = 10.0  # for the headers of a request to arrive
-    write_timeout: float | None = 30.0  # for a peer that reads nothing of what it is sent
-    idle_timeout: float = 75.0  # a connection between two requests
-    http_sessions: bool = True  # False: every request stands for itself
+    write_timeout: float | None = 30.0  # for a peer that does not read its responses
+    idle_timeout: float = 75.0  # of a connection between two requests
+    http_sessions: bool = True  # False: no sessions, each request is independent
     legacy_sse: bool = True  # HTTP+SSE of 2024-11-05 at /sse and /messages
-    session_ttl: float | None = 3600.0  # a session that is not used for so long is ended
-    session_confirm_timeout: float | None = 30.0  # for `initialized` after `initialize`, until a session is ended
-    session_unused_ttl: float | None = 300.0  # a session that sends nothing after its handshake is ended
-    session_sweep: float = 60.0  # between two looks for such sessions
-    max_sessions: int = 10_000  # of one endpoint; unused ones make room for new ones, then more are turned away
+    session_ttl: float | None = 3600.0  # idle time after which a session expires
+    session_confirm_timeout: float | None = 30.0  # for `initialized` after `initialize`, before the session expires
+    session_unused_ttl: float | None = 300.0  # for the first request after the handshake, before the session expires
+    session_sweep: float = 60.0  # between two searches for expired sessions
+    max_sessions: int = 10_000  # of one endpoint; unused sessions are dropped for new ones, then new ones are refused
     max_sessions_per_principal: int | None = 1000  # in all processes that share a store
-    max_sessions_per_address: int | None = 5000  # of clients without a principal, by address or IPv6 network of 64 bits
-    replay_events: int = 1000  # of one stream, kept for a peer who lost the line
+    max_sessions_per_address: int | None = 5000  # without a principal, by address or IPv6 /64 network
+    replay_events: int = 1000  # of one stream, stored for a client that reconnects
     replay_bytes: int = 4 * MIB
     replay_streams: int = 64  # of one session
-    replay_session_bytes: int = 32 * MIB  # of all streams of one session; those that were answered first go first
-    stream_retry: float = 1.0  # what a peer who lost the line is told to wait; clients: 0.5 s at least, 300 s at most
-    stream_keepalive: float = 15.0  # of silence on a stream, until it is sent a comment
+    replay_session_bytes: int = 32 * MIB  # of all streams of one session; answered streams are dropped first
+    stream_retry: float = 1.0  # reconnection delay sent to clients; clients wait 0.5 s to 300 s
+    stream_keepalive: float = 15.0  # of silence on a stream, before the server sends a comment
     body_timeout: float | None = 30.0  # for the body of a request to arrive
 
-    # Workers, and who watches over a server on HTTP.
-    worker_timeout: float | None = 30.0  # of silence, until a worker is killed, and another one started
-    health: bool = True  # answers at /livez and /readyz, beside the endpoint
+    # Workers, and health checks of HTTP servers.
+    worker_timeout: float | None = 30.0  # without a heartbeat, before a worker is killed and replaced
+    health: bool = True  # serve /livez and /readyz, besides the endpoint
 
     # Tasks.
-    max_tasks: int = 1000  # at work at once in one process; more are refused
-    max_tasks_per_principal: int | None = 100  # at work at once in all processes that share a store
-    task_ttl: float = 3600.0  # that a task is kept, from its creation, if nobody says otherwise
-    max_task_ttl: float = 24 * 3600.0  # whatever a client wishes
-    task_poll_interval: float = 1.0  # what clients are told to wait between two looks
-    task_lease: float = 10.0  # after which a task is taken over from a process that has died
+    max_tasks: int = 1000  # running in one process; further ones are refused
+    max_tasks_per_principal: int | None = 100  # running in all processes that share a store
+    task_ttl: float = 3600.0  # lifetime of a task from its creation, if the client requests none
+    max_task_ttl: float = 24 * 3600.0  # the longest lifetime that a client can request
+    task_poll_interval: float = 1.0  # poll interval sent to clients
+    task_lease: float = 10.0  # after which another process takes over a task of a dead process
 
     # Processes that share a store.
-    process_lease: float = 5.0  # of silence, after which a process can be declared dead by another
+    process_lease: float = 5.0  # without a heartbeat, after which other processes may evict a process
 
-    # Calls that carry an idempotency key.
-    idempotency_ttl: float = 24 * 3600.0  # that the outcome of such a call is kept
-    idempotency_lease: float = 10.0  # after which a call is given up whose process has died
+    # Calls with an idempotency key.
+    idempotency_ttl: float = 24 * 3600.0  # lifetime of the stored outcome
+    idempotency_lease: float = 10.0  # after which a call of a dead process is abandoned
 
-    # State of a request that its client carries, sealed, from 2026-07-28 on.
-    state_lifetime: float = 600.0  # for the client to come back with what it was asked for
-    state_keys: tuple[str, ...] = ()  # random texts of 32 bytes or more: the first seals, all open; or one is made up
+    # Encrypted request state that the client sends back, from 2026-07-28 on.
+    state_lifetime: float = 600.0  # for the client to send the input that the server requested
+    state_keys: tuple[str, ...] = ()  # random strings of 32 bytes: the first encrypts, all decrypt; empty: generated
 
-    # How a client keeps its line.
-    probe_timeout: float | None = 5.0  # for a server to say which era it speaks; who says nothing is taken for older
+    # Reconnection of clients.
+    probe_timeout: float | None = 5.0  # for the era probe; a server that does not answer is of the handshake era
     auto_reconnect: bool = True
-    max_retries: int | None = None  # attempts in a row to reach a server again; None: as often as it takes
-    backoff_first: float = 1.0  # before the second attempt, twice as long before each further one; the first is at once
+    max_retries: int | None = None  # consecutive attempts to reconnect; None: unlimited
+    backoff_first: float = 1.0  # before the second attempt, doubled before each further one; the first is immediate
     backoff_longest: float = 30.0
-    backoff_jitter: float = 0.1  # the share of a wait that chance may add, so that clients do not come back as one
-    restart_intensity: int = 5  # so many losses in a period are made good; one more, and it is given up; workers, too
+    backoff_jitter: float = 0.1  # random share added to a delay, so that clients do not reconnect at once
+    restart_intensity: int = 5  # restarts per period, of connections and of workers; one more is an error
     restart_period: float = 60.0
-    max_heard: int = 1024  # notifications that wait for one reader; the oldest go first
-    max_list_pages: int = 1000  # of one list, where all pages are read as one; a longer list is refused
+    max_heard: int = 1024  # unread notifications of one reader; the oldest are dropped first
+    max_list_pages: int = 1000  # of one list that is read to its end; a longer list is refused
     max_list_items: int = 100_000  # of one list, likewise
 
-    # Servers that a client starts as processes.
-    stop_timeout: float = 2.0  # to end once its input is closed, and again after SIGTERM, before it is killed
-    stderr_kept: int = 64 * KIB  # of what it wrote last to standard error
+    # Servers that a client starts as child processes.
+    stop_timeout: float = 2.0  # to exit after its stdin is closed, and again after SIGTERM, before SIGKILL
+    stderr_kept: int = 64 * KIB  # of the end of its standard error
 
-    # How much one connection may occupy.
-    max_calls: int = 256  # running at once; more wait their turn
-    max_waiting: int = 1024  # waiting their turn; at this many, reading stops
-    max_subscriptions: int = 1000  # to resources, of a session, a connection or one `subscriptions/listen`
+    # Limits of one connection.
+    max_calls: int = 256  # running at once; further calls are queued
+    max_waiting: int = 1024  # queued calls; at this many, reading stops
+    max_subscriptions: int = 1000  # resource subscriptions of a session, a connection or one `subscriptions/listen`
     unsent_high: int = 4 * MIB  # unsent bytes at which reading stops
-    unsent_limit: int = 64 * MIB  # unsent bytes at which a peer that does not read is cut off
+    unsent_limit: int = 64 * MIB  # unsent bytes at which the connection of a slow reader is closed
 
-    # What is left behind by a crash.
-    crash_folder: str | None = None  # where it is written down, for its owner alone; None: nowhere
-    crash_dumps: int = 10  # that are kept there; the oldest go first
+    # Crash dumps.
+    crash_folder: str | None = None  # folder for crash dumps, readable by the owner only; None: no dumps
+    crash_dumps: int = 10  # kept in the folder; the oldest are deleted first
 
-    # What a server offers.
-    page_size: int = 1000  # some hosts read the first page only
+    # Lists, content and handlers of a server.
+    page_size: int = 1000  # large, since some hosts read the first page only
     max_page_size: int = 1000
-    cursor_lifetime: float | None = None  # for how long the next page may be asked for
-    list_changed_interval: float = 0.1  # at most one notification per kind in this time
-    file_poll_interval: float = 0.5  # between two looks at the files that somebody is subscribed to
+    cursor_lifetime: float | None = None  # lifetime of a cursor
+    list_changed_interval: float = 0.1  # between two notifications of one kind
+    file_poll_interval: float = 0.5  # between two checks of files with subscribers
     max_tool_description: int = 10_000  # characters
     max_uri: int = 2048  # characters
     max_text: int | None = None  # characters of one text block
     max_binary: int | None = None  # bytes of one decoded binary block
-    max_file: int | None = 32 * MIB  # bytes of a file that is read as a resource; a larger one is refused unread
-    file_read_budget: int = 64 * MIB  # bytes of files that are read at once; further reads wait their turn
-    max_threads: int = 32  # for plain functions
+    max_file: int | None = 32 * MIB  # bytes of a file resource; a larger file is refused unread
+    file_read_budget: int = 64 * MIB  # bytes of files being read at once; further reads wait
+    max_threads: int = 32  # for synchronous handlers
     on_duplicate: OnDuplicate = "error"
-    expose_errors: bool | None = None  # peers see what handlers raise; None: only those in this process
+    expose_errors: bool | None = None  # peers see exceptions of handlers; None: in-process peers only
 
     def __post_init__(self) -> None:
-        """Refuses what cannot work, saying what can."""
+        """Validate the values; raise `ConfigError` with the allowed values."""
         for name, default in zip(self.__struct_fields__, self.__struct_defaults__, strict=True):
             value = getattr(self, name)
             if value is not default:
@@ -202,7 +202,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ConfigError(f"unsent_high {self.unsent_high} is above unsent_limit {self.unsent_limit}")
 
     def __repr__(self) -> str:
-        """What differs from the defaults; keys are not shown."""
+        """Show settings that differ from their defaults; keys are hidden."""
         names = zip(self.__struct_fields__, self.__struct_defaults__, strict=True)
         changed = [(name, value) for name, default in names if (value := getattr(self, name)) != default]
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in changed)})"
@@ -211,8 +211,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     def load(
         cls, path: str | PathLike[str] | None = None, *, environ: Mapping[str, str] | None = None, **overrides: Any
     ) -> "Settings":
-        """Settings from a file, the environment and keyword arguments; the last named wins. Warns of variables that
-        begin with `TRUNKLINE_` and are not settings."""
+        """Load settings from a file, the environment and keyword arguments; later sources win. Warn about `TRUNKLINE_`
+        variables that are not settings."""
         found: dict[str, Any] = {} if path is None else _load_file(path)
         found.update(_load_environment(os.environ if environ is None else environ))
         for name in overrides:
@@ -222,18 +222,18 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 class _SettingKind(NamedTuple):
-    """What a setting may be."""
+    """The type, bounds and choices of one setting."""
 
-    type: type  # int, float, bool, str, or tuple for a list of texts
+    type: type  # int, float, bool, str, or tuple for a list of strings
     may_be_none: bool
     choices: tuple[str, ...]
     least: float | None  # None: above 0
     most: float | None
-    secret: bool  # its value is not shown
+    secret: bool  # messages do not show its value
 
     @classmethod
     def of(cls, name: str, annotation: Any) -> "_SettingKind":
-        """The kind of a setting, read off its annotation."""
+        """Derive the kind of a setting from its annotation."""
         options = get_args(annotation) if type(None) in get_args(annotation) else (annotation,)
         main: Any = next(option for option in options if option is not type(None))
         choices = get_args(main) if get_origin(main) is Literal else ()
@@ -248,7 +248,7 @@ class _SettingKind(NamedTuple):
         )
 
     def validate(self, name: str, value: Any) -> Any:
-        """The value; a list as a tuple. Raises `ConfigError` for one that the setting cannot have."""
+        """Return a valid value, a list as a tuple; raise `ConfigError` for any other."""
         if value is None and self.may_be_none:
             return None
         if self.secret:
@@ -289,7 +289,7 @@ class _SettingKind(NamedTuple):
         return f"{number} above 0" if self.least is None else f"{number} of 0 or more"
 
     def parse(self, variable: str, text: str) -> Any:
-        """The value that the text of an environment variable means; raises `ConfigError` if it means none."""
+        """Parse the text of an environment variable; raise `ConfigError` if it is not valid."""
         if self.type is tuple:
             return self.validate(variable, tuple(part.strip() for part in text.split(",") if part.strip()))
         if self.may_be_none and self.type is not bool and text.lower() in _OFF:
@@ -313,19 +313,19 @@ _KINDS: Final = {name: _SettingKind.of(name, Settings.__annotations__[name]) for
 
 
 def _validate_keys(name: str, keys: Any) -> tuple[str, ...]:
-    """Keys that can be used; says what is wrong with others without showing any."""
+    """Return valid keys; raise `ConfigError` without showing any key."""
     if isinstance(keys, str):
-        raise ConfigError(f"{name} must be a list of keys, not a text")
+        raise ConfigError(f"{name} must be a list of keys, not a string")
     if not isinstance(keys, list | tuple):
         raise ConfigError(f"{name} must be a list of keys, not of type {type(keys).__name__}")
     for position, key in enumerate(cast("list[Any]", keys)):
         if not isinstance(key, str) or len(key.encode()) < MIN_KEY_BYTES:
-            raise ConfigError(f"{name}[{position}] must be a text of at least {MIN_KEY_BYTES} bytes")
+            raise ConfigError(f"{name}[{position}] must be a string of at least {MIN_KEY_BYTES} bytes")
     return tuple(cast("list[str]", keys))
 
 
 def _check_name(problem: str, name: str) -> None:
-    """Raises `ConfigError` if there is no setting of a name."""
+    """Raise `ConfigError` if no setting has this name."""
     if name not in _KINDS:
         hint = did_you_mean(name, _KINDS)
         raise ConfigError(f"{problem}.{hint}" if hint else f"{problem}; the settings are {', '.join(sorted(_KINDS))}")
@@ -342,30 +342,29 @@ _INHERITED: Final = frozenset(
 
 
 def inherited_environment(extra: Iterable[str] = ()) -> dict[str, str]:
-    """What a process that we start may know of our environment: where things are and which language is spoken, what
-    `also` names, and nothing else, since there may be secrets in it."""
+    """Return the environment for child processes: paths, locale and the variables in `extra`. Other variables may hold
+    secrets."""
     named = frozenset(extra)
     return {
         name: value
         for name, value in os.environ.items()
         if name in named
-        or ((name in _INHERITED or name.startswith("LC_")) and not value.startswith("()"))  # a shell's function
+        or ((name in _INHERITED or name.startswith("LC_")) and not value.startswith("()"))  # an exported shell function
     }
 
 
 def environment_values() -> list[str]:
-    """What stands in our environment, where things are and which language is spoken left out: there may be secrets in
-    it, which must not be written down."""
+    """Return the values of environment variables that may be secrets, so that crash dumps can redact them."""
     return [value for name, value in os.environ.items() if name not in _INHERITED and not name.startswith("LC_")]
 
 
 def proxy_for(url: str, environ: Mapping[str, str] | None = None) -> str | None:
-    """The proxy that the environment names for an address; None if there is none, or the address is excepted. This
-    machine itself always is. Names in lower case come first."""
+    """Return the proxy that the environment names for a URL; None if there is none or `NO_PROXY` excludes the host.
+    Loopback addresses never use a proxy. Lower-case variables take precedence."""
     from urllib.parse import urlsplit
 
     found = dict(os.environ if environ is None else environ)
-    if "REQUEST_METHOD" in found:  # a CGI script: there HTTP_PROXY is a header that the caller has made up
+    if "REQUEST_METHOD" in found:  # a CGI script: there the client can set HTTP_PROXY by a `Proxy` header
         found.pop("HTTP_PROXY", None)
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or {"https": 443}.get(parts.scheme, 80)
@@ -392,7 +391,8 @@ def _bypasses_proxy(host: str, port: int, exceptions: str) -> bool:
 
 
 def _matches_no_proxy(exception: str, host: str, port: int) -> bool:
-    """Whether an exception means a host: it is a name with all below it, with or without a port, or a network."""
+    """Return whether an entry of `NO_PROXY` matches: a domain with its subdomains, optionally with a port, or a
+    network."""
     if exception == "*" or _in_network(host, exception):
         return True
     name, _, only = exception.rpartition(":")
@@ -412,7 +412,7 @@ def _in_network(host: str, network: str) -> bool:
 
 
 def tokens_folder(environ: Mapping[str, str] | None = None, platform: str = sys.platform) -> str:
-    """Where tokens are kept, by the custom of each system."""
+    """Return the folder of the token store, by the convention of the platform."""
     found = os.environ if environ is None else environ
     if platform == "win32":
         named, usual = found.get("LOCALAPPDATA", ""), ("AppData", "Local")
@@ -420,25 +420,25 @@ def tokens_folder(environ: Mapping[str, str] | None = None, platform: str = sys.
         named, usual = "", ("Library", "Application Support")
     else:
         named, usual = found.get("XDG_STATE_HOME", ""), (".local", "state")
-    if not os.path.isabs(named):  # which is to be ignored, says XDG
+    if not os.path.isabs(named):  # XDG: ignore relative paths
         named = os.path.join(os.path.expanduser("~"), *usual)
     return os.path.join(named, "trunkline", "tokens")
 
 
 def browser_commands(environ: Mapping[str, str] | None = None) -> str:
-    """What the environment names as the browser: commands, one after the other."""
+    """Return the browser commands that the environment variable BROWSER lists."""
     return (os.environ if environ is None else environ).get("BROWSER", "")
 
 
 def system_program(name: str, environ: Mapping[str, str] | None = None) -> str:
-    """A program of Windows itself, and not one of its name that lies in the current folder."""
+    """Return the path of a Windows system program, never of a file in the current folder."""
     found = os.environ if environ is None else environ
     root = found.get("SYSTEMROOT") or r"C:\Windows"
     return rf"{root}\System32\{name}"
 
 
 def _load_file(path: str | PathLike[str]) -> dict[str, Any]:
-    import tomllib  # costs more to import than all of this module
+    import tomllib  # slow to import
 
     try:
         with open(path, "rb") as file:

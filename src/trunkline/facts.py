@@ -1,8 +1,8 @@
-"""What happened, as frozen records, and who is told.
+"""Facts: frozen records of events, and the observers that receive them.
 
-Shells and assembly report facts; logs, metrics and traces are observers, which nothing below imports. Where
-nobody listens, a fact is not even made: reporters look first (`if observers:`). Observers run on a thread of their own,
-so that a call costs no more than putting its facts into a queue.
+Shells and assembly report facts. Logs, metrics and traces are observers, which no lower layer imports. Without an
+observer no fact is created: reporters check first (`if observers:`). Observers run on a thread of their own, so that a
+call only pays for putting its facts into a queue.
 """
 
 import asyncio
@@ -42,48 +42,48 @@ __all__ = [
 ]
 
 _MOST_QUEUED: Final = 10_000  # facts
-_IDLE_TIMEOUT: Final = 5.0  # seconds without a fact, after which the thread of observers ends
+_IDLE_TIMEOUT: Final = 5.0  # seconds without a fact, after which the observer thread ends
 
 _log: Final = logging.getLogger("trunkline")
 
 
 class Fact(Struct, frozen=True, kw_only=True):
-    """Something that happened, on which connection, and when (seconds on the connection's clock)."""
+    """An event on a connection, and its time in seconds on the connection's clock."""
 
     connection: int
     at: float
 
 
 class Connected(Fact, frozen=True, kw_only=True):
-    """A peer is on the line."""
+    """A peer connected."""
 
     transport: str
     peer: str
 
 
 class Received(Fact, frozen=True, kw_only=True):
-    """Messages arrived in one read."""
+    """One read delivered messages."""
 
     count: int
 
 
 class PhaseChanged(Fact, frozen=True, kw_only=True):
-    """A conversation moved from one phase to another."""
+    """A session moved from one lifecycle phase to another."""
 
     before: str
     after: str
 
 
 class CallStarted(Fact, frozen=True, kw_only=True):
-    """A request passed its checks and is being worked on."""
+    """A request passed its checks, and its handler starts."""
 
     request: int | str
     method: str
-    target: str | None = None  # the name of the tool or prompt, or the URI of the resource, that it is about
+    target: str | None = None  # the tool, prompt or resource URI that the request names
 
 
 class CallEnded(Fact, frozen=True, kw_only=True):
-    """A request was answered, refused, cancelled or given up."""
+    """A request ended: answered, refused, cancelled or abandoned."""
 
     request: int | str
     method: str
@@ -94,7 +94,7 @@ class CallEnded(Fact, frozen=True, kw_only=True):
 
 
 class HandlerFailed(Fact, frozen=True, kw_only=True):
-    """User code or our own raised something that the peer must not see; `reference` is what the peer sees."""
+    """A handler, or our own code, raised an error that the peer must not see; the peer gets `reference` only."""
 
     request: int | str | None
     method: str
@@ -104,7 +104,7 @@ class HandlerFailed(Fact, frozen=True, kw_only=True):
 
 
 class ConnectionFailed(Fact, frozen=True, kw_only=True):
-    """An error of our own on one transport connection, which was closed for it; other connections are not affected."""
+    """An internal error on one transport connection, which was closed; other connections are not affected."""
 
     transport: str
     peer: str
@@ -113,21 +113,21 @@ class ConnectionFailed(Fact, frozen=True, kw_only=True):
 
 
 class Dropped(Fact, frozen=True, kw_only=True):
-    """A message, or part of our own work, that went nowhere, and why."""
+    """A message, or part of our own work, that was discarded, and the reason."""
 
     why: str
     kind: str
 
 
 class MessageUnreadable(Fact, frozen=True, kw_only=True):
-    """A message that could not be read, or an answer that cannot be assigned to a request."""
+    """A message that could not be decoded, or a response that matches no request."""
 
     why: str
-    excerpt: bytes = b""  # its first bytes, where they are known
+    excerpt: bytes = b""  # its first bytes, if known
 
 
 class PromptStep(Fact, frozen=True, kw_only=True):
-    """A step on the way to the messages of a prompt."""
+    """A step in rendering a prompt."""
 
     step: str  # ProcessArguments, RenderTemplate, GenerateMessages
     request: int | str
@@ -135,73 +135,74 @@ class PromptStep(Fact, frozen=True, kw_only=True):
 
 
 class SubscriptionStep(Fact, frozen=True, kw_only=True):
-    """A step on the way to a confirmed subscription."""
+    """A step in confirming a subscription."""
 
     step: str  # RegisterSubscription, SetupWatcher, ConfirmSubscription
     uri: str
 
 
 class OpeningStep(Fact, frozen=True, kw_only=True):
-    """A step of a client on the way to a conversation."""
+    """A step of a client that opens a session."""
 
     step: str  # LoadConfig, InitTransport, EstablishConnection, SendInitialize, WaitForInitialized
 
 
 class ReconnectStep(Fact, frozen=True, kw_only=True):
-    """A step of a client on the way back to a server that it has lost."""
+    """A step of a client that reconnects to a server."""
 
     step: str  # Backoff, Attempt, Success, Failure, IncrementRetryCount, CheckMaxRetries
     attempt: int
-    detail: str = ""  # why it failed, or how long it waits
+    detail: str = ""  # the reason of the failure, or the delay
 
 
 class RestoreStep(Fact, frozen=True, kw_only=True):
-    """A step of a server on the way back into a session: one that another process has held, or that an error of our own
-    has ended."""
+    """A step of a server that restores a session: one of another process, or one that an internal error ended."""
 
     step: str  # RestoreSubscriptions, ReplayPending, RestoreCapabilities, StartMonitoring
 
 
 class ShutdownStep(Fact, frozen=True, kw_only=True):
-    """A stage of the end of a server begins. It concerns all of its connections: the number is 0."""
+    """A shutdown stage of a server begins. It concerns all connections: the connection number is 0."""
 
     step: str  # UnsubscribeResources, DrainPendingRequests, CloseTransport, PersistSession, Terminate
 
 
 class ShutdownOverran(Fact, frozen=True, kw_only=True):
-    """A stage of the end of a server took too long, and was cut off."""
+    """A shutdown stage exceeded its time limit and was cancelled."""
 
     step: str
 
 
 class CrashStep(Fact, frozen=True, kw_only=True):
-    """A step of a server on the way to an end that nobody asked for."""
+    """A step of a server that terminates because of an unexpected error."""
 
     step: str  # LogError, PersistCrashDump, Terminate
     error: BaseException
-    file: str | None = None  # where the dump lies, if there is one
+    file: str | None = None  # the path of the crash dump, if one was written
 
 
 class CrewStep(Fact, frozen=True, kw_only=True):
-    """Something about the processes that serve together. It concerns all of a server's connections: the number is 0."""
+    """A change of cluster membership. It concerns all connections of a server: the connection number is 0."""
 
     step: str  # Join, Meet, Depart, DeclareDead, Regain, Deposed, Leave
-    process: str  # the name of the one that it is about
+    process: str  # the id of the process
 
 
 class Closed(Fact, frozen=True, kw_only=True):
-    """A connection ended."""
+    """A connection closed."""
 
     reason: str
 
 
 class Observer(Protocol):
-    """Told what happened, on a thread of its own and in the order in which it happened: a slow observer delays no call.
+    """Observer protocol: receives facts on a thread of its own, in order. A slow observer delays no call.
 
-    Exceptions that it raises are counted and otherwise ignored. Two optional attributes change what it is told:
+    Exceptions of an observer are counted and otherwise ignored. Two optional attributes change what it receives:
 
-    - `failures_only`, if true: `HandlerFailed` and `ConnectionFailed` alone; calls that do not fail cost nothing then.
-    - `immediate`, if true: each fact when it happens, on the thread that reports it. It must be quick and not block.
+    - `failures_only`, if true: `HandlerFailed`, `ConnectionFailed` and `MessageUnreadable` only; successful calls then
+      cost nothing.
+    - `immediate`, if true: each fact at once, on the thread that reports it. Such an observer must be quick and must
+      not block.
     """
 
     def on(self, fact: Fact) -> None: ...
@@ -211,35 +212,35 @@ _FAILURES: Final = (HandlerFailed, ConnectionFailed, MessageUnreadable)
 
 
 class Observers:
-    """Those who are told. False when nobody listens to everything, so that a reporter can save itself the fact."""
+    """A set of observers. False if no observer wants every fact, so that a reporter can skip creating it."""
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         told = tuple(observers)
         immediate = tuple(observer for observer in told if getattr(observer, "immediate", False))
         queued = tuple(observer for observer in told if observer not in immediate)
-        self._immediate = (immediate, _observing_all(immediate))  # of failures, and of everything else
+        self._immediate = (immediate, _observing_all(immediate))  # observers of failures, and of every fact
         self._queued = (queued, _observing_all(queued))
         self._observes_all = bool(_observing_all(told))
         self._delivery = _Delivery(partial(self._notify, self._queued)) if queued else None
         self.hear_failures = bool(told)
-        self.failures = 0  # exceptions of observers
+        self.failures = 0  # exceptions that observers raised
 
     def __bool__(self) -> bool:
         return self._observes_all
 
     @property
     def dropped(self) -> int:
-        """How many facts were dropped because observers did not keep up."""
+        """The number of facts dropped because observers were too slow."""
         return 0 if self._delivery is None else self._delivery.dropped
 
     def on(self, fact: Fact) -> None:
-        """Passes a fact on."""
+        """Pass a fact to every observer that wants it."""
         self._notify(self._immediate, fact)
         if self._delivery is not None and _observers_for(self._queued, fact):
             self._delivery.put(fact)
 
     async def drain(self, timeout: float | None) -> None:
-        """Wait until every fact so far has been delivered, for so many seconds at most."""
+        """Wait until the observers have received every fact so far, for at most `timeout` seconds."""
         if self._delivery is not None and (delivered := self._delivery.flush()) is not None:
             await asyncio.wait([asyncio.wrap_future(delivered)], timeout=timeout)
 
@@ -265,22 +266,22 @@ def _observers_for(observers: _Observed, fact: Fact) -> tuple[Observer, ...]:
 
 
 class _Delivery:
-    """Delivers facts on a thread, in order. The thread starts with the first fact, and ends when there are no more.
+    """Delivers facts in order on a thread, which starts with the first fact and ends after some idle time.
 
-    So many facts wait at most. Those that come while there is no room are dropped, counted, and reported in the log:
-    once when that begins, and once when observers have caught up.
+    The queue is bounded. Facts that arrive while it is full are dropped, counted and logged: once when dropping begins,
+    and once when the observers have caught up.
     """
 
     def __init__(self, deliver: Callable[[Fact], None]) -> None:
         self.dropped = 0
-        self._unreported = 0  # of those that were dropped
+        self._unreported = 0  # dropped facts that the log does not mention yet
         self._deliver = deliver
         self._queue: SimpleQueue[Fact | Future[None]] = SimpleQueue()
-        self._lock = threading.Lock()  # guards what follows, and is never held while observers run
+        self._lock = threading.Lock()  # guards the thread and the queue; released while observers run
         self._thread: threading.Thread | None = None
 
     def put(self, fact: Fact) -> None:
-        """Deliver a fact, later. Callable from any thread."""
+        """Queue a fact for delivery. Thread-safe."""
         with self._lock:
             full = self._queue.qsize() >= _MOST_QUEUED
             if full:
@@ -294,7 +295,7 @@ class _Delivery:
             _log.warning("observers are too slow: %d facts wait for them, and further ones are dropped", _MOST_QUEUED)
 
     def flush(self) -> "Future[None] | None":
-        """A future that is done when every fact so far has been delivered; None if that is so now."""
+        """Return a future that completes when every queued fact is delivered; None if the queue is empty already."""
         with self._lock:
             if self._thread is None:
                 return None
@@ -303,9 +304,9 @@ class _Delivery:
             return delivered
 
     def _enqueue(self, item: "Fact | Future[None]") -> None:
-        """Add to the queue, and see that there is a thread to empty it. Called with the lock held."""
+        """Add an item to the queue and start the thread if necessary. The caller holds the lock."""
         self._queue.put(item)
-        if self._thread is None or not self._thread.is_alive():  # a forked process has no threads of its parent
+        if self._thread is None or not self._thread.is_alive():  # a forked process does not inherit the thread
             self._thread = threading.Thread(target=self._run, name="trunkline-observers", daemon=True)
             self._thread.start()
 
@@ -319,7 +320,7 @@ class _Delivery:
             else:
                 if isinstance(item, Fact):
                     self._deliver(item)
-                    del item  # it may refer to an error, and that to anything
+                    del item  # a fact may reference an error, and the error any object
                     continue
                 flushed = item
             self._report_dropped()

@@ -1,4 +1,4 @@
-"""The version of this package, in one place: what is built, what is installed and what a server says of itself."""
+"""The package version, used by the build, the installed metadata and the server's `serverInfo`."""
 
 __all__ = ["__version__"]
 

@@ -74,7 +74,7 @@ async def test_versions_of_a_key_only_grow_also_when_it_was_gone_meanwhile(store
 
 @pytest.mark.row("D04")
 async def test_a_write_for_another_version_changes_nothing_and_says_which_it_found(store: Store) -> None:
-    with pytest.raises(Conflict, match=r"is not there, and should be at 7") as missing:
+    with pytest.raises(Conflict, match=r"does not exist, but should be at 7") as missing:
         await store.commit([Put(KEY, b"x", version=7)])
     assert (missing.value.key, missing.value.expected, missing.value.found) == (KEY, 7, ABSENT)
     old = await store.commit([Put(KEY, b"old", version=ABSENT)])

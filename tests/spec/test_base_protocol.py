@@ -212,7 +212,7 @@ async def test_an_answer_that_cannot_be_read_fails_its_request_at_once(outcome: 
         asked = await peer.receive()
         rest = "" if outcome is None else f",{outcome}"
         peer.send(f'{{"jsonrpc":"2.0","id":{asked["id"]}{rest}}}')
-        assert text(await peer.answer_to(call)).startswith("BadAnswer: the answer to ping is not what it should be")
+        assert text(await peer.answer_to(call)).startswith("BadAnswer: the response to ping is not valid")
 
 
 @pytest.mark.row("P12")

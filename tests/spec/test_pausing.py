@@ -192,7 +192,7 @@ async def test_on_sockets_calls_wait_or_are_refused_as_well(scheme: str) -> None
     address = (await house.server.listen("tcp://127.0.0.1:0" if scheme == "tcp" else "http://127.0.0.1:0/mcp")).address
     async with Client(address.replace("http", "ws")) as client:
         house.server.pause()
-        with pytest.raises(Exception, match="is not taken while the session is paused"):
+        with pytest.raises(Exception, match="is refused while the session is paused"):
             await client.call_tool("quick")
         house.server.resume()
         house.server.pause(wait=True)

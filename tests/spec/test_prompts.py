@@ -116,7 +116,7 @@ async def test_a_second_prompt_of_a_name_is_refused_or_replaces_the_first(on_dup
     server = Server("t", settings=Settings(on_duplicate=on_duplicate))
     server.add_prompt("first", name="twice")
     if on_duplicate == "error":
-        with pytest.raises(DuplicateEntry, match="prompt 'twice' is registered already"):
+        with pytest.raises(DuplicateEntry, match="prompt 'twice' is already registered"):
             server.add_prompt("second", name="twice")
     elif on_duplicate == "warn":
         with pytest.warns(UserWarning, match="prompt 'twice' was registered before and is replaced"):

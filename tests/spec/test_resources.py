@@ -122,7 +122,7 @@ async def test_a_second_resource_at_a_uri_is_refused_or_replaces_the_first(on_du
     server = Server("t", settings=Settings(on_duplicate=on_duplicate))
     server.add_resource(uri, lambda page="": "first")
     if on_duplicate == "error":
-        with pytest.raises(DuplicateEntry, match="is registered already"):
+        with pytest.raises(DuplicateEntry, match="is already registered"):
             server.add_resource(uri, lambda page="": "second")
     elif on_duplicate == "warn":
         with pytest.warns(UserWarning, match="was registered before and is replaced"):

@@ -202,7 +202,7 @@ async def test_a_second_tool_of_a_name_is_refused_or_replaces_the_first_as_confi
     server = Server("t", settings=Settings(on_duplicate=on_duplicate))
     server.add_tool(lambda: "first", name="twice")
     if on_duplicate == "error":
-        with pytest.raises(DuplicateEntry, match="tool 'twice' is registered already"):
+        with pytest.raises(DuplicateEntry, match="tool 'twice' is already registered"):
             server.add_tool(lambda: "second", name="twice")
     elif on_duplicate == "warn":
         with pytest.warns(UserWarning, match="tool 'twice' was registered before and is replaced"):
@@ -239,7 +239,7 @@ async def test_tools_can_be_added_removed_disabled_and_enabled_while_a_peer_is_o
 @pytest.mark.parametrize(
     ("function", "sentence"),
     [
-        (lambda *values: None, "can never be given, since arguments have names"),
+        (lambda *values: None, "can never be passed, since arguments have names"),
         (lambda path: path, "cannot be described"),
     ],
 )

@@ -102,9 +102,9 @@ async def test_what_needs_scopes_is_suggested_to_those_who_have_them() -> None:
     ("name", "arguments", "hint"),
     [
         ("weather", {"citty": "Oslo"}, 'Did you mean "city"?'),
-        ("weather", {"city": "Oslo", "ctx": 1}, "The server gives 'ctx' itself: leave it out."),
-        ("weather", {"city": "Oslo", "unit": "C"}, "The server gives 'unit' itself: leave it out."),
-        ("anything", {"city": "Oslo", "ctx": 1}, "The server gives 'ctx' itself: leave it out."),
+        ("weather", {"city": "Oslo", "ctx": 1}, "The server provides 'ctx' itself: omit it."),
+        ("weather", {"city": "Oslo", "unit": "C"}, "The server provides 'unit' itself: omit it."),
+        ("anything", {"city": "Oslo", "ctx": 1}, "The server provides 'ctx' itself: omit it."),
         ("weather", {"city": "Oslo", "planet": 1}, "('planet' was unexpected)"),
         ("anything", {"city": 1, "citty": 1}, 'string"'),
     ],

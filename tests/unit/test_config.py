@@ -238,6 +238,6 @@ BAD_KEYS = ["tooshort", KEYS[0], ["tooshort"], [KEYS[0], KEYS[1][1:]], [KEYS[0].
 
 @pytest.mark.parametrize("keys", BAD_KEYS, ids=str)
 def test_keys_that_are_none_are_refused_without_being_shown(keys: Any) -> None:
-    said = r"^state_keys(\[[01]\] must be a text of at least 32 bytes| must be a list of keys, not a text)$"
+    said = r"^state_keys(\[[01]\] must be a string of at least 32 bytes| must be a list of keys, not a string)$"
     with pytest.raises(ConfigError, match=said):
         Settings(state_keys=keys)

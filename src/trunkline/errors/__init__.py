@@ -1,12 +1,12 @@
-"""Every exception of Trunkline, one tree. Split first by whose fault it is.
+"""Every exception of Trunkline, as one tree, split first by the side that is at fault.
 
     TrunklineError
-    ├── ProtocolError            the peer got it wrong, and is told: has a code and a kind
+    ├── ProtocolError            the peer is at fault: sent to it, with a code and a kind
     │   ├── ParseError               -32700
     │   ├── InvalidRequest           -32600
-    │   │   ├── WrongPhase               not now: not initialized, initialized already, closed
+    │   │   ├── WrongPhase               illegal now: not initialized, initialized already, closed
     │   │   ├── MessageTooLarge, RequestIdConflict
-    │   │   ├── InsufficientScope, NotPermitted          known, and not allowed
+    │   │   ├── InsufficientScope, NotPermitted          authenticated, but not authorized
     │   │   └── HeaderMismatch, MissingCapability, UnsupportedVersion     -32020 to -32022, from 2026-07-28 on
     │   ├── MethodNotFound           -32601
     │   │   └── CapabilityNotSupported
@@ -17,42 +17,42 @@
     │   │   └── InvalidUri, ResourceAccessDenied, ContentTooLarge
     │   ├── ResourceNotFound         -32002 up to 2025-11-25, -32602 after it
     │   ├── UrlElicitationRequired   -32042, in 2025-11-25 only
-    │   ├── InternalError            -32603: our own fault, said without details
-    │   │   ├── Interrupted              its work was cut off, and may have been done
+    │   ├── InternalError            -32603: our own fault, without details
+    │   │   ├── Interrupted              its handler was interrupted, and may have completed
     │   │   └── RequestTimeout
-    │   │       └── ConnectionTimeout, TimeoutReconnecting     and no ping is answered either
-    │   └── Refusal                  1001 and up: understood, and declined
-    │       └── NotNow                   1008: declined for now, and nothing of it was done
-    ├── ToolError                a tool failed and wants the model to read why
-    ├── PeerError                the peer told us: its code, message and data
-    │   ├── ToolFailed               a tool that was called says that it failed
-    │   ├── TaskCancelled            a task that has no result, since it was cancelled
-    │   └── BadAnswer                an answer that breaks its method's type, or its tool's schema
-    ├── InputFailed              the peer needs to know something first, and we cannot tell
-    ├── MisuseError              our caller got it wrong
+    │   │       └── ConnectionTimeout, TimeoutReconnecting     the peer does not answer a ping either
+    │   └── Refusal                  1001 and up: understood, but declined
+    │       └── NotNow                   1008: declined for now, without any effect
+    ├── ToolError                a tool failed, with a message for the model
+    ├── PeerError                an error of the peer: its code, message and data
+    │   ├── ToolFailed               a tool call returned a result with isError
+    │   ├── TaskCancelled            a task was cancelled and has no result
+    │   └── BadAnswer                a response that violates its method's type or its tool's schema
+    ├── InputFailed              the peer requests input that is not available here
+    ├── MisuseError              the program that uses Trunkline is at fault
     │   └── RegistrationError, DuplicateEntry, NotRegistered, TemplateError, ConfigError
-    ├── TransportError           the line broke
-    │   ├── HandshakeFailed          no conversation came about, and why
-    │   ├── AuthorizationFailed      the server asks who we are, and that could not be settled
-    │   └── ConnectionClosed         the line is closed; what is known of the peer's end
-    │       └── OutcomeUnknown           and nobody can tell whether what was asked has been done
-    ├── StoreError               what we keep could not be kept or read
-    │   ├── Conflict                 somebody else has changed it meanwhile
-    │   ├── Fenced                   the lease it was done under is lost
-    │   ├── StoreUnavailable         the store does not answer; whether something was kept is not known
-    │   └── StoreUnusable            its file is broken, or not its own
-    └── SupervisionError         what we run could not be kept running
-        ├── Degraded                 it died too often in a short time
-        └── RetriesExhausted         it could not be reached again
+    ├── TransportError           the connection failed
+    │   ├── HandshakeFailed          the handshake failed
+    │   ├── AuthorizationFailed      the server requires authorization, and obtaining it failed
+    │   └── ConnectionClosed         the connection is closed; with the exit status of a child process
+    │       └── OutcomeUnknown           and the request may or may not have been executed
+    ├── StoreError               reading or writing stored data failed
+    │   ├── Conflict                 another writer changed the item meanwhile
+    │   ├── Fenced                   the lease of the writer is lost
+    │   ├── StoreUnavailable         the store does not respond; a commit may or may not have happened
+    │   └── StoreUnusable            its file is damaged, or belongs to another program
+    └── SupervisionError         a supervised peer could not be kept running
+        ├── Degraded                 it failed too often in a short time
+        └── RetriesExhausted         reconnecting failed
 
 Some are exceptions of Python as well, so that the usual `except` works: `RequestTimeout` is a `TimeoutError`,
 `TransportError` and `SupervisionError` are `ConnectionError`s, `AuthorizationFailed` is also a `PermissionError`,
 `NotRegistered` a `KeyError`, `RegistrationError` and `ConfigError` are `ValueError`s. The first three of these are
-`OSError`s: where we catch one around code that may raise our own errors, ours are let through first. `TaskCancelled` is
-not a `CancelledError`: the task of a server was cancelled, not ours.
+`OSError`s: code that catches `OSError` around calls that may raise our own errors re-raises ours first. `TaskCancelled`
+is not a `CancelledError`: a task of the server was cancelled, not an asyncio task.
 
-`code` is the default wire code; the tables in `trunkline.protocol` say where a revision wants another.
-`kind` is a stable name, the same in every revision; it travels as `data.kind`.
+`code` is the default wire code; the tables in `trunkline.protocol` list revisions with another code.
+`kind` is a stable name, the same in every revision, and is sent as `data.kind`.
 """
 
 from trunkline.errors.base import TrunklineError, again

@@ -1,4 +1,4 @@
-"""Where the tree of exceptions begins."""
+"""Base classes of all exceptions."""
 
 from typing import ClassVar, TypeVar
 
@@ -8,12 +8,12 @@ __all__ = ["MisuseError", "TrunklineError", "again"]
 
 
 class TrunklineError(Exception):
-    """Anything that Trunkline raises on purpose.
+    """Base class of every exception that Trunkline raises on purpose.
 
-    Its text may hold what a peer said, so it is made fit for logs and terminals; attributes and `args` have it as it
-    was."""
+    `str()` escapes control characters, since the text may come from a peer; attributes and `args` have the original.
+    """
 
-    lines: ClassVar[bool] = False  # whether its text may have several lines
+    lines: ClassVar[bool] = False  # whether `str()` may have several lines
 
     def __str__(self) -> str:
         return printable(super().__str__(), multiline=self.lines)
@@ -23,7 +23,7 @@ E = TypeVar("E", bound=TrunklineError)
 
 
 class MisuseError(TrunklineError):
-    """A mistake in the program that uses Trunkline. Its `kind` is a stable name."""
+    """A mistake in the program that uses Trunkline. `kind` is a stable name."""
 
     lines = True
 
@@ -33,7 +33,7 @@ class MisuseError(TrunklineError):
 
 
 def again(error: E) -> E:
-    """The same error for one more who asks: an exception that is raised twice gathers two tracebacks."""
+    """Return a copy of an error, so that each waiter raises its own: one raised twice collects two tracebacks."""
     copy = type(error).__new__(type(error), *error.args)
     copy.args = error.args
     copy.__dict__.update(error.__dict__)

@@ -1,4 +1,4 @@
-"""What a program that uses Trunkline is told: by the peer, of its own mistakes, of the line, and of what is kept."""
+"""Exceptions for the program that uses Trunkline: peer, misuse, transport, store and supervision errors."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -34,20 +34,20 @@ __all__ = [
     "TransportError",
 ]
 
-_SHOWN_LINES: Final = 20  # of what a process wrote to standard error
+_SHOWN_LINES: Final = 20  # of a process's standard error
 
-# --- a tool failed, or the peer told us --------------------------------------------------------
+# --- errors of tools and of the peer --------------------------------------------------------
 
 
 class ToolError(TrunklineError):
-    """Raise this in a tool to tell the model what went wrong: its text is passed on as it stands."""
+    """Raise this in a tool to report a failure to the model; the result contains the message unchanged."""
 
     def __str__(self) -> str:
         return Exception.__str__(self)
 
 
 class PeerError(TrunklineError):
-    """The peer answered one of our requests with an error."""
+    """The peer answered a request of ours with an error."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(f"{message} ({code})")
@@ -57,19 +57,19 @@ class PeerError(TrunklineError):
 
 
 class ToolFailed(PeerError):
-    """A tool that was called says that it failed; its result holds all it said."""
+    """A called tool reported a failure; `result` is its whole result."""
 
     lines = True
 
     def __init__(self, name: str, text: str, result: Any) -> None:
         super().__init__(0, f"tool {name!r} failed: {text}" if text else f"tool {name!r} failed")
-        self.args = (self.message,)  # there is no code to show
+        self.args = (self.message,)  # a tool failure has no code
         self.tool = name
         self.result = result
 
 
 class TaskCancelled(PeerError):
-    """A task has no result, since it was cancelled."""
+    """A task was cancelled and has no result."""
 
     def __init__(self, task_id: str) -> None:
         super().__init__(InternalError.code, f"task {task_id} was cancelled", {"kind": "task_cancelled"})
@@ -77,70 +77,70 @@ class TaskCancelled(PeerError):
 
 
 class InputFailed(TrunklineError):
-    """The peer needs something before it can answer, and that is not to be had here."""
+    """The peer requests input before it answers, and this side cannot provide it."""
 
 
 class BadAnswer(PeerError):
-    """The peer answered with something that its method's type, or its tool's schema, does not allow."""
+    """The response of the peer violates its method's type or its tool's output schema."""
 
     def __init__(self, what: str, why: str) -> None:
-        super().__init__(InternalError.code, f"the answer to {what} is not what it should be: {why}")
+        super().__init__(InternalError.code, f"the response to {what} is not valid: {why}")
 
 
-# --- our caller got it wrong -------------------------------------------------------------------
+# --- misuse by the caller -------------------------------------------------------------------
 
 
 class RegistrationError(MisuseError, ValueError):
-    """A tool, resource, prompt or completion that cannot be offered, and why."""
+    """A tool, resource, prompt or completion that cannot be registered."""
 
     def __init__(self, message: str, *, kind: str = "registration_error") -> None:
         super().__init__(message, kind=kind)
 
 
 class DuplicateEntry(RegistrationError):
-    """A second entry under a name that is taken."""
+    """A second entry with the key of a registered one."""
 
     def __init__(self, what: str, key: str) -> None:
         advice = "remove it first, or make the server with settings=Settings(on_duplicate='replace'), or 'warn'"
-        super().__init__(f"{what} {key!r} is registered already; {advice}", kind=f"{what}_already_exists")
+        super().__init__(f"{what} {key!r} is already registered; {advice}", kind=f"{what}_already_exists")
 
 
 class NotRegistered(MisuseError, KeyError):
-    """A change to an entry that is not there."""
+    """A change to an entry that does not exist."""
 
     def __init__(self, what: str, key: str, known: Iterable[str] = ()) -> None:
         super().__init__(with_suggestion(f"{what} {key!r} is not registered", key, known), kind=f"{what}_not_found")
 
-    def __str__(self) -> str:  # KeyError would show the repr of the sentence
+    def __str__(self) -> str:  # KeyError would show the repr of the message
         return str(self.args[0])
 
 
 class TemplateError(RegistrationError):
-    """A URI template that cannot be parsed, or could not be matched without guessing."""
+    """A URI template that is malformed, or that cannot be matched unambiguously."""
 
     def __init__(self, template: str, why: str, *, kind: str = "invalid_uri_template") -> None:
         super().__init__(f"URI template {template!r}: {why}", kind=kind)
 
 
 class ConfigError(MisuseError, ValueError):
-    """A setting outside of what it may be."""
+    """An invalid setting."""
 
 
-# --- the line broke ----------------------------------------------------------------------------
+# --- transport ----------------------------------------------------------------------------
 
 
 class TransportError(TrunklineError, ConnectionError):
-    """The line to the peer failed; on the way to a conversation, `step` says where. Also a `ConnectionError`."""
+    """The connection to the peer failed; while connecting, `step` names the failed step. Also a `ConnectionError`."""
 
     step: str | None = None
 
 
 class HandshakeFailed(TransportError):
-    """The line was there, but no conversation came about."""
+    """The connection was established, but the handshake failed."""
 
 
 class ConnectionClosed(TransportError):
-    """The line to the peer is closed. Of a peer that was a process of ours it is known how that ended."""
+    """The connection to the peer is closed. For a child process, `status` and `last_words` describe its end."""
 
     lines = True
 
@@ -156,21 +156,23 @@ class ConnectionClosed(TransportError):
         shown = "\n".join(last_words.split("\n")[-_SHOWN_LINES:])
         super().__init__(f"{message}\nThe end of its standard error:\n{shown}" if shown else message)
         self.message = message
-        self.status = status  # what the process ended with; of a signal, its number below zero
-        self.last_words = last_words  # the end of what the process wrote to standard error
-        self.reached = reached  # whether what was asked may have reached the peer
-        self.too_large = too_large  # an answer over the limit closed it: asking again would do the same
+        self.status = status  # exit status of the process; negative for a signal
+        self.last_words = last_words  # the end of the process's standard error
+        self.reached = reached  # whether the request may have reached the peer
+        self.too_large = too_large  # a response over the size limit closed it: a retry would fail again
 
 
 class OutcomeUnknown(ConnectionClosed):
-    """What was asked may have been done, or not: the line closed before the answer came, or the server cannot tell."""
+    """The request may or may not have been executed: the connection closed before the response, or the server does not
+    know."""
 
 
 class AuthorizationFailed(TransportError, PermissionError):
-    """The server wants to know who calls, and that could not be settled. Also a `PermissionError`.
+    """The server requires authorization, and obtaining it failed. Also a `PermissionError`.
 
-    `hop` is where it failed, a stable name such as `resource-metadata`; `clause` is the rule that was broken there;
-    `passing` says that it may fare better later."""
+    `hop` is a stable name of the step that failed, such as `resource-metadata`; `clause` is the violated rule;
+    `passing` says that a later attempt may succeed.
+    """
 
     def __init__(self, message: str, *, hop: str, clause: str = "", passing: bool = False) -> None:
         super().__init__(message)
@@ -179,27 +181,27 @@ class AuthorizationFailed(TransportError, PermissionError):
         self.passing = passing
 
 
-# --- what we keep and run ----------------------------------------------------------------------
+# --- stores and supervision ----------------------------------------------------------------------
 
 
 class StoreError(TrunklineError):
-    """What should be kept could not be kept or read."""
+    """Reading or writing stored data failed."""
 
 
 class Conflict(StoreError):
-    """A write that was meant for another version of its item. Nothing of its commit was kept.
-    0 is the version of what is not there."""
+    """A write expected another version of its item. Its commit had no effect. Version 0 means that the item does not
+    exist."""
 
     def __init__(self, key: str, expected: int, found: int) -> None:
-        is_at = f"is at version {found}" if found else "is not there"
-        super().__init__(f"{key!r} {is_at}, and should {f'be at {expected}' if expected else 'not be there'}")
+        is_at = f"is at version {found}" if found else "does not exist"
+        super().__init__(f"{key!r} {is_at}, but should {f'be at {expected}' if expected else 'not exist'}")
         self.key = key
         self.expected = expected
         self.found = found
 
 
 class Fenced(StoreError):
-    """A lease that has run out, was given back or is somebody else's by now. Nothing of its commit was kept."""
+    """The lease of a writer has expired, was released or belongs to another holder. Its commit had no effect."""
 
     def __init__(self, name: str, token: int) -> None:
         super().__init__(f"the lease {name!r} is no longer held under token {token}")
@@ -208,20 +210,20 @@ class Fenced(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """A store that cannot be reached or does not answer now. Whether a commit that ended so was kept is not known."""
+    """The store is unreachable or does not respond. An interrupted commit may or may not have taken effect."""
 
 
 class StoreUnusable(StoreError):
-    """What a store should work with is broken, or not its own; trying again does not help."""
+    """The data of a store is damaged or belongs to another program; a retry does not help."""
 
 
 class SupervisionError(TrunklineError, ConnectionError):
-    """What should run could not be kept running. Also a `ConnectionError`."""
+    """A supervised peer could not be kept running. Also a `ConnectionError`."""
 
 
 class Degraded(SupervisionError):
-    """A peer that died too often in too short a time; nobody tries to reach it any more."""
+    """A peer failed too often in too short a time; reconnection has stopped."""
 
 
 class RetriesExhausted(SupervisionError):
-    """A peer that could not be reached again, however often that was tried."""
+    """A peer could not be reached within the allowed number of attempts."""

@@ -1,6 +1,6 @@
-"""Checks of the values that a program passes as options: what each has to be, and an error that says so.
+"""Validation of options that a program passes to constructors and decorators.
 
-They run when something is made or registered, so that a mistake is told where it was made, and no call checks again.
+Options are checked at construction or registration, so that an error points at the mistake and no call checks again.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -24,19 +24,19 @@ __all__ = [
     "instance_of",
 ]
 
-_LONGEST: Final = 60  # characters of a value that are shown
+_LONGEST: Final = 60  # characters of a value in a message
 
 
 class OptionKind(NamedTuple):
-    """What the value of an option has to be, in words and as a test."""
+    """The allowed values of an option: a description and a predicate."""
 
     description: str
     fits: Callable[[Any], bool]
-    secret: bool = False  # what was given instead may be one, and is not shown
+    secret: bool = False  # the message hides a wrong value, which may be a secret
 
 
 def instance_of(words: str, *kinds: type[Any]) -> OptionKind:
-    """An instance of one of these classes."""
+    """Return the kind of instances of some classes."""
 
     def fit(value: Any) -> bool:
         return isinstance(value, kinds)
@@ -56,7 +56,7 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-TEXT: Final = instance_of("a text", str)
+TEXT: Final = instance_of("a string", str)
 FLAG: Final = instance_of("True or False", bool)
 INTEGER: Final = OptionKind("a whole number", _is_whole)
 NUMBER: Final = OptionKind("a number", _is_number)
@@ -66,7 +66,8 @@ FUNCTION: Final = OptionKind("a function", callable)
 
 
 def each_value(fits: Callable[[Any], bool], words: str) -> OptionKind:
-    """Several values, of which each passes a test. What can be walked through only once is not looked into."""
+    """Return the kind of iterables whose values all pass a test. Iterators are accepted without looking at their
+    values."""
 
     def fit(value: Any) -> bool:
         if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
@@ -82,7 +83,7 @@ def check_options(
     kinds: Mapping[str, OptionKind],
     error: Callable[[str], Exception] = MisuseError,
 ) -> None:
-    """Raise an error for the first option that is not what it has to be. None means that an option was not given."""
+    """Raise an error for the first option with a wrong value. None means that an option is absent."""
     for name, kind in kinds.items():
         value = options.get(name)
         if value is not None and not kind.fits(value):
@@ -91,13 +92,13 @@ def check_options(
 
 
 def check_name(what: str, name: Any, example: str) -> None:
-    """Raise `MisuseError` for a name that is no text, or an empty one."""
+    """Raise `MisuseError` for a name that is not a string or is empty."""
     if not isinstance(name, str) or not name.strip():
         raise MisuseError(f"{what} needs a name, such as {example}, not {describe_value(name)}")
 
 
 def describe_value(value: Any) -> str:
-    """A value for a message: a short one as it is written, and of any other the type, since it may hold secrets."""
+    """Describe a value in a message: a short one by its repr, any other by its type, since it may contain secrets."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     if not isinstance(value, str | int | float | None):

@@ -1,16 +1,15 @@
-"""Parts of messages: texts of a peer, made fit for exceptions, logs and terminals; and values in a repr."""
+"""Text for messages: escapes text of peers for exceptions, logs and terminals, and shortens values."""
 
 from typing import Final
 
 __all__ = ["MAX_PRINTABLE", "printable", "shortened"]
 
-MAX_PRINTABLE: Final = 10_000  # characters of a text that are shown
+MAX_PRINTABLE: Final = 10_000  # characters
 
 
 def printable(text: str, *, max_length: int | None = MAX_PRINTABLE, multiline: bool = False) -> str:
-    """A text without anything that could move a cursor, change colours, forge a line or hide what follows: control
-    characters, ESC and bidirectional overrides are shown by their codes, and what is longer than `most` is cut off.
-    With `lines`, line ends and tabs stay."""
+    """Escape control characters, ESC and bidirectional overrides, which could move a cursor, change colours, forge a
+    line or hide text. Cut the text off after `max_length` characters. With `multiline`, line ends and tabs stay."""
     if max_length is not None and len(text) > max_length:
         text = f"{text[:max_length]}… ({len(text)} characters)"
     if text.isprintable():
@@ -20,6 +19,6 @@ def printable(text: str, *, max_length: int | None = MAX_PRINTABLE, multiline: b
 
 
 def shortened(value: object, max_length: int = 100) -> str:
-    """The repr of a value, cut off after `most` characters."""
+    """Return the repr of a value, cut off after `max_length` characters."""
     text = printable(repr(value), max_length=None)
     return text if len(text) <= max_length else f"{text[:max_length]}…"

@@ -1,4 +1,4 @@
-"""Faults of the peer that it is told about, as JSON-RPC errors."""
+"""Errors that are sent to the peer as JSON-RPC errors."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
@@ -52,24 +52,24 @@ _FIRST_OWN_REFUSAL: Final = 1090
 
 
 class ProtocolError(TrunklineError):
-    """A fault that the peer is told about, as a JSON-RPC error.
+    """An error that is sent to the peer as a JSON-RPC error.
 
-    Raise it in a handler to answer with an error of your own: `data` is any JSON and travels as it is, with `kind`
-    beside the members of an object; `code` is one of your own, outside of -32768 to -32000.
+    Raise it in a handler to answer with an error of your own. `data` is any JSON value and is sent unchanged; to an
+    object, `kind` is added. A `code` of your own lies outside of -32768 to -32000.
     """
 
     code: int = -32603
     kind: ClassVar[str] = "internal_error"
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Check the code of a class of errors. Raise `MisuseError` for one that neither MCP nor JSON-RPC allows."""
+        """Check the code of an error class; raise `MisuseError` for one that neither MCP nor JSON-RPC allows."""
         super().__init_subclass__(**options)
         if cls.code not in _SPECIFIED:
             _check_code(cls.code)
 
     @classmethod
     def rebuilt(cls, message: str, code: int, data: Any = None) -> "ProtocolError":
-        """Rebuild an error that was stored or received, with whatever code it had."""
+        """Rebuild a stored or received error with its original code."""
         error = ProtocolError(message, data=data)
         error.code = code
         return error
@@ -93,21 +93,21 @@ def _check_code(code: Any) -> None:
 
 
 class ParseError(ProtocolError):
-    """The bytes are not JSON."""
+    """The bytes are not valid JSON."""
 
     code = -32700
     kind = "parse_error"
 
 
 class InvalidRequest(ProtocolError):
-    """JSON, but not a message that may stand here."""
+    """A JSON value that is not a valid message here."""
 
     code = -32600
     kind = "invalid_request"
 
 
 class WrongPhase(InvalidRequest):
-    """A message that is not allowed at this point of the conversation."""
+    """A message that is illegal in the current phase of the session."""
 
     kind = "server_not_initialized"
 
@@ -118,7 +118,7 @@ class WrongPhase(InvalidRequest):
 
 
 class MessageTooLarge(InvalidRequest):
-    """A message over the limit of its transport."""
+    """A message over the size limit of its transport."""
 
     kind = "message_size_exceeds_maximum"
 
@@ -128,7 +128,7 @@ class MessageTooLarge(InvalidRequest):
 
 
 class RequestIdConflict(InvalidRequest):
-    """A request id whose earlier request is still being worked on."""
+    """A request id that a running request uses already."""
 
     kind = "request_id_conflict"
 
@@ -137,14 +137,14 @@ class RequestIdConflict(InvalidRequest):
 
 
 class HeaderMismatch(InvalidRequest):
-    """An HTTP header that should repeat what the request says, and is missing, broken or different."""
+    """An HTTP header that must repeat a value of the request is missing, malformed or different."""
 
     code = -32020
     kind = "header_mismatch"
 
 
 class MissingCapability(InvalidRequest):
-    """A request that cannot be done without capabilities of its client, such as `sampling.tools`."""
+    """A request that needs client capabilities, such as `sampling.tools`."""
 
     code = -32021
     kind = "missing_client_capability"
@@ -153,7 +153,7 @@ class MissingCapability(InvalidRequest):
         required: dict[str, Any] = {}
         for path in paths:
             inner = required
-            extension = path.removeprefix(_EXTENSIONS)  # whose name may have points
+            extension = path.removeprefix(_EXTENSIONS)  # the name of an extension may contain dots
             names = path.split(".") if extension == path else [_EXTENSIONS[:-1], extension]
             for name in names:
                 inner = inner.setdefault(name, {})
@@ -161,7 +161,7 @@ class MissingCapability(InvalidRequest):
 
 
 class UnsupportedVersion(InvalidRequest):
-    """A request of a revision that is not spoken here."""
+    """A request of an unsupported protocol revision."""
 
     code = -32022
     kind = "unsupported_protocol_version"
@@ -172,7 +172,7 @@ class UnsupportedVersion(InvalidRequest):
 
 
 class InsufficientScope(InvalidRequest):
-    """A request of somebody known, whose token does not cover it. Over HTTP that is status 403 and a challenge."""
+    """The caller's token lacks a scope. Over HTTP the response is status 403 with a challenge."""
 
     kind = "authorization_failed"
 
@@ -181,16 +181,16 @@ class InsufficientScope(InvalidRequest):
 
 
 class NotPermitted(InvalidRequest):
-    """A request for something that whoever asks may not have."""
+    """The caller is not authorized for this request."""
 
     kind = "insufficient_permissions"
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"{what} is not for you")
+        super().__init__(f"access denied: the caller is not authorized for {what}")
 
 
 class MethodNotFound(ProtocolError):
-    """No such method, in this direction, at this revision."""
+    """The method does not exist in this direction at this revision."""
 
     code = -32601
     kind = "method_not_found"
@@ -200,7 +200,7 @@ class MethodNotFound(ProtocolError):
 
 
 class CapabilityNotSupported(MethodNotFound):
-    """A method whose capability was not agreed upon."""
+    """A method whose capability was not negotiated."""
 
     kind = "capability_not_supported"
 
@@ -222,7 +222,7 @@ class InvalidParams(ProtocolError):
 
 
 class ToolNotFound(InvalidParams):
-    """A call of a tool that is not there."""
+    """A call of an unknown tool."""
 
     kind = "tool_not_found"
 
@@ -232,7 +232,7 @@ class ToolNotFound(InvalidParams):
 
 
 class PromptNotFound(InvalidParams):
-    """A prompt that is not there."""
+    """An unknown prompt."""
 
     kind = "prompt_not_found"
 
@@ -242,7 +242,7 @@ class PromptNotFound(InvalidParams):
 
 
 class CompletionNotFound(InvalidParams):
-    """A completion reference to something that is not there."""
+    """A completion reference to an unknown entry."""
 
     kind = "completion_not_found"
 
@@ -251,49 +251,49 @@ class CompletionNotFound(InvalidParams):
 
 
 class InvalidArguments(InvalidParams):
-    """Argument values that break the schema of their tool or prompt."""
+    """Arguments that violate the schema of their tool or prompt."""
 
     kind = "invalid_tool_arguments"
 
 
 class InvalidCursor(InvalidParams):
-    """A cursor that this server did not hand out."""
+    """A cursor that this server did not issue."""
 
     kind = "invalid_cursor"
 
     def __init__(self) -> None:
-        super().__init__("the cursor is not one that this server gave; start again without a cursor")
+        super().__init__("this server did not issue the cursor; list again without a cursor")
 
 
 class CursorExpired(InvalidParams):
-    """A cursor that this server gave too long ago."""
+    """A cursor that has expired."""
 
     kind = "cursor_expired"
 
     def __init__(self, lifetime: float) -> None:
-        super().__init__(f"the cursor was good for {lifetime:g} s; start again without a cursor")
+        super().__init__(f"the cursor expired after {lifetime:g} s; list again without a cursor")
 
 
 class InvalidPageSize(InvalidParams):
-    """A `limit` that is not a positive whole number."""
+    """A `limit` that is not a positive integer."""
 
     kind = "invalid_page_size"
 
     def __init__(self, limit: object) -> None:
-        super().__init__(f"limit must be a whole number of 1 or more, not {limit!r}")
+        super().__init__(f"limit must be an integer of 1 or more, not {limit!r}")
 
 
 class PageSizeTooLarge(InvalidParams):
-    """A `limit` above the largest page."""
+    """A `limit` above the maximum page size."""
 
     kind = "page_size_too_large"
 
     def __init__(self, limit: int, maximum: int) -> None:
-        super().__init__(f"limit {limit} is above the largest page of {maximum}", data={"maximum": maximum})
+        super().__init__(f"limit {limit} is above the maximum page size of {maximum}", data={"maximum": maximum})
 
 
 class InvalidUri(InvalidParams):
-    """A text that is no absolute URI, or too long a one."""
+    """A string that is not an absolute URI, or is too long."""
 
     kind = "invalid_uri"
 
@@ -302,16 +302,16 @@ class InvalidUri(InvalidParams):
 
 
 class ResourceAccessDenied(InvalidParams):
-    """A URI that reaches out of what its resource covers."""
+    """A URI that leaves the scope of its resource template."""
 
     kind = "resource_access_denied"
 
     def __init__(self, uri: str) -> None:
-        super().__init__("that URI reaches outside of what is offered", data={"uri": uri[:200]})
+        super().__init__("access denied: the URI leaves the scope of its resource", data={"uri": uri[:200]})
 
 
 class ContentTooLarge(InvalidParams):
-    """Content over a limit: the file of a resource, or what a handler returned."""
+    """Content over a limit: the file of a resource, or the value that a handler returned."""
 
     kind = "content_too_large"
 
@@ -323,7 +323,7 @@ class ContentTooLarge(InvalidParams):
 
 
 class ResourceNotFound(ProtocolError):
-    """A resource that is not there."""
+    """An unknown resource."""
 
     code = -32002
     kind = "resource_not_found"
@@ -334,7 +334,7 @@ class ResourceNotFound(ProtocolError):
 
 
 class UrlElicitationRequired(ProtocolError):
-    """Raised by a handler that cannot go on until the user has visited the given URLs."""
+    """Raised by a handler that cannot continue until the user has visited some URLs."""
 
     code = -32042
     kind = "url_elicitation_required"
@@ -345,8 +345,8 @@ class UrlElicitationRequired(ProtocolError):
 
     @classmethod
     def of(cls, *steps: tuple[str, str], message: str | None = None) -> "UrlElicitationRequired":
-        """The error for pairs of a message to the user and a URL; each gets an id, under `data["elicitations"]`."""
-        import secrets  # seldom needed, and dear to import
+        """Build the error from pairs of a message to the user and a URL; each gets an id in `data["elicitations"]`."""
+        import secrets  # imported on use: slow, and rarely needed
 
         given = [
             {"mode": "url", "message": said, "url": url, "elicitationId": secrets.token_urlsafe(16)}
@@ -356,24 +356,24 @@ class UrlElicitationRequired(ProtocolError):
 
 
 class InternalError(ProtocolError):
-    """Our own fault. The peer gets a sentence and an id; the operator finds the rest under that id."""
+    """An error of our own. The peer gets a sentence and a reference id; the log has the details under that id."""
 
 
 class Interrupted(InternalError):
-    """A request whose handler had been started when its connection, session or process ended.
+    """The connection, session or process of a request ended after its handler had started.
 
-    `data.interrupted` tells it apart from the final `outcome_unknown` of an idempotency key or a task: the same request
-    may be sent again if it is idempotent, or carries a key.
+    `data.interrupted` distinguishes it from the final `outcome_unknown` of an idempotency key or a task: the client may
+    retry the request if it is idempotent or has an idempotency key.
     """
 
     kind = "outcome_unknown"
 
     def __init__(self, why: str) -> None:
-        super().__init__(f"{why}; whether this request was done is not known", data={"interrupted": True})
+        super().__init__(f"{why}; the request may or may not have been executed", data={"interrupted": True})
 
 
 class RequestTimeout(InternalError, TimeoutError):
-    """A request that was not done when its time was up. Also a `TimeoutError`."""
+    """A request that exceeded its time limit. Also a `TimeoutError`."""
 
     kind = "request_timeout"
 
@@ -387,21 +387,21 @@ class RequestTimeout(InternalError, TimeoutError):
 
 
 class ConnectionTimeout(RequestTimeout):
-    """A request that was not answered in time, of a peer that does not answer a ping either: the line is given up."""
+    """A request timed out, and the peer does not answer a ping either: the connection is abandoned."""
 
     kind = "connection_timeout"
 
 
 class TimeoutReconnecting(ConnectionTimeout):
-    """The same, where the line is being made again."""
+    """A `ConnectionTimeout` after which the client reconnects."""
 
     kind = "timeout_reconnecting"
 
 
 class Refusal(ProtocolError):
-    """Understood, and declined: a code from 1001 up, which is legal in every revision.
+    """The request was understood but declined, with a code from 1001 up, which is legal in every revision.
 
-    1001 to 1089 have a meaning that is the same everywhere; codes of your own start at 1090.
+    Codes 1001 to 1089 have a fixed meaning; your own codes start at 1090.
     """
 
     kind = "refused"
@@ -430,7 +430,7 @@ class Refusal(ProtocolError):
 
 
 class NotNow(Refusal):
-    """Declined for now: nothing of it was done, and it may be asked again in a moment."""
+    """Declined for now: the request had no effect, and the client may retry it soon."""
 
     def __init__(self, message: str, *, retry_after: float | None = 1.0) -> None:
         super().__init__(1008, message, name="temporarily_unavailable", retry_after=retry_after)

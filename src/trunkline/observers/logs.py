@@ -1,4 +1,4 @@
-"""Facts into the standard library's logging, under the name `trunkline`."""
+"""Observer that writes facts to the `trunkline` logger of the standard library."""
 
 import logging
 from typing import Final
@@ -10,24 +10,26 @@ __all__ = ["LogObserver"]
 
 _log: Final = logging.getLogger("trunkline")
 _WARNING_INTERVAL: Final = (
-    10.0  # seconds between two warnings about unreadable messages: a peer decides how many there are
+    10.0  # seconds between two warnings about unreadable messages, since the peer decides how many arrive
 )
 
 
 class LogObserver:
-    """Logs failures of handlers and connections with their traceback, and unreadable messages with their first bytes,
-    one in ten seconds; and everything else, if level debug is on when it is made. It logs at once: a log that lags
-    behind could lose what was said last before a process ends."""
+    """Logs failures of handlers and connections with their traceback, and unreadable messages, one in ten seconds.
+
+    If level debug is enabled when the observer is created, it logs every other fact too. It logs immediately, so that
+    the last messages before a process ends are not lost.
+    """
 
     immediate = True
 
     def __init__(self) -> None:
         self.failures_only = not _log.isEnabledFor(logging.DEBUG)
         self._warned_at: float | None = None
-        self._suppressed = 0  # unreadable messages since then
+        self._suppressed = 0  # unreadable messages since the last warning
 
     def on(self, fact: Fact) -> None:
-        """Logs a fact."""
+        """Log a fact."""
         if isinstance(fact, HandlerFailed):
             what = (
                 fact.method if fact.target is None else f"{fact.method} of {printable(fact.target, max_length=200)!r}"

@@ -1,10 +1,10 @@
-"""What each side declares, what was agreed upon, and what a method needs.
+"""Capabilities: declaration, negotiation and lookup.
 
-Capabilities are open objects: members that nobody here knows are kept and ignored. A path such as
-`resources.subscribe` names a member; it is on when it is there and neither false nor null.
+Capabilities are open objects: unknown members are preserved and ignored. A path such as `resources.subscribe` names a
+member; the member is on if it is present and neither false nor null.
 
-A server answers `initialize` with what it offers itself. Clients do not declare server features, so what they
-leave unsaid takes nothing away; only what a client turns off in so many words is left out.
+A server answers `initialize` with its own capabilities. Clients do not declare server features, so a missing feature is
+not a refusal; only a feature that the client sets to false is removed.
 """
 
 from collections.abc import Mapping
@@ -38,17 +38,17 @@ Capabilities = Mapping[str, Any]
 _NONE: Final[Capabilities] = {}
 _WINDOWS: Final = {**WINDOWS[ServerCapabilities], **WINDOWS[ClientCapabilities]}
 _MEMBERS: Final = {
-    "roots": {"listChanged": WINDOWS[RootsCapability]["list_changed"]},  # as it is on the wire
+    "roots": {"listChanged": WINDOWS[RootsCapability]["list_changed"]},  # wire name
     "sampling": WINDOWS[SamplingCapability],
     "elicitation": WINDOWS[ElicitationCapability],
 }
 
 
 class NegotiatedCapabilities(Struct, frozen=True):
-    """What was agreed upon in the handshake."""
+    """The capabilities of both sides after the handshake."""
 
     server: Capabilities
-    client: Capabilities  # as declared, with everything we do not know
+    client: Capabilities  # as declared, including unknown members
 
     @property
     def experimental(self) -> frozenset[str]:
@@ -57,17 +57,17 @@ class NegotiatedCapabilities(Struct, frozen=True):
 
     @property
     def server_typed(self) -> ServerCapabilities:
-        """The server's side, typed."""
+        """The server's capabilities as a typed object."""
         return msgspec.convert(self.server, ServerCapabilities)
 
     @property
     def client_typed(self) -> ClientCapabilities:
-        """The client's side, typed."""
+        """The client's capabilities as a typed object."""
         return msgspec.convert(self.client, ClientCapabilities)
 
 
 def is_declared(capabilities: Capabilities, path: str) -> bool:
-    """Whether a capability is on. `elicitation` without a mode means forms (elicitation, "Capabilities")."""
+    """Return whether a capability is on. `elicitation` without a mode means forms (elicitation, "Capabilities")."""
     value: Any = capabilities
     for name in path.split("."):
         if not isinstance(value, Mapping):
@@ -79,15 +79,16 @@ def is_declared(capabilities: Capabilities, path: str) -> bool:
 
 
 def is_declarable(path: str, revision: Revision) -> bool:
-    """Whether a revision has a name for a capability. What has none cannot be declared, and goes without saying."""
+    """Return whether a revision has a name for a capability. A capability without a name cannot be declared, and is
+    implied."""
     window = _WINDOWS.get(path.split(".", 1)[0])
     return window is None or window.covers(revision)
 
 
 def negotiate_capabilities(offered: Capabilities, requested: Capabilities) -> NegotiatedCapabilities:
-    """What a server that offers this and a client that declares that have in common.
+    """Return the capabilities of a server and a client after negotiation.
 
-    Raises `InvalidParams` for a declaration that is not one.
+    Raise `InvalidParams` for malformed client capabilities.
     """
     try:
         msgspec.convert({k: v for k, v in requested.items() if v is not False}, ClientCapabilities)
@@ -98,17 +99,15 @@ def negotiate_capabilities(offered: Capabilities, requested: Capabilities) -> Ne
         for name, value in offered.items()
         if requested.get(name) is not False
     }
-    return NegotiatedCapabilities(
-        offered if mine == offered else mine, requested or _NONE
-    )  # what is the same is kept once
+    return NegotiatedCapabilities(offered if mine == offered else mine, requested or _NONE)  # shares equal objects
 
 
 def restrict_to_revision(
     capabilities: Capabilities, revision: Revision, *, keep: frozenset[str] = frozenset()
 ) -> dict[str, Any]:
-    """Capabilities without those that a revision has no name for, except `keep`. Its methods may be there all the same.
+    """Return capabilities without those that a revision does not define, except `keep`. Their methods may exist anyway.
 
-    Before elicitation had modes it was about forms: whoever has none does not declare it then.
+    Before elicitation had modes it meant forms, so a client without forms does not declare it then.
     """
     known = {
         name: on
@@ -127,7 +126,7 @@ def restrict_to_revision(
 
 
 def _without_disabled(offered: Any, requested: Any) -> Any:
-    """An offered feature without the flags that the client turns off."""
+    """Return an offered feature without the flags that the client sets to false."""
     if not isinstance(offered, dict) or not isinstance(requested, Mapping):
         return cast("Any", offered)
     wanted = cast("Capabilities", requested)

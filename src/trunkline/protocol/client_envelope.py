@@ -1,4 +1,4 @@
-"""The modern era, a client's side: what goes with every request, and what kind of an answer came."""
+"""Client side of the modern era: the envelope of requests, and the headers of results."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -19,11 +19,11 @@ __all__ = ["DISCOVER", "PROBE_ID", "ClientEnvelope", "ResultHeader", "read_resul
 
 DISCOVER: Final = next(row for row in METHODS if row.name == "server/discover")
 PROBE_ID: Final = "probe"
-"""The id of the question whether a server speaks the modern era; requests of the conversation are numbered."""
+"""The id of the era probe; other requests have numbers."""
 
 
 class ClientEnvelope:
-    """Puts the envelope on requests: who we are, what we can do, and what we want to hear."""
+    """Adds the `_meta` envelope to requests: client info, capabilities and log level."""
 
     def __init__(self, info: Implementation, capabilities: Capabilities, revision: Revision) -> None:
         self._meta: dict[str, Any] = {
@@ -33,27 +33,27 @@ class ClientEnvelope:
         }
 
     def set_log_level(self, level: LoggingLevel | None) -> None:
-        """From now on log messages of that level and above are wanted; None: none at all."""
+        """Request log messages of this level and above; None: no log messages."""
         self._meta.pop(LOG_LEVEL, None)
         if level is not None:
             self._meta[LOG_LEVEL] = level
 
     def add_to(self, params: Any) -> Any:
-        """The params of a request, with an envelope."""
+        """Return params with the envelope."""
         if params is UNSET:
             return Empty(meta=dict(self._meta))
         return replace(params, meta={**(params.meta or {}), **self._meta})
 
 
 class ResultHeader(Struct, rename="camel"):
-    """What a result says about itself."""
+    """The result type and cache lifetime of a result."""
 
-    result_type: Any = "complete"  # what older servers do not say is complete
+    result_type: Any = "complete"  # older servers omit it
     ttl_ms: Any = 0
 
     @property
     def fresh_for(self) -> float:
-        """Seconds that it may be used again; none, if it says that in no good way."""
+        """Seconds that a cache may store the result; 0 if the value is invalid."""
         return min(self.ttl_ms, _MAX_TTL_MS) / 1000 if type(self.ttl_ms) is int and self.ttl_ms > 0 else 0.0
 
 
@@ -63,7 +63,7 @@ _COMPLETE: Final = ResultHeader()
 
 
 def read_result_header(result: Raw) -> ResultHeader:
-    """What a result says about itself; one that is no object is left to whoever knows what it should be."""
+    """Read the header of a result; the default for one that is not an object, which the typed decoder rejects."""
     try:
         return _read(result)
     except (codec.DecodeError, RecursionError):
@@ -71,7 +71,7 @@ def read_result_header(result: Raw) -> ResultHeader:
 
 
 def read_server_info(meta: Mapping[str, Any] | None) -> Implementation | None:
-    """Who a server says that it is, in the metadata of a result."""
+    """Return the server info in the metadata of a result, if it is valid."""
     try:
         return msgspec.convert((meta or {}).get(SERVER_INFO), Implementation)
     except msgspec.ValidationError:

@@ -1,7 +1,7 @@
-"""The envelope: what a request of the modern era says about itself, in its `_meta`.
+"""Server side of the envelope: the `_meta` of a request of the modern era.
 
-There is no handshake. Each request names the revision that it is written in, and what its sender can do; nothing is
-taken from earlier ones. A request without these two is a request of the handshake era, or none at all.
+There is no handshake. Each request contains its revision and the client's capabilities, independent of earlier
+requests. A request without these two belongs to the handshake era, or is invalid.
 """
 
 from collections.abc import Mapping
@@ -20,17 +20,17 @@ __all__ = ["Envelope", "InvalidEnvelope", "has_envelope", "may_have_envelope", "
 
 
 class Envelope(Struct, frozen=True):
-    """What a request says about itself."""
+    """The envelope of a request."""
 
     version: str
-    capabilities: Capabilities  # of the client, with everything that we do not know
+    capabilities: Capabilities  # of the client, including unknown members
     info: Implementation | None = None
     log_level: LoggingLevel | None = None
-    trace: Mapping[str, str] = {}  # of W3C trace context, what was said
+    trace: Mapping[str, str] = {}  # W3C trace context
 
 
 class InvalidEnvelope(InvalidParams):
-    """A request of the modern era that does not say what it has to say about itself."""
+    """A request of the modern era with a missing or invalid envelope."""
 
     kind = "invalid_envelope"
 
@@ -60,7 +60,7 @@ _KEY: Final = PROTOCOL_VERSION.encode()
 
 
 def may_have_envelope(params: Any) -> bool:
-    """Whether params look as if they had an envelope; that is to be told fast, and may be wrong about a text."""
+    """Return whether params seem to have an envelope. A fast check, which a string in the params can fool."""
     if type(params) is Raw:
         return _KEY in bytes(params)
     if params is UNSET:
@@ -70,7 +70,7 @@ def may_have_envelope(params: Any) -> bool:
 
 
 def has_envelope(params: Any) -> bool:
-    """Whether params have an envelope, be it a good one or not."""
+    """Return whether params have an envelope, valid or not."""
     if not may_have_envelope(params):
         return False
     try:
@@ -80,8 +80,8 @@ def has_envelope(params: Any) -> bool:
 
 
 def read_envelope(params: Any, *, expected: bool = False) -> Envelope | None:
-    """The envelope in some params; None for those of the handshake era, unless one is expected. Raises
-    `InvalidEnvelope` for one that cannot be used."""
+    """Return the envelope in params; None for the handshake era, unless an envelope is expected. Raise
+    `InvalidEnvelope` for an invalid one."""
     try:
         meta = UNSET if params is UNSET else _read(params).meta
     except (codec.DecodeError, RecursionError) as error:
@@ -91,7 +91,7 @@ def read_envelope(params: Any, *, expected: bool = False) -> Envelope | None:
             raise InvalidEnvelope(f"_meta must have {PROTOCOL_VERSION}")
         return None
     if meta.capabilities is UNSET:
-        raise InvalidEnvelope(f"_meta must have {CLIENT_CAPABILITIES}; an empty object says that there are none")
+        raise InvalidEnvelope(f"_meta must have {CLIENT_CAPABILITIES}; an empty object means none")
     _check_capabilities(meta.capabilities)
     trace = {name: value for name in TRACE_KEYS if isinstance(value := getattr(meta, name), str)}
     return Envelope(meta.version, meta.capabilities, _info(meta.info), meta.log_level, trace)
@@ -105,7 +105,7 @@ def _check_capabilities(capabilities: Capabilities) -> None:
 
 
 def _info(raw: Raw | UnsetType) -> Implementation | None:
-    """Who sends it, if that can be read; nothing depends on it."""
+    """Return the client info if it is valid; it is optional."""
     try:
         return None if raw is UNSET else _read_info(raw)
     except codec.DecodeError:

@@ -1,7 +1,7 @@
-"""Which code an error has on the wire, by revision.
+"""Wire codes of errors, by revision.
 
-The class of an error knows its default code; the few that a revision wants otherwise stand in one table. What a
-revision has no code for is said with the nearest that it has; `data.kind` stays the same everywhere.
+An error class has a default code; `CODES` lists the revisions with another one. If a revision has no code for an error,
+the nearest one is used; `data.kind` is the same in every revision.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from trunkline.wire.messages import ErrorObject
 __all__ = ["CODES", "code_of", "error_object"]
 
 CODES: Final[Mapping[str, tuple[tuple[Revision, int], ...]]] = {
-    # kind: (from this revision on, that code), the newest first
+    # kind: (first revision, code), the newest first
     "header_mismatch": ((Revision.V2026_07_28, -32020), (Revision.V2024_11_05, -32600)),
     "missing_client_capability": ((Revision.V2026_07_28, -32021), (Revision.V2024_11_05, -32600)),
     "unsupported_protocol_version": ((Revision.V2026_07_28, -32022), (Revision.V2024_11_05, -32600)),
@@ -28,12 +28,12 @@ CODES: Final[Mapping[str, tuple[tuple[Revision, int], ...]]] = {
 
 
 def code_of(error: ProtocolError, revision: Revision) -> int:
-    """The code that says this error at that revision."""
+    """Return the wire code of an error at a revision."""
     if isinstance(error, Refusal):
         return error.refusal_code
     return next((code for since, code in CODES.get(error.kind, ()) if revision >= since), error.code)
 
 
 def error_object(error: ProtocolError, revision: Revision) -> ErrorObject:
-    """An error as it is sent."""
+    """Return an error as a JSON-RPC error object."""
     return ErrorObject(code_of(error, revision), error.message, error.data)

@@ -1,8 +1,7 @@
-"""The kinds of errors of the founding documents: their numbers there, and what becomes of each here.
+"""Error kinds of the founding documents: their numbers there, and their use here.
 
-A kind is a stable name that travels as `data.kind`, whatever the code is. The founding numbers are sent by nobody yet:
-outside of a profile of their own, the wire has the codes of the specification alone. A kind that nothing leads to is
-reserved, with the reason.
+A kind is a stable name that is sent as `data.kind`, whatever the code is. The founding numbers are not sent: outside of
+a profile, the wire has the codes of the specification only. A kind without a use is reserved, with the reason.
 """
 
 from collections.abc import Mapping
@@ -15,12 +14,12 @@ __all__ = ["KINDS", "KINDS_BY_NAME", "ErrorKind", "ReportedAs"]
 
 
 class ReportedAs(Enum):
-    """How whoever is concerned learns of an error."""
+    """How an error of a kind is reported."""
 
-    ERROR = "error"  # the peer: an error in place of a result
-    RESULT = "failed result"  # the peer: a result of tools/call that says so, for a model to read
-    RAISED = "exception"  # the program that uses Trunkline
-    FACT = "fact"  # observers; the peer is not concerned, or has gone
+    ERROR = "error"  # to the peer: an error response
+    RESULT = "failed result"  # to the peer: a failed result of tools/call, for the model
+    RAISED = "exception"  # to the program that uses Trunkline
+    FACT = "fact"  # to observers; the peer is not concerned, or is gone
 
 
 class ErrorKind(Struct, frozen=True):
@@ -29,8 +28,8 @@ class ErrorKind(Struct, frozen=True):
     founding_code: int  # its number in the founding documents
     name: str
     reported_as: ReportedAs = ReportedAs.ERROR
-    code: int | None = None  # on the wire, where it is an error there
-    reserved: str | None = None  # why nothing leads to it
+    code: int | None = None  # wire code, if it is sent as an error
+    reserved: str | None = None  # why it is unused
 
 
 def _error(founding: int, name: str, code: int = -32602) -> ErrorKind:
@@ -150,7 +149,7 @@ KINDS: Final[tuple[ErrorKind, ...]] = (
     _error(-32112, "invalid_completion_argument"),
     _error(-32113, "completion_failed", -32603),
 )
-"""All of them, in the order of their numbers there."""
+"""All kinds, in the order of their founding numbers."""
 
 KINDS_BY_NAME: Final[Mapping[str, ErrorKind]] = {kind.name: kind for kind in KINDS}
-"""The same, by their names."""
+"""All kinds by name."""

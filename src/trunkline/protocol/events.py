@@ -1,4 +1,4 @@
-"""What a `Session` reports of a message that it was given: one event for one message."""
+"""Events of a `Session`: the result of receiving a message, one event per message."""
 
 from typing import Any
 
@@ -24,14 +24,14 @@ __all__ = [
 
 
 class CallReceived(Struct):
-    """A request that may be worked on."""
+    """A valid request for a handler."""
 
     call: IncomingRequest
     params: Any  # Raw, or UNSET
 
 
 class NotificationReceived(Struct):
-    """A notification for whoever handles its method."""
+    """A valid notification for a handler."""
 
     method: Method
     params: Any  # Raw, or UNSET
@@ -42,7 +42,7 @@ class HandshakeCompleted(Struct):
 
 
 class ResponseReceived(Struct):
-    """A request of ours was answered: with a result (Raw) or with an error."""
+    """A request of ours was answered, with a result (Raw) or an error."""
 
     request: OutgoingRequest
     result: Any = None
@@ -50,40 +50,40 @@ class ResponseReceived(Struct):
 
 
 class ResponseUnusable(Struct):
-    """A request of ours was answered by something that cannot be used, and why."""
+    """The response to a request of ours is invalid."""
 
     request: OutgoingRequest
     why: str
-    too_large: bool = False  # for the limit of its transport
+    too_large: bool = False  # it exceeds the size limit of its transport
 
 
 class CallCancelled(Struct):
-    """The peer no longer wants the answer to a request of its own."""
+    """The peer cancelled one of its requests."""
 
     call: IncomingRequest
     reason: str | None
 
 
 class ProgressReceived(Struct):
-    """The peer reports progress of a request of ours."""
+    """The peer reported progress of a request of ours."""
 
     request: OutgoingRequest
     progress: ProgressParams
 
 
 class MessageRefused(Struct):
-    """A message that is answered with an error and goes no further."""
+    """A message that gets an error response and no further handling."""
 
     reply: ErrorResponse
-    excerpt: bytes = b""  # of something that could not be read at all
+    excerpt: bytes = b""  # of an unreadable message
 
 
 class MessageIgnored(Struct):
-    """A message that goes nowhere and is not answered, and why."""
+    """A message that is ignored without a response."""
 
     why: str
     kind: str
-    unassigned: bool = False  # it is an answer, and it cannot be told to which request
+    unassigned: bool = False  # a response that matches no request
     excerpt: bytes = b""
 
 

@@ -1,7 +1,7 @@
-"""Extensions: what two sides can do beyond the specification, by a name and settings; used where both have it.
+"""Protocol extensions: features beyond the specification, used if both sides declare them.
 
-Each side declares its own among its capabilities (from 2026-07-28 on). An extension that only one side has is as if it
-were not there: whoever wants more than the specification falls back to it.
+Each side declares its extensions, by name and settings, among its capabilities (from 2026-07-28 on). Without an
+extension on both sides, the specification applies.
 """
 
 import re
@@ -18,7 +18,7 @@ _NAME: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*/[A-Za-z0-9](?:[A-Za-z0-9._-
 
 
 def validate_extensions(extensions: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
-    """Extensions as they are declared. Raises `RegistrationError` for a name or settings that none can have."""
+    """Return extensions for declaration. Raise `RegistrationError` for an invalid name or invalid settings."""
     declared: dict[str, Any] = {}
     for name, settings in (extensions or {}).items():
         if not _NAME.fullmatch(name):
@@ -30,7 +30,7 @@ def validate_extensions(extensions: Mapping[str, Mapping[str, Any]] | None) -> d
 
 
 def negotiated_settings(name: str, ours: Capabilities, theirs: Capabilities) -> Mapping[str, Any] | None:
-    """The other side's settings of an extension that both have; None if one of them has not."""
+    """Return the peer's settings of an extension that both sides declare; otherwise None."""
     mine, others = _declared_extensions(ours), _declared_extensions(theirs)
     settings: Any = others.get(name)
     return cast("Mapping[str, Any]", settings) if name in mine and isinstance(settings, Mapping) else None

@@ -1,11 +1,10 @@
-"""What of a request is said a second time in HTTP headers, so that whoever stands between can route by it.
+"""HTTP headers that repeat parts of a request, so that intermediaries can route by them.
 
-From 2026-07-28 on a request over HTTP has its method in `Mcp-Method`, what it is about in `Mcp-Name`, and those
-arguments of a tool in `Mcp-Param-…` that the tool's schema marks with `x-mcp-header`. A client writes them, and a
-server refuses a request whose headers and body disagree: who routed by the one must not be told the other.
+From 2026-07-28 on, a request over HTTP has its method in `Mcp-Method`, its target in `Mcp-Name`, and the arguments of a
+tool that its schema marks with `x-mcp-header` in `Mcp-Param-…`. A client writes these headers, and a server refuses a
+request whose headers and body disagree: an intermediary must not route by values that differ from the body.
 
-A header that a table here or a schema knows, but whose value the body does not have, disagrees as well. Headers that
-nobody knows are nobody's business.
+A header of a table here or of a schema also disagrees if the body lacks its value. Unknown headers are ignored.
 """
 
 import base64
@@ -37,10 +36,10 @@ __all__ = [
     "routing_headers",
 ]
 
-Primitive = Literal["string", "integer", "boolean"]  # no numbers: nobody writes a fraction like the next one
+Primitive = Literal["string", "integer", "boolean"]  # no numbers: implementations format fractions differently
 
 ANNOTATION: Final = "x-mcp-header"
-LARGEST_INTEGER: Final = 2**53 - 1  # in size: beyond it, those who know only doubles see another one
+LARGEST_INTEGER: Final = 2**53 - 1  # absolute value: larger integers lose precision as doubles
 
 NAME_MEMBERS: Final[Mapping[str, str]] = {
     "tools/call": "name",
@@ -59,11 +58,11 @@ _BLANK: Final = " \t"
 _PREFIX, _SUFFIX = "=?base64?", "?="
 
 _PLAIN: Final = re.compile(r"[\x20-\x7e]*")
-_ALLOWED: Final = re.compile(r"[\t\x20-\x7e]*")  # RFC 9110, "Field Values", without what is obsolete
+_ALLOWED: Final = re.compile(r"[\t\x20-\x7e]*")  # RFC 9110, "Field Values", without obsolete characters
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _INTEGER: Final = re.compile(r"(-?[0-9]{1,16})(?:\.0*)?")
 
-# The keywords of JSON Schema, of 2020-12 and before, that hold further schemas. Only `properties` leads to one place.
+# The keywords of JSON Schema, 2020-12 and earlier, with nested schemas. Only `properties` leads to one argument.
 _HOLD_SCHEMAS: Final = (
     *("items", "prefixItems", "additionalItems", "unevaluatedItems", "contains", "additionalProperties"),
     *("unevaluatedProperties", "propertyNames", "allOf", "anyOf", "oneOf", "not", "if", "then", "else"),
@@ -73,18 +72,18 @@ _HOLD_NAMED_SCHEMAS: Final = ("patternProperties", "dependentSchemas", "dependen
 
 
 class InvalidAnnotation(TrunklineError, ValueError):
-    """An `x-mcp-header` that may not stand where it does, or at all; and with it, its whole tool."""
+    """An invalid or misplaced `x-mcp-header`, which makes its whole tool invalid."""
 
 
 class InvalidValue(TrunklineError, ValueError):
-    """A value that cannot be put into a header, or a header that no value leads to."""
+    """A value that cannot be sent in a header, or a header that cannot be decoded."""
 
 
 class MirroredArgument(Struct, frozen=True):
-    """An argument of a tool that is repeated in a header."""
+    """A tool argument that a header repeats."""
 
-    path: tuple[str, ...]  # the names of the properties that lead to it
-    header: str  # its whole name, in the case in which it is sent
+    path: tuple[str, ...]  # property names from the root
+    header: str  # full name, in its original case
     type: Primitive
 
 
@@ -92,9 +91,9 @@ class MirroredArgument(Struct, frozen=True):
 
 
 def encode_value(value: object) -> str | None:
-    """A value as a header; None for null, and for all that is no string, integer or boolean.
+    """Encode a value for a header; return None for null and for types other than string, integer and boolean.
 
-    Raises `InvalidValue` for an integer that some would read as another, and for text that is no Unicode.
+    Raise `InvalidValue` for an integer that loses precision as a double, and for text that is not Unicode.
     """
     text = _text(value)
     if text is None or (_PLAIN.fullmatch(text) and text == text.strip(_BLANK) and not _looks_encoded(text)):
@@ -106,7 +105,7 @@ def encode_value(value: object) -> str | None:
 
 
 def decode_value(text: str) -> str:
-    """The value of a header. Raises `InvalidValue` for characters that no header has, and for broken base64."""
+    """Decode the value of a header. Raise `InvalidValue` for illegal characters and for invalid base64."""
     text = text.strip(_BLANK)
     if not _ALLOWED.fullmatch(text):
         raise InvalidValue("it has characters that a header may not have")
@@ -115,7 +114,7 @@ def decode_value(text: str) -> str:
     inner = text[len(_PREFIX) : -len(_SUFFIX)]
     try:
         value = base64.b64decode(inner)
-        if base64.b64encode(value).decode() == inner:  # else something was overlooked
+        if base64.b64encode(value).decode() == inner:  # rejects ignored characters
             return value.decode()
     except ValueError:
         pass
@@ -127,7 +126,7 @@ def _looks_encoded(text: str) -> bool:
 
 
 def _text(value: object) -> str | None:
-    """A value in letters. A number without a fraction is an integer, however it was written."""
+    """Return the text of a value. A number without a fraction is an integer."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -145,20 +144,20 @@ def _text(value: object) -> str | None:
 
 
 def mirrored_name(method: str, params: Mapping[str, Any] | None) -> str | None:
-    """What `Mcp-Name` repeats of a request; None if there is nothing of that kind in it."""
+    """Return the value that `Mcp-Name` repeats; None if the request has none."""
     member = NAME_MEMBERS.get(method)
     name = None if member is None or params is None else params.get(member)
     return name if isinstance(name, str) else None
 
 
 def routing_headers(method: str, params: Mapping[str, Any] | None) -> dict[str, str]:
-    """The headers that a client sends with every request, besides that of the revision."""
+    """Return the headers of every request, except that of the revision."""
     name = encode_value(mirrored_name(method, params))
     return {_METHOD: method} if name is None else {_METHOD: method, _NAME: name}
 
 
 def match_exactly(method: str, name: str | None, headers: Mapping[str, str]) -> bool:
-    """Whether the headers repeat a request to the letter, and nothing in it would have to be encoded; most do."""
+    """Return whether the headers equal the request's values literally, without any encoding: the common case."""
     if headers.get("mcp-method") != method:
         return False
     if method not in NAME_MEMBERS:
@@ -169,8 +168,7 @@ def match_exactly(method: str, name: str | None, headers: Mapping[str, str]) -> 
 
 
 def find_mismatch(method: str, name: str | None, headers: Mapping[str, str]) -> str | None:
-    """How the headers of a request, by names in lower case, contradict its method and what `mirrored` gives of it;
-    None if they do not."""
+    """Return how the headers, by lower-case names, contradict the method and the mirrored name; None if they agree."""
     given = headers.get(_METHOD.lower())
     if given is None:
         return f"{_METHOD} is missing"
@@ -184,8 +182,8 @@ def find_mismatch(method: str, name: str | None, headers: Mapping[str, str]) -> 
 def _compare_header(
     header: str, what: str, value: object, headers: Mapping[str, str], kind: str = "string"
 ) -> str | None:
-    """How a header contradicts a value of the body. What has no form as a header must not have one; whether the body
-    may have it is for its schema to say."""
+    """Return how a header contradicts a value of the body; None if they agree. A value without a header form must not
+    have a header; the schema decides whether the body may have it."""
     given = headers.get(header.lower())
     try:
         expected = _text(value)
@@ -205,7 +203,7 @@ def _compare_header(
 
 
 def find_mirrored_arguments(input_schema: Mapping[str, Any]) -> tuple[MirroredArgument, ...]:
-    """The arguments that a tool's schema wants in headers. Raises `InvalidAnnotation`."""
+    """Return the arguments that a tool's schema mirrors in headers. Raise `InvalidAnnotation`."""
     found: dict[str, MirroredArgument] = {}
     for path, schema in _schemas(input_schema):
         if ANNOTATION not in schema:
@@ -218,12 +216,12 @@ def find_mirrored_arguments(input_schema: Mapping[str, Any]) -> tuple[MirroredAr
 
 def _parse_annotation(path: tuple[str, ...] | None, schema: Mapping[str, Any]) -> MirroredArgument:
     if not path:
-        raise InvalidAnnotation(f"{ANNOTATION} stands where more than `properties` leads to, or nothing")
+        raise InvalidAnnotation(f"{ANNOTATION} must be at an argument that only `properties` leads to")
     name, kind = schema[ANNOTATION], cast("Any", schema.get("type"))
     if not isinstance(name, str) or not name:
-        raise InvalidAnnotation(f"{ANNOTATION} of {_named(path)} must be a text that is not empty")
+        raise InvalidAnnotation(f"{ANNOTATION} of {_named(path)} must be a string that is not empty")
     if not _TOKEN.fullmatch(name):
-        raise InvalidAnnotation(f"{ANNOTATION} of {_named(path)} has characters that no header's name has: {name!r}")
+        raise InvalidAnnotation(f"{ANNOTATION} of {_named(path)} has illegal characters for a header name: {name!r}")
     if kind not in get_args(Primitive):
         raise InvalidAnnotation(f"{ANNOTATION} of {_named(path)} needs the type {' or '.join(get_args(Primitive))}")
     return MirroredArgument(path, _PARAM + name, kind)
@@ -234,8 +232,8 @@ def _named(path: tuple[str, ...]) -> str:
 
 
 def _schemas(root: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...] | None, Mapping[str, Any]]]:
-    """A schema and all within it, each with the properties that lead there; None where anything else is on the way.
-    References are not followed, and what is data is not looked into."""
+    """Yield a schema and all nested ones, each with its property path; None if the path has other keywords. Do not
+    follow references, and do not look into data."""
     waiting: deque[tuple[tuple[str, ...] | None, object]] = deque([((), root)])
     while waiting:
         path, schema = waiting.popleft()
@@ -248,7 +246,7 @@ def _schemas(root: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...] | None, 
 
 
 def _nested_schemas(schema: Mapping[str, Any]) -> Iterator[object]:
-    """The schemas that stand in a schema elsewhere than in `properties`."""
+    """Yield the nested schemas outside of `properties`."""
     for keyword in _HOLD_SCHEMAS:
         inner = schema.get(keyword)
         yield from cast("list[object]", inner) if isinstance(inner, list) else [inner]
@@ -262,7 +260,7 @@ def _members(value: object) -> Iterable[tuple[str, object]]:
 
 
 def param_headers(mirrors: Iterable[MirroredArgument], arguments: Mapping[str, Any]) -> dict[str, str]:
-    """The headers that a client sends with a call of a tool. Raises `InvalidValue` for a value that none can carry."""
+    """Return the headers for a tool call. Raise `InvalidValue` for a value that cannot be sent."""
     headers: dict[str, str] = {}
     for mirror in mirrors:
         try:
@@ -277,7 +275,7 @@ def param_headers(mirrors: Iterable[MirroredArgument], arguments: Mapping[str, A
 def find_param_mismatch(
     mirrors: Iterable[MirroredArgument], arguments: Mapping[str, Any], headers: Mapping[str, str]
 ) -> str | None:
-    """How the headers of a call, by names in lower case, contradict its arguments; None if they do not."""
+    """Return how the headers of a call, by lower-case names, contradict its arguments; None if they agree."""
     differences = (
         _compare_header(mirror.header, f"argument {_named(mirror.path)}", value, headers, mirror.type)
         for mirror in mirrors
@@ -287,7 +285,7 @@ def find_param_mismatch(
 
 
 def _value_at(arguments: Mapping[str, Any], path: tuple[str, ...]) -> object:
-    """The value at the end of a path; None if there is none."""
+    """Return the value at a path; None if there is none."""
     value: object = arguments
     for name in path:
         if not isinstance(value, Mapping):

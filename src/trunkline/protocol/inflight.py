@@ -1,8 +1,7 @@
-"""Requests under way: those that we work on and those that we wait for, and when their time is up.
+"""Tracked requests: incoming and outgoing requests in flight, and their deadlines.
 
-Deadlines are kept in one heap per conversation. A deadline that moves is not looked for in the heap: when its
-old entry comes up, it is put back. So starting, renewing and ending a request cost next to nothing, and whoever
-owns the clock needs one timer only, set to `next_due`.
+A session has one heap of deadlines. Moving a deadline does not search the heap: when the old entry comes up, it is
+pushed again. So starting, renewing and ending a request are cheap, and one timer, set to `next_deadline`, suffices.
 """
 
 import heapq
@@ -20,32 +19,32 @@ from trunkline.wire.messages import RequestId
 __all__ = ["DeadlineQueue", "FinishedRequests", "IncomingRequest", "OutgoingRequest", "TrackedRequest"]
 
 _MIN_SWEEP_SIZE: Final = 64
-_MAX_ABANDONED: Final = 256  # requests that may be answered all the same
-_order: Final = count()  # of what has the same deadline
+_MAX_ABANDONED: Final = 256  # abandoned requests that may still be answered
+_order: Final = count()  # tie-breaker of equal deadlines
 
 
 class TrackedRequest(Struct):
-    """A request under way. Times are seconds on the clock of its conversation."""
+    """A request in flight. Times are seconds on the clock of its session."""
 
     id: RequestId
     method: Method
     started: float
-    timeout: float | None = None  # seconds from the last sign of life; None: no deadline
-    max_duration: float | None = None  # seconds in all, whatever signs of life there are
+    timeout: float | None = None  # seconds since the last progress; None: no deadline
+    max_duration: float | None = None  # seconds in total, whatever progress there is
     deadline: float | None = None
-    suspensions: int = 0  # how many things suspend the deadline; a person being asked, for one
+    suspensions: int = 0  # how many waits suspend the deadline, such as for a person
     done: bool = False
-    scheduled_at: float | None = None  # when the timetable looks at it next
-    target: str | None = None  # the name or URI of what it is about, where it is about one thing
+    scheduled_at: float | None = None  # its entry in the deadline queue
+    target: str | None = None  # the name or URI of its target, if it has one
 
     def set_timeout(self, now: float, timeout: float | None, max_duration: float | None) -> None:
-        """Gives the request so much time from now on."""
+        """Set the timeout and the maximum duration, from now on."""
         self.timeout = timeout
         self.max_duration = max_duration
         self.renew_deadline(now)
 
     def renew_deadline(self, now: float) -> None:
-        """A sign of life: the time starts again, but never goes past the longest."""
+        """Restart the timeout, within the maximum duration."""
         latest = None if self.max_duration is None else self.started + self.max_duration
         if self.timeout is None or self.suspensions:
             self.deadline = latest
@@ -53,38 +52,37 @@ class TrackedRequest(Struct):
             self.deadline = now + self.timeout if latest is None else min(now + self.timeout, latest)
 
     def suspend_deadline(self, now: float) -> None:
-        """Suspends the deadline, not the longest time."""
+        """Suspend the timeout, but not the maximum duration."""
         self.suspensions += 1
         self.renew_deadline(now)
 
     def resume_deadline(self, now: float) -> None:
-        """Ends one `hold`; with the last of them the time starts again."""
+        """Undo one `suspend_deadline`; the last one restarts the timeout."""
         self.suspensions -= 1
         self.renew_deadline(now)
 
 
 class IncomingRequest(TrackedRequest):
-    """A request of the peer's that we work on."""
+    """A request of the peer whose handler is queued or running."""
 
     token: ProgressToken | None = None
-    progress: float | None = None  # reported last
-    cancelled: bool = False  # by the peer: nothing more may be sent about it
-    queued: bool = False  # waits for its turn: its handler has not been started
-    work: Any = None  # what the driver needs to stop it
-    origin: Any = None  # what came with the request, and where its answer goes
-    envelope: Envelope | None = None  # of a request that stands for itself
-    unwrapped: bool = False  # its result goes without the object that older revisions need around it
-    hint: Any = None  # how long its result may be kept
-    input_round: Any = None  # what was asked and answered before, for a handler that is run again
-    once: Any = None  # what it has done that must not be done twice
-    task: Any = None  # what makes a task of it, where it can become one later
-    related_task: str | None = None  # the task that it has become: what is told of it names that
-    admitted_entry: Any = (
-        None  # the entry that it is about, once its sender was found to be one of those who may have it
-    )
+    progress: float | None = None  # last reported
+    cancelled: bool = False  # by the peer: no further message about it is allowed
+    queued: bool = False  # its handler has not started
+    work: Any = None  # handle to cancel its handler
+    origin: Any = None  # transport context of the request, and the route of its response
+    envelope: Envelope | None = None  # of a request of the modern era
+    unwrapped: bool = False  # its structured content is sent without the wrapper object of older revisions
+    hint: Any = None  # cache lifetime of its result
+    input_round: Any = None  # earlier questions and answers, for a handler that runs again
+    once: Any = None  # recorded effects that must not be repeated
+    task: Any = None  # turns the call into a task, if that is possible later
+    related_task: str | None = None  # the task that it has become; messages about it name that task
+    admitted_entry: Any = None  # the entry that the caller was authorized for
 
     def record_progress(self, progress: float, now: float) -> bool:
-        """Notes a report of progress; False if it may not be sent: it must grow, and end with the request."""
+        """Record progress to report; return False if it must not be sent: progress must grow, and ends with the
+        request."""
         if self.done or (self.progress is not None and progress <= self.progress):
             return False
         self.progress = progress
@@ -93,17 +91,17 @@ class IncomingRequest(TrackedRequest):
 
 
 class OutgoingRequest(TrackedRequest, weakref=True):
-    """A request of ours that the peer works on."""
+    """A request of ours that waits for the response of the peer."""
 
-    waiter: Any = None  # who is told of the answer
-    parent_call: IncomingRequest | None = None  # on whose behalf it is asked
+    waiter: Any = None  # future of the response
+    parent_call: IncomingRequest | None = None  # the call on whose behalf it is sent
     on_progress: Any = None
-    progress: float | None = None  # heard last
-    as_task: bool = False  # it asks for a task: that is cancelled by its own name, and its progress goes on
-    on_late_response: Any = None  # who is told of an answer that comes when nobody waits any more
+    progress: float | None = None  # last received
+    as_task: bool = False  # requests a task, which has its own cancellation and continues to report progress
+    on_late_response: Any = None  # future of a response that arrives after cancellation
 
     def record_progress(self, progress: float, now: float) -> bool:
-        """Notes progress that the peer reports; False if it does not grow."""
+        """Record progress from the peer; return False if it does not grow."""
         if self.progress is not None and progress <= self.progress:
             return False
         self.progress = progress
@@ -112,9 +110,11 @@ class OutgoingRequest(TrackedRequest, weakref=True):
 
 
 class FinishedRequests:
-    """Requests of ours that are over, and of which something may still be heard: one that was given up may have been
-    answered just then, and one that was answered with a task goes on to tell of its progress. That is heard for as long
-    as somebody holds the request."""
+    """Finished requests of ours that may still receive messages.
+
+    An abandoned request may have been answered already, and a request that was answered with a task continues to report
+    progress, for as long as the caller holds a reference to it.
+    """
 
     __slots__ = ("_abandoned", "_progressing")
 
@@ -123,38 +123,38 @@ class FinishedRequests:
         self._progressing: WeakValueDictionary[RequestId, OutgoingRequest] = WeakValueDictionary()
 
     def add_abandoned(self, request: OutgoingRequest) -> None:
-        """Nobody waits for it any more, and somebody wants to know if it is answered."""
+        """Remember an abandoned request whose late response is of interest."""
         self._abandoned[request.id] = request
         if len(self._abandoned) > _MAX_ABANDONED:
             del self._abandoned[next(iter(self._abandoned))]
 
     def pop_abandoned(self, ident: RequestId) -> OutgoingRequest | None:
-        """The request that is answered after all, if it was one of them."""
+        """Return and forget the abandoned request with this id, if any."""
         return self._abandoned.pop(ident, None)
 
     def add_progressing(self, request: OutgoingRequest) -> None:
-        """It was answered, and its progress token holds on."""
+        """Keep the progress token of an answered request valid."""
         self._progressing[request.id] = request
 
     def find_progressing(self, token: ProgressToken) -> OutgoingRequest | None:
-        """The request that a token belongs to, if it still holds."""
+        """Return the request of a progress token, if it is still referenced."""
         return self._progressing.get(token)
 
 
 class DeadlineQueue:
-    """Deadlines, the nearest first."""
+    """Deadlines of requests, the nearest first."""
 
     __slots__ = ("_heap", "_sweep_size")
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, TrackedRequest]] = []
-        self._sweep_size = _MIN_SWEEP_SIZE  # entries at which those that are done are swept out
+        self._sweep_size = _MIN_SWEEP_SIZE  # number of entries at which finished requests are removed
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def schedule(self, request: TrackedRequest) -> None:
-        """Keeps an eye on the deadline of a request, if it has one. Twice is once."""
+        """Add the deadline of a request, if it has one. Idempotent."""
         due = request.deadline
         if due is None or (request.scheduled_at is not None and request.scheduled_at <= due):
             return
@@ -164,23 +164,23 @@ class DeadlineQueue:
         heapq.heappush(self._heap, (due, next(_order), request))
 
     def _sweep(self) -> None:
-        """Most requests are done long before their time is up; nothing of them is kept until then."""
+        """Remove finished requests: most finish long before their deadlines."""
         self._heap = [entry for entry in self._heap if not entry[2].done]
         heapq.heapify(self._heap)
         self._sweep_size = max(_MIN_SWEEP_SIZE, 2 * len(self._heap))
 
     def next_deadline(self) -> float | None:
-        """When to look again; None while there is nothing to wait for."""
+        """Return the nearest deadline; None if there is none."""
         while self._heap and self._heap[0][2].done:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def pop_expired(self, now: float) -> list[TrackedRequest]:
-        """The requests whose time is up."""
+        """Remove and return the requests whose deadline has passed."""
         late: list[TrackedRequest] = []
         while self._heap and self._heap[0][0] <= now:
             when, _, request = heapq.heappop(self._heap)
-            if request.done or when != request.scheduled_at:  # noted for an earlier time since, and seen to by now
+            if request.done or when != request.scheduled_at:  # an outdated entry
                 continue
             request.scheduled_at = None
             if request.deadline is not None and request.deadline <= now:

@@ -1,6 +1,6 @@
-"""Whether a peer that says nothing is still there: silence is broken by a ping, and silence after that is death.
+"""Keepalive policy: ping a silent peer, and declare it dead after further silence.
 
-Everything that the peer says counts as life, not only its answers to pings; so a line with traffic is never pinged.
+Every message of the peer counts, not only ping responses, so a connection with traffic is never pinged.
 """
 
 from enum import Enum, auto
@@ -10,7 +10,7 @@ __all__ = ["Keepalive", "KeepaliveAction", "KeepaliveDecision"]
 
 
 class KeepaliveAction(Enum):
-    """What is to be done about a peer now."""
+    """The action to take for a peer."""
 
     WAIT = auto()
     PING = auto()
@@ -18,14 +18,14 @@ class KeepaliveAction(Enum):
 
 
 class KeepaliveDecision(NamedTuple):
-    """A verdict, and when to look again."""
+    """An action, and the time of the next check."""
 
     action: KeepaliveAction
     check_at: float
 
 
 class Keepalive:
-    """Decides about one peer. Times are seconds on the clock of its conversation."""
+    """Keepalive state of one peer. Times are seconds on the clock of its session."""
 
     def __init__(self, interval: float, timeout: float) -> None:
         self._interval = interval
@@ -33,7 +33,7 @@ class Keepalive:
         self._pinged_at: float | None = None
 
     def check(self, last_received: float, now: float) -> KeepaliveDecision:
-        """What to do, if the peer was heard last at a given time."""
+        """Return the action for a peer that was last heard from at `last_received`."""
         if self._pinged_at is not None and last_received >= self._pinged_at:
             self._pinged_at = None
         if self._pinged_at is not None:

@@ -1,4 +1,4 @@
-"""What may be sent, by either side, in one state of a conversation. Conversations in the same state share tables."""
+"""Tables of legal methods in both directions, for one state of a session. Sessions in the same state share tables."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -14,16 +14,16 @@ from trunkline.protocol.revisions import Revision
 __all__ = ["Receivable", "Sendable", "legal_methods", "required_capabilities"]
 
 Receivable = Mapping[str, Method]
-"""What the peer may send."""
+"""Methods that the peer may send."""
 Sendable = Mapping[str, tuple[Method, float | None]]
-"""What we may send, and how long an answer may take."""
+"""Methods that this side may send, with the time limits of their responses."""
 
 _NEEDS: Final = frozenset(row.capability for row in METHODS if row.capability is not None)
-_KEPT: Final = 512  # states; a peer that invents capabilities finds no others in them than those that methods need
+_KEPT: Final = 512  # states; invented capabilities of a peer do not count, only those that methods need
 
 
 def required_capabilities(capabilities: Capabilities) -> frozenset[str]:
-    """The capabilities, among those that some method needs, that are on."""
+    """Return the declared capabilities that some method needs."""
     return frozenset(path for path in _NEEDS if is_declared(capabilities, path))
 
 
@@ -38,13 +38,13 @@ def legal_methods(
     settings: Settings,
     profile: str | None = None,
 ) -> tuple[Receivable, Sendable]:
-    """What may come and what may go, where each side has these capabilities."""
+    """Return the receivable and sendable methods for the capabilities of both sides."""
 
     def may_come(row: Method) -> bool:
         if not lifecycle.allows(phase, row.receive_signal):
             return False
         if row.capability is None or (side is Side.CLIENT and not row.is_request):
-            return True  # a client hears what servers tell it, declared or not: it does no harm
+            return True  # a client accepts notifications of undeclared features: they do no harm
         return row.capability in (ours if row.is_request else theirs)
 
     def may_go(row: Method) -> bool:

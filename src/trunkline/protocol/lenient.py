@@ -1,8 +1,8 @@
-"""Lenient reading: accept the shapes of the founding documents where the specification has another one.
+"""Lenient decoding: accept the shapes of the founding documents in addition to those of the specification.
 
-`read` decodes by the specification first and returns what that gives, so a peer that follows it pays nothing. Only
-JSON that does not fit is rewritten by the function that `REWRITES` has for its type, and decoded by the specification
-once more. A rewrite never changes JSON that fits, and none of these shapes is ever sent.
+`read` decodes by the specification first, so peers that follow it pay nothing. Only JSON that does not fit is rewritten
+by the function in `REWRITES` for its type, and decoded again. A rewrite never changes JSON that fits, and none of these
+shapes is ever sent.
 
 Two members fit without a rewrite and are declared on their types: `cursor` of a page (`PaginatedResult`) and `metadata`
 of an updated resource (`ResourceUpdatedParams`).
@@ -24,18 +24,18 @@ T = TypeVar("T")
 Object = dict[str, Any]
 Source = bytes | Raw | codec.DecodedJson
 Rewrite = Callable[[Any, Any], Any]
-"""Takes the JSON value, and the params of the request that it answers, if it is a result."""
+"""(JSON value, params of the answered request, for a result) -> the rewritten value."""
 
 _SAMPLING_OPTIONS: Final = ("maxTokens", "temperature", "stopSequences")
 _CONTEXTS: Final = {"this_request": "thisServer", "this_server": "thisServer", "all_servers": "allServers"}
 _STATUSES: Final = {"pending": "working", "processing": "working"}
-_UNKNOWN_TIME: Final = ""  # notifications about tasks carry none
+_UNKNOWN_TIME: Final = ""  # task notifications have none
 
 
 def read(kind: type[T], source: Source, request_params: Any = None) -> T:
-    """Decode JSON as `kind`. `asked` is the params of the request that a result answers.
+    """Decode JSON as `kind`. `request_params` are the params of the request that a result answers.
 
-    Raise the `DecodeError` of the specification's type if neither that type nor another known shape fits.
+    Raise the `DecodeError` of the specification's type if no known shape fits.
     """
     try:
         return _decoder(kind)(source)
@@ -47,18 +47,18 @@ def read(kind: type[T], source: Source, request_params: Any = None) -> T:
 
 
 def read_rewritten(kind: type[T], source: Source, request_params: Any = None) -> T | None:
-    """Decode JSON that does not fit `kind` as it stands; None if no other shape is known, or it does not fit either."""
+    """Decode JSON that does not fit `kind` directly; return None if no other known shape fits."""
     rewrite = REWRITES.get(kind)
     return None if rewrite is None else _rewritten(kind, source, rewrite, request_params)
 
 
 def read_task(kind: type[T], source: Source) -> T | None:
-    """Decode a task of the founding documents, alone or as the member `task`, as `kind`; None if it is none."""
+    """Decode a task of the founding documents, alone or as the member `task`, as `kind`; None if it does not fit."""
     return _rewritten(kind, source, lambda value, _: _task(_object(_object(value).get("task", value))), None)
 
 
 def read_task_result(source: Source) -> t.CallToolResult:
-    """Decode the result of a task, which the founding documents have as the member `result`. Raise as `read` does."""
+    """Decode the result of a task, which the founding documents nest in the member `result`. Raise as `read` does."""
     try:
         return read(t.CallToolResult, source)
     except codec.DecodeError:
@@ -88,7 +88,7 @@ def _object(value: Any) -> Object:
 
 
 def _each(value: Any, rewrite: Callable[[Object], Any]) -> Any:
-    """Rewrite the objects in a list, and leave everything else as it is."""
+    """Rewrite the objects in a list; leave other values unchanged."""
     if not isinstance(value, list):
         return value
     items = cast("list[Any]", value)
@@ -99,7 +99,7 @@ def _each(value: Any, rewrite: Callable[[Object], Any]) -> Any:
 
 
 def _complete_params(value: Any, _: Any) -> Any:
-    """Arguments that are filled in already may be any JSON; the specification has strings."""
+    """Convert context arguments of any JSON type to strings."""
     context = _object(_object(value).get("context"))
     arguments = {name: _text(given) for name, given in _object(context.get("arguments")).items()}
     return {**_object(value), "context": {**context, "arguments": arguments}}
@@ -110,7 +110,7 @@ def _text(value: Any) -> str:
 
 
 def _sampling_params(value: Any, _: Any) -> Any:
-    """`maxTokens`, `temperature` and `stopSequences` stand in `modelPreferences`."""
+    """Move `maxTokens`, `temperature` and `stopSequences` out of `modelPreferences`."""
     members = _object(value)
     preferences = _object(members.get("modelPreferences"))
     options = {name: preferences[name] for name in _SAMPLING_OPTIONS if name in preferences}
@@ -119,7 +119,7 @@ def _sampling_params(value: Any, _: Any) -> Any:
 
 
 def _log_message(value: Any, _: Any) -> Any:
-    """A message has a role and content instead of a level and data."""
+    """Convert a message with role and content to level and data."""
     content = _object(value).get("content")
     return {"level": "info", "data": _object(content).get("text", content)} if content is not None else value
 
@@ -132,12 +132,12 @@ def _task_status(value: Any, _: Any) -> Any:
 
 
 def _empty(value: Any, _: Any) -> Any:
-    """A request without a result is answered with null."""
+    """Convert a null result to an empty object."""
     return {} if value is None else value
 
 
 def _contents(value: Any, asked: Any) -> Any:
-    """Contents of a resource carry `type` and `data` as content blocks do, and no URI: it is the one asked for."""
+    """Convert resource contents with `type` and `data`, like content blocks, and add the requested URI."""
 
     def rewrite(contents: Object) -> Object:
         if asked is None or "type" not in contents:
@@ -149,7 +149,7 @@ def _contents(value: Any, asked: Any) -> Any:
 
 
 def _completion(value: Any, _: Any) -> Any:
-    """Proposals are objects with a label, and stand in `completions`."""
+    """Convert labelled proposals in `completions` to values."""
     members = _object(value)
     values = _each(members.get("completions"), lambda proposal: proposal.get("value"))
     counts = {name: members[name] for name in ("total", "hasMore") if name in members}
@@ -157,12 +157,12 @@ def _completion(value: Any, _: Any) -> Any:
 
 
 def _message_result(value: Any, _: Any) -> Any:
-    """A message that a model wrote has no role."""
+    """Add the missing role of a sampled message."""
     return {"role": "assistant", **_object(value)}
 
 
 def _tools(value: Any, _: Any) -> Any:
-    """A tool without a schema takes any arguments."""
+    """Add a schema to tools without one: any arguments."""
     tools = _each(_object(value).get("tools"), lambda tool: {"inputSchema": {"type": "object"}, **tool})
     return {**_object(value), "tools": tools}
 
@@ -172,7 +172,7 @@ def _call_result(value: Any, _: Any) -> Any:
 
 
 def _prompt(value: Any, _: Any) -> Any:
-    """The role `system` becomes `user`: the specification has no other role that speaks to the model."""
+    """Change the role `system` to `user`: the specification has no other role that speaks to the model."""
 
     def rewrite(message: Object) -> Object:
         role = "user" if message.get("role") == "system" else message.get("role")
@@ -182,7 +182,7 @@ def _prompt(value: Any, _: Any) -> Any:
 
 
 def _block(block: Object) -> Object:
-    """A link to a resource is named `resource/link`."""
+    """Rename the content type `resource/link` to `resource_link`."""
     return (
         {"name": block.get("uri"), **block, "type": "resource_link"} if block.get("type") == "resource/link" else block
     )
@@ -193,7 +193,7 @@ def _task_list(value: Any, _: Any) -> Any:
 
 
 def _task(given: Object) -> Object:
-    """A task has other names for its states, and times in milliseconds."""
+    """Convert the status names and the millisecond timestamps of a task."""
     status: Any = given.get("status")
     return {
         **given,
@@ -211,7 +211,7 @@ def _iso(milliseconds: Any) -> Any:
         return milliseconds
     try:
         at = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    except (ValueError, OverflowError, OSError):  # beyond the calendar
+    except (ValueError, OverflowError, OSError):  # beyond the range of datetime
         return _UNKNOWN_TIME
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 

@@ -1,11 +1,11 @@
-"""The phases of a handshake conversation, as one table for both sides.
+"""Lifecycle of a session of the handshake era, as one state table for both sides.
 
     NEW -> CONNECTING -> INITIALIZING -> READY <-> PAUSED
     READY -> RECONNECTING -> CONNECTING ... | FAILED          READY -> DRAINING -> CLOSED
     any   -> FAILED -> CLOSED
 
-The table is read by people, run by the program, drawn for the manual and enumerated by a test. Sending and
-receiving are different signals, so each direction has its own law: a client's requests are served as soon as
+The program runs the table, a script draws it for the manual, and a test enumerates it. Sending and
+receiving are different signals, so each direction has its own rules: a client's requests are served as soon as
 `initialize` is answered, while requests of the server wait for `initialized` (lifecycle, "Initialization").
 """
 
@@ -19,27 +19,27 @@ __all__ = ["FOUNDING", "LIFECYCLE", "FoundingNames", "Phase", "Signal", "allows"
 
 
 class Phase(Enum):
-    """Where a conversation stands."""
+    """Phases of a session."""
 
-    NEW = auto()  # no line yet
-    CONNECTING = auto()  # the line is there or being made, nothing agreed
-    INITIALIZING = auto()  # initialize was said, `initialized` still to come
+    NEW = auto()  # no connection yet
+    CONNECTING = auto()  # connecting or connected, before `initialize`
+    INITIALIZING = auto()  # after `initialize`, before `initialized`
     READY = auto()
-    PAUSED = auto()  # what runs goes on, nothing new is taken
-    RECONNECTING = auto()  # the line was lost and is being made again
-    DRAINING = auto()  # ending: what runs may finish
-    FAILED = auto()  # the line or the handshake failed
+    PAUSED = auto()  # running requests continue, new ones are refused
+    RECONNECTING = auto()  # the connection was lost, and the client reconnects
+    DRAINING = auto()  # shutting down: running requests may finish
+    FAILED = auto()  # the connection or the handshake failed
     CLOSED = auto()
 
 
 class Signal(Enum):
-    """What can happen to a conversation."""
+    """Events of a session's lifecycle."""
 
-    CONNECT = auto()  # a line is opened or accepted
+    CONNECT = auto()  # a connection is opened or accepted
     RECV_INITIALIZE = auto()
-    SEND_INITIALIZE = auto()  # or whatever a client begins with instead
+    SEND_INITIALIZE = auto()  # or the era probe
     RECV_INITIALIZED = auto()
-    SEND_INITIALIZED = auto()  # or know that there is no need to
+    SEND_INITIALIZED = auto()  # or the end of discovery
     RECV_PING = auto()
     SEND_PING = auto()
     RECV_CALL = auto()  # any other request
@@ -48,9 +48,9 @@ class Signal(Enum):
     SEND_NOTICE = auto()
     PAUSE = auto()
     RESUME = auto()
-    LOSE = auto()  # the line broke and will be made again
-    DRAIN = auto()  # end in good order
-    FAIL = auto()  # the line or the handshake failed for good
+    LOSE = auto()  # the connection was lost, and the client reconnects
+    DRAIN = auto()  # graceful shutdown
+    FAIL = auto()  # the connection or the handshake failed permanently
     CLOSE = auto()
 
 
@@ -81,7 +81,7 @@ LIFECYCLE: Final[Mapping[Phase, Mapping[Signal, Phase]]] = {
         S.CLOSE: P.CLOSED,
     },
     P.READY: {
-        S.RECV_INITIALIZED: P.READY,  # said twice is said once
+        S.RECV_INITIALIZED: P.READY,  # a duplicate is harmless
         S.RECV_PING: P.READY,
         S.SEND_PING: P.READY,
         S.RECV_CALL: P.READY,
@@ -116,18 +116,18 @@ LIFECYCLE: Final[Mapping[Phase, Mapping[Signal, Phase]]] = {
         S.FAIL: P.FAILED,
         S.CLOSE: P.CLOSED,
     },
-    P.FAILED: {S.CONNECT: P.CONNECTING, S.FAIL: P.FAILED, S.CLOSE: P.CLOSED},  # the line goes after the handshake did
+    P.FAILED: {S.CONNECT: P.CONNECTING, S.FAIL: P.FAILED, S.CLOSE: P.CLOSED},  # closes after a failed handshake
     P.CLOSED: {S.CLOSE: P.CLOSED},
 }
 
 
 def allows(phase: Phase, signal: Signal) -> bool:
-    """Whether a signal is legal in a phase."""
+    """Return whether a signal is legal in a phase."""
     return signal in LIFECYCLE[phase]
 
 
 def next_phase(phase: Phase, signal: Signal) -> Phase:
-    """The next phase; a pair without a row is illegal, and there is no other branch."""
+    """Return the next phase; raise `WrongPhase` if the table has no such transition."""
     try:
         return LIFECYCLE[phase][signal]
     except KeyError:
@@ -135,7 +135,7 @@ def next_phase(phase: Phase, signal: Signal) -> Phase:
 
 
 class FoundingNames(NamedTuple):
-    """What the three founding papers call a phase."""
+    """The names of a phase in the three founding documents."""
 
     phase: str  # the five phases of the implementation plan
     state: str  # the four states of the architecture paper

@@ -1,7 +1,7 @@
-"""The keys of `_meta`, and what can be read from them.
+"""Keys of `_meta`.
 
-Up to 2025-11-25 a request's `_meta` may carry a progress token. From 2026-07-28 on it is the envelope: revision,
-client, capabilities and log level of this one request. The keys of both stand here; nothing else spells them.
+Up to 2025-11-25 the `_meta` of a request may have a progress token. From 2026-07-28 on it is the envelope: revision,
+client info, capabilities and log level of the request. All keys are defined here.
 """
 
 from collections.abc import Mapping
@@ -37,14 +37,14 @@ SUBSCRIPTION_ID: Final = _OFFICIAL + "subscriptionId"
 SERVER_INFO: Final = _OFFICIAL + "serverInfo"
 RELATED_TASK: Final = _OFFICIAL + "related-task"
 TRACE_KEYS: Final = ("traceparent", "tracestate", "baggage")  # W3C trace context
-REFUSAL: Final = "trunkline/refusal"  # our own keys carry our own prefix
-IDEMPOTENCY_KEY: Final = "trunkline/idempotency-key"  # of a call that is done once, however often it is made
-TASK_PROGRESS: Final = "trunkline/progress"  # of a task, where notifications/progress may not tell of it
-IDEMPOTENCY: Final = "trunkline/idempotency"  # what a server declares that minds them, whatever becomes of its process
+REFUSAL: Final = "trunkline/refusal"  # our own keys have our own prefix
+IDEMPOTENCY_KEY: Final = "trunkline/idempotency-key"  # idempotency key of a call
+TASK_PROGRESS: Final = "trunkline/progress"  # progress of a task, where notifications/progress is not allowed
+IDEMPOTENCY: Final = "trunkline/idempotency"  # declares that the server honours idempotency keys across crashes
 
 
 def progress_token(meta: Mapping[str, Any] | None) -> ProgressToken | None:
-    """The token under which the requestor wants to hear of progress. One of another type counts as none."""
+    """Return the progress token in `_meta`; None for a token of an invalid type."""
     if meta is None:
         return None
     token = meta.get(PROGRESS_TOKEN)

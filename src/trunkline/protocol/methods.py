@@ -1,7 +1,7 @@
-"""METHODS: one row per method and notification of the specification.
+"""METHODS: the table of all methods and notifications, one row each.
 
-Who receives it, what it carries and gives back, which capability it needs, how long it may take, and between
-which revisions it exists. Guards, matrices, documents and dispatch are all read off this table.
+A row has the receiver, the types of params and result, the required capability, the time limit, and the revisions that
+define it. Guards, dispatch and the documentation are derived from this table.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ __all__ = ["ALIASES", "METHODS", "Method", "Side", "TimeLimit", "find_method", "
 
 
 class Side(Enum):
-    """Who is on the line."""
+    """The sides of a connection."""
 
     SERVER = auto()
     CLIENT = auto()
@@ -34,16 +34,16 @@ class Side(Enum):
 
 
 class TimeLimit(Enum):
-    """How long an answer may take."""
+    """Classes of time limits for responses."""
 
     HANDSHAKE = auto()  # the other side may still be starting
     QUICK = auto()  # ping and lists
-    WORK = auto()  # user code runs, or may
-    PERSON = auto()  # somebody is being asked
-    ENDLESS = auto()  # the answer comes when something else is done
+    WORK = auto()  # may run user code
+    PERSON = auto()  # waits for a person
+    ENDLESS = auto()  # no limit: the response waits for another event
 
     def seconds(self, settings: Settings) -> float | None:
-        """The time that these settings allow."""
+        """Return the time limit in seconds, by the settings."""
         match self:
             case TimeLimit.WORK:
                 return settings.work_timeout
@@ -58,33 +58,33 @@ class TimeLimit(Enum):
 
 
 class Method(Struct, frozen=True):
-    """A row: everything the specification says about one method that a program can use."""
+    """A row of the table: the properties of one method."""
 
     name: str
     receiver: Side
     params: type[Any]
     result: type[Any] | None = None  # None: a notification
-    capability: str | None = None  # capability: the receiver's for a request, the sender's for a notification
+    capability: str | None = None  # required capability: the receiver's for a request, the sender's for a notification
     time_limit: TimeLimit = TimeLimit.WORK
-    fails_as_result: bool = False  # a failure of user code is a result that says so, not an error
+    fails_as_result: bool = False  # a failure of user code is a failed result, not an error
     since: Revision = Revision.V2024_11_05
     until: Revision | None = None
-    profile: str | None = None  # the one that has it, if no revision does
-    widened_by: str | None = None  # the profile that has it in every revision of the handshake era
+    profile: str | None = None  # the profile that defines it, if no revision does
+    widened_by: str | None = None  # the profile that extends it to every revision of the handshake era
 
     @property
     def is_request(self) -> bool:
-        """Whether it is answered."""
+        """Whether it has a response."""
         return self.result is not None
 
     @property
     def receive_signal(self) -> Signal:
-        """What receiving it means to the lifecycle."""
+        """The lifecycle signal of receiving it."""
         return self._signals[0]
 
     @property
     def send_signal(self) -> Signal:
-        """What sending it means to the lifecycle."""
+        """The lifecycle signal of sending it."""
         return self._signals[1]
 
     @property
@@ -92,7 +92,7 @@ class Method(Struct, frozen=True):
         return _SIGNALS.get(self.name) or (_CALL if self.is_request else _NOTICE)
 
     def exists_in(self, revision: Revision, profile: str | None = None) -> bool:
-        """Whether that revision has it, or that profile does."""
+        """Return whether the revision or the profile defines it."""
         if self.widened_by is not None and self.widened_by == profile and revision in HANDSHAKE:
             return True
         return (
@@ -102,7 +102,7 @@ class Method(Struct, frozen=True):
         )
 
     def is_received_by(self, side: Side) -> bool:
-        """Whether that side may receive it."""
+        """Return whether that side may receive it."""
         return self.receiver in {side, Side.EITHER}
 
 
@@ -118,14 +118,14 @@ _SIGNALS: Final = {
 
 SERVER, CLIENT, EITHER = Side.SERVER, Side.CLIENT, Side.EITHER
 V2025_06_18, V2025_11_25, V2026_07_28 = Revision.V2025_06_18, Revision.V2025_11_25, Revision.V2026_07_28
-_LAST: Final = V2025_11_25  # of the handshake era
+_LAST: Final = V2025_11_25  # the last revision of the handshake era
 
 METHODS: Final = (
     Method("initialize", SERVER, t.InitializeParams, t.InitializeResult, time_limit=TimeLimit.HANDSHAKE, until=_LAST),
     Method("notifications/initialized", SERVER, t.Empty, until=_LAST),
     Method("ping", EITHER, t.Empty, t.Empty, time_limit=TimeLimit.QUICK, until=_LAST),
     Method("shutdown", SERVER, t.Empty, t.Empty, time_limit=TimeLimit.ENDLESS, until=_LAST, profile="erlmcp"),
-    Method("notifications/shutdown", SERVER, t.Empty, until=_LAST, profile="erlmcp"),  # by its bare name, too
+    Method("notifications/shutdown", SERVER, t.Empty, until=_LAST, profile="erlmcp"),  # also accepted by its bare name
     Method("notifications/cancelled", EITHER, t.CancelledParams),
     Method("notifications/progress", EITHER, t.ProgressParams),
     Method("server/discover", SERVER, t.Empty, t.DiscoverResult, time_limit=TimeLimit.QUICK, since=V2026_07_28),
@@ -146,14 +146,14 @@ METHODS: Final = (
     Method("prompts/list", SERVER, t.PaginatedParams, t.ListPromptsResult, "prompts", TimeLimit.QUICK),
     Method("prompts/get", SERVER, t.GetPromptParams, t.GetPromptResult, "prompts"),
     Method("notifications/prompts/list_changed", CLIENT, t.Empty, capability="prompts.listChanged"),
-    # what a client wants to hear of
+    # subscriptions
     Method("subscriptions/listen", SERVER, t.ListenParams, t.Empty, time_limit=TimeLimit.ENDLESS, since=V2026_07_28),
     Method("notifications/subscriptions/acknowledged", CLIENT, t.SubscriptionsAcknowledgedParams, since=V2026_07_28),
     # completion and logging
     Method("completion/complete", SERVER, t.CompleteParams, t.CompleteResult, "completions"),
     Method("logging/setLevel", SERVER, t.SetLevelParams, t.Empty, "logging", until=_LAST),
     Method("notifications/message", CLIENT, t.LoggingMessageParams, capability="logging"),
-    # what a server asks of a client
+    # requests of a server to a client
     Method("sampling/createMessage", CLIENT, t.CreateMessageParams, t.CreateMessageResult, "sampling", until=_LAST),
     Method("roots/list", CLIENT, t.Empty, t.ListRootsResult, "roots", TimeLimit.QUICK, until=_LAST),
     Method("notifications/roots/list_changed", SERVER, t.Empty, capability="roots.listChanged", until=_LAST),
@@ -165,7 +165,7 @@ METHODS: Final = (
         "notifications/elicitation/complete", CLIENT, t.ElicitationCompleteParams,
         since=V2025_11_25, until=_LAST,
     ),
-    # tasks, as 2025-11-25 has them; from then on they are an extension, which has some methods of the same name
+    # tasks of 2025-11-25; later an extension, which has some methods of the same name
     Method("tasks/get", EITHER, t.GetTaskParams, t.AnyTaskResult, "tasks", since=V2025_11_25, widened_by="erlmcp"),
     Method("tasks/result", EITHER, t.GetTaskPayloadParams, t.GetTaskPayloadResult, "tasks", TimeLimit.ENDLESS,
            since=V2025_11_25, until=_LAST, widened_by="erlmcp"),
@@ -183,13 +183,13 @@ METHODS: Final = (
 
 _PREFIX: Final = "notifications/"
 ALIASES: Final = {row.name.removeprefix(_PREFIX): row.name for row in METHODS if row.name.startswith(_PREFIX)}
-"""Bare notification names, as some peers send them. They are accepted and never sent."""
+"""Notification names without prefix, which some peers send. They are accepted, but never sent."""
 
 _BY_NAME: Final = {row.name: row for row in METHODS}
 
 
 def widened_capabilities(profile: str | None) -> frozenset[str]:
-    """The capabilities that a profile has in every revision of the handshake era."""
+    """Return the capabilities that a profile extends to every revision of the handshake era."""
     return frozenset(
         row.capability.partition(".")[0]
         for row in METHODS
@@ -198,10 +198,10 @@ def widened_capabilities(profile: str | None) -> frozenset[str]:
 
 
 def find_method(name: str) -> Method | None:
-    """The row of a method, whatever the revision."""
+    """Return the row of a method, in any revision; None if it is unknown."""
     return _BY_NAME.get(name)
 
 
 def methods_for(revision: Revision, receiver: Side, profile: str | None = None) -> Iterator[Method]:
-    """The rows that a revision has, or a profile, and that this side may receive."""
+    """Yield the rows that a revision or profile defines, and that this side may receive."""
     return (row for row in METHODS if row.exists_in(revision, profile) and row.is_received_by(receiver))

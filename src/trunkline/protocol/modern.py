@@ -1,8 +1,8 @@
-"""The modern era, a server's side: requests that stand for themselves, and results that do.
+"""Server side of the modern era: validation of requests with an envelope, and encoding of results.
 
-A request is looked at in an order that the specification prescribes, so that whoever got several things wrong is told
-the first: its envelope, whether its headers repeat what is in it, its revision, its method. A result says what kind it
-is and who gives it, and lists and contents how long they may be kept, and by whom.
+The specification prescribes the order of the checks, and with it the error for a request with several faults: envelope,
+headers, revision, method. A result contains its type and the server info; lists and contents also have a cache lifetime
+and scope.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,7 +38,7 @@ CACHEABLE_METHODS: Final = frozenset(
         "resources/read",
     }
 )
-"""The methods whose results say how long they may be kept."""
+"""The methods whose results have a cache lifetime."""
 
 _VERSION: Final = "mcp-protocol-version"
 _KINDS: Final[Mapping[type, bytes]] = {InputRequiredResult: b"input_required", TaskCreated: b"task"}
@@ -47,7 +47,7 @@ _METHODS_BY_NAME: Final = {row.name: row for row in methods_for(Revision.V2026_0
 
 
 class _Subject(Struct):
-    """What a request is about, as far as headers repeat it."""
+    """The params that headers repeat."""
 
     name: Any = None
     uri: Any = None
@@ -58,17 +58,17 @@ _read_subject: Final = codec.decoder(_Subject)
 
 
 class CacheHint(Struct, frozen=True):
-    """How long something may be kept, and whether by whoever asks or for everybody."""
+    """Cache lifetime of a result, and whether shared caches may store it."""
 
     ttl: float = 0.0  # seconds
     scope: CacheScope = "private"
 
 
 class ModernProtocol:
-    """What a server makes of requests that carry an envelope."""
+    """Validates requests with an envelope and encodes their results."""
 
     def __init__(self, info: Implementation, capabilities: Callable[[], Capabilities]) -> None:
-        """`capabilities` are those that are offered now."""
+        """`capabilities` returns the current capabilities of the server."""
         self.capabilities = capabilities
         self._cached_for: Capabilities | None = None
         self._cached_paths: frozenset[str] = frozenset()
@@ -78,8 +78,8 @@ class ModernProtocol:
     # --- requests ------------------------------------------------------------------------------
 
     def validate_request(self, message: Request, headers: Mapping[str, str] | None) -> tuple[Method, Envelope] | None:
-        """What a request asks for, and its envelope; None if it is none of the modern era after all. Raises what is
-        wrong with it. `headers` are those of a transport that has some."""
+        """Return the method and the envelope of a request; None for a request of the handshake era. Raise a
+        `ProtocolError` for an invalid request. `headers` are those of an HTTP transport."""
         envelope = read_envelope(
             message.params, expected=headers is not None and headers.get(_VERSION) in _MODERN_VERSIONS
         )
@@ -97,7 +97,7 @@ class ModernProtocol:
         return row, envelope
 
     def _offered_capabilities(self) -> frozenset[str]:
-        """The capabilities that some method needs and that are offered now; looked for anew when these change."""
+        """Return the current capabilities that some method needs; cached until the capabilities change."""
         capabilities = self.capabilities()
         if self._cached_for is not capabilities:
             self._cached_for, self._cached_paths = capabilities, required_capabilities(capabilities)
@@ -119,20 +119,20 @@ class ModernProtocol:
     # --- results -------------------------------------------------------------------------------
 
     def discover_result(self) -> dict[str, Any]:
-        """The revisions that are spoken, and what can be done in the modern ones."""
+        """Return the supported revisions, and the capabilities in the modern ones."""
         return {
             "supported_versions": list(SUPPORTED_VERSIONS),
             "capabilities": restrict_to_revision(self.capabilities(), Revision.V2026_07_28),
         }
 
     def encode_result(self, result: Any, *, hint: CacheHint | None = None, unwrap: bool = False) -> Raw:
-        """A result as it goes out. `natural`: a value that older revisions need an object around goes without."""
+        """Encode a result. `unwrap`: send structured content without the wrapper object of older revisions."""
         if unwrap and isinstance(result, CallToolResult):
             result = unwrap_result(result)
         meta = self._plain_meta
         if isinstance(result, Result | Params | DetailedTask) and result.meta is not None:
             meta = codec.to_json({SERVER_INFO: self._info, **result.meta})
-            result = replace(result, meta=None)  # a handler may return one value many times
+            result = replace(result, meta=None)  # a copy, since a handler may return one object many times
         body = codec.to_json(project(result, Revision.V2026_07_28))
         kind = _KINDS.get(cast("type", type(result)), b"complete")
         head = b'{"resultType":"%b","_meta":%b' % (kind, meta)
@@ -142,7 +142,7 @@ class ModernProtocol:
 
 
 def unwrap_result(result: CallToolResult) -> CallToolResult:
-    """A result whose value stands for itself; what has no value in an object of ours stays as it is."""
+    """Return a result without the wrapper object of its structured content, if it has one."""
     wrapped = result.structured_content
     if not isinstance(wrapped, dict) or "result" not in wrapped:
         return result
@@ -150,7 +150,7 @@ def unwrap_result(result: CallToolResult) -> CallToolResult:
 
 
 def wrap_result(result: CallToolResult) -> CallToolResult:
-    """A result with the object around its value that older revisions need."""
+    """Return a result with the wrapper object that older revisions need."""
     if result.structured_content is UNSET:
         return result
     return CallToolResult(result.content, {"result": result.structured_content}, result.is_error, meta=result.meta)

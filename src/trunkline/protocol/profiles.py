@@ -1,7 +1,7 @@
-"""Profiles: what is otherwise for peers who speak as the founding documents do.
+"""Compatibility profiles for peers that follow the founding documents.
 
-A profile is an option of a server, and holds in the handshake era only. So far there is one, and it is about tasks;
-`METHODS` has the methods that a profile adds.
+A profile is an option of a server, and applies to the handshake era only. There is one profile, for tasks; `METHODS`
+has the methods that a profile adds.
 """
 
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ ProfileName = Literal["erlmcp"]
 
 
 class Profile(Struct, frozen=True):
-    """What a profile changes."""
+    """The settings of a profile."""
 
     name: ProfileName
-    tasks: Dialect  # the words in which tasks are spoken of
-    task_timeout: float  # seconds that a task may take whose client does not say
+    tasks: Dialect  # the dialect of task messages
+    task_timeout: float  # default time limit of a task in seconds
 
 
 PROFILES: Final[Mapping[str, Profile]] = {
@@ -31,7 +31,7 @@ PROFILES: Final[Mapping[str, Profile]] = {
 
 
 def profile_of(name: str | None) -> Profile | None:
-    """The profile of that name; None for none. Raises `ConfigError` for one that there is not."""
+    """Return the profile of a name; None for None. Raise `ConfigError` for an unknown name."""
     if name is None:
         return None
     if name not in PROFILES:

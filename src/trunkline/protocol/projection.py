@@ -1,11 +1,11 @@
-"""Values, cut down to what a revision can say.
+"""Projection of values to older revisions.
 
-Handlers build the newest shape of everything. Before it is sent, `project` takes away what the peer's revision does
-not know: members outside of their window go back to their defaults, and so are left out. A few shapes are said in an
-older way instead: content of a later kind, sampling with several blocks, choices in forms.
+Handlers build the newest form of every value. Before sending, `project` removes what the peer's revision does not
+define: members outside of their window return to their defaults, and so are omitted. A few types have an older form
+instead: newer content types, sampling with several blocks, choices in forms.
 
-What has to be done for a type at a revision is worked out once, and a value that needs nothing comes back as it is.
-Whole methods, and modes that the peer must have declared, are refused before anything gets here.
+The plan for a type at a revision is computed once, and a value that needs no change is returned as it is. Methods, and
+modes that the peer must declare, are checked earlier.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,13 +24,13 @@ T = TypeVar("T")
 
 
 class Window(NamedTuple):
-    """The first and the last revision that know a member."""
+    """The first and last revision that define a member."""
 
     since: Revision = Revision.V2024_11_05
     until: Revision = Revision.V2026_07_28
 
     def covers(self, revision: Revision) -> bool:
-        """Whether that revision knows it."""
+        """Return whether a revision is within the window."""
         return self.since <= revision <= self.until
 
 
@@ -42,7 +42,7 @@ ONLY_2025_11 = Window(Revision.V2025_11_25, Revision.V2025_11_25)
 UNTIL_2025_11 = Window(until=Revision.V2025_11_25)
 
 WINDOWS: Final[Mapping[type[Struct], Mapping[str, Window]]] = {
-    # a row holds for derived types too, unless they have their own
+    # a row applies to derived types, unless they have their own
     t.Item: {"meta": FROM_2025_06},
     t.TaskAugmentedParams: {"task": ONLY_2025_11},
     t.CallToolParams: {"task": ONLY_2025_11},
@@ -63,7 +63,7 @@ WINDOWS: Final[Mapping[type[Struct], Mapping[str, Window]]] = {
     t.ElicitationCapability: {"form": FROM_2025_11, "url": FROM_2025_11},
     t.ServerCapabilities: {"completions": FROM_2025_03, "tasks": ONLY_2025_11, "extensions": FROM_2026_07},
     t.ProgressParams: {"message": FROM_2025_03},
-    # what a server offers
+    # server features
     t.Tool: {
         "title": FROM_2025_06,
         "output_schema": FROM_2025_06,
@@ -78,7 +78,7 @@ WINDOWS: Final[Mapping[type[Struct], Mapping[str, Window]]] = {
     t.PromptArgument: {"title": FROM_2025_06},
     t.Reference: {"title": FROM_2025_06},
     t.CompleteParams: {"context": FROM_2025_06},
-    # what a server asks of a client; from 2026-07-28 on it travels inside of a result, without metadata
+    # client features; from 2026-07-28 on they are sent inside of a result, without metadata
     t.ListRootsResult: {"meta": UNTIL_2025_11},
     t.SamplingMessage: {"meta": FROM_2025_11},
     t.CreateMessageParams: {"meta": UNTIL_2025_11, "tools": FROM_2025_11, "tool_choice": FROM_2025_11},
@@ -98,7 +98,7 @@ WINDOWS: Final[Mapping[type[Struct], Mapping[str, Window]]] = {
 def _audio_as_resource(audio: t.AudioContent, _: Revision) -> t.EmbeddedResource:
     from uuid import NAMESPACE_OID, uuid5
 
-    uri = uuid5(NAMESPACE_OID, audio.data).urn  # the same sound has the same name
+    uri = uuid5(NAMESPACE_OID, audio.data).urn  # the same audio gets the same URI
     return t.EmbeddedResource(t.ResourceContents(uri, audio.mime_type, blob=audio.data), audio.annotations)
 
 
@@ -124,7 +124,7 @@ def _blocks_as_one(result: t.CreateMessageResult, revision: Revision) -> t.Creat
 
 
 def _plain_blocks(content: t.SamplingBlock | list[t.SamplingBlock], revision: Revision) -> list[t.SamplingBlock]:
-    """What a message holds, in the kinds that sampling had before there were tools."""
+    """Return the blocks of a message in the content types that sampling had before tools."""
     audio = () if revision < Revision.V2025_03_26 else (t.AudioContent,)
     known = (t.TextContent, t.ImageContent, *audio)
     blocks = content if isinstance(content, list) else [content]
@@ -154,9 +154,9 @@ def _without_lists(result: t.ElicitResult, _: Revision) -> t.ElicitResult:
 
 
 def wrap_structured_content(result: t.CallToolResult, _: Revision | None = None) -> t.CallToolResult:
-    """A result whose structured content is an object, as the handshake era wants it: any other value is wrapped."""
+    """Wrap structured content that is not an object, as the handshake era requires."""
     held = result.structured_content
-    if held is UNSET or isinstance(held, dict | Raw):  # what is raw was made of an object
+    if held is UNSET or isinstance(held, dict | Raw):  # raw content was encoded from an object
         return result
     return replace(result, structured_content={"result": held})
 
@@ -164,7 +164,7 @@ def wrap_structured_content(result: t.CallToolResult, _: Revision | None = None)
 _Rephrase = Callable[[Any, Revision], Struct]
 
 OLDER_FORMS: Final[Mapping[type[Struct], tuple[Revision, _Rephrase]]] = {
-    # shape: (the first revision that has it, how it is said before)
+    # type: (the first revision that defines it, its older form)
     t.AudioContent: (Revision.V2025_03_26, _audio_as_resource),
     t.ResourceLink: (Revision.V2025_06_18, _link_as_text),
     t.CreateMessageParams: (Revision.V2025_11_25, _block_per_message),
@@ -177,17 +177,17 @@ OLDER_FORMS: Final[Mapping[type[Struct], tuple[Revision, _Rephrase]]] = {
 
 
 def project(value: T, revision: Revision) -> T:
-    """The value as that revision can say it: the same object if nothing is in the way, otherwise a copy."""
+    """Return the form of a value in a revision: the same object if nothing changes, otherwise a copy."""
     plan = _plan(type(value), revision)
     return value if plan is None else plan.apply(value, revision)
 
 
 class _Plan(NamedTuple):
-    """What has to be done with values of one type at one revision."""
+    """The changes to values of one type at one revision."""
 
     rephrase: _Rephrase | None
     removed: Mapping[str, Any]  # members outside of their window, with their defaults
-    inner: tuple[str, ...]  # members that hold something with a plan of its own
+    inner: tuple[str, ...]  # members whose types have plans of their own
 
     def apply(self, value: Any, revision: Revision) -> Any:
         if self.rephrase is not None:
@@ -205,7 +205,7 @@ class _Plan(NamedTuple):
 
 
 def _project_inside(held: Any, revision: Revision) -> Any:
-    """What a member holds, projected: one value, or each value of a collection."""
+    """Project the value of a member, or each value of a collection."""
     if isinstance(held, list):
         said: Any = [project(item, revision) for item in cast("list[Any]", held)]
     elif isinstance(held, dict):
@@ -217,7 +217,7 @@ def _project_inside(held: Any, revision: Revision) -> Any:
 
 @cache
 def _plan(cls: type, revision: Revision) -> _Plan | None:
-    """The plan for a type; None if every value of it can be said as it is."""
+    """Return the plan for a type; None if its values never change."""
     if not issubclass(cls, Struct):
         return None
     since, rephrase = OLDER_FORMS.get(cls, (revision, None))
@@ -237,7 +237,7 @@ def _plan(cls: type, revision: Revision) -> _Plan | None:
 
 
 def _structs_in(annotation: Any) -> Iterator[type[Struct]]:
-    """The types of the specification that an annotation mentions."""
+    """Yield the struct types in an annotation."""
     if isinstance(annotation, type) and issubclass(annotation, Struct):
         yield annotation
     for part in get_args(annotation):

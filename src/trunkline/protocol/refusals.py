@@ -1,4 +1,4 @@
-"""Why something is not taken, or may not be sent: what the peer got wrong, as the error that it is told."""
+"""Refusals: the errors for messages that are illegal to receive or to send."""
 
 from typing import Final
 
@@ -27,8 +27,9 @@ _NOT_ACCEPTING: Final = {Phase.PAUSED, Phase.DRAINING}
 def request_refusal(
     message: Request, row: Method | None, *, phase: Phase, revision: Revision, side: Side, negotiated: bool
 ) -> ProtocolError:
-    """Phase first, then the method, then its capability (the order of the founding documents). `row` is the method if
-    it may be asked for now, so that its id must be in use; `agreed`: the handshake has settled on a revision."""
+    """Return the error for an illegal request: check the phase first, then the method, then its capability (the order
+    of the founding documents). `row` is the method if it is legal now, so that the id must be in use; `negotiated`: the
+    handshake has agreed on a revision."""
     name = message.method
     if row is not None and row.is_request:
         return RequestIdConflict(message.id)
@@ -48,14 +49,14 @@ def _phase_refusal(name: str, signal: Signal, phase: Phase, *, negotiated: bool)
 
 
 def unavailable_refusal(name: str, phase: Phase) -> NotNow:
-    """Refuse a request that arrives while the session takes none. A server that drains is gone in a moment, and another
-    may take its place; how long a pause lasts is not known."""
+    """Return the refusal of a request while the session accepts none. A draining server is gone in a moment, and
+    another may take its place; the length of a pause is unknown."""
     wait = 1.0 if phase is Phase.DRAINING else None
-    return NotNow(f"{name} is not taken while the session is {phase.name.lower()}", retry_after=wait)
+    return NotNow(f"{name} is refused while the session is {phase.name.lower()}", retry_after=wait)
 
 
 def send_refusal(name: str, *, phase: Phase, revision: Revision, receiver: Side) -> ProtocolError:
-    """What forbids us a message: the same questions, seen from the other end."""
+    """Return the error for a message that this side must not send."""
     row = find_method(name)
     if row is None or not row.exists_in(revision) or not row.is_received_by(receiver):
         return MethodNotFound(name)
@@ -65,7 +66,7 @@ def send_refusal(name: str, *, phase: Phase, revision: Revision, receiver: Side)
 
 
 def malformed_refusal(fault: Malformed) -> ProtocolError:
-    """What is wrong with something that is no message."""
+    """Return the error for a malformed message."""
     if fault.limit is not None:
         return MessageTooLarge(fault.limit)
     kinds: dict[int, type[ProtocolError]] = {ParseError.code: ParseError, InvalidParams.code: InvalidParams}

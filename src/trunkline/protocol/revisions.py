@@ -1,4 +1,4 @@
-"""The revisions of the specification: their order, their era, and how two sides settle on one."""
+"""Revisions of the specification: their order, era and negotiation."""
 
 from collections.abc import Iterable
 from enum import Enum, StrEnum, auto
@@ -8,14 +8,14 @@ __all__ = ["HANDSHAKE", "MODERN_REVISIONS", "NEWEST_HANDSHAKE", "SUPPORTED_VERSI
 
 
 class Era(Enum):
-    """How a conversation is set up."""
+    """How a session is established."""
 
     HANDSHAKE = auto()  # initialize, then a session
     MODERN = auto()  # every request carries its own envelope
 
 
 class Revision(StrEnum):
-    """A published revision; the value is its name on the wire. Later ones are greater, since ISO dates sort as text."""
+    """A published revision; the value is its wire name. Later ones are greater, since ISO dates sort as text."""
 
     V2024_11_05 = "2024-11-05"
     V2025_03_26 = "2025-03-26"
@@ -25,23 +25,23 @@ class Revision(StrEnum):
 
     @property
     def era(self) -> Era:
-        """The era that this revision belongs to."""
+        """The era of this revision."""
         return Era.MODERN if self >= Revision.V2026_07_28 else Era.HANDSHAKE
 
 
 HANDSHAKE: Final = tuple(revision for revision in Revision if revision.era is Era.HANDSHAKE)
 MODERN_REVISIONS: Final = tuple(revision for revision in Revision if revision.era is Era.MODERN)
 SUPPORTED_VERSIONS: Final = tuple(revision.value for revision in sorted(Revision, reverse=True))
-"""The names of all of them, the newest first."""
+"""The wire names of all revisions, the newest first."""
 
-NEWEST_HANDSHAKE: Final = HANDSHAKE[-1]  # what a handshake can settle on at best
+NEWEST_HANDSHAKE: Final = HANDSHAKE[-1]  # the newest revision that a handshake can agree on
 
 
 def negotiate(requested: str, supported: Iterable[Revision] = HANDSHAKE) -> Revision:
-    """The revision to answer `initialize` with: the requested one, or else the newest that we have.
+    """Return the revision to answer `initialize` with: the requested one, or else the newest supported one.
 
-    lifecycle, "Version Negotiation": an unknown version is answered with another, never with an error.
-    A revision without handshake cannot be agreed upon in one.
+    lifecycle, "Version Negotiation": an unknown version is answered with another, never with an error. A revision
+    without handshake cannot be negotiated.
     """
     offered = [revision for revision in supported if revision.era is Era.HANDSHAKE]
     return next((revision for revision in offered if revision.value == requested), max(offered))

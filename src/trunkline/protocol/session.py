@@ -1,9 +1,9 @@
-"""Session: one conversation, seen from one side of it, without any I/O.
+"""Session: protocol state machine of one side of a connection, without I/O.
 
-`receive` takes a message and gives an event. `call`, `notify`, `reply` and `fail` give messages to be sent. What
-the peer got wrong is a value (`Refused`, `Ignored`); what our own side got wrong is raised. Time comes in as `now`.
+`receive` takes a message and returns an event. `call`, `notify`, `reply` and `fail` return messages to send. Errors of
+the peer are values (`MessageRefused`, `MessageIgnored`); errors of this side are raised. Time is passed in as `now`.
 
-Both sides use it: `side` says which one we are.
+Clients and servers use it: `side` says which one this is.
 """
 
 from collections.abc import Iterable, Mapping
@@ -77,7 +77,7 @@ __all__ = ["Session"]
 
 _CANCELLED: Final = find_method("notifications/cancelled")
 _NOTHING: Final[frozenset[str]] = frozenset()
-_LONGEST_ID: Final = 18  # digits; our ids are numbers that are counted up
+_LONGEST_ID: Final = 18  # digits; our ids are consecutive numbers
 _REPLACEABLE: Final = frozenset({Phase.INITIALIZING, Phase.READY, Phase.PAUSED})
 _read_cancelled: Final = decoder(CancelledParams)
 _read_initialize: Final = decoder(InitializeParams)
@@ -85,8 +85,8 @@ _read_progress: Final = decoder(ProgressParams)
 
 
 class Session:
-    """One conversation: of the handshake era, with requests of the modern one beside it where those are taken; or of
-    the modern era alone. There may be thousands that do nothing, so it is kept small."""
+    """One session: of the handshake era, with requests of the modern era where the server accepts them; or of the
+    modern era alone. There may be thousands of idle sessions, so it is small."""
 
     __slots__ = (
         "_deadlines",
@@ -127,64 +127,64 @@ class Session:
         modern: ModernProtocol | None = None,
         profile: str | None = None,
     ) -> None:
-        """`stateless` answers requests of the modern era, where they are taken, beside those of the handshake.
-        `profile` has methods of its own, in the handshake era."""
+        """`modern` handles requests of the modern era, where they are accepted. `profile` adds methods to the handshake
+        era."""
         self.profile = profile
         self.side = side
         self.info = info
         self.modern = modern
         self.client_envelope: ClientEnvelope | None = (
-            None  # what goes on our requests, where the server speaks the modern era
+            None  # envelope of our requests, if the server is of the modern era
         )
         self.instructions = instructions
         self.revisions = revisions if isinstance(revisions, tuple) else tuple(revisions)
         self.settings = settings or Settings()
-        self.phase = phase  # of a conversation that takes the place of one that was lost, RECONNECTING
+        self.phase = phase  # RECONNECTING for a session that replaces a lost one
         self._reconnecting = phase is Phase.RECONNECTING
-        self.failure: str | None = None  # why the handshake came to nothing
-        self.revision: Revision | None = None  # agreed upon in the handshake
+        self.failure: str | None = None  # why the handshake failed
+        self.revision: Revision | None = None  # negotiated in the handshake
         self.peer: Implementation | None = None
         self.negotiated: NegotiatedCapabilities | None = None
-        self.own_capabilities: Capabilities = capabilities or {}  # what our side declares
+        self.own_capabilities: Capabilities = capabilities or {}  # capabilities of this side
         self._deadlines: DeadlineQueue | None = None
         self._incoming: dict[RequestId, IncomingRequest] = {}
         self._outgoing: dict[RequestId, OutgoingRequest] = {}
         self._finished: FinishedRequests | None = None
-        self.last_id = 0  # of our requests
-        self._is_newest = True  # the types are those of the revision spoken: little to project
-        self._receivable: Receivable = {}  # what the peer may send now
-        self._sendable: Sendable = {}  # what we may
+        self.last_id = 0  # id of our latest request
+        self._is_newest = True  # the revision is the newest one: no projection is necessary
+        self._receivable: Receivable = {}  # methods that the peer may send now
+        self._sendable: Sendable = {}  # methods that this side may send now
 
     # --- facts ---------------------------------------------------------------------------------
 
     @property
     def effective_revision(self) -> Revision:
-        """The revision to speak: the one agreed upon, or the newest until then."""
+        """The negotiated revision, or the newest before negotiation."""
         return self.revision or NEWEST_HANDSHAKE
 
     @property
     def deadlines(self) -> DeadlineQueue:
-        """The deadlines of what is under way."""
+        """The deadlines of requests in flight."""
         if self._deadlines is None:
             self._deadlines = DeadlineQueue()
         return self._deadlines
 
     @property
     def incoming_requests(self) -> Mapping[RequestId, IncomingRequest]:
-        """The peer's requests that we work on."""
+        """Requests of the peer that are being handled."""
         return self._incoming
 
     @property
     def outgoing_requests(self) -> Mapping[RequestId, OutgoingRequest]:
-        """Our requests that are not answered yet."""
+        """Our requests that wait for a response."""
         return self._outgoing
 
     def allows(self, signal: Signal) -> bool:
-        """Whether a signal is legal now."""
+        """Return whether a lifecycle signal is legal now."""
         return lifecycle.allows(self.phase, signal)
 
     def has_capability(self, side: Side, capability: str) -> bool:
-        """Whether that side has a capability that both may rely on."""
+        """Return whether a side has negotiated a capability."""
         if self.negotiated is None:
             return False
         return is_declared(self.negotiated.server if side is Side.SERVER else self.negotiated.client, capability)
@@ -192,7 +192,7 @@ class Session:
     # --- phases --------------------------------------------------------------------------------
 
     def transition(self, signal: Signal) -> None:
-        """Moves to the next phase; raises `WrongPhase` where the table has none."""
+        """Move to the next phase; raise `WrongPhase` if the table has no such transition."""
         self.phase = lifecycle.next_phase(self.phase, signal)
         self._is_newest = self.effective_revision is NEWEST_HANDSHAKE
         server = required_capabilities(self.negotiated.server) if self.negotiated is not None else _NOTHING
@@ -209,14 +209,14 @@ class Session:
         )
 
     def fail_handshake(self, why: str) -> None:
-        """Gives the handshake up. A conversation that takes the place of a lost one has not failed by that: whoever
-        keeps the line may try once more."""
+        """Record a failed handshake. A session that replaces a lost one does not fail by that: the supervisor may
+        retry."""
         self.failure = why
         if not self._reconnecting:
             self.transition(Signal.FAIL)
 
     def accept_initialize(self, params: InitializeParams) -> InitializeResult:
-        """Takes a client's `initialize`: settles revision and capabilities, and gives the answer."""
+        """Handle a client's `initialize`: negotiate revision and capabilities, and return the result."""
         revision = negotiate(params.protocol_version, self.revisions)
         self.negotiated = negotiate_capabilities(self.own_capabilities, params.capabilities)
         self.revision = revision
@@ -232,7 +232,7 @@ class Session:
         )
 
     def assume_handshake(self, revision: Revision) -> None:
-        """Takes the handshake for made, with a client that speaks a revision and has told no capabilities."""
+        """Act as if the handshake was complete, with a client of a revision that has no capabilities."""
         self.restore_handshake(
             revision,
             NegotiatedCapabilities(restrict_to_revision(self.own_capabilities, revision), {}),
@@ -243,7 +243,7 @@ class Session:
     def restore_handshake(
         self, revision: Revision, negotiated: NegotiatedCapabilities, peer: Implementation | None, *, complete: bool
     ) -> None:
-        """Takes the handshake for made, as it was elsewhere; `complete`: with `initialized` said."""
+        """Restore the handshake of another process; `complete`: the client has sent `initialized`."""
         self.revision = revision
         self.negotiated = negotiated
         self.peer = peer
@@ -252,10 +252,10 @@ class Session:
             self.transition(Signal.RECV_INITIALIZED)
 
     def complete_handshake(self, result: InitializeResult) -> Notification:
-        """Takes a server's answer to our `initialize`; the notification that completes the handshake."""
+        """Handle the response to our `initialize`; return the notification that completes the handshake."""
         revision = next((r for r in self.revisions if r.value == result.protocol_version), None)
         if revision is None:
-            self.fail_handshake(f"the server speaks revision {result.protocol_version!r}, which we do not")
+            self.fail_handshake(f"the server chose the unsupported revision {result.protocol_version!r}")
             raise InvalidRequest(self.failure or "")
         self.revision = revision
         self.peer = result.server_info
@@ -266,7 +266,7 @@ class Session:
         return Notification("notifications/initialized")
 
     def start_probe(self, now: float, timeout: float | None, waiter: Any) -> tuple[OutgoingRequest, Request]:
-        """A question whether the server speaks the modern era, before anything else is said."""
+        """Return the era probe, which asks whether the server speaks the modern era."""
         stamp = ClientEnvelope(self.info, self.own_capabilities, Revision.V2026_07_28)
         awaited = OutgoingRequest(PROBE_ID, DISCOVER, now, waiter=waiter)
         awaited.set_timeout(now, timeout, None)
@@ -275,7 +275,7 @@ class Session:
         return awaited, Request(PROBE_ID, DISCOVER.name, stamp.add_to(UNSET))
 
     def complete_discovery(self, result: DiscoverResult) -> None:
-        """Takes a server's answer to that: from now on every request stands for itself."""
+        """Handle the response to the era probe: from now on every request has an envelope."""
         self.revision = Revision.V2026_07_28
         self.negotiated = NegotiatedCapabilities(
             result.capabilities, restrict_to_revision(self.own_capabilities, self.revision)
@@ -289,7 +289,7 @@ class Session:
     def receive(
         self, message: Message | Malformed, now: float, headers: Mapping[str, str] | None = None
     ) -> SessionEvent:
-        """What a message means. `headers` came with it, where a transport has some."""
+        """Handle a message and return an event. `headers` are those of an HTTP transport."""
         if isinstance(message, Request):
             if self.modern is not None and (headers is not None or may_have_envelope(message.params)):
                 event = self._receive_modern(message, now, self.modern, headers)
@@ -308,7 +308,7 @@ class Session:
     def _receive_modern(
         self, message: Request, now: float, modern: ModernProtocol, headers: Mapping[str, str] | None
     ) -> SessionEvent | None:
-        """What a request with an envelope means; None if it has none after all."""
+        """Handle a request with an envelope; return None if it has none."""
         try:
             admitted = modern.validate_request(message, headers)
             if admitted is None:
@@ -341,8 +341,8 @@ class Session:
         return MessageRefused(self._error(message.id, why))
 
     def replaced_by(self, message: Request) -> bool:
-        """Whether a request that was refused may begin another session in the place of this one: `initialize`, with
-        params that can be read, while no request of the peer is under way."""
+        """Return whether a refused request may begin a new session in place of this one: a valid `initialize` while no
+        request of the peer is in flight."""
         if message.method != "initialize" or self.phase not in _REPLACEABLE or self._incoming:
             return False
         try:
@@ -355,7 +355,7 @@ class Session:
         name = ALIASES.get(message.method, message.method)
         row = self._receivable.get(name)
         if name == "notifications/cancelled" and self._incoming:
-            row = _CANCELLED  # names what is under way, whatever the era and the phase
+            row = _CANCELLED  # refers to a request in flight, in any era and phase
         if row is None or row.is_request:
             return MessageIgnored(
                 f"notification {message.method!r} in phase {self.phase.name.lower()}", "unknown_notification"
@@ -368,7 +368,7 @@ class Session:
                     return (
                         HandshakeCompleted()
                         if opened
-                        else MessageIgnored("initialized was said before", "duplicate_notification")
+                        else MessageIgnored("duplicate notifications/initialized", "duplicate_notification")
                     )
                 case "notifications/cancelled":
                     return self._receive_cancelled(_read_cancelled(_object(message.params)))
@@ -382,7 +382,7 @@ class Session:
     def _receive_cancelled(self, params: CancelledParams) -> SessionEvent:
         call = None if params.request_id is None else self._incoming.get(params.request_id)
         if call is None or call.method.name == "initialize":  # lifecycle: initialize is never cancelled
-            return MessageIgnored("cancelled a request that is not under way", "unknown_request")
+            return MessageIgnored("cancellation of a request that is not in flight", "unknown_request")
         del self._incoming[call.id]
         call.done = call.cancelled = True
         return CallCancelled(call, params.reason)
@@ -409,15 +409,15 @@ class Session:
         return ResponseReceived(request, result, error)
 
     def _receive_unmatched(self, ident: Any, error: ErrorObject | None) -> SessionEvent:
-        """An answer that names none of our requests. Some peers write the id 1 as "1"."""
+        """Handle a response that matches none of our requests. Some peers send the id 1 as "1"."""
         if isinstance(ident, str) and ident.isdecimal() and len(ident) <= _LONGEST_ID:
             request = self._outgoing.get(int(ident))
             if request is not None:
-                return self._unusable(request, f'its id is the string "{ident}", and not the number {ident}')
+                return self._unusable(request, f'its id is the string "{ident}" instead of the number {ident}')
         if error is not None and not isinstance(ident, int | str):
-            why = f"the peer could not read a message: {error.message} ({error.code})"
+            why = f"the peer could not decode a message: {error.message} ({error.code})"
             return MessageIgnored(why, "unexpected_reply", unassigned=True)
-        return MessageIgnored("an answer to nothing that we wait for", "unexpected_reply")
+        return MessageIgnored("a response that matches no pending request", "unexpected_reply")
 
     def _unusable(self, request: OutgoingRequest, why: str, *, too_large: bool = False) -> ResponseUnusable:
         del self._outgoing[request.id]
@@ -430,12 +430,12 @@ class Session:
             if request is not None:
                 return self._unusable(request, fault.why, too_large=fault.limit is not None)
         if fault.is_reply:
-            why = f"unreadable answer: {fault.why}"
+            why = f"unreadable response: {fault.why}"
             return MessageIgnored(why, "invalid_request", unassigned=True, excerpt=fault.excerpt)
         return MessageRefused(self.malformed_response(fault), fault.excerpt)
 
     def malformed_response(self, fault: Malformed) -> ErrorResponse:
-        """The answer to something that could not be read."""
+        """Return the error response to a malformed message."""
         # An unreadable id is left out from 2025-11-25 on and null before (base protocol, "Responses").
         nameless = UNSET if self.effective_revision >= Revision.V2025_11_25 else None
         return self._error(nameless if fault.id is None else fault.id, malformed_refusal(fault))
@@ -443,9 +443,9 @@ class Session:
     # --- sending -------------------------------------------------------------------------------
 
     def reply(self, call: IncomingRequest, result: Any) -> Response | None:
-        """The answer to a request of the peer's, whose id is free again; None if nothing may be sent any more.
+        """Return the response to a request of the peer, whose id is free again; None if it must not be sent any more.
 
-        `result` is projected to the revision spoken, unless it is `Raw`, which goes out as it stands.
+        `result` is projected to the effective revision, unless it is `Raw`, which is sent unchanged.
         """
         if call.done:
             return None
@@ -456,7 +456,7 @@ class Session:
         return Response(call.id, wrap_structured_content(result) if type(result) is CallToolResult else result)
 
     def encode_result(self, call: IncomingRequest, result: Any) -> Response:
-        """A result as the revision of its request says it."""
+        """Return the response with a result in the form of the request's revision."""
         if type(result) is Raw:
             return Response(call.id, result)
         if call.envelope is not None and self.modern is not None:
@@ -465,7 +465,7 @@ class Session:
         return Response(call.id, project(result, self.effective_revision))
 
     def fail(self, call: IncomingRequest, error: ProtocolError) -> ErrorResponse | None:
-        """The error that answers a request of the peer's; None if nothing may be sent any more."""
+        """Return the error response to a request of the peer; None if it must not be sent any more."""
         if call.done:
             return None
         call.done = True
@@ -473,14 +473,14 @@ class Session:
         return ErrorResponse(call.id, error_object(error, self.revision_of(call)))
 
     def revision_of(self, call: IncomingRequest) -> Revision:
-        """The revision that a request of the peer's is written in."""
+        """Return the revision of a request of the peer."""
         return self.effective_revision if call.envelope is None else Revision.V2026_07_28
 
     def _error(self, ident: Any, error: ProtocolError) -> ErrorResponse:
         return ErrorResponse(ident, self.error_object(error))
 
     def error_object(self, error: ProtocolError) -> ErrorObject:
-        """An error as this conversation says it."""
+        """Return an error as an object of the effective revision."""
         return error_object(error, self.effective_revision)
 
     def call(
@@ -494,13 +494,13 @@ class Session:
         on_progress: Any = None,
         waiter: Any = None,
     ) -> tuple[OutgoingRequest, Request]:
-        """A request of ours and its entry among those we wait for. Raises before anything is sent if it may not be.
+        """Return a new request of ours and its record. Raise an error if it is illegal.
 
-        `timeout` replaces the time that the method has by default; `needs` asks for more than its capability.
+        `timeout` replaces the default of the method; `capability` requires a further capability of the peer.
         """
         row, allowed = self._sendable_method(name, capability)
         ident = self.last_id = self.last_id + 1
-        if on_progress is not None:  # our tokens are our request ids
+        if on_progress is not None:  # our progress tokens are our request ids
             params = replace(params, meta={**(params.meta or {}), PROGRESS_TOKEN: ident})
         if self.client_envelope is not None:
             params = self.client_envelope.add_to(params)
@@ -515,20 +515,20 @@ class Session:
         return awaited, message
 
     def notify(self, name: str, params: Any = UNSET) -> Notification:
-        """A notification of ours. Raises if it may not be sent."""
+        """Return a notification of ours. Raise an error if it is illegal."""
         self._sendable_method(name, None)
         return Notification(
             name, params if self._is_newest or params is UNSET else project(params, self.effective_revision)
         )
 
     def notify_about(self, call: IncomingRequest, name: str, params: Any) -> Notification | None:
-        """A notification about a request of the peer's that is under way; None if it may not be sent."""
+        """Return a notification about a request of the peer in flight; None if it is illegal."""
         if call.envelope is not None:
             return None if call.done else Notification(name, project(params, Revision.V2026_07_28))
         return self.notify(name, params) if self.may_send(name) else None
 
     def cancel(self, request: OutgoingRequest, reason: str | None = None) -> Notification | None:
-        """Gives a request of ours up and says so; None if there is nothing to say any more."""
+        """Abandon a request of ours; return the cancellation to send, or None if there is none."""
         if request.done:
             return None
         request.done = True
@@ -536,7 +536,7 @@ class Session:
         if request.on_late_response is not None:
             self._finished_requests().add_abandoned(request)
         if request.as_task or request.method.name == "initialize":
-            return None  # cancellation: initialize must not be cancelled, and a task only by its own name
+            return None  # cancellation: initialize must not be cancelled, and tasks have their own method
         return Notification("notifications/cancelled", CancelledParams(request_id=request.id, reason=reason))
 
     def _finished_requests(self) -> FinishedRequests:
@@ -544,18 +544,18 @@ class Session:
         return self._finished
 
     def result_type(self, name: str) -> type[Any]:
-        """What a request of that method is answered with."""
+        """Return the result type of a method."""
         row = find_method(name)
         if row is None or row.result is None:
             raise MethodNotFound(name)
         return row.result
 
     def may_send(self, name: str) -> bool:
-        """Whether a notification or request of ours would be legal now."""
+        """Return whether this side may send a method now."""
         return name in self._sendable
 
     def _sendable_method(self, name: str, capability: str | None) -> tuple[Method, float | None]:
-        """The row of a method that we may send now, and its time; raises why we may not."""
+        """Return the row and time limit of a method that is legal now; raise an error otherwise."""
         found = self._sendable.get(name)
         if found is None:
             raise send_refusal(name, phase=self.phase, revision=self.effective_revision, receiver=self.side.other)
@@ -566,12 +566,13 @@ class Session:
     # --- endings -------------------------------------------------------------------------------
 
     def expired(self, now: float) -> list[TrackedRequest]:
-        """The requests, of either side, whose time is up. They stay under way until they are ended."""
+        """Return the requests, of either side, whose deadline has passed. They stay in flight until the caller ends
+        them."""
         return self.deadlines.pop_expired(now)
 
     def close(self, signal: Signal = Signal.CLOSE) -> list[OutgoingRequest]:
-        """Ends the conversation; gives the requests of ours that were still under way, now done. `signal` says how:
-        closed in good order, or lost, or failed."""
+        """End the session; return our requests that were in flight. `signal` says whether it was closed, lost or
+        failed."""
         for request in self._incoming.values():
             request.done = True
         self._incoming.clear()
@@ -580,7 +581,7 @@ class Session:
         return awaited
 
     def abandon_requests(self) -> list[OutgoingRequest]:
-        """Gives up all requests of ours, without a word to the peer; gives them, now done."""
+        """Abandon all requests of ours without notifying the peer; return them."""
         awaited = list(self._outgoing.values())
         for request in awaited:
             request.done = True

@@ -1,5 +1,7 @@
-"""What is shown of a task: to clients of 2025-11-25, to those with the extension of 2026-07-28, and in the words of the
-founding documents. The machine behind is one, and a task can be looked at in each of these ways."""
+"""Task dialects: the messages about tasks of 2025-11-25, of the extension of 2026-07-28, and of the founding documents.
+
+All dialects present the same state machine (`tasks.py`), and every task can be presented in each of them.
+"""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -38,29 +40,29 @@ __all__ = [
 
 
 class Dialect(Enum):
-    """A way to speak of tasks."""
+    """A dialect of task messages."""
 
-    AUGMENTED = "2025-11-25"  # a request may ask to run as a task
-    EXTENSION = "2026-07-28"  # a server may answer with a task
+    AUGMENTED = "2025-11-25"  # the client may request a task
+    EXTENSION = "2026-07-28"  # the server may answer with a task
     FOUNDING = "founding"  # tasks/create
 
 
 class DialectTraits(NamedTuple):
-    """What sets a dialect apart."""
+    """The properties of a dialect."""
 
     statuses: Mapping[TaskState, str]
-    failed_result: TaskState  # how a result is shown that says of itself that it failed
-    cancels_ended: bool  # whether to cancel what has ended is no mistake
-    result_waits: bool | None  # tasks/result: waits for the end, or refuses before it; None: there is no such method
+    failed_result: TaskState  # the state that a failed result is shown as
+    cancels_ended: bool  # whether a finished task can be cancelled without an error
+    result_waits: bool | None  # tasks/result: waits for the end, or is refused before it; None: no such method
     has_list: bool
-    has_progress: bool  # whether progress of a task is told by `notifications/progress`
+    has_progress: bool  # whether `notifications/progress` reports progress of tasks
 
 
 _FOUNDING_SYNONYMS: Final = {
     "idempotency_key_reused": "task_already_exists",
     "tool_dependency_failed": "task_dependency_failed",
-}  # kinds that the founding documents have another name for, where it is about tasks
-_RESERVED: Final = range(-32768, -31999)  # codes that no program may choose
+}  # kinds with another name in the founding documents, for tasks
+_RESERVED: Final = range(-32768, -31999)  # codes that applications must not use
 T = TaskState
 _STATUSES: Final = {
     T.PENDING: "working",
@@ -79,21 +81,21 @@ DIALECTS: Final[Mapping[Dialect, DialectTraits]] = {
 
 
 def dialect_of(record: TaskRecord) -> Dialect:
-    """The way in which whoever asked for a task speaks of it."""
+    """Return the dialect of the client that created a task."""
     if record.caller.modern:
         return Dialect.EXTENSION
     return Dialect.FOUNDING if record.caller.founding else Dialect.AUGMENTED
 
 
 def status_in(record: TaskRecord, dialect: Dialect) -> str:
-    """The status that a dialect shows."""
+    """Return the status of a task in a dialect."""
     traits = DIALECTS[dialect]
     return traits.statuses[traits.failed_result if record.result_is_error else record.state]
 
 
 def is_notable_change(before: TaskRecord, after: TaskRecord, dialect: Dialect) -> bool:
-    """Whether those who want to hear of a task hear of this change: another status; and with the extension, other
-    questions, or progress that the call has asked for."""
+    """Return whether a change is sent to clients that watch a task: another status; and with the extension, other
+    questions, or progress that the call requested."""
     if status_in(before, dialect) != status_in(after, dialect):
         return True
     if dialect is not Dialect.EXTENSION:
@@ -103,16 +105,16 @@ def is_notable_change(before: TaskRecord, after: TaskRecord, dialect: Dialect) -
 
 
 def check_cancellable(record: TaskRecord, dialect: Dialect) -> bool:
-    """Whether there is something to cancel. Raises where it is a mistake to cancel what has ended."""
+    """Return whether the task can be cancelled. Raise if the dialect forbids cancelling a finished task."""
     if record.ended and not DIALECTS[dialect].cancels_ended:
-        said = f"the task is {status_in(record, dialect)} already"
+        said = f"the task is already {status_in(record, dialect)}"
         raise _dialect_error(InvalidParams, said, "task_already_completed", dialect)
     return not record.ended
 
 
 def task_outcome(record: TaskRecord, dialect: Dialect) -> Raw | ErrorObject | None:
-    """What `tasks/result` is answered with: the result or the error that the request would have had. None: not yet, and
-    whoever asks waits; raises where nobody does."""
+    """Return the response to `tasks/result`: the result or the error of the original request. None: not yet, and the
+    caller waits; raise if the dialect does not wait."""
     if not record.ended:
         if not DIALECTS[dialect].result_waits:
             raise _dialect_error(InternalError, "the task has no result yet", "task_result_not_ready", dialect)
@@ -134,7 +136,7 @@ E = TypeVar("E", bound=ExtensionTask)
 
 
 def to_augmented_task(record: TaskRecord, kind: type[A]) -> A:
-    """A task for a client of 2025-11-25, or what has the members of one: a result or params."""
+    """Build a task of 2025-11-25, or a result or params with its members."""
     return kind(
         task_id=record.task_id,
         status=cast("Any", status_in(record, Dialect.AUGMENTED)),
@@ -147,7 +149,7 @@ def to_augmented_task(record: TaskRecord, kind: type[A]) -> A:
 
 
 def _with_related_task(result: Raw, task_id: str) -> Raw:
-    """A result that says which task it is of."""
+    """Add the related task to the metadata of a result."""
     members = _read_members(result)
     meta = _read_meta(members["_meta"]) if "_meta" in members else {}
     return codec.to_raw({**members, "_meta": {**meta, RELATED_TASK: {"taskId": task_id}}})
@@ -161,7 +163,7 @@ _read_meta: Final = codec.json_decoder(dict[str, Any])
 
 
 def to_extension_task(record: TaskRecord, kind: type[E]) -> E:
-    """A task for a client with the extension, or what has the members of one."""
+    """Build a task of the extension, or a result with its members."""
     return kind(
         task_id=record.task_id,
         status=cast("Any", status_in(record, Dialect.EXTENSION)),
@@ -174,8 +176,8 @@ def to_extension_task(record: TaskRecord, kind: type[E]) -> E:
 
 
 def to_detailed_task(record: TaskRecord) -> DetailedTask:
-    """A task with all that its status calls for; a result and a notification have the same. The result in it is what
-    the request would have been answered with, and says of itself what it is."""
+    """Build a task with the members of its status, for results and notifications. Its result is the one that the
+    original request would have had, with a result type."""
     task = to_extension_task(record, DetailedTask)
     task.input_requests = record.questions or None
     if record.result is not UNSET:
@@ -187,7 +189,7 @@ def to_detailed_task(record: TaskRecord) -> DetailedTask:
 
 
 def _progress(record: TaskRecord) -> TaskProgress:
-    """How far a task has come. Its message is that of the progress unless it says how the task has ended."""
+    """Return the progress of a task. The message belongs to the progress unless it describes the end of the task."""
     told = record.error is None and not record.result_is_error and record.state is not TaskState.CANCELLED
     return TaskProgress(cast("float", record.progress), record.total, record.message if told else None)
 
@@ -196,7 +198,7 @@ def _progress(record: TaskRecord) -> TaskProgress:
 
 
 def to_founding_task(record: TaskRecord) -> FoundingTask:
-    """A task in the words of the founding documents."""
+    """Build a task of the founding documents."""
     status, asked = to_founding_status(record), _read_asked(record.params)
     return FoundingTask(
         task_id=record.task_id,
@@ -210,7 +212,7 @@ def to_founding_task(record: TaskRecord) -> FoundingTask:
 
 
 def to_founding_status(record: TaskRecord) -> FoundingStatusParams:
-    """How a task stands, as its notification has it. What has failed has an error, also if it has a result."""
+    """Build a status notification of the founding documents. A failed task has an error, even if it has a result."""
     return FoundingStatusParams(
         task_id=record.task_id,
         status=cast("Any", status_in(record, Dialect.FOUNDING)),
@@ -220,7 +222,8 @@ def to_founding_status(record: TaskRecord) -> FoundingStatusParams:
 
 
 def _failure(record: TaskRecord) -> ErrorObject | None:
-    """Why a task has failed, if it has. What has no number of its own has that of failed tasks."""
+    """Return the error of a failed task; None if it has not failed. An error without a founding number gets that of
+    failed tasks."""
     error = record.error
     if error is None:
         if record.result is UNSET or not record.result_is_error:
@@ -237,13 +240,13 @@ def _failure(record: TaskRecord) -> ErrorObject | None:
 
 
 def _kind(data: Any) -> str | None:
-    """The kind of error that some data tell of, if they do."""
+    """Return the error kind in the data of an error, if any."""
     kind: Any = cast("dict[str, Any]", data).get("kind") if isinstance(data, dict) else None
     return kind if isinstance(kind, str) else None
 
 
 class _FailedResult(Struct):
-    """What is read of one."""
+    """The metadata of a failed result."""
 
     meta: dict[str, Any] = field(name="_meta", default_factory=dict[str, Any])
 
@@ -253,7 +256,7 @@ _read_result: Final = codec.json_decoder(_FailedResult)
 
 
 def translate_error(dialect: Dialect, error: ErrorObject) -> ErrorObject:
-    """An error with the code that a dialect has for it. One that a program has chosen stays what it is."""
+    """Return an error with its code in a dialect. Codes of applications stay unchanged."""
     if error.code not in _RESERVED:
         return error
     kind = _kind(error.data)
@@ -266,7 +269,7 @@ def translate_error(dialect: Dialect, error: ErrorObject) -> ErrorObject:
 
 
 def _dialect_error(fault: type[ProtocolError], message: str, kind: str, dialect: Dialect) -> ProtocolError:
-    """An error of a kind, with the code that a dialect has for it."""
+    """Return an error of a kind, with its code in a dialect."""
     error = fault(message, data={"kind": kind})
     error.code = translate_error(dialect, ErrorObject(error.code, message, error.data)).code
     return error

@@ -1,10 +1,10 @@
-"""A task: its states as a table, and the record of one.
+"""Task state machine: the table of states, and the stored record of a task.
 
-    PENDING -> WORKING <-> INPUT_REQUIRED        and from each of them to COMPLETED (if it was begun), FAILED, CANCELLED
+    PENDING -> WORKING <-> INPUT_REQUIRED        and from each of them to COMPLETED (if started), FAILED, CANCELLED
 
-There is one machine for all dialects. What a revision, the extension or the founding documents show of it stands in
-`task_dialects.py`. A record is a value: whatever happens to a task makes a new one, for whoever keeps it to write in
-the place of the old. What has ended stays as it is, whoever comes later.
+All dialects share this state machine; `task_dialects.py` presents it in the messages of a revision, of the extension or
+of the founding documents. A record is immutable: every event returns a new record, which replaces the stored one. A
+finished task never changes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,25 +24,25 @@ __all__ = ["TASKS", "TERMINAL", "TaskCaller", "TaskRecord", "TaskSignal", "TaskS
 
 
 class TaskState(Enum):
-    """Where a task stands. The value is what is kept of it."""
+    """States of a task. The values are stored."""
 
-    PENDING = "pending"  # made, not begun
+    PENDING = "pending"  # created, not started
     WORKING = "working"
-    INPUT_REQUIRED = "input_required"  # has asked its requestor something, and may be working meanwhile
-    COMPLETED = "completed"  # has a result, which may say that it failed
-    FAILED = "failed"  # has an error instead
+    INPUT_REQUIRED = "input_required"  # waits for input of the client, and may be working meanwhile
+    COMPLETED = "completed"  # has a result, which may be a failed one
+    FAILED = "failed"  # has an error
     CANCELLED = "cancelled"
 
 
 class TaskSignal(Enum):
-    """What can happen to a task."""
+    """Events of a task."""
 
     START = auto()
-    RESUME = auto()  # somebody else goes on with it
+    RESUME = auto()  # another process takes over
     PROGRESS = auto()
     ASK = auto()
     ANSWER = auto()  # a question is settled, others are open
-    SETTLE = auto()  # no question is open any more
+    SETTLE = auto()  # the last open question is settled
     COMPLETE = auto()
     FAIL = auto()
     CANCEL = auto()
@@ -74,16 +74,16 @@ TASKS: Final[Mapping[TaskState, Mapping[TaskSignal, TaskState]]] = {
     T.CANCELLED: {},
 }
 TERMINAL: Final = frozenset(state for state, row in TASKS.items() if not row)
-"""The states that a task stays in."""
+"""The final states."""
 
 
 def allows(state: TaskState, signal: TaskSignal) -> bool:
-    """Whether a signal is legal in a state."""
+    """Return whether a signal is legal in a state."""
     return signal in TASKS[state]
 
 
 def next_state(state: TaskState, signal: TaskSignal) -> TaskState:
-    """The next state; a pair without a row is illegal, and there is no other branch."""
+    """Return the next state; raise `InternalError` if the table has no such transition."""
     try:
         return TASKS[state][signal]
     except KeyError:
@@ -94,132 +94,132 @@ def next_state(state: TaskState, signal: TaskSignal) -> TaskState:
 
 
 class TaskCaller(Struct, frozen=True, kw_only=True):
-    """Who asked for a task, as far as whoever goes on with it has to know."""
+    """The caller of a task, as far as a process that takes over needs to know it."""
 
     revision: str = "2025-11-25"
     capabilities: dict[str, Any] = {}
     info: Implementation | None = None
-    modern: bool = False  # its request stood for itself
-    founding: bool = False  # it spoke as the founding documents do
-    local: bool = False  # somebody who has not to say who it is
-    session: str | None = None  # the conversation that it asked in, where nothing else tells callers apart
-    principal: Raw | UnsetType = UNSET  # who was verified to call, in JSON
+    modern: bool = False  # its request was of the modern era
+    founding: bool = False  # it uses the dialect of the founding documents
+    local: bool = False  # a local caller, which needs no authentication
+    session: str | None = None  # its session, if nothing else identifies the caller
+    principal: Raw | UnsetType = UNSET  # the authenticated principal, in JSON
 
 
 class TaskRecord(Struct, frozen=True, kw_only=True):
-    """All that is known of a task, as it is kept. Times are in seconds since 1970."""
+    """The stored record of a task. Times are in seconds since 1970."""
 
-    layout: int = 1  # of this record, for whoever reads it later
+    layout: int = 1  # version of the record layout
     task_id: str
-    client: str  # whose it is; to everybody else it is not there
-    method: str  # of the request that it answers, or would have: what it does is said in one way, whoever asked
-    params: Raw  # of that request
+    client: str  # the owner id; the task is invisible to other clients
+    method: str  # method of the original request, the same in every dialect
+    params: Raw  # params of that request
     caller: TaskCaller = TaskCaller()
     created_at: float
     updated_at: float
-    expires_at: float | None = None  # may be forgotten from then on, whatever its state
-    place: int | None = None  # among those of its client that are at work, where these are counted by who keeps them
-    timeout_ms: int | None = None  # that it may take, from its creation
+    expires_at: float | None = None  # expiry; the task may be deleted from then on, in any state
+    place: int | None = None  # its slot among the running tasks of its owner, if the store counts them
+    timeout_ms: int | None = None  # time limit, from its creation
     poll_interval_ms: int | None = None
     progress_token: ProgressToken | None = None
     state: TaskState = TaskState.PENDING
-    attempt: int = 0  # how often somebody has begun with it
-    tries: int = 0  # of these, those since it got further last that did not end in good order
-    message: str | None = None  # how it stands, in words
+    attempt: int = 0  # number of starts
+    tries: int = 0  # starts since the last checkpoint that did not end in a release
+    message: str | None = None  # status message
     progress: float | None = None
     total: float | None = None
-    questions: dict[str, InputRequest] = {}  # those that are open
+    questions: dict[str, InputRequest] = {}  # open questions
     answers: dict[str, Raw] = {}
     refusals: dict[str, ErrorObject] = {}  # questions that were answered with an error
-    withdrawn: tuple[str, ...] = ()  # questions that nobody waits for any more
-    effects: dict[str, Raw] = {}  # what was done that must not be done twice
-    checkpoint: Raw | UnsetType = UNSET  # what its work needs to go on from here
+    withdrawn: tuple[str, ...] = ()  # questions that need no answer any more
+    effects: dict[str, Raw] = {}  # recorded effects that must not be repeated
+    checkpoint: Raw | UnsetType = UNSET  # state to resume from
     result: Raw | UnsetType = UNSET
-    result_is_error: bool = False  # it says of itself that it failed
+    result_is_error: bool = False  # the result is a failed one
     error: ErrorObject | None = None
 
     @property
     def ended(self) -> bool:
-        """Whether nothing can happen to it any more."""
+        """Whether the state is final."""
         return self.state in TERMINAL
 
     @property
     def used_question_names(self) -> frozenset[str]:
-        """The names of all questions that there have been."""
+        """The names of all questions so far."""
         return frozenset((*self.questions, *self.answers, *self.refusals, *self.withdrawn))
 
     @property
     def deadline(self) -> float | None:
-        """When it is to be given up."""
+        """When the task times out."""
         return None if self.timeout_ms is None else self.created_at + self.timeout_ms / 1000
 
-    # Each of these gives the record after something has happened, and raises if that cannot happen now.
+    # Each of these returns the record after an event, and raises if the event is illegal now.
 
     def start(self, now: float) -> "TaskRecord":
-        """Somebody begins with it."""
+        """The first process starts the task."""
         return self._transition(S.START, now, attempt=self.attempt + 1, tries=self.tries + 1)
 
     def resume(self, now: float) -> "TaskRecord":
-        """Somebody else goes on with it, since whoever worked on it is gone."""
+        """Another process takes over, since the previous one is gone."""
         return self._transition(S.RESUME, now, attempt=self.attempt + 1, tries=self.tries + 1)
 
     def release(self, now: float) -> "TaskRecord":
-        """Whoever works on it lets go of it in good order: that was no failed try."""
+        """The process releases the task in good order, which is not a failed attempt."""
         return self._transition(S.PROGRESS, now, tries=self.tries - 1) if allows(self.state, S.PROGRESS) else self
 
     def advance(
         self, now: float, progress: float, total: float | None = None, message: str | None = None
     ) -> "TaskRecord":
-        """It has got somewhere. What is not said anew stays as it was."""
+        """Record progress. None leaves a value unchanged."""
         said = {"total": total, "message": message}
         known = {name: value for name, value in said.items() if value is not None}
         return self._transition(S.PROGRESS, now, progress=progress, **known)
 
     def ask(self, now: float, questions: Mapping[str, InputRequest]) -> "TaskRecord":
-        """It needs to know something. A name is used for one question in the life of a task."""
+        """Ask the client for input. A name identifies one question in the life of a task."""
         used = questions.keys() & self.used_question_names
         if used or not questions:
             raise MisuseError(f"questions need names that were not used before, unlike {sorted(used)}")
         return self._transition(S.ASK, now, questions={**self.questions, **questions})
 
     def answer(self, now: float, responses: Mapping[str, Raw]) -> "TaskRecord":
-        """Some questions are answered. Answers to what is not asked, or not any more, are left aside."""
+        """Record answers to questions. Ignore answers to unknown or closed questions."""
         heard = {name: response for name, response in responses.items() if name in self.questions}
         return self._settle(now, heard, answers={**self.answers, **heard})
 
     def refuse(self, now: float, name: str, error: ErrorObject) -> "TaskRecord":
-        """A question is answered with an error."""
+        """Record an error as the answer to a question."""
         heard = [name] if name in self.questions else []
         return self._settle(now, heard, refusals={**self.refusals, name: error})
 
     def withdraw(self, now: float, names: Iterable[str]) -> "TaskRecord":
-        """Some questions need no answer any more."""
+        """Withdraw questions."""
         gone = [name for name in names if name in self.questions]
         return self._settle(now, gone, withdrawn=(*self.withdrawn, *gone))
 
     def save_checkpoint(self, now: float, checkpoint: Raw) -> "TaskRecord":
-        """Its work has come to a point from which it can go on."""
+        """Record a checkpoint to resume from."""
         return self._transition(S.PROGRESS, now, checkpoint=checkpoint, tries=1)
 
     def record_effect(self, now: float, name: str, effect: Raw) -> "TaskRecord":
-        """Something is done that must not be done twice."""
+        """Record an effect that must not be repeated."""
         return self._transition(S.PROGRESS, now, effects={**self.effects, name: effect})
 
     def complete(self, now: float, result: Raw, *, is_error: bool = False, message: str | None = None) -> "TaskRecord":
-        """It is done; `is_error` if its result says that it failed."""
+        """Complete the task with a result; `is_error` if it is a failed one."""
         return self._end(S.COMPLETE, now, message, result=result, result_is_error=is_error)
 
     def fail(self, now: float, error: ErrorObject) -> "TaskRecord":
-        """It came to nothing."""
+        """Fail the task with an error."""
         return self._end(S.FAIL, now, error.message, error=error)
 
     def time_out(self, now: float) -> "TaskRecord":
-        """Its time was up."""
+        """Fail the task because of its time limit."""
         said = f"the task was not done after {now - self.created_at:g} s"
         return self.fail(now, ErrorObject(InternalError.code, said, {"kind": "task_timeout"}))
 
     def cancel(self, now: float, reason: str | None = None) -> "TaskRecord":
-        """It is not wanted any more."""
+        """Cancel the task."""
         return self._end(S.CANCEL, now, reason)
 
     def _settle(self, now: float, names: Iterable[str], **known: Any) -> "TaskRecord":

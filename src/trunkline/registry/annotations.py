@@ -1,7 +1,7 @@
-"""What `Annotated` says about a type, in whoever's words: limits that its values keep, and words about it.
+"""Metadata of `Annotated` types: limits of values, and schema keywords such as a description.
 
-A bare string, `msgspec.Meta`, annotated-types and pydantic's `Field` are understood. Neither of the last two is ever
-imported: their notes are known by the module that they come from, and read by the names of what they hold.
+Strings, `msgspec.Meta`, annotated-types and pydantic's `Field` are supported. Annotated-types and pydantic are never
+imported: their objects are recognised by module name and read by attribute name.
 """
 
 import re
@@ -36,14 +36,14 @@ _CONSTRAINED_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
 
 
 class TypeMetadata(Struct, eq=False):
-    """What all the notes of one type say."""
+    """The combined metadata of one type."""
 
     limits: dict[str, Any] = field(default_factory=dict[str, Any])
     keywords: dict[str, Any] = field(default_factory=dict[str, Any])
     predicates: tuple[Callable[[Any], Any], ...] = ()
 
     def check(self, value: Any, name: str) -> Any:
-        """The value, if it keeps to the limits. Raises `ValueError`, in the words that msgspec would use."""
+        """Return the value if it respects the limits; raise `ValueError` with msgspec's wording otherwise."""
         for limit, bound in self.limits.items():
             if not _CHECKS[limit](value, bound):
                 raise ValueError(f"Expected `{name}` {_MESSAGES[limit].format(_format_bound(bound))}")
@@ -53,7 +53,7 @@ class TypeMetadata(Struct, eq=False):
         return value
 
     def describe_limits(self) -> str:
-        """The limits of an order, for where a schema has no keywords for them."""
+        """Describe bounds in words, for types whose JSON Schema has no keywords for them."""
         ordered = ((_DESCRIPTIONS[limit], bound) for limit, bound in self.limits.items() if limit in _DESCRIPTIONS)
         return ", ".join(words.format(_format_bound(bound)) for words, bound in ordered)
 
@@ -101,7 +101,7 @@ _DESCRIPTIONS: Final[Mapping[str, str]] = {
 
 
 def read_metadata(notes: Iterable[Any]) -> TypeMetadata:
-    """What notes say, taken together. Those of strangers say nothing."""
+    """Combine the metadata of an annotation. Ignore unknown objects."""
     said = TypeMetadata()
     for note in notes:
         _collect(note, said)
@@ -135,7 +135,7 @@ def _collect_all(notes: Iterable[Any], said: TypeMetadata) -> None:
 
 
 def _collect_foreign(note: Any, said: TypeMetadata) -> None:
-    if hasattr(note, "__iter__"):  # an Interval, a Len, or the like
+    if hasattr(note, "__iter__"):  # an Interval, a Len or the like
         _collect_all(note, said)
     elif hasattr(note, "func"):  # a Predicate
         said.predicates += (note.func,)
@@ -161,7 +161,7 @@ def _module(note: Any) -> str:
 
 
 def has_foreign_limits(notes: Iterable[Any]) -> bool:
-    """Whether some of the limits are in words that msgspec passes over."""
+    """Return whether some limits come from libraries that msgspec ignores."""
     said = read_metadata(note for note in notes if not isinstance(note, Meta))
     return bool(said.limits or said.predicates)
 
@@ -170,24 +170,24 @@ def has_foreign_limits(notes: Iterable[Any]) -> bool:
 
 
 def constrained_type(kind: Any) -> Any:
-    """The class that limits of a type are about."""
+    """Return the class that the limits of a type apply to."""
     while get_origin(kind) is Annotated:
         kind = resolve_type(get_args(kind)[0])
     return get_origin(kind) or kind
 
 
 def distribute_limits(kind: Any) -> Any:
-    """A type with notes, put so that every limit stands at a type that can have it: the limits of a union are those of
-    the options that they suit. Raises `TypeError` for a limit that suits nothing."""
+    """Rewrite an annotated type so that every limit stands at a type that supports it: the limits of a union move to
+    the options that they apply to. Raise `TypeError` for a limit that applies to none."""
     base, said = resolve_type(get_args(kind)[0]), read_metadata(kind.__metadata__)
     if get_origin(base) is Annotated:
         return distribute_limits(Annotated[(base, *kind.__metadata__)])
     options = get_args(base) if get_origin(base) in UNIONS else (base,)
     if not isinstance(said.limits.get("tz", True), bool):
-        raise TypeError("times in JSON have a distance from UTC, but no zone; say Timezone(...) for any")
+        raise TypeError("times in JSON have a UTC offset, but no time zone; use Timezone(...) for any offset")
     for limit in said.limits:
         if not any(_applies_to(limit, option) for option in options):
-            raise TypeError(f"`{limit}` cannot be asked of a value of type {type_name(base)}")
+            raise TypeError(f"`{limit}` does not apply to a value of type {type_name(base)}")
     if len(options) == 1:
         return Annotated[base, said]
     made = tuple(_with_applicable_limits(option, said) for option in options)

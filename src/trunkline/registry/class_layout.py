@@ -1,7 +1,7 @@
-"""What a type is made of: the parts of it, and the members of a class, whatever kind of class.
+"""Introspection of types: their parts, and the members of classes of any kind.
 
-Dataclasses, attrs classes, structs, named tuples and typed dicts are looked at alike, with type variables filled in.
-attrs is never imported: its classes are only met where their author has imported it.
+Dataclasses, attrs classes, structs, named tuples and typed dicts are treated alike, with type variables substituted.
+attrs is never imported: an attrs class exists only if its author has imported attrs.
 """
 
 import collections.abc
@@ -43,7 +43,7 @@ _QUALIFIERS: Final = frozenset({"Required", "NotRequired", "ReadOnly", "Final"})
 
 
 def is_path(kind: Any) -> bool:
-    """Whether a type is one of paths. Nobody has such a type who has not imported it."""
+    """Return whether a type is a path class, without importing pathlib: such a type exists only if its user did."""
     base = getattr(sys.modules.get("pathlib"), "PurePath", None)
     return base is not None and isinstance(kind, type) and issubclass(kind, base)
 
@@ -54,10 +54,10 @@ def _is_init_var(kind: Any) -> bool:
 
 
 class ValueDirection(Enum):
-    """Which way a value travels."""
+    """The direction in which a value is sent."""
 
-    ARGUMENT = auto()  # from the peer: read
-    RESULT = auto()  # to the peer: written
+    ARGUMENT = auto()  # from the peer: decoded
+    RESULT = auto()  # to the peer: encoded
 
 
 class Member(typing.NamedTuple):
@@ -66,25 +66,25 @@ class Member(typing.NamedTuple):
     name: str
     json_name: str  # its name in JSON
     kind: Any
-    init_name: str | None  # its name when an instance is made; None: it cannot be given
+    init_name: str | None  # its parameter of the constructor; None: it has none
     required: bool
     default: Any = NODEFAULT
     factory: Any = NODEFAULT
-    is_stored: bool = True  # whether an instance has it
+    is_stored: bool = True  # whether instances have the attribute
 
 
 class Layout(Struct, frozen=True):
-    """A class as JSON has it: an object, or an array with a place for each member."""
+    """The JSON form of a class: an object, or an array with one item per member."""
 
     origin: Any
     members: tuple[Member, ...]
     array: bool = False
-    closed: bool = False  # takes nothing besides its members
-    tag: tuple[str, str | int] | None = None  # the name and the value that tell it from others
-    custom_init: bool = False  # its instances are made in a way that msgspec does not go
+    closed: bool = False  # accepts no unknown members
+    tag: tuple[str, str | int] | None = None  # member and value that discriminate it in a union
+    custom_init: bool = False  # msgspec cannot construct its instances
 
     def members_for(self, side: ValueDirection) -> list[Member]:
-        """The members that travel that way."""
+        """Return the members that are sent in one direction."""
         return [
             m for m in self.members if (m.init_name is not None if side is ValueDirection.ARGUMENT else m.is_stored)
         ]
@@ -94,14 +94,14 @@ class Layout(Struct, frozen=True):
 
 
 def is_plain(kind: Any) -> bool:
-    """Whether a type is one of the plainest, or made of them: then nothing has to be found out about it."""
+    """Return whether a type consists of basic JSON types only, so that it needs no inspection."""
     if isinstance(kind, type):
         return kind in _PLAIN
     return kind is Any or (get_origin(kind) in {list, dict, *UNIONS} and all(map(is_plain, get_args(kind))))
 
 
 def type_name(kind: Any) -> str:
-    """What to call a type in a sentence."""
+    """Return the name of a type for messages."""
     if kind is type(None):
         return "null"
     if get_origin(kind) is Annotated:
@@ -116,23 +116,23 @@ def type_name(kind: Any) -> str:
 
 
 def enum_values(kind: Any) -> list[Any]:
-    """The values that an Enum or a Literal has."""
+    """Return the values of an Enum or a Literal."""
     return list(cast("Any", kind)) if isinstance(kind, type) else list(get_args(kind))
 
 
 def json_value(value: Any) -> Any:
-    """What JSON has for one of them."""
+    """Return the JSON form of an Enum member or Literal value."""
     return value.value if isinstance(value, Enum) else value
 
 
 def is_alias(kind: Any) -> bool:
-    """Whether a type was named with a `type` statement."""
+    """Return whether a type was defined with a `type` statement."""
     return hasattr(get_origin(kind) or kind, "__value__")
 
 
 def resolve_type(kind: Any) -> Any:
-    """What a name for a type stands for; a type that is no mere name stands for itself. So does an alias that is
-    part of itself, which has to keep its name."""
+    """Resolve aliases, type variables and qualifiers of a type. A recursive alias is returned as it is, since it needs
+    its name."""
     while True:
         if isinstance(kind, NewType):
             kind = kind.__supertype__
@@ -155,7 +155,7 @@ def resolve_type(kind: Any) -> Any:
 
 
 def alias_value(alias: Any) -> Any:
-    """The type that an alias is a name for."""
+    """Return the type that an alias stands for."""
     origin: Any = get_origin(alias)
     if origin is None:
         return alias.__value__
@@ -169,14 +169,14 @@ def _of_variable(variable: TypeVar) -> Any:
 
 
 def _qualifier(kind: Any) -> str | None:
-    """The name of what stands around a type in a class: `Required[…]` and the like, from whichever module."""
+    """Return the name of a type qualifier such as `Required[…]`, from whichever module."""
     name = str(get_origin(kind)).rpartition(".")[2]
     return name if name in _QUALIFIERS else None
 
 
 def walk_type(kind: Any) -> Iterator[Any]:
-    """A type and every type that it is made of. What pydantic reads has no parts for us."""
-    seen: list[Any] = []  # not everything that stands in an annotation has a hash
+    """Yield a type and all types that it contains. Do not look into pydantic types."""
+    seen: list[Any] = []  # annotations may be unhashable
     waiting = [kind]
     while waiting:
         part = waiting.pop()
@@ -194,7 +194,7 @@ def walk_type(kind: Any) -> Iterator[Any]:
 
 
 def rebuild_type(kind: Any, change: Callable[[Any], Any]) -> Any:
-    """The same type of other parts."""
+    """Return the type with `change` applied to its parts."""
     origin, old = get_origin(kind), get_args(kind)
     if origin is None or origin is Literal or not old:
         return kind
@@ -209,7 +209,7 @@ def rebuild_type(kind: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _substitute(kind: Any, scope: Mapping[Any, Any]) -> Any:
-    """A type with other types for variables, and for `Self`."""
+    """Replace type variables and `Self` in a type."""
     if isinstance(kind, TypeVar) or kind is _SELF:
         return scope.get(kind, kind)
     return rebuild_type(kind, lambda part: _substitute(part, scope))
@@ -219,7 +219,8 @@ def _substitute(kind: Any, scope: Mapping[Any, Any]) -> Any:
 
 
 def read_layout(kind: Any) -> Layout | None:
-    """The members of a class, or None for what has none. Raises `TypeError` where they cannot be found out."""
+    """Return the layout of a class; None for a type without members. Raise `TypeError` if the members cannot be
+    determined."""
     origin: Any = get_origin(kind) or kind
     if not isinstance(origin, type) or pydantic_support.is_pydantic_type(origin):
         return None
@@ -229,7 +230,7 @@ def read_layout(kind: Any) -> Layout | None:
     made = read(origin, _hints(kind, origin))
     for member in made.members:
         if pydantic_support.is_field(member.default):
-            why = "has a pydantic Field as its default, which only a class of pydantic's understands"
+            why = "has a pydantic Field as its default, which only pydantic classes support"
             raise TypeError(f"{origin.__name__}.{member.name} {why}; write Annotated[…, Field(…)] and a plain default")
     return made
 
@@ -273,7 +274,7 @@ def _attrs(origin: Any, hints: Mapping[str, Any]) -> Layout:
 
 
 def _dataclass(origin: Any, hints: Mapping[str, Any]) -> Layout:
-    import dataclasses  # nobody has such a class who has not imported it
+    import dataclasses  # a dataclass exists only if its author has imported this
 
     missing = dataclasses.MISSING
     members: list[Member] = []
@@ -318,7 +319,7 @@ def _named_tuple(origin: Any, hints: Mapping[str, Any]) -> Layout:
 
 
 def _hints(kind: Any, origin: Any) -> Mapping[str, Any]:
-    """The annotations of a class, each with the variables filled in that its own class gives a meaning to."""
+    """Return the annotations of a class, with the type variables of its bases substituted."""
     variables = {v.__name__: v for c in origin.__mro__ for v in getattr(c, "__type_params__", ())}
     try:
         found = typing.get_type_hints(origin, localns=variables or None, include_extras=True)
@@ -328,7 +329,7 @@ def _hints(kind: Any, origin: Any) -> Mapping[str, Any]:
     _collect_type_arguments(kind, {}, scopes)
     order: Any = (
         list(scopes)[::-1] if hasattr(origin, "__total__") else origin.__mro__
-    )  # a typed dict forgets its bases
+    )  # a typed dict does not record its bases
     made: dict[str, Any] = {}
     for name, hint in found.items():
         owner = next((c for c in order if name in inspect.get_annotations(c)), origin)
@@ -337,7 +338,7 @@ def _hints(kind: Any, origin: Any) -> Mapping[str, Any]:
 
 
 def _collect_type_arguments(kind: Any, scope: Mapping[Any, Any], found: dict[Any, dict[Any, Any]]) -> None:
-    """Notes down what the variables of a class and of all its bases stand for."""
+    """Record the type arguments of a class and all its bases."""
     origin: Any = get_origin(kind) or kind
     if not isinstance(origin, type) or origin in found:
         return

@@ -1,4 +1,4 @@
-"""A completer: proposes values for one argument of a prompt, a tool, or a resource template."""
+"""Completers, which propose values for one argument of a prompt, a tool or a resource template."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -27,18 +27,18 @@ __all__ = [
 ]
 
 Completable = PromptEntry | ToolEntry | TemplateEntry | ResourceEntry
-"""What has arguments, or could have some."""
+"""An entry whose arguments can be completed."""
 
 MAX_VALUES: Final = 100  # completion, "Completion Results"
 
 
 def completion_key(kind: str, name: str, argument: str) -> str:
-    """The key of a completer."""
+    """Return the registry key of a completer."""
     return f"{kind} {name} {argument}"
 
 
 def completable_arguments(entry: Completable) -> Collection[str]:
-    """The names of what can be completed."""
+    """Return the names of the arguments that can be completed."""
     match entry:
         case PromptEntry():
             return {argument.name for argument in entry.definition.arguments or []}
@@ -53,7 +53,7 @@ def completable_arguments(entry: Completable) -> Collection[str]:
 
 
 class LabelledResult(CompleteResult):
-    """Proposals as the specification has them, and with labels beside it."""
+    """A completion result with labels, in addition to the shape of the specification."""
 
     completions: list[dict[str, str]]
     has_more: bool
@@ -61,7 +61,7 @@ class LabelledResult(CompleteResult):
 
     @classmethod
     def of(cls, found: Completion) -> "LabelledResult":
-        """Both shapes of the same proposals."""
+        """Build a result with both shapes."""
         labels = [{"value": value, "label": value} for value in found.values]
         return cls(found, completions=labels, has_more=bool(found.has_more), total=found.total)
 
@@ -79,11 +79,12 @@ class CompletionEntry(Struct, frozen=True, dict=True):
 
     @property
     def key(self) -> str:
-        """What it completes."""
+        """The registry key."""
         return completion_key(self.kind, self.name, self.argument)
 
     def arguments(self, value: str, context: Mapping[str, str]) -> Any:
-        """The handler's arguments: the text so far, and where it asks for them the arguments already filled in."""
+        """Return the handler's arguments: the text so far and, if it has a second parameter, the arguments already
+        filled in."""
         given: dict[str, Any] = {}
         names = [parameter.name for parameter in self.handler.parameters]
         if names:
@@ -93,8 +94,8 @@ class CompletionEntry(Struct, frozen=True, dict=True):
         return self.handler.convert(given)
 
     def find_fault(self, target: Completable | None, known: Iterable[str]) -> str | None:
-        """Why it will never be asked, with what it completes as that is now; None if it will. `known` are the names of
-        what could be meant."""
+        """Return why the completer is unreachable, given its current target; None if it is reachable. `known` are the
+        possible targets, for a suggestion."""
         what = f"completion of {self.argument!r}: "
         if target is None:
             return with_suggestion(f"{what}there is no {self.kind} {self.name!r}", self.name, known)
@@ -105,16 +106,16 @@ class CompletionEntry(Struct, frozen=True, dict=True):
 
     @cached_property
     def run(self) -> Run:
-        """Asks for proposals."""
+        """Run the completer."""
         return make_runner(self.handler, self.result)
 
     def result(self, value: Any, labelled: bool) -> CompleteResult:
-        """What was proposed, as the answer to a request. `labelled`: in the other shape too, for those who know it."""
+        """Convert the proposals to a result; with `labelled`, add the other shape."""
         found = self._completion(value)
         return CompleteResult(found) if not labelled else LabelledResult.of(found)
 
     def _completion(self, value: Any) -> Completion:
-        """A hundred values at most, and how many there are."""
+        """Return at most 100 values, and their total."""
         if isinstance(value, Completion):
             return value if len(value.values) <= MAX_VALUES else self._completion(value.values)
         if isinstance(value, str) or not isinstance(value, Sequence):
@@ -124,10 +125,10 @@ class CompletionEntry(Struct, frozen=True, dict=True):
 
 
 def matching(value: str, candidates: Iterable[str]) -> list[str]:
-    """The candidates that fit the text so far: those that begin with it first, then those that contain it.
+    """Return the candidates that match the text so far: first those that start with it, then those that contain it.
 
-    Upper and lower case are the same, and the order of the candidates is kept. There may be more than fit into an
-    answer: the first hundred go out, and how many there are.
+    Case is ignored, and the order of the candidates is preserved. The result may be longer than a response allows: the
+    server sends the first hundred and the total.
     """
     sought = value.casefold()
     begin: list[str] = []
@@ -142,13 +143,13 @@ def matching(value: str, candidates: Iterable[str]) -> list[str]:
 
 
 def empty_completion(labelled: bool) -> CompleteResult:
-    """The answer where there is nothing to propose."""
+    """Return a result without proposals."""
     found = Completion([], 0, False)
     return LabelledResult.of(found) if labelled else CompleteResult(found)
 
 
 def make_completion(kind: str, name: str, argument: str, handler: Handler) -> CompletionEntry:
-    """A completer made of a function of one or two parameters."""
+    """Build a completer from a function of one or two parameters."""
     if len(handler.parameters) > 2:  # noqa: PLR2004 - the text and the dict
-        raise RegistrationError(f"completer {handler.name} takes the text so far and, if it likes, a dict of arguments")
+        raise RegistrationError(f"completer {handler.name} must take the text so far and maybe a dict of arguments")
     return CompletionEntry(kind, name, argument, handler)

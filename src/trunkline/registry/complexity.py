@@ -1,14 +1,13 @@
-"""Upper bounds for the work that a JSON Schema can cause, found in linear time before any of it is done.
+"""Upper bounds for the validation cost of a JSON Schema, computed in linear time before any validation.
 
-A schema of 2 kB can ask for billions of steps: definitions that refer to others twice double with each level, and so do
-`unevaluatedProperties` inside of each other. Neither a timeout nor a thread helps against that, since validation holds
-the interpreter's lock until it is done. So the steps are counted first.
+A schema of 2 kB can require billions of steps: definitions that refer to others twice double with each level, and so do
+nested `unevaluatedProperties`. Neither a timeout nor a thread helps, since validation holds the interpreter's lock
+until it is done. So the steps are counted first.
 
-The bound is for one value inside of an instance: of the schemas that are about the value itself (`allOf`, `$ref`), all
-count; of those that are about its members (`properties`, `items`), which are for different members, the largest. A
-reference counts as much as what it refers to. A reference back to a schema that it stands in counts as one step, since
-validation remembers which values such a schema was applied to; if several lead back from one place, each definition can
-be applied to each value.
+The bound is for one value inside of an instance: schemas for the value itself (`allOf`, `$ref`) add up; of the schemas
+for its members (`properties`, `items`), which apply to different members, the largest counts. A reference costs as much
+as its target. A reference back to an enclosing schema counts as one step, since validation remembers which values such
+a schema was applied to; if several references lead back from one place, each definition can be applied to each value.
 """
 
 import re
@@ -19,13 +18,13 @@ from msgspec import Struct
 
 __all__ = ["Complexity", "complexity", "depth_of", "resolve_reference", "size_of"]
 
-_MOST_PARTS: Final = 100_000  # of a schema, as `size_of` counts
-_DEEPEST: Final = 150  # schemas inside of each other, with references followed
-_ENOUGH: Final = 10**9  # no more is counted
-_CHARACTERS: Final = 8  # of a text that count as much as one value
-_UNEVALUATED: Final = 4  # what is inside is applied again to find out what was evaluated; measured: 2.5 times
+_MOST_PARTS: Final = 100_000  # size of a schema, as counted by `size_of`
+_DEEPEST: Final = 150  # nested schemas, with references followed
+_ENOUGH: Final = 10**9  # counting stops here
+_CHARACTERS: Final = 8  # characters of a string that count as one value
+_UNEVALUATED: Final = 4  # inner schemas are applied again to find evaluated members; measured: 2.5 times
 
-# Keywords that hold schemas for the value itself, for members of which each has only one, and for any members.
+# Keywords with schemas for the value itself, for members of which each has only one, and for any members.
 _IN_PLACE: Final = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
 _IN_PLACE_NAMED: Final = ("dependentSchemas", "dependencies")
 _MEMBER: Final = ("items", "prefixItems", "additionalItems", "additionalProperties")
@@ -42,13 +41,14 @@ Schema = Mapping[str, Any]
 class Complexity(Struct, frozen=True):
     """Bounds for a schema."""
 
-    steps: int  # to validate one value inside of an instance, whatever it is
-    expanded: int  # schemas, if each reference were replaced by what it refers to
+    steps: int  # to validate one value inside of an instance
+    expanded: int  # schemas, if each reference were replaced by its target
     loops: int  # references back from one place: the factor by which explaining a failure grows with each level
 
 
 def complexity(schema: Schema) -> Complexity | None:
-    """The bounds for a schema; None if it is too large, too deep, or refers to what cannot be found by reading it."""
+    """Return the bounds for a schema; None if it is too large, too deep, or has references that cannot be resolved
+    statically."""
     if size_of(schema, _MOST_PARTS) > _MOST_PARTS:
         return None
     reader = _CostCounter(schema)
@@ -61,8 +61,8 @@ def complexity(schema: Schema) -> Complexity | None:
 
 
 def size_of(value: Any, limit: int) -> int:
-    """The number of values inside of a value, itself included, with long texts counting as several; anything above
-    `limit` if there are more than that."""
+    """Count the values inside of a value, including itself; long strings count as several. The result is above `limit`
+    if there are more."""
     size, waiting = 0, [value]
     while waiting and size <= limit:
         one = waiting.pop()
@@ -79,7 +79,7 @@ def size_of(value: Any, limit: int) -> int:
 
 
 def depth_of(value: Any, limit: int) -> int:
-    """How many objects and lists stand inside of each other, at most `limit`."""
+    """Return the nesting depth of objects and lists, at most `limit`."""
     depth, level = 0, [value]
     while depth < limit and (level := [inner for one in level for inner in _inside(one)]):
         depth += 1
@@ -93,7 +93,7 @@ def _inside(value: Any) -> Iterable[Any]:
 
 
 class _Unbounded(Exception):
-    """The work cannot be bounded."""
+    """The cost cannot be bounded."""
 
 
 class _Cost(NamedTuple):
@@ -105,11 +105,11 @@ class _Cost(NamedTuple):
 
 
 class _CostCounter:
-    """Reads one schema, each definition once."""
+    """Computes the cost of one schema; visits each definition once."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
-        self._open: set[str] = set()  # references that are being followed
+        self._open: set[str] = set()  # references on the current path
         self.known: dict[str, _Cost] = {}
         self.loops = 0
 
@@ -134,7 +134,7 @@ class _CostCounter:
         return _Cost(min(steps, _ENOUGH), min(expanded, _ENOUGH), loops)
 
     def _check(self, schema: Schema, depth: int) -> None:
-        """Refuse what makes references mean something else than they seem to, and what is too deep."""
+        """Reject keywords that change the meaning of references, and schemas that are nested too deep."""
         named = ("$id" in schema or isinstance(schema.get("id"), str)) and depth > 0
         if named or depth > _DEEPEST or any(name in schema for name in _ELSEWHERE):
             raise _Unbounded
@@ -157,7 +157,7 @@ class _CostCounter:
 
 
 def resolve_reference(root: Schema, reference: str) -> Any:
-    """The schema that a reference within a document (`#/$defs/a`) refers to. Raises `LookupError` if there is none."""
+    """Return the target of a reference within a document (`#/$defs/a`). Raise `LookupError` if it does not exist."""
     found: Any = root
     for part in reference.split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
@@ -171,7 +171,7 @@ def resolve_reference(root: Schema, reference: str) -> Any:
 
 
 def _nested_schemas(schema: Schema, keywords: Iterable[str], named: Iterable[str]) -> Iterable[Any]:
-    """The schemas that some keywords hold: one or a list, or by name."""
+    """Yield the schemas in some keywords: one, a list, or by name."""
     for keyword in keywords:
         inner: Any = schema.get(keyword)
         if isinstance(inner, list):

@@ -1,11 +1,11 @@
-"""Dependencies: parameters whose values come from functions of the server's own, not from the peer.
+"""Dependencies: parameters whose values come from functions of the server, not from the peer.
 
-What depends on what is read once, at registration, and becomes a plan: the functions in an order in which each comes
-after all that it needs, each of them once. What could never be resolved is refused then. Nothing is run here.
+The dependency graph is resolved once, at registration, into a plan: each function once, in topological order.
+Unresolvable dependencies are rejected there. This module runs nothing.
 
-A plain function may block, so it runs on a thread. Those that a plain handler needs run on the handler's own thread,
-right before it, and are torn down there: what belongs to a thread, as some connections do, stays on it. Only what an
-async function needs as well has to be there earlier.
+A synchronous function may block, so it runs on a thread. The dependencies of a synchronous handler run on the handler's
+own thread, directly before it, and are torn down there, so that thread-bound objects, such as some database
+connections, stay on one thread. Only dependencies of async functions run earlier.
 """
 
 import inspect
@@ -23,18 +23,18 @@ __all__ = ["Dependency", "DependencyPlan", "DependencyStep", "Depends", "Provide
 
 
 class Dependency(Struct, frozen=True):
-    """Marks a parameter: its value is what a function gives."""
+    """Marks a parameter whose value a function provides."""
 
     function: Callable[..., Any]
     thread: bool = True
 
 
 def Depends(function: Callable[..., Any], *, thread: bool = True) -> Any:  # noqa: N802 - stands where a type would
-    """Marks a parameter that a function gives the value of: `db: Annotated[Database, Depends(get_db)]`.
+    """Mark a parameter whose value a function provides: `db: Annotated[Database, Depends(get_db)]`.
 
-    The function may be async or plain, yield its value and tidy up after it, or make a context manager. It may have
-    dependencies of its own and ask for the `Context`. It runs once per call. A plain one that is quick and never
-    blocks can say `thread=False`: then it runs on the loop.
+    The function may be async or synchronous, may yield its value and clean up afterwards, or return a context manager.
+    It may have dependencies of its own and take the `Context`. It runs once per call. A synchronous function that never
+    blocks can set `thread=False` to run on the event loop.
     """
     given: Any = function
     if not isinstance(given, Hashable) or not callable(given):
@@ -43,13 +43,13 @@ def Depends(function: Callable[..., Any], *, thread: bool = True) -> Any:  # noq
 
 
 class ProviderKind(Enum):
-    """How a function gives its value."""
+    """How a function provides its value."""
 
-    VALUE = auto()  # returns it
+    VALUE = auto()  # returns the value
     AWAITED = auto()  # an async function
-    GENERATOR = auto()  # yields it once, and goes on when the call has ended
+    GENERATOR = auto()  # yields the value once, and resumes after the call
     ASYNC_GENERATOR = auto()
-    MANAGER = auto()  # returns a context manager that gives it
+    MANAGER = auto()  # returns a context manager that provides it
     ASYNC_MANAGER = auto()
 
 
@@ -58,32 +58,32 @@ class DependencyStep(Struct, frozen=True):
 
     function: Callable[..., Any]
     provider_kind: ProviderKind
-    thread: bool  # a plain function that may block
-    needs: tuple[tuple[str, Callable[..., Any]], ...]  # parameter, and the function that its value comes from
-    contexts: tuple[str, ...]  # parameters that the context is given for
+    thread: bool  # a synchronous function that may block
+    needs: tuple[tuple[str, Callable[..., Any]], ...]  # parameters, and the functions that provide their values
+    contexts: tuple[str, ...]  # parameters for the context
 
     @property
     def synchronous(self) -> bool:
-        """Whether nothing about it has to be awaited."""
+        """Whether the function needs no await."""
         return self.provider_kind in {ProviderKind.VALUE, ProviderKind.GENERATOR, ProviderKind.MANAGER}
 
 
 class DependencyPlan(Struct, frozen=True):
-    """What has to be run before a handler, in order; torn down in reverse."""
+    """The functions to run before a handler, in order; they are torn down in reverse."""
 
-    before: tuple[DependencyStep, ...]  # before the handler
-    on_thread: tuple[DependencyStep, ...]  # on the thread of a plain handler
-    sources: tuple[tuple[str, Callable[..., Any]], ...]  # the handler's parameters, and where their values come from
-    contexts: tuple[str, ...]  # those of its parameters that the context is given for
+    before: tuple[DependencyStep, ...]  # before the handler, from the event loop
+    on_thread: tuple[DependencyStep, ...]  # on the thread of a synchronous handler
+    sources: tuple[tuple[str, Callable[..., Any]], ...]  # the handler's parameters and their providers
+    contexts: tuple[str, ...]  # the handler's parameters for the context
 
     @property
     def wants_context(self) -> bool:
-        """Whether any of the functions asks for the context of the call."""
+        """Whether any of the functions takes the context of the call."""
         return any(step.contexts for step in (*self.before, *self.on_thread))
 
 
 def dependency_of(parameter: inspect.Parameter, annotation: Any) -> Dependency | None:
-    """The mark on a parameter, in its annotation or as its default."""
+    """Return the dependency mark of a parameter, from its annotation or its default."""
     notes: Iterable[Any] = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
     return next((note for note in (*notes, parameter.default) if isinstance(note, Dependency)), None)
 
@@ -91,8 +91,8 @@ def dependency_of(parameter: inspect.Parameter, annotation: Any) -> Dependency |
 def make_plan(
     name: str, marked: Mapping[str, Dependency], contexts: Iterable[str], context: type, *, on_thread: bool
 ) -> DependencyPlan | None:
-    """What a handler with these marked parameters needs; None if that is nothing. Raises `RegistrationError` for
-    what depends on itself, and for what could not be called. `on_thread`: the handler is a plain one."""
+    """Build the plan for a handler's marked parameters; return None if there are none. Raise `RegistrationError` for
+    cycles and for functions that cannot be called. `on_thread`: the handler runs on a thread."""
     if not marked:
         return None
     reader = _DependencyReader(name, context)
@@ -109,7 +109,8 @@ def make_plan(
 
 
 def _needed_early(steps: list[DependencyStep]) -> set[Callable[..., Any]]:
-    """What runs on the loop, and all that it needs: those that need something come later, so they are asked first."""
+    """Return the functions that run on the loop, and all their dependencies. Dependents come later in the order, so it
+    is walked in reverse."""
     early: set[Callable[..., Any]] = set()
     for step in reversed(steps):
         if step.function in early or not (step.synchronous and step.thread):
@@ -119,16 +120,16 @@ def _needed_early(steps: list[DependencyStep]) -> set[Callable[..., Any]]:
 
 
 class _DependencyReader:
-    """Reads dependencies and those of theirs."""
+    """Collects dependencies recursively."""
 
     def __init__(self, asker: str, context: type) -> None:
         self._owner = asker
         self._context = context
-        self._steps: dict[Callable[..., Any], DependencyStep] = {}  # in the order in which they can be run
-        self._nonblocking: set[Callable[..., Any]] = set()  # those of which somebody says that they never block
+        self._steps: dict[Callable[..., Any], DependencyStep] = {}  # in topological order
+        self._nonblocking: set[Callable[..., Any]] = set()  # functions marked as non-blocking
 
     def steps(self) -> list[DependencyStep]:
-        """Everything that was read."""
+        """Return the collected steps."""
         return [
             DependencyStep(
                 step.function, step.provider_kind, step.function not in self._nonblocking, step.needs, step.contexts
@@ -137,7 +138,7 @@ class _DependencyReader:
         ]
 
     def read(self, dependency: Dependency, above: tuple[Callable[..., Any], ...]) -> None:
-        """Reads one dependency; `above` are those that led to it."""
+        """Collect one dependency; `above` is the path of functions that leads to it."""
         function = dependency.function
         if not dependency.thread:
             self._nonblocking.add(function)
@@ -186,7 +187,7 @@ def _provider_kind(function: Callable[..., Any], returns: Any) -> ProviderKind:
         return ProviderKind.GENERATOR
     if inspect.isasyncgenfunction(runs):
         return ProviderKind.ASYNC_GENERATOR
-    wrapped: Any = inspect.unwrap(runs)  # of @contextmanager and its like, a generator
+    wrapped: Any = inspect.unwrap(runs)  # for @contextmanager and the like, the generator
     made = get_origin(returns) or returns
     if inspect.isasyncgenfunction(wrapped) or made is AbstractAsyncContextManager:
         return ProviderKind.ASYNC_MANAGER

@@ -1,4 +1,4 @@
-"""What a docstring says: the description, and a sentence for each argument (Google, NumPy and Sphinx style)."""
+"""Docstring parser: the description, and a sentence for each argument (Google, NumPy and Sphinx style)."""
 
 import inspect
 import re
@@ -23,14 +23,14 @@ _SPHINX_OTHER: Final = re.compile(r":(?:returns?|rtype|raises?|except|exception|
 
 
 class Docstring(Struct, frozen=True):
-    """A docstring, taken apart."""
+    """A parsed docstring."""
 
     description: str
     arguments: dict[str, str]
 
 
 def parse(text: str | None) -> Docstring:
-    """Takes a docstring apart. What it cannot make out stays in the description."""
+    """Parse a docstring. Unrecognised parts stay in the description."""
     lines = inspect.cleandoc(text or "").splitlines()
     reader = _DocstringReader()
     for line, below in zip_longest(lines, lines[1:], fillvalue=""):
@@ -42,18 +42,18 @@ def parse(text: str | None) -> Docstring:
 
 
 class _DocstringReader:
-    """Reads line by line: first the description, then sections, each in the style that its title shows."""
+    """Reads line by line: first the description, then sections, each in the style of its title."""
 
     def __init__(self) -> None:
         self.description: list[str] = []
         self.arguments: dict[str, list[str]] = {}
-        self._style: str | None = None  # of the section; None: in the description
-        self._about_arguments = False  # whether the section is about arguments
-        self._indent: int | None = None  # of the arguments in a section of Google's style
-        self._current: list[list[str]] = []  # the sentences that the next line goes on with
+        self._style: str | None = None  # style of the section; None: in the description
+        self._about_arguments = False  # whether the section describes arguments
+        self._indent: int | None = None  # indentation of the arguments in Google style
+        self._current: list[list[str]] = []  # the descriptions that the next line continues
 
     def read(self, line: str, below: str) -> None:
-        """Takes the next line; the one below may tell a title."""
+        """Read the next line; the line below may underline a title."""
         if (title := _title(line, below)) is not None:
             self._open("google" if line.rstrip().endswith(":") else "numpy", wanted=title in _ARGUMENTS)
         elif found := _SPHINX_ARGUMENT.fullmatch(line):
@@ -62,7 +62,7 @@ class _DocstringReader:
         elif _SPHINX_OTHER.fullmatch(line):
             self._open("sphinx", wanted=False)
         elif self._style is None or (self._style != "numpy" and line and not line[0].isspace()):
-            self._style = None  # back at the margin, a section of the other styles has ended
+            self._style = None  # a line at the margin ends a section of the other styles
             self.description.append(line)
         elif self._about_arguments and line.strip(" \t-"):
             self._argument_line(line)
@@ -88,7 +88,7 @@ class _DocstringReader:
             self._go_on(text)
 
     def _is_outer(self, line: str) -> bool:
-        """Whether a line stands as far out as the first argument did; deeper ones go on with a sentence."""
+        """Return whether a line has the indentation of the first argument; deeper lines continue a sentence."""
         indent = len(line.expandtabs(4)) - len(line.expandtabs(4).lstrip())
         if self._indent is None:
             self._indent = indent
@@ -96,7 +96,7 @@ class _DocstringReader:
 
 
 def _title(line: str, below: str) -> str | None:
-    """The section that a line opens: `Args:`, or `Parameters` with a rule below it."""
+    """Return the section title in a line: `Args:`, or `Parameters` with a rule below it."""
     name = line.strip().removesuffix(":").lower()
     if line[:1].isspace() or name not in _ARGUMENTS | _OTHERS:
         return None

@@ -1,6 +1,6 @@
-"""Tools that are generators: what they yield is content, piece by piece, or tells of progress.
+"""Tools that are generators: they yield content piece by piece, or report progress.
 
-What a generator depends on is there until it has yielded its last piece.
+Their dependencies stay open until the last piece.
 """
 
 import inspect
@@ -16,11 +16,11 @@ from trunkline.registry.signatures import underlying_function
 
 __all__ = ["Pieces", "Progress", "wrap_generator"]
 
-_CONTEXT: Final = "(context)"  # under which a plan gives the context; no parameter has such a name
+_CONTEXT: Final = "(context)"  # key of the context in a plan's values; no parameter can have this name
 
 
 class Progress(Struct, frozen=True):
-    """How far a tool has come; yielded by a generator, it is reported to the caller."""
+    """Progress of a tool; a generator yields it to report it to the caller."""
 
     progress: float
     total: float | None = None
@@ -28,11 +28,11 @@ class Progress(Struct, frozen=True):
 
 
 class Pieces(list[Any]):
-    """What a generator yielded, in order; each is a piece of content."""
+    """The values that a generator yielded, in order; each is a piece of content."""
 
 
 def wrap_generator(handler: Handler) -> Handler:
-    """The handler itself; or, of a generator, one that runs it to its end and gives its pieces."""
+    """Return the handler; for a generator, a handler that runs it to its end and returns its pieces."""
     function = underlying_function(handler.function)
     if inspect.isasyncgenfunction(function):
         return _wrap(handler, StartMode.ASYNC, _collect_async)
@@ -45,7 +45,7 @@ def _wrap(handler: Handler, start: StartMode, gather: Callable[[Any, Any], Any])
     plan = handler.plan
     if plan is not None:
         plan = replace(plan, contexts=(*plan.contexts, _CONTEXT))
-        if start is StartMode.ASYNC:  # there is no thread for anything to run on beside it
+        if start is StartMode.ASYNC:  # an async handler has no thread for dependencies
             plan = replace(plan, before=(*plan.before, *plan.on_thread), on_thread=())
 
     def bind(arguments: Any, given: Any) -> Any:
@@ -56,7 +56,7 @@ def _wrap(handler: Handler, start: StartMode, gather: Callable[[Any, Any], Any])
 
 async def _collect_async(yielded: AsyncGenerator[Any, None], context: Any) -> Pieces:
     pieces = Pieces()
-    async with aclosing(yielded):  # at once, if the call is cancelled
+    async with aclosing(yielded):  # closed at once if the call is cancelled
         async for item in yielded:
             if _is_content(item, context):
                 pieces.append(item)
@@ -67,7 +67,7 @@ def _collect(yielded: Generator[Any, None, None], context: Any) -> Pieces:
     pieces = Pieces()
     with closing(yielded):
         for item in yielded:
-            context.raise_if_cancelled()  # a thread cannot be stopped, but it can be let go between two pieces
+            context.raise_if_cancelled()  # a thread cannot be stopped, except between two pieces
             if _is_content(item, context):
                 pieces.append(item)
     return pieces

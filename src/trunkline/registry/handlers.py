@@ -1,8 +1,8 @@
-"""Handlers: a function as its author wrote it, what it can be called with, and how it is to be started.
+"""Handlers: user functions, their arguments, and the way to call them.
 
-A signature is read once, at registration. Its parameters become a type that JSON is decoded into, which is the
-validation; one parameter may ask for the context of the call instead. What can never be called is refused here,
-with a sentence that says why.
+A signature is inspected once, at registration. Its parameters become a struct that JSON is decoded into, which is the
+validation; one parameter may take the context of the call. A function that can never be called is rejected here, with
+the reason.
 """
 
 import inspect
@@ -50,54 +50,53 @@ __all__ = [
 _CONTEXT: Final = "ctx"
 
 Run = Callable[[Any, Any, Any], Any]
-"""(decoded arguments, context, subject) -> the answer, a coroutine that gives it, `OnThread` or `Needing`.
-The subject is what the answer is about where that is not known beforehand, such as the URI that a template was read
-with."""
+"""(decoded arguments, context, subject) -> the result, a coroutine that returns it, `ThreadCall` or `PlannedCall`. The
+subject is what the result is about if that varies between calls, such as the URI that a template was read with."""
 
 
 class StartMode(Enum):
-    """How a handler is started; decided at registration, never per call."""
+    """How a handler is started; decided at registration."""
 
-    ASYNC = auto()  # an async function: driven where it stands
-    INLINE = auto()  # a plain function that promises not to block
-    THREAD = auto()  # a plain function that may block: on a thread
+    ASYNC = auto()  # an async function: driven on the event loop
+    INLINE = auto()  # a synchronous function that does not block
+    THREAD = auto()  # a synchronous function that may block: on a thread
 
 
 class Handler(Struct, frozen=True):
-    """A function, and everything about it that can be known before it is called."""
+    """A function, and everything that is known about it before a call."""
 
     function: Callable[..., Any]
     start: StartMode
     parameters: tuple[Parameter, ...]
-    arguments: type[Struct]  # what JSON is decoded into
-    decode: Callable[[Any], Any]  # arguments from JSON, which is the validation
-    convert: Callable[[Mapping[str, Any]], Any]  # arguments from texts
-    bind: Callable[[Any, Any], Any]  # (decoded arguments, context; by a plan, all that is given) -> the call itself
+    arguments: type[Struct]  # the struct that JSON is decoded into
+    decode: Callable[[Any], Any]  # decodes and validates JSON arguments
+    convert: Callable[[Mapping[str, Any]], Any]  # converts string arguments
+    bind: Callable[[Any, Any], Any]  # (decoded arguments, context; with a plan, all injected values) -> the call
     wants_context: bool
-    accepts_extra: bool  # takes arguments that it does not name (`**kwargs`)
-    returns: Any  # its annotation, or UNSET
+    accepts_extra: bool  # accepts extra arguments (`**kwargs`)
+    returns: Any  # its return annotation, or UNSET
     name: str
     description: str
-    plan: DependencyPlan | None = None  # what has to be run before it
-    injected: tuple[str, ...] = ()  # the parameters that the server gives values for
+    plan: DependencyPlan | None = None  # the dependencies to run before it
+    injected: tuple[str, ...] = ()  # the parameters that the server fills
 
     def input_schema(self) -> dict[str, Any]:
-        """The JSON Schema of its arguments."""
+        """Return the JSON Schema of the arguments."""
         return input_schema(self.parameters, closed=not self.accepts_extra)
 
 
 def read_handler(function: Callable[..., Any], context: type, *, thread: bool | None = None) -> Handler:
-    """Reads a function's signature. A parameter annotated with `context` gets the context of the call.
+    """Inspect a function. A parameter annotated with `context` gets the context of the call.
 
-    `thread` says whether a plain function goes to a thread; None means that it does.
+    `thread` says whether a synchronous function runs on a thread; None means that it does.
     """
     if not callable(function):
         raise RegistrationError(f"{function!r} is not callable")
     name = name_of(function)
     hints = hints_of(function, name)
-    said = docstrings.parse(inspect.getdoc(unwrap_partial(function)))  # that of a partial describes `partial` itself
+    said = docstrings.parse(inspect.getdoc(unwrap_partial(function)))  # not of the partial itself
     parameters: list[Parameter] = []
-    order: list[tuple[str, bool]] = []  # every parameter of the function: its name, and whether by keyword
+    order: list[tuple[str, bool]] = []  # every parameter: its name, and whether it is keyword-only
     contexts: list[str] = []
     marked: dict[str, Dependency] = {}
     takes_more = False
@@ -108,7 +107,7 @@ def read_handler(function: Callable[..., Any], context: type, *, thread: bool | 
                 takes_more = True
             case inspect.Parameter.VAR_POSITIONAL:
                 raise RegistrationError(
-                    f"{name}: *{parameter.name} can never be given, since arguments have names; name each one"
+                    f"{name}: *{parameter.name} can never be passed, since arguments have names; name each parameter"
                 )
             case _:
                 order.append((parameter.name, parameter.kind is inspect.Parameter.KEYWORD_ONLY))
@@ -119,11 +118,11 @@ def read_handler(function: Callable[..., Any], context: type, *, thread: bool | 
                 else:
                     parameters.append(read_parameter(parameter, annotation, said, name))
     if len(contexts) > 1:
-        raise RegistrationError(f"{name}: {' and '.join(contexts)} both ask for the context; one is enough")
+        raise RegistrationError(f"{name}: {' and '.join(contexts)} both take the context; keep one of them")
     arguments = arguments_type(name, parameters, open_ended=takes_more)
     start = _start_mode(function, thread=thread)
     needed = make_plan(name, marked, contexts, context, on_thread=start is StartMode.THREAD)
-    ours = [*contexts, *marked]  # not for peers to give
+    ours = [*contexts, *marked]  # never arguments of the peer
     hooked = any(kinds.needs_hooks(p.annotation) for p in parameters)
     return Handler(
         function=function,
@@ -148,15 +147,15 @@ def read_handler(function: Callable[..., Any], context: type, *, thread: bool | 
 
 
 def context_hint(parameter: str) -> str:
-    """What to add to an error about a parameter that is called as the context usually is, and has no type."""
+    """Return a hint for errors about an unannotated parameter with the usual name of the context."""
     return f"; write `{_CONTEXT}: Context` for the context of the call" if parameter == _CONTEXT else ""
 
 
 def warn_untyped_context(what: str, name: str, handler: Handler) -> None:
-    """Warn of a parameter that is called as the context usually is, and has no type: it is an argument for clients."""
+    """Warn about an unannotated parameter with the usual name of the context: clients would have to pass it."""
     if any(parameter.name == _CONTEXT and parameter.annotation is Any for parameter in handler.parameters):
         warnings.warn(
-            f"{what} {name!r}: its parameter {_CONTEXT!r} has no type, so clients have to give it as an argument; "
+            f"{what} {name!r}: its parameter {_CONTEXT!r} has no annotation, so clients must pass it as an argument; "
             f"write `{_CONTEXT}: Context` to get the context of the call",
             stacklevel=level_outside(),
         )
@@ -172,7 +171,7 @@ def _start_mode(function: Callable[..., Any], *, thread: bool | None) -> StartMo
 
 
 class ThreadCall:
-    """A plain function to be run on a thread, and what to make of its value."""
+    """A synchronous function to run on a thread, and the conversion of its value."""
 
     __slots__ = ("finish", "function")
 
@@ -182,7 +181,7 @@ class ThreadCall:
 
 
 class PlannedCall:
-    """A call of a handler that needs what other functions give, and what to make of its value."""
+    """A call of a handler with dependencies, and the conversion of its value."""
 
     __slots__ = ("arguments", "context", "finish", "handler")
 
@@ -194,7 +193,7 @@ class PlannedCall:
 
 
 def make_runner(handler: Handler, finish: Callable[[Any, Any], Any]) -> Run:
-    """How calls of a handler are run, decided once. `finish` makes the answer of a value and the subject."""
+    """Return the function that runs a handler. `finish` converts a value and the subject to a result."""
     bind = handler.bind
 
     async def run(arguments: Any, context: Any, subject: Any) -> Any:
@@ -228,7 +227,7 @@ def make_runner(handler: Handler, finish: Callable[[Any, Any], Any]) -> Run:
 
 
 def text_converter(handler: Handler) -> Callable[[Mapping[str, str]], Any]:
-    """`convert` for values that are strings, all of them. It has nothing to do for a handler that takes just that."""
+    """Return `convert` for arguments that are all strings; trivial for a handler with string parameters only."""
     arguments, convert = handler.arguments, handler.convert
     if handler.accepts_extra or any(parameter.annotation is not str for parameter in handler.parameters):
         return convert
@@ -236,21 +235,22 @@ def text_converter(handler: Handler) -> Callable[[Mapping[str, str]], Any]:
     def decode(values: Mapping[str, str]) -> Any:
         try:
             return arguments(**values)
-        except TypeError:  # one is missing or unknown: `convert` says which
+        except TypeError:  # one is missing or unknown: `convert` raises with its name
             return convert(values)
 
     return decode
 
 
 def exit_error(error: SystemExit) -> RuntimeError:
-    """One handler's `sys.exit()` is no reason to end everybody's server."""
+    """Return the error for a handler that called `sys.exit()`, which must not end the server."""
     return RuntimeError(f"a handler called sys.exit({error.code!r})")
 
 
 def _binder(
     function: Callable[..., Any], order: list[tuple[str, bool]], contexts: list[str], *, takes_more: bool
 ) -> Callable[[Any, Any], Any]:
-    """How decoded arguments and a context become a call. The common shapes have a short way of their own."""
+    """Return the function that calls a handler with decoded arguments and a context. The common signatures have fast
+    paths."""
     if takes_more or any(by_keyword for _, by_keyword in order):
         return _general_binder(function, order, contexts, takes_more=takes_more)
     names = [name for name, _ in order]
@@ -268,7 +268,7 @@ def _binder(
 def _general_binder(
     function: Callable[..., Any], order: list[tuple[str, bool]], contexts: list[str] | None, *, takes_more: bool
 ) -> Callable[[Any, Any], Any]:
-    """For any shape. Without `contexts` the call gets, by their names, all values that are not for peers to give."""
+    """Return the function for any signature. Without `contexts`, the call gets all injected values by name."""
     positional = [name for name, by_keyword in order if not by_keyword]
     keyword = [name for name, by_keyword in order if by_keyword]
 
@@ -286,7 +286,7 @@ def _general_binder(
 
 
 def _json_decoder(arguments: type[Struct], ours: list[str], *, takes_more: bool, hooked: bool) -> Callable[[Any], Any]:
-    """Reads JSON into the arguments of a call; raises `codec.DecodeError` for what does not fit."""
+    """Return a function that decodes JSON to arguments; it raises `codec.DecodeError` for invalid JSON."""
     if not takes_more:
         return codec.json_decoder(arguments, kinds.decode_hook if hooked else None)
     as_object = codec.decoder(dict[str, Any])
@@ -294,7 +294,7 @@ def _json_decoder(arguments: type[Struct], ours: list[str], *, takes_more: bool,
 
 
 def _text_decoder(arguments: type[Struct], ours: list[str], *, takes_more: bool) -> Callable[[Mapping[str, Any]], Any]:
-    """The same for values that are all text, such as the variables of a URI: `5` may be a number then."""
+    """Return a function that converts string values, such as URI variables, to arguments: `5` may be a number."""
     if not takes_more:
         return lambda values: msgspec.convert(values, arguments, strict=False, dec_hook=kinds.text_hook)
     return lambda values: _split(arguments, ours, values, strict=False)
@@ -303,7 +303,7 @@ def _text_decoder(arguments: type[Struct], ours: list[str], *, takes_more: bool)
 def _split(
     arguments: type[Struct], ours: list[str], values: Mapping[str, Any], *, strict: bool
 ) -> tuple[Struct, dict[str, Any]]:
-    """What has a name of its own, and the rest; never what is `ours` to give."""
+    """Split values into named arguments and the rest; reject values for `ours`, the injected parameters."""
     names = arguments.__struct_fields__
     more = {name: value for name, value in values.items() if name not in names}
     if taken := [name for name in ours if name in more]:

@@ -38,6 +38,7 @@ from trunkline.wire import codec
 __all__ = ["Schema", "SchemaBuilder", "reachable_definitions", "referenced_name"]
 
 Schema = dict[str, Any]
+"""A JSON Schema."""
 
 _BASE64: Final[Schema] = {"type": "string", "contentEncoding": "base64"}
 _SIMPLE: Final[Mapping[Any, Schema]] = {
@@ -59,7 +60,7 @@ _SIMPLE: Final[Mapping[Any, Schema]] = {
     UUID: {"type": "string", "format": "uuid"},
     Decimal: {"type": "string", "format": "decimal"},
 }
-_LOOSE: Final = frozenset({datetime, time, timedelta})  # some values are outside of the format, as those without a zone
+_LOOSE: Final = frozenset({datetime, time, timedelta})  # some values violate the format, such as times without a zone
 _ARRAYS: Final = frozenset(
     {list, collections.abc.Collection, collections.abc.Sequence, collections.abc.MutableSequence}
 )
@@ -73,7 +74,7 @@ _ORDER: Final = {
     "lt": "exclusiveMaximum",
     "multiple_of": "multipleOf",
 }
-_KEYWORDS: Final[Mapping[str, Mapping[str, str]]] = {  # of limits, by the type of JSON
+_KEYWORDS: Final[Mapping[str, Mapping[str, str]]] = {  # keywords of limits, by JSON type
     "integer": _ORDER,
     "number": _ORDER,
     "string": {"min_length": "minLength", "max_length": "maxLength", "pattern": "pattern"},
@@ -84,15 +85,15 @@ _read: Final = codec.decoder(object)
 
 
 class SchemaBuilder:
-    """The definitions of one schema, and what is described with them."""
+    """Builds the schemas of types, and collects the definitions that they refer to."""
 
     def __init__(self, side: ValueDirection) -> None:
         self.definitions: dict[str, Schema] = {}
         self._side = side
-        self._names: list[tuple[Any, str]] = []  # not everything that is described has a hash
+        self._names: list[tuple[Any, str]] = []  # types may be unhashable
 
     def describe(self, kind: Any) -> Schema:
-        """The schema of a type. Raises `TypeError` for one that has none."""
+        """Return the schema of a type. Raise `TypeError` for a type without a JSON form."""
         kind = resolve_type(kind)
         origin: Any = get_origin(kind)
         if pydantic_support.is_pydantic_type(kind):
@@ -125,14 +126,12 @@ class SchemaBuilder:
             return {"type": "string", "format": "path"}
         if isinstance(owner, type) and issubclass(owner, Enum):
             return self._define(owner, lambda: {"title": owner.__name__, **_doc(owner), **_values(owner)})
-        why = "is not supported: there is no JSON for it; use a type that JSON has, or a class of such types"
+        why = "is not supported, since it has no JSON form; use a JSON type, or a class of such types"
         raise TypeError(f"{type_name(kind)} {why}")
 
     def _simple(self, kind: Any) -> Schema:
         described = dict(_SIMPLE[kind])
-        if (
-            self._side is ValueDirection.RESULT and kind in _LOOSE
-        ):  # names the format, and promises no more than a string
+        if self._side is ValueDirection.RESULT and kind in _LOOSE:  # mentions the format without enforcing it
             described["anyOf"] = [{"format": described.pop("format")}, {}]
         if self._side is ValueDirection.ARGUMENT and kind is Decimal:
             return {"anyOf": [{"type": "number"}, described]}
@@ -156,7 +155,7 @@ class SchemaBuilder:
         described: Schema = {"type": "object"}
         keys = self.describe(key)
         if "type" in keys:
-            keys.pop("anyOf", None)  # promises nothing
+            keys.pop("anyOf", None)  # not a constraint
         if keys.get("type") == "integer":
             described["propertyNames"] = {"pattern": "^-?[0-9]+$"}
         elif keys.get("type", "string") == "string" and len(keys) > ("type" in keys):
@@ -193,12 +192,12 @@ class SchemaBuilder:
         return described
 
     def _limit(self, described: Schema, owner: Any, limits: Mapping[str, Any]) -> bool:
-        """Adds the keywords for limits; says whether there are any for such a type."""
+        """Add the keywords for limits; return whether the type has such keywords."""
         if owner is Decimal and self._side is ValueDirection.ARGUMENT:
             described = described["anyOf"][0]
         elif "format" in _SIMPLE.get(owner, {}):
             return False
-        if owner in {bytes, bytearray}:  # base64 has four letters for every three bytes
+        if owner in {bytes, bytearray}:  # base64 has four characters for every three bytes
             limits = {limit: 4 * ((size + 2) // 3) for limit, size in limits.items()}
         keywords = _KEYWORDS.get(described.get("type", ""), {})
         described |= {keywords[limit]: _json(bound) for limit, bound in limits.items() if limit in keywords}
@@ -224,7 +223,7 @@ class SchemaBuilder:
         return described | ({"maxItems": len(properties)} if made_of.closed else {})
 
     def describe_member(self, member: Member) -> Schema:
-        """The schema of a member, with its default where that has JSON."""
+        """Return the schema of a member, with its default if that has a JSON form."""
         described = self.describe(member.kind)
         default: Any = member.default
         if any(member.factory is kind for kind in (list, dict, set, frozenset, tuple)):
@@ -236,12 +235,12 @@ class SchemaBuilder:
     # --- names ---------------------------------------------------------------------------------------
 
     def _define(self, key: Any, describe: Callable[[], Schema], name: str | None = None) -> Schema:
-        """A reference to what is described once."""
+        """Return a reference to a definition, which is created once."""
         found = next((known for owner, known in self._names if owner == key), None)
         if found is None:
             found = self._free_name(re.sub(r"[^\w.-]+", "_", name or type_name(key)))
             self._names.append((key, found))
-            self.definitions[found] = {}  # the name is taken
+            self.definitions[found] = {}  # reserve the name
             self.definitions[found] = describe()
         return {"$ref": f"#/$defs/{found}"}
 
@@ -259,7 +258,7 @@ class SchemaBuilder:
         return self._adopt(made, theirs)
 
     def _adopt(self, schema: Any, theirs: Mapping[str, Schema]) -> Any:
-        """A schema of pydantic's, with its references and what they refer to under our names."""
+        """Convert a schema of pydantic: rename its references and adopt its definitions."""
         if isinstance(schema, list):
             return [self._adopt(part, theirs) for part in cast("list[Any]", schema)]
         if not isinstance(schema, dict):
@@ -275,13 +274,13 @@ class SchemaBuilder:
 
 
 def referenced_name(schema: Mapping[str, Any]) -> str | None:
-    """The name of the definition that a schema refers to."""
+    """Return the name of the definition that a schema refers to."""
     reference = schema.get("$ref")
     return reference.removeprefix("#/$defs/") if isinstance(reference, str) else None
 
 
 def reachable_definitions(schema: Any, definitions: Mapping[str, Schema]) -> set[str]:
-    """The names of all definitions that a schema needs."""
+    """Return the names of all definitions that a schema needs."""
     found: set[str] = set()
     waiting: list[Any] = [schema]
     while waiting:
@@ -299,11 +298,11 @@ def reachable_definitions(schema: Any, definitions: Mapping[str, Schema]) -> set
 
 
 def _check_hash(*kinds: Any) -> None:
-    """Raises `TypeError` for what can be no item of a set and no key."""
+    """Raise `TypeError` for types that cannot be set items or dict keys."""
     for kind in kinds:
         owner = constrained_type(resolve_type(kind))
         if isinstance(owner, type) and owner.__hash__ is None:
-            why = "has no hash, so that no set can hold it, and no dict as its key; make it frozen, or use a list"
+            why = "is not hashable, so it cannot be a set item or a dict key; make it frozen, or use a list"
             raise TypeError(f"{type_name(kind)} {why}")
 
 
@@ -313,14 +312,14 @@ def _json(value: Any) -> Any:
 
 def _doc(owner: Any) -> Schema:
     doc: str = owner.__dict__.get("__doc__") or ""
-    is_made_up = doc.startswith(f"{owner.__name__}(") and doc.endswith(")")  # by the dataclass or the named tuple
+    is_made_up = doc.startswith(f"{owner.__name__}(") and doc.endswith(")")  # a generated docstring
     return {} if is_made_up or not doc else {"description": inspect.cleandoc(doc)}
 
 
 def _values(kind: Any) -> Schema:
     values = [json_value(value) for value in enum_values(kind)]
     if odd := [value for value in values if type(value) not in {*_TYPES, type(None)}]:
-        raise TypeError(f"{type_name(kind)} has a value that cannot be told in JSON: {odd[0]!r}")
+        raise TypeError(f"{type_name(kind)} has a value without a JSON form: {odd[0]!r}")
     return _enum(values)
 
 

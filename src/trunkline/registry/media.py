@@ -1,4 +1,4 @@
-"""Pictures, sounds and files as results: made of bytes or of a path, and sent as content in base64."""
+"""Images, audio and files as results: built from bytes or a path, and sent as base64 content."""
 
 import binascii
 from os import PathLike
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Audio", "File", "Image", "Media"]
 
-_SIGNATURES: Final = {  # of files, where the bytes alone must tell
+_SIGNATURES: Final = {  # first bytes of files
     b"\x89PNG\r\n\x1a\n": "image/png",
     b"\xff\xd8\xff": "image/jpeg",
     b"GIF8": "image/gif",
@@ -24,12 +24,12 @@ _IN_RIFF: Final = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
 
 
 class Media:
-    """What `Image`, `Audio` and `File` have in common: bytes, and their MIME type."""
+    """Base class of `Image`, `Audio` and `File`: bytes, and their MIME type."""
 
     kind: ClassVar[str] = ""
 
     def __init__(self, source: bytes | str | PathLike[str], mime_type: str | None = None) -> None:
-        """Takes bytes, or reads the file of that path here and now. Without a MIME type it is guessed."""
+        """Take bytes, or read the file at a path immediately. Guess the MIME type if there is none."""
         self.path = None if isinstance(source, bytes) else _path(source)
         self.data = source if isinstance(source, bytes) else _path(source).read_bytes()
         self.mime_type = mime_type or self._guess()
@@ -38,63 +38,63 @@ class Media:
         return f"<{type(self).__name__} {self.mime_type!r}, {len(self.data)} bytes>"
 
     def _guess(self) -> str:
-        import mimetypes  # when it is used: it brings much along
+        import mimetypes  # imported on use: slow
 
-        named = None if self.path is None else mimetypes.guess_type(f"./{self.path.name}")[0]  # it takes URLs
+        named = None if self.path is None else mimetypes.guess_type(f"./{self.path.name}")[0]  # it takes a URL
         found = named or _by_content(self.data) or ""
         if not found.startswith(self.kind):
-            raise ValueError(f"{self.path or 'these bytes'}: not known as {self.kind}…; say mime_type=…")
+            raise ValueError(f"{self.path or 'these bytes'}: not recognised as {self.kind}…; pass mime_type=…")
         return found or "application/octet-stream"
 
     @property
     def base64(self) -> str:
-        """The bytes as they travel."""
+        """The bytes in base64."""
         return binascii.b2a_base64(self.data, newline=False).decode()
 
     def block(self) -> ContentBlock:
-        """The content that is sent."""
+        """Return the content block."""
         raise NotImplementedError
 
 
 class Image(Media):
-    """A picture to return: of bytes, or of the file of a path. Becomes an `ImageContent`."""
+    """An image to return, from bytes or a path. Becomes an `ImageContent`."""
 
     kind = "image/"
 
     def block(self) -> ContentBlock:
-        """The content that is sent."""
+        """Return the content block."""
         return ImageContent(self.base64, self.mime_type)
 
 
 class Audio(Media):
-    """A sound to return: of bytes, or of the file of a path. Becomes an `AudioContent`."""
+    """Audio to return, from bytes or a path. Becomes an `AudioContent`."""
 
     kind = "audio/"
 
     def block(self) -> ContentBlock:
-        """The content that is sent."""
+        """Return the content block."""
         return AudioContent(self.base64, self.mime_type)
 
 
 class File(Media):
-    """A file to return: of bytes, or of a path. Becomes an `EmbeddedResource`."""
+    """A file to return, from bytes or a path. Becomes an `EmbeddedResource`."""
 
     def __init__(
         self, source: bytes | str | PathLike[str], mime_type: str | None = None, *, uri: str | None = None
     ) -> None:
-        """Takes bytes, or reads the file of that path here and now. Bytes need a URI to go by."""
+        """Take bytes, or read the file at a path immediately. Bytes need a URI."""
         super().__init__(source, mime_type)
         if uri is None and self.path is None:
-            raise ValueError("a file made of bytes needs a URI: say uri=…")
+            raise ValueError("a file made of bytes needs a URI: pass uri=…")
         self.uri = uri or self.path.absolute().as_uri()  # pyright: ignore[reportOptionalMemberAccess] - one of them is
 
     def block(self) -> ContentBlock:
-        """The content that is sent."""
+        """Return the content block."""
         return EmbeddedResource(ResourceContents(self.uri, self.mime_type, blob=self.base64))
 
 
 def _path(source: str | PathLike[str]) -> "Path":
-    from pathlib import Path  # most servers send no files
+    from pathlib import Path  # imported on use: most servers send no files
 
     return Path(source)
 

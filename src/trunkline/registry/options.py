@@ -1,4 +1,4 @@
-"""What may be said of an entry when it is registered, one type for each kind. Comments say what an option means."""
+"""Options of entries at registration, one type per kind of entry. The comments describe the options."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, TypeVar
@@ -25,49 +25,49 @@ W = TypeVar("W", bound=Wire)
 
 
 class EntryOptions(TypedDict, total=False):
-    """What every entry can say of itself."""
+    """Options of every entry."""
 
-    name: str | None  # instead of the function's
-    title: str | None  # for people
-    description: str | None  # instead of the docstring's
-    icons: Sequence[Icon | Mapping[str, Any]] | None  # pictures to show beside the name
-    meta: Mapping[str, Any] | None  # goes out as `_meta`
+    name: str | None  # default: the function's name
+    title: str | None  # display name
+    description: str | None  # default: from the docstring
+    icons: Sequence[Icon | Mapping[str, Any]] | None  # icons to show next to the name
+    meta: Mapping[str, Any] | None  # sent as `_meta`
 
 
 class ToolOptions(EntryOptions, total=False):
-    """What can be said of a tool."""
+    """Options of a tool."""
 
-    input_schema: Mapping[str, Any] | None  # instead of the one made of the parameters
-    annotations: ToolAnnotations | Mapping[str, Any] | None  # hints on how it behaves
-    timeout: float | None  # seconds that a call has, instead of `work_timeout`
-    structured: bool  # False: no output schema, and results are content alone
-    task: bool | TaskSupport | TaskPolicy  # whether calls run as tasks; True: as their clients like
-    asks: Sequence[str]  # what the client has to be able to be asked: "elicitation", "sampling", "roots", …
+    input_schema: Mapping[str, Any] | None  # default: built from the parameters
+    annotations: ToolAnnotations | Mapping[str, Any] | None  # hints about its behaviour
+    timeout: float | None  # seconds per call; default: `work_timeout`
+    structured: bool  # False: no output schema, and results without structured content
+    task: bool | TaskSupport | TaskPolicy  # whether calls run as tasks; True: if the client requests it
+    asks: Sequence[str]  # required client capabilities: "elicitation", "sampling", "roots", …
 
 
 class TemplateOptions(EntryOptions, total=False):
-    """What can be said of a resource, and of many at once."""
+    """Options of resources and resource templates."""
 
-    mime_type: str | None  # of what is read
-    annotations: Annotations | Mapping[str, Any] | None  # whom it is for, and how much it matters
-    ttl: float  # seconds that a client may keep what it has read
-    public: bool  # True: what is read is the same for everybody, so that others may keep it too
+    mime_type: str | None  # MIME type of the contents
+    annotations: Annotations | Mapping[str, Any] | None  # audience and priority
+    ttl: float  # seconds that a client may cache the contents
+    public: bool  # True: the contents are the same for every client, so shared caches may store them
 
 
 class ResourceOptions(TemplateOptions, total=False):
-    """What can be said of one resource."""
+    """Options of one resource."""
 
     size: int | None  # bytes, if known
 
 
 class PromptOptions(EntryOptions, total=False):
-    """What can be said of a prompt."""
+    """Options of a prompt."""
 
-    input_schema: Mapping[str, Any] | None  # for stricter checks of the arguments
+    input_schema: Mapping[str, Any] | None  # for stricter validation of the arguments
 
 
 def display_members(what: str, options: EntryOptions) -> dict[str, Any]:
-    """What goes into any definition as it is: how it is shown, and what lies beside it. `what` is named in errors."""
+    """Return the members that every definition has: title, icons and metadata. Errors mention `what`."""
     meta = options.get("meta")
     return {
         "title": options.get("title"),
@@ -77,7 +77,7 @@ def display_members(what: str, options: EntryOptions) -> dict[str, Any]:
 
 
 def parse_icons(what: str, given: Sequence[Icon | Mapping[str, Any]] | None) -> list[Icon] | None:
-    """Icons, each of which may be given as a mapping. Raises `RegistrationError` for what is not a list of icons."""
+    """Return icons, each of which may be a mapping. Raise `RegistrationError` for anything but a list of icons."""
     if given is None:
         return None
     if isinstance(given, str | Mapping | Icon):
@@ -88,8 +88,8 @@ def parse_icons(what: str, given: Sequence[Icon | Mapping[str, Any]] | None) -> 
 def from_mapping(
     what: str, kind: type[W], given: W | Mapping[str, Any], error: Callable[[str], MisuseError] = RegistrationError
 ) -> W:
-    """An object of the specification, given as one or as a mapping of its members under their names in Python or on the
-    wire: `read_only_hint` or `readOnlyHint`. Raises `error` for other names and for wrong values."""
+    """Return an object of the specification, from an instance or a mapping. The mapping may use Python or wire names:
+    `read_only_hint` or `readOnlyHint`. Raise `error` for unknown names and invalid values."""
     if isinstance(given, kind):
         return given
     if not isinstance(given, Mapping):
@@ -102,7 +102,7 @@ def from_mapping(
             hint = did_you_mean(str(name), [*encoded, *encoded.values()])
             raise error(f"{what}: there is no {name!r}" + (f".{hint}" if hint else f"; there are {', '.join(encoded)}"))
         if member in members:
-            raise error(f"{what}: {name!r} is given in both spellings")
+            raise error(f"{what}: {name!r} is present in both spellings")
         members[member] = value
     try:
         return msgspec.convert(members, kind)

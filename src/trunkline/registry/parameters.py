@@ -1,4 +1,4 @@
-"""Parameters that a peer can give values for: what each is told as, and the type that all are read into."""
+"""Parameters that a peer can pass arguments for: their schema, and the struct that arguments are decoded into."""
 
 import inspect
 from collections.abc import Callable
@@ -24,13 +24,13 @@ _MUTABLE: Final = (list, dict, set, bytearray, Struct)
 
 
 class Parameter(Struct, frozen=True):
-    """A parameter that a peer can give a value for."""
+    """A parameter that a peer can pass an argument for."""
 
     name: str
     annotation: Any
     default: Any = UNSET
     description: str | None = None
-    factory: Callable[[], Any] | None = None  # of the default, for each call its own
+    factory: Callable[[], Any] | None = None  # creates the default of each call
 
     @property
     def required(self) -> bool:
@@ -42,32 +42,32 @@ class Parameter(Struct, frozen=True):
 
 
 def read_parameter(parameter: inspect.Parameter, annotation: Any, said: Docstring, owner: str) -> Parameter:
-    """A parameter with its notes and its default, in whoever's words. Raises `RegistrationError` for what has no
-    meaning for a function."""
+    """Read a parameter with its metadata and default. Raise `RegistrationError` for metadata that makes no sense in a
+    function."""
     default: Any = parameter.default
     what = f"{owner}: parameter {parameter.name}"
     if type(default).__name__ in {"Field", "_CountingAttr"}:
         raise RegistrationError(
-            f"{what}: field(…) is for members of a class; give the default itself, and say more with Annotated[…]"
+            f"{what}: field(…) is for members of a class; write the default itself, and use Annotated[…] for metadata"
         )
     if is_field(default):
         annotation, default = Annotated[annotation, default], inspect.Parameter.empty
     factory: Callable[[], Any] | None = None
     if default is UNSET:
-        factory = partial(getattr, msgspec, "UNSET")  # which is a default of its own
+        factory = partial(getattr, msgspec, "UNSET")  # UNSET itself is the default
     if default is inspect.Parameter.empty:
         default, factory = _field_default(annotation, what)
     return Parameter(parameter.name, annotation, default, _description(annotation, said, parameter.name), factory)
 
 
 def _field_default(annotation: Any, what: str) -> tuple[Any, Callable[[], Any] | None]:
-    """The default that a pydantic `Field` has."""
+    """Return the default of a pydantic `Field`."""
     notes = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
     for field in filter(is_field, notes):
         if field.alias is not None or field.validation_alias is not None:
-            raise RegistrationError(f"{what}: a parameter goes by its own name; rename it instead of giving an alias")
+            raise RegistrationError(f"{what}: a parameter cannot have an alias; rename it instead")
         if getattr(field, "default_factory_takes_validated_data", False):
-            raise RegistrationError(f"{what}: its default_factory may not look at other parameters")
+            raise RegistrationError(f"{what}: its default_factory must not depend on other parameters")
         if field.default_factory is not None:
             return UNSET, field.default_factory
         if not field.is_required():
@@ -76,7 +76,7 @@ def _field_default(annotation: Any, what: str) -> tuple[Any, Callable[[], Any] |
 
 
 def _description(annotation: Any, said: Docstring, name: str) -> str | None:
-    """What is noted about a parameter, or about one of its options; or what the docstring says."""
+    """Return the description of a parameter from its annotation or an option of it, else from the docstring."""
     if get_origin(annotation) is Annotated:
         noted: Any = read_metadata(annotation.__metadata__).keywords.get("description")
         return noted or said.arguments.get(name)
@@ -89,14 +89,15 @@ def _description(annotation: Any, said: Docstring, name: str) -> str | None:
 
 
 def arguments_type(owner: str, parameters: list[Parameter], *, open_ended: bool) -> type[Struct]:
-    """The type that JSON is read into. Raises `RegistrationError` where a parameter could never be read."""
+    """Return the struct that JSON arguments are decoded into. Raise `RegistrationError` for a type that cannot be
+    decoded."""
     fields: list[Any] = []
     for parameter in parameters:
         try:
             if not is_plain(parameter.annotation):
                 validators.schema_of_type(parameter.annotation)
             adapted = kinds.adapt(parameter.annotation, ValueDirection.ARGUMENT)
-            codec.decoder(adapted)  # fails here and now for a type that cannot be decoded
+            codec.decoder(adapted)  # raises now for a type that cannot be decoded
         except (TypeError, RuntimeError) as error:
             why = f"{owner}: its arguments cannot be described: {parameter.name}: {error}"
             raise RegistrationError(why, kind="tool_schema_invalid") from None
@@ -118,10 +119,10 @@ def _field_of(parameter: Parameter) -> Any:
 
 
 def input_schema(parameters: tuple[Parameter, ...], *, closed: bool) -> dict[str, Any]:
-    """The JSON Schema of all of them."""
+    """Return the JSON Schema of all parameters."""
     made = validators.schema_of_members([_as_member(parameter) for parameter in parameters], closed=closed)
     for parameter in parameters:
-        if parameter.description is not None:  # where pydantic describes a type, it does not know of ours
+        if parameter.description is not None:  # schemas from pydantic lack our description
             made["properties"][parameter.name].setdefault("description", parameter.description)
     return made
 

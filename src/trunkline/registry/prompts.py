@@ -1,4 +1,4 @@
-"""A prompt: what peers are told about it, and what is rendered when they ask."""
+"""Prompts: their definitions, and rendering."""
 
 import string
 import sys
@@ -29,19 +29,19 @@ __all__ = ["PromptEntry", "TextPrompt", "make_prompt", "make_text_prompt"]
 
 
 class TextPrompt(Struct, frozen=True):
-    """A text with places to be filled in, `{language}`, and what stands there if nothing is given."""
+    """A text with placeholders, `{language}`, and their defaults."""
 
     text: str
     defaults: Mapping[str, str] = {}
 
     @property
     def fields(self) -> list[str]:
-        """The names of its places, in order."""
+        """The names of the placeholders, in order."""
         names = [name for _, name, _, _ in string.Formatter().parse(self.text) if name is not None]
         return list(dict.fromkeys(names))
 
     def render(self, values: Mapping[str, str]) -> str:
-        """The text, filled in. Nothing but whole values is put in: no attributes, no indexes."""
+        """Fill in the placeholders with whole values: attributes and indexes are not supported."""
         pieces: list[str] = []
         filled = {**self.defaults, **values}
         for literal, name, _, _ in string.Formatter().parse(self.text):
@@ -52,34 +52,34 @@ class TextPrompt(Struct, frozen=True):
 
 
 class PromptEntry(Struct, frozen=True):
-    """One prompt: a handler, or a text to be filled in."""
+    """One prompt: a handler, or a text with placeholders."""
 
     definition: Prompt
-    names: frozenset[str]  # of its arguments
-    decode: Callable[[Mapping[str, str]], Any]  # what was given into what it is rendered with
-    run: Run  # renders it
-    validator: Validator | None = None  # stricter checks, by a schema that was written by hand
+    names: frozenset[str]  # names of the arguments
+    decode: Callable[[Mapping[str, str]], Any]  # converts arguments
+    run: Run  # renders the prompt
+    validator: Validator | None = None  # stricter validation, by a custom schema
     wants_context: bool = False
-    accepts_extra: bool = False  # takes arguments that it does not name
-    access: Access | None = None  # who may have it, if anything was said of that
+    accepts_extra: bool = False  # accepts extra arguments
+    access: Access | None = None  # access rule, if any
 
     def __repr__(self) -> str:
         return f"PromptEntry({self.key!r})"
 
     @property
     def key(self) -> str:
-        """Its name."""
+        """The name."""
         return self.definition.name
 
     def arguments(self, values: Mapping[str, str]) -> Any:
-        """What it is rendered with. Raises `InvalidParams` for what is missing, unknown or wrong."""
+        """Convert the arguments of a request. Raise `InvalidParams` for missing, unknown or invalid ones."""
         if self.validator is not None:
             self._check_names(values)
             self._check_schema(values, self.validator)
         try:
             return self.decode(values)
         except msgspec.ValidationError as error:
-            self._check_names(values)  # which says more
+            self._check_names(values)  # which raises a more precise error
             raise InvalidParams(
                 f"prompt {self.key!r}: {error}", data={"kind": "invalid_prompt_arguments", "name": self.key}
             ) from None
@@ -106,15 +106,15 @@ class PromptEntry(Struct, frozen=True):
 
 
 class _PromptResults(Struct, frozen=True):
-    """Makes the answer to a request of what a prompt was rendered to."""
+    """Converts rendered values to results."""
 
     name: str
     description: str | None
     settings: Settings
-    longest: int  # text that needs no more than to be put into a message
+    longest: int  # maximum length of text that needs no checks
 
     def result(self, value: Any, on_start: Callable[[], None] | None) -> GetPromptResult:
-        """The messages. Text alone, which most prompts are, has a short way. `begun` is told first, if given."""
+        """Return the result. Text, the common case, has a fast path. Call `on_start` first, if present."""
         if on_start is not None:
             on_start()
         if type(value) is str and len(value) <= self.longest:
@@ -141,7 +141,7 @@ class _PromptResults(Struct, frozen=True):
         content = given.get("content")
         if isinstance(content, str):
             content = msgspec.to_builtins(TextContent(content))
-        elif isinstance(content, dict) and cast("Any", content).get("type") == "resource/link":  # as some call it
+        elif isinstance(content, dict) and cast("Any", content).get("type") == "resource/link":  # by some peers
             content = {**cast("dict[str, Any]", content), "type": "resource_link"}
         try:
             return msgspec.convert({**given, "content": content}, PromptMessage)
@@ -157,7 +157,7 @@ class _PromptResults(Struct, frozen=True):
 def make_prompt(
     handler: Handler, settings: Settings, *, access: Access | None = None, **options: Unpack[PromptOptions]
 ) -> PromptEntry:
-    """A prompt made of a function, whose parameters are its arguments."""
+    """Build a prompt from a function, whose parameters are its arguments."""
     arguments = [PromptArgument(p.name, p.description, p.required or None) for p in handler.parameters]
     name = options.get("name") or handler.name
     return _make_entry(handler, arguments, settings, options, name=name, access=access, described=handler.description)
@@ -171,7 +171,7 @@ def make_text_prompt(
     access: Access | None = None,
     **options: Unpack[PromptOptions],
 ) -> PromptEntry:
-    """A prompt made of a text with places, each of which is an argument."""
+    """Build a prompt from a text, whose placeholders are its arguments."""
     name = options.get("name") or ""
     source = TextPrompt(text, dict(defaults or {}))
     try:
@@ -182,7 +182,7 @@ def make_text_prompt(
         raise RegistrationError(f"prompt {name!r}: {{{bad[0]}}} is not the name of an argument")
     if stray := [field for field in source.defaults if field not in fields]:
         raise RegistrationError(
-            with_suggestion(f"prompt {name!r}: its text has no place {{{stray[0]}}} for a default", stray[0], fields)
+            with_suggestion(f"prompt {name!r}: no placeholder {{{stray[0]}}} for the default", stray[0], fields)
         )
     arguments = [PromptArgument(field, required=field not in source.defaults or None) for field in fields]
     return _make_entry(source, arguments, settings, options, name=name, access=access)
@@ -229,11 +229,11 @@ def _make_entry(
 
 
 def _field_checker(names: frozenset[str], needed: frozenset[str]) -> Callable[[Mapping[str, str]], Mapping[str, str]]:
-    """Takes the values of a text's places, as they are."""
+    """Return a function that checks the names of the placeholder values."""
 
     def take(values: Mapping[str, str]) -> Mapping[str, str]:
         if not needed <= values.keys() <= names:
-            raise msgspec.ValidationError("one is missing, or not known")
+            raise msgspec.ValidationError("an argument is missing or unknown")
         return values
 
     return take

@@ -1,6 +1,6 @@
-"""What pydantic reads and writes: models, its dataclasses, its types, and what only its notes can say.
+"""Pydantic support: models, dataclasses, and types or metadata that only pydantic understands.
 
-Pydantic is never imported: whatever belongs to it is only met where its user has imported it.
+Pydantic is never imported: its types exist only if the user has imported it.
 """
 
 import sys
@@ -17,7 +17,7 @@ __all__ = ["adapter", "is_field", "is_pydantic_type", "read", "schema", "to_json
 
 
 def is_pydantic_type(kind: Any) -> bool:
-    """Whether a type is for pydantic to read."""
+    """Return whether pydantic must decode and encode a type."""
     origin = get_origin(kind)
     if origin is Annotated:
         return any(map(_needs_pydantic, kind.__metadata__)) or (
@@ -25,14 +25,14 @@ def is_pydantic_type(kind: Any) -> bool:
         )
     if origin is typing.Union or origin is UnionType:
         options = [option for option in get_args(kind) if option is not type(None)]
-        return len(options) > 1 and all(map(is_pydantic_type, options))  # it tells its own apart better
+        return len(options) > 1 and all(map(is_pydantic_type, options))  # pydantic discriminates its own types better
     owner: Any = origin or kind
     has_way = hasattr(owner, "__get_pydantic_core_schema__") or hasattr(owner, "__pydantic_validator__")
     return has_way and "pydantic" in sys.modules and isinstance(owner, type) and not issubclass(owner, Struct)
 
 
 def is_field(note: Any) -> bool:
-    """Whether it is what pydantic's `Field(…)` gives."""
+    """Return whether an object is the result of pydantic's `Field(…)`."""
     fields = sys.modules.get("pydantic.fields")
     return fields is not None and isinstance(note, fields.FieldInfo)
 
@@ -42,7 +42,7 @@ def _is_limit(note: Any) -> bool:
 
 
 def _needs_pydantic(note: Any) -> bool:
-    """Whether a note asks for what only pydantic does: it takes care of the whole type then."""
+    """Return whether metadata requires pydantic, which then handles the whole type."""
     if is_field(note):
         return note.discriminator is not None or any(map(_needs_pydantic, note.metadata))
     if type(note).__module__.partition(".")[0] != "pydantic":
@@ -59,7 +59,7 @@ def _needs_pydantic(note: Any) -> bool:
 
 
 def adapter(kind: Any) -> Any:
-    """Pydantic's way with a type. Raises `TypeError` for what it does not understand."""
+    """Return pydantic's adapter for a type. Raise `TypeError` for a type that it does not support."""
     pydantic: Any = sys.modules["pydantic"]
     try:
         return pydantic.TypeAdapter(kind)
@@ -68,7 +68,7 @@ def adapter(kind: Any) -> Any:
 
 
 def read(adapter: Any, name: str, value: Any) -> Any:
-    """A value as pydantic reads it from JSON. Raises `ValueError` with all that is wrong."""
+    """Decode a JSON value by pydantic. Raise `ValueError` with all errors."""
     try:
         return adapter.validate_json(codec.to_json(value))
     except ValueError as error:
@@ -76,7 +76,7 @@ def read(adapter: Any, name: str, value: Any) -> Any:
 
 
 def write(adapter: Any, name: str, value: Any) -> Raw:
-    """The JSON of a value as pydantic writes it."""
+    """Encode a value by pydantic. Raise `ValueError` with all errors."""
     try:
         return Raw(adapter.dump_json(adapter.validate_python(value), by_alias=True, warnings=False))
     except ValueError as error:
@@ -92,12 +92,12 @@ def _faults(error: Any) -> Iterator[str]:
 
 
 def to_jsonable(value: Any) -> Any:
-    """A value of pydantic's, in words that have JSON."""
+    """Convert a value of a pydantic type to JSON types."""
     return sys.modules["pydantic_core"].to_jsonable_python(value, by_alias=True)
 
 
 def schema(kind: Any, mode: Literal["validation", "serialization"]) -> dict[str, Any]:
-    """The JSON Schema of what is read, or of what is written."""
+    """Return the JSON Schema for decoding or for encoding."""
     pydantic: Any = sys.modules["pydantic"]
     try:
         return adapter(kind).json_schema(mode=mode, ref_template="#/$defs/{model}")

@@ -1,8 +1,8 @@
-"""Registry: what is offered, under unique keys, in a stable order, page by page.
+"""Registry: entries with unique keys, in a stable order, with pagination.
 
-An entry is frozen; a change is a replacement, which is also the moment to tell. Entries keep the order in which
-they were added, and each has a number that is never given again: a cursor names the last number of a page, so a
-walk sees every entry once, whatever is added or removed meanwhile.
+Entries are immutable; a change replaces the entry and notifies the owner. Entries keep their order of registration, and
+each has a number that is never reused. A cursor contains the last number of a page, so that iteration sees every entry
+once, whatever is added or removed meanwhile.
 """
 
 import threading
@@ -22,7 +22,7 @@ __all__ = ["Entry", "Page", "Registry"]
 
 
 class Entry(Protocol):
-    """Anything that can be registered."""
+    """Entry protocol: anything with a key."""
 
     @property
     def key(self) -> str: ...
@@ -40,7 +40,7 @@ class _Slot(Struct):
 
 
 class _Snapshot(Struct, frozen=True):
-    """What is enabled, in order, as of a version."""
+    """The enabled entries, in order, as of a version."""
 
     version: int
     slots: list[_Slot]
@@ -48,14 +48,14 @@ class _Snapshot(Struct, frozen=True):
 
 
 class Page(Struct, Generic[E], frozen=True):
-    """Some entries in order, and where the next page begins."""
+    """Some entries in order, and the cursor of the next page."""
 
     entries: list[E]
     next_cursor: str | None
 
 
 class Registry(Generic[E]):
-    """The entries of one kind."""
+    """The entries of one kind. Thread-safe."""
 
     def __init__(
         self,
@@ -68,9 +68,9 @@ class Registry(Generic[E]):
         on_change: Callable[[str], None] = lambda _kind: None,
     ) -> None:
         self.kind = kind
-        self.version = 0  # grows with every change, so that what was made of the entries can be kept until then
-        self.live: dict[str, E] = {}  # the enabled entries, to be looked up; their order means nothing
-        self._lock = threading.Lock()  # plain handlers run on threads, and may change what is offered
+        self.version = 0  # incremented by every change, so that derived data can be cached
+        self.live: dict[str, E] = {}  # the enabled entries by key, for lookups; unordered
+        self._lock = threading.Lock()  # synchronous handlers run on threads, and may change entries
         self._slots: dict[str, _Slot] = {}
         self._numbers = 0
         self._cursors = cursors or Cursors()
@@ -92,23 +92,23 @@ class Registry(Generic[E]):
         return key in self._slots
 
     def __iter__(self) -> Iterator[E]:
-        """The enabled entries, in order."""
+        """Iterate over the enabled entries, in order."""
         return iter(self._enabled_snapshot().entries)
 
     # --- looking up ----------------------------------------------------------------------------
 
     def get(self, key: str) -> E | None:
-        """The entry under a key, enabled or not."""
+        """Return the entry with a key, enabled or not; None if there is none."""
         slot = self._slots.get(key)
         return None if slot is None else slot.entry
 
     def enabled(self, key: str) -> bool:
-        """Whether the entry under a key is there and enabled."""
+        """Return whether an enabled entry has this key."""
         slot = self._slots.get(key)
         return slot is not None and slot.enabled
 
     def all(self) -> list[E]:
-        """Every entry, enabled or not, in order."""
+        """Return every entry, enabled or not, in order."""
         with self._lock:
             return [slot.entry for slot in self._slots.values()]
 
@@ -121,9 +121,9 @@ class Registry(Generic[E]):
         without: Container[str] = (),
         whose: str = "",
     ) -> Page[E]:
-        """The entries after a cursor, or the first ones; raises for a cursor or limit that cannot be.
+        """Return the entries after a cursor, or the first ones; raise for an invalid cursor or limit.
 
-        `without` are the keys of entries that are passed over, and `whose` a list it is that does so.
+        `without` are the keys of entries to skip, and `whose` identifies the viewer of such a filtered list.
         """
         size = self.size_of(limit)
         after = 0 if cursor is None else self._cursors.open(self.kind, cursor, now, whose)
@@ -137,7 +137,7 @@ class Registry(Generic[E]):
         return Page([slot.entry for slot in taken], next_cursor)
 
     def size_of(self, limit: object) -> int:
-        """How many entries a page has; raises for a limit that cannot be."""
+        """Return the page size for a requested limit; raise for an invalid limit."""
         if limit is None:
             return self._page_size
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
@@ -157,7 +157,7 @@ class Registry(Generic[E]):
     # --- changing ------------------------------------------------------------------------------
 
     def add(self, entry: E, *, enabled: bool = True) -> None:
-        """Takes an entry in. One with the same key is refused or replaced, as the registry was told."""
+        """Add an entry. One with the same key is refused or replaced, as configured by `on_duplicate`."""
         with self._lock:
             slot = self._slots.get(entry.key)
             if slot is None:
@@ -172,13 +172,13 @@ class Registry(Generic[E]):
             if not enabled:
                 slot.enabled = False
                 self.live.pop(entry.key, None)
-            if slot.enabled:  # one that was switched off stays so
+            if slot.enabled:  # a disabled entry stays disabled
                 self.live[entry.key] = entry
             self.version += 1
         self._on_change(self.kind)
 
     def remove(self, key: str) -> None:
-        """Takes an entry out."""
+        """Remove an entry."""
         with self._lock:
             if self._slots.pop(key, None) is None:
                 raise NotRegistered(self.kind, key, self._slots)
@@ -187,11 +187,11 @@ class Registry(Generic[E]):
         self._on_change(self.kind)
 
     def enable(self, key: str) -> None:
-        """Offers an entry again."""
+        """Enable an entry again."""
         self._switch(key, on=True)
 
     def disable(self, key: str) -> None:
-        """Keeps an entry, but neither lists nor runs it."""
+        """Disable an entry: it stays registered, but is neither listed nor callable."""
         self._switch(key, on=False)
 
     def _switch(self, key: str, *, on: bool) -> None:

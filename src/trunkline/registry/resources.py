@@ -1,4 +1,4 @@
-"""A resource, or a template of many: what peers are told about it, and what is read when they ask."""
+"""Resources and resource templates: their definitions, and reading."""
 
 import re
 import sys
@@ -23,76 +23,76 @@ from trunkline.registry.templates import UriTemplate, escapes
 __all__ = ["Finish", "ResourceEntry", "TemplateEntry", "check_uri", "make_resource", "make_template"]
 
 Finish = Callable[[Any, str], ReadResourceResult]
-"""(what was read, its URI) -> the answer to a request."""
+"""(value, URI) -> the result of a read."""
 
-# RFC 3986: a scheme, then anything that may stand in a URI; what may stand where is the owner's business.
+# RFC 3986: a scheme, then any characters of a URI; the handler decides about the rest.
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*+:")
 _URI: Final = re.compile(_SCHEME.pattern + r"[^\x00-\x20\x7f<>\"\\^`{|}]*+")
 
 
 def check_uri(uri: str, settings: Settings) -> str:
-    """A URI that is absolute, well-formed and not too long; raises `InvalidUri` for what is not."""
+    """Return a URI that is absolute, well-formed and not too long; raise `InvalidUri` for any other."""
     if len(uri) > settings.max_uri:
         raise InvalidUri(uri, f"it has {len(uri)} characters, {settings.max_uri} is the most", kind="uri_too_long")
     if not uri:
         raise InvalidUri(uri, "it is empty")
     if not _URI.fullmatch(uri):
         absolute = _SCHEME.match(uri) or "://" in uri
-        why = "it has a character where no URI may have it" if absolute else "it does not begin with a scheme"
+        why = "it has a character that is illegal at this position" if absolute else "it does not begin with a scheme"
         raise InvalidUri(uri, why, kind="uri_syntax_error" if absolute else "invalid_uri")
     return uri
 
 
 class ResourceEntry(Struct, frozen=True):
-    """One resource, under its own URI: a value, or a handler that makes one."""
+    """One resource with its own URI: a value, or a handler that returns one."""
 
     definition: Resource
-    run: Run  # reads it: by the handler, or with the value itself
+    run: Run  # reads the resource
     handler: Handler | None = None
-    arguments: Any = None  # what the handler is called with: its defaults
+    arguments: Any = None  # arguments of the handler: its defaults
     wants_context: bool = False
     ttl: float = 0.0  # seconds that what was read may be kept
-    public: bool = False  # and by whom: it is the same for everybody
-    access: Access | None = None  # who may read it, if anything was said of that
+    public: bool = False  # whether shared caches may store it
+    access: Access | None = None  # access rule, if any
 
     def __repr__(self) -> str:
         return f"ResourceEntry({self.key!r})"
 
     @property
     def key(self) -> str:
-        """Its URI."""
+        """The URI."""
         return self.definition.uri
 
 
 class TemplateEntry(Struct, frozen=True, dict=True):
-    """Resources whose URIs follow a pattern, and the handler that reads any of them."""
+    """Resources whose URIs match a pattern, and the handler that reads them."""
 
     definition: ResourceTemplate
     template: UriTemplate
     handler: Handler
-    convert: Callable[[Any], Any]  # what the variables of a URI hold into the arguments of a read
+    convert: Callable[[Any], Any]  # converts URI variables to arguments
     run: Run
-    absolute: bool  # it begins with a scheme, so that whatever follows it is a well-formed URI
-    guard: bool  # refuses URIs that climb out of what the pattern covers
+    absolute: bool  # it starts with a scheme, so that every match is a well-formed URI
+    guard: bool  # rejects URIs with path traversal
     settings: Settings
     wants_context: bool
-    lister: Handler | None = None  # gives the resources that are shown in lists
+    lister: Handler | None = None  # lists matching resources
     ttl: float = 0.0  # seconds that what was read may be kept
-    public: bool = False  # and by whom: each is the same for everybody
-    access: Access | None = None  # who may read them, if anything was said of that
+    public: bool = False  # whether shared caches may store them
+    access: Access | None = None  # access rule, if any
 
     def __repr__(self) -> str:
         return f"TemplateEntry({self.key!r})"
 
     @property
     def key(self) -> str:
-        """Its pattern."""
+        """The pattern."""
         return self.definition.uri_template
 
     def arguments(self, uri: str) -> Any:
-        """The handler's arguments for a URI; UNSET where the URI does not follow the pattern.
+        """Return the handler's arguments for a URI; UNSET if the URI does not match the pattern.
 
-        Raises `InvalidUri` for what is no URI, `ResourceAccessDenied` for one that climbs, and `InvalidParams` for a
+        Raise `InvalidUri` for a malformed URI, `ResourceAccessDenied` for path traversal, and `InvalidParams` for a
         value of the wrong type.
         """
         values = self.template.match(uri)
@@ -109,18 +109,18 @@ class TemplateEntry(Struct, frozen=True, dict=True):
 
     @cached_property
     def run_lister(self) -> Run:
-        """Asks for the resources that are shown in lists. Only where there is somebody to ask."""
+        """Run the lister, which must exist."""
         return make_runner(cast("Handler", self.lister), self.make_resources)
 
     def make_resources(self, value: Any, _: Any) -> list[Resource]:
-        """What was listed: resources, or their URIs. What one does not say of itself, the template says."""
+        """Convert listed resources or URIs. Members that a resource does not set come from the template."""
         if isinstance(value, str) or not isinstance(value, Iterable):
-            raise BadResult(f"what {self.key!r} lists is resources or their URIs, not {type(value).__name__}")
+            raise BadResult(f"the lister of {self.key!r} must return resources or URIs, not {type(value).__name__}")
         return [self._listed_one(item) for item in cast("Iterable[Any]", value)]
 
     def _listed_one(self, item: Any) -> Resource:
         if not isinstance(item, str | Resource):
-            raise BadResult(f"what {self.key!r} lists is resources or their URIs, not {type(item).__name__}")
+            raise BadResult(f"the lister of {self.key!r} must return resources or URIs, not {type(item).__name__}")
         resource = Resource(uri=item, name=item) if isinstance(item, str) else item
         try:
             check_uri(resource.uri, self.settings)
@@ -132,7 +132,7 @@ class TemplateEntry(Struct, frozen=True, dict=True):
 
 
 def _finisher(mime_type: str | None, settings: Settings) -> Finish:
-    """What is made of a value that was read, whatever it is. Text, which most of it is, has a short way."""
+    """Return the conversion of a value to a result. Text, the common case, has a fast path."""
     text_type = mime_type or "text/plain"
     longest = sys.maxsize if settings.max_text is None else settings.max_text
 
@@ -161,9 +161,10 @@ def make_resource(
     access: Access | None = None,
     **options: Unpack[ResourceOptions],
 ) -> ResourceEntry:
-    """A resource made of a function or a value. Raises `RegistrationError` for one that could not be read.
+    """Build a resource from a function or a value. Raise `RegistrationError` for one that could never be read.
 
-    `finish` makes the answer of what the function returns, if that is done in a way of its own."""
+    `finish` replaces the conversion of the function's value to a result.
+    """
     try:
         check_uri(uri, settings)
     except InvalidUri as error:
@@ -200,7 +201,7 @@ def make_template(
     access: Access | None = None,
     **options: Unpack[TemplateOptions],
 ) -> TemplateEntry:
-    """A template made of a pattern and a function. Raises `RegistrationError` for a pair that do not fit."""
+    """Build a template from a pattern and a function. Raise `RegistrationError` if they do not match."""
     template = UriTemplate(pattern)
     _check_variables(template, handler)
     definition = ResourceTemplate(uri_template=pattern, **_definition_members(pattern, options, handler.name, handler))
@@ -231,19 +232,19 @@ def _ttl(options: TemplateOptions, uri: str) -> float:
 
 
 def _public(options: TemplateOptions, access: Access | None, uri: str, *, default: bool) -> bool:
-    """Whether others may keep what was read, too. Not where some may not read it."""
+    """Return whether shared caches may store the contents; never if access is restricted."""
     given = options.get("public")
     if access is None or access.unrestricted:
         return default if given is None else given
     if given:
         raise RegistrationError(
-            f"resource {uri!r}: public=True is for what everybody may read; scopes= and allow= say who may"
+            f"resource {uri!r}: public=True needs unrestricted access; remove scopes= and allow=, or public="
         )
     return False
 
 
 def _definition_members(uri: str, options: TemplateOptions, name: str, handler: Handler | None) -> dict[str, Any]:
-    """What the definition of a resource or a template says, besides where it is."""
+    """Return the members of a definition, except its URI or pattern."""
     description = options.get("description")
     if description is None and handler is not None:
         description = handler.description

@@ -1,7 +1,7 @@
-"""What handlers return, as the specification's content.
+"""Conversion of handlers' return values to content of the specification.
 
-A value becomes content in one way, whatever it came from: text stays text, content blocks stay as they are,
-everything else is JSON. Where a tool declares what it returns, the value also goes out as structured content.
+Every kind of handler uses the same conversion: text stays text, content blocks stay unchanged, any other value becomes
+JSON. If a tool declares its return type, the value is also sent as structured content.
 """
 
 import binascii
@@ -52,7 +52,7 @@ _MIME: Final = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+(\s*;.*)?")
 
 
 class BadResult(InternalError):
-    """A handler returned what it may not; told to the operator, never to the peer."""
+    """A handler returned an invalid value; logged for the operator, never sent to the peer."""
 
     kind = "invalid_content"
 
@@ -61,18 +61,18 @@ class BadResult(InternalError):
 
 
 class Output(msgspec.Struct, frozen=True):
-    """How the values of one tool become results."""
+    """The conversion of one tool's values to results."""
 
-    returns: Any  # the type that the tool declares, or UNSET
-    wraps: bool  # in the handshake era the value travels as {"result": value}, since only objects may
-    convert: Callable[[Any, Any], CallToolResult]  # of a value; the second argument is not used
+    returns: Any  # the declared return type, or UNSET
+    wraps: bool  # in the handshake era the value is sent as {"result": value}, since only objects are legal
+    convert: Callable[[Any, Any], CallToolResult]  # converts a value; the second argument is unused
 
     def schema(self) -> dict[str, Any] | None:
-        """The schema of the value itself; made when it is asked for."""
+        """Build the schema of the value itself."""
         return None if self.returns is UNSET else validators.schema_of_type(self.returns, ValueDirection.RESULT)
 
     def wrapped_schema(self) -> dict[str, Any] | None:
-        """The schema of what travels in the handshake era."""
+        """Build the schema of the structured content in the handshake era."""
         own = self.schema()
         if own is None or not self.wraps:
             return own
@@ -85,7 +85,7 @@ class Output(msgspec.Struct, frozen=True):
 
 
 def tool_output(returns: Any, name: str, settings: Settings, *, structured: bool = True) -> Output:
-    """How a tool with this return annotation answers. Raises for a type that has no JSON."""
+    """Return the conversion for a return annotation. Raise `RegistrationError` for a type without a JSON form."""
     returns = _declared_type(returns)
     if not structured or _is_unstructured(returns):
         return Output(UNSET, False, _unstructured_converter(name, settings))
@@ -94,7 +94,7 @@ def tool_output(returns: Any, name: str, settings: Settings, *, structured: bool
         read_as = kinds.adapt(returns, ValueDirection.RESULT)
         check = _checker(returns, described, name)
     except (TypeError, RuntimeError) as error:
-        why = f"{name}: what it returns cannot be described: {error}; annotate another type, or use structured=False"
+        why = f"{name}: its return type has no schema: {error}; annotate another type, or use structured=False"
         raise RegistrationError(why, kind="tool_schema_invalid") from None
     wraps = (get_origin(returns) or returns) is not dict if described is None else described.get("type") != "object"
     convert = _structured_converter(name, read_as, check, settings, wraps=wraps)
@@ -102,7 +102,7 @@ def tool_output(returns: Any, name: str, settings: Settings, *, structured: bool
 
 
 def _declared_type(returns: Any) -> Any:
-    """What a tool promises: of `Annotated[CallToolResult, T]` it is that the structured content is a `T`."""
+    """Return the declared type of the structured content: `T` for `Annotated[CallToolResult, T]`."""
     if get_origin(returns) is Annotated and get_args(returns)[0] in _RESULTS:
         promised = [note for note in returns.__metadata__ if isinstance(note, type) or get_origin(note) is not None]
         return promised[0] if promised else CallToolResult
@@ -110,8 +110,8 @@ def _declared_type(returns: Any) -> Any:
 
 
 def _checker(returns: Any, described: Mapping[str, Any] | None, name: str) -> Callable[[bytes], Any]:
-    """What raises for JSON that is not what was declared: by reading it, or by the schema where reading would not say
-    the same, as with computed fields."""
+    """Return a function that raises for JSON that violates the declared type: by decoding it, or by the schema if
+    decoding is not equivalent, as with computed fields."""
     if described is None or kinds.is_native(returns):
         return kinds.decoder(returns)
     validator = validators.Validator(described, f"tool {name!r}")
@@ -124,7 +124,7 @@ def _checker(returns: Any, described: Mapping[str, Any] | None, name: str) -> Ca
 
 
 def _is_unstructured(returns: Any) -> bool:
-    """Whether an annotation promises no value of its own: none, nothing, anything, or content as it stands."""
+    """Return whether an annotation declares no value: missing, None, Any, or content blocks."""
     if returns in (UNSET, None, type(None), Any, object):
         return True
     if get_origin(returns) in (list, tuple, Sequence, Iterable):
@@ -133,7 +133,7 @@ def _is_unstructured(returns: Any) -> bool:
 
 
 def _is_content(annotation: Any) -> bool:
-    """Whether an annotation is a block of content or a whole result, or has one among its options."""
+    """Return whether an annotation is a content block or a whole result, or a union with one."""
     if get_origin(annotation) is Annotated:
         return _is_content(get_args(annotation)[0])
     if get_origin(annotation) in UNIONS:
@@ -142,7 +142,7 @@ def _is_content(annotation: Any) -> bool:
 
 
 def without_raw_text(result: CallToolResult) -> CallToolResult:
-    """A result for somebody to read: a long text in it, which goes out as JSON that was made once, is a text again."""
+    """Return a result for readers, in which a long text that was encoded in advance is a string again."""
     block = result.content[0] if result.content else None
     written: Any = block.text if isinstance(block, TextContent) else None
     if not isinstance(written, Raw):
@@ -152,7 +152,7 @@ def without_raw_text(result: CallToolResult) -> CallToolResult:
 
 
 def _text_converter(general: Callable[[Any, Any], CallToolResult]) -> Callable[[Any, Any], CallToolResult]:
-    """The short way of a tool that returns text, which most of them do."""
+    """Return the fast path for a tool that returns text, the common case."""
 
     def convert(value: Any, _: Any) -> CallToolResult:
         if type(value) is str:
@@ -167,8 +167,8 @@ def _structured_converter(
     name: str, read_as: Any, check: Callable[[bytes], Any], settings: Settings, *, wraps: bool
 ) -> Callable[[Any, Any], CallToolResult]:
     def checked(value: Any) -> bytes:
-        encoded = to_json(value)  # once, for the reader and for the program
-        check(encoded)  # instances of a class were taken on trust, and NaN becomes null
+        encoded = to_json(value)  # encoded once, for text and structured content
+        check(encoded)  # instances of classes were not checked, and NaN becomes null
         return encoded
 
     def encode(value: Any) -> bytes:
@@ -200,11 +200,11 @@ def _structured_converter(
 
 
 def _mismatch_error(name: str, error: Exception) -> BadResult:
-    return BadResult(f"tool {name!r}: the value is not what the tool declares: {error}")
+    return BadResult(f"tool {name!r}: the value does not match the declared return type: {error}")
 
 
 def _passed_on(result: ToolResult, *, wraps: bool) -> CallToolResult:
-    """A client's result; if the tool's values are wrapped, so is one that came from the modern era."""
+    """Convert the result of a client call; if the tool's values are wrapped, wrap one of the modern era too."""
     sent = result.as_sent()
     value: Any = sent.structured_content
     if not wraps or value is UNSET or (isinstance(value, dict) and "result" in value):
@@ -214,7 +214,7 @@ def _passed_on(result: ToolResult, *, wraps: bool) -> CallToolResult:
 
 def _unwrapped(structured: Any) -> Any:
     if not isinstance(structured, dict) or "result" not in structured:
-        raise BadResult("what the tool declares travels as {'result': value}")
+        raise BadResult("structured content must be {'result': value}")
     return cast("dict[str, Any]", structured)["result"]
 
 
@@ -251,9 +251,9 @@ def _to_unstructured(value: Any, settings: Settings) -> CallToolResult:
 
 
 def as_block(value: Any, settings: Settings) -> ContentBlock:
-    """Any value as one block of content."""
+    """Convert any value to one content block."""
     if isinstance(value, Media):
-        _check_binary(len(value.data), settings)  # before it is encoded
+        _check_binary(len(value.data), settings)  # before encoding
         value = value.block()
     if isinstance(value, _BLOCKS):
         _check_block(value, settings)
@@ -271,7 +271,7 @@ def _json(value: Any) -> str:
 
 
 def resource_contents(value: Any, uri: str, mime_type: str | None, settings: Settings) -> list[ResourceContents]:
-    """Any value as the contents of a resource."""
+    """Convert any value to the contents of a resource."""
     if isinstance(value, ResourceContents):
         value = [value]
     items = cast("Sequence[Any]", value) if isinstance(value, list | tuple) else ()
@@ -294,7 +294,7 @@ def _one_content(value: Any, uri: str, mime_type: str | None, settings: Settings
 
 
 def check_mime(mime_type: str | None) -> str | None:
-    """A MIME type that is one; raises `RegistrationError` for what is not."""
+    """Return a valid MIME type; raise `RegistrationError` for any other."""
     if mime_type is not None and not _MIME.fullmatch(mime_type):
         raise RegistrationError(f"{mime_type!r} is not a MIME type, such as text/markdown", kind="invalid_mime_type")
     return mime_type
@@ -316,7 +316,7 @@ def _check_block(block: ContentBlock, settings: Settings) -> None:
 
 
 def check_contents(contents: ResourceContents, settings: Settings) -> None:
-    """Raises `BadResult` for contents that may not be sent, and `ContentTooLarge` for too much of them."""
+    """Raise `BadResult` for invalid contents, and `ContentTooLarge` for contents over a limit."""
     if (contents.text is None) == (contents.blob is None):
         raise BadResult("the contents of a resource are either text or a blob")
     if contents.text is not None:

@@ -1,4 +1,4 @@
-"""What a function's signature says, whatever kind of callable it is."""
+"""Inspection of signatures of any kind of callable."""
 
 import functools
 import inspect
@@ -21,26 +21,26 @@ __all__ = [
 
 
 def unwrap_partial(function: Any) -> Any:
-    """The function that a partial is made of, however often."""
+    """Return the function inside of nested partials."""
     while isinstance(function, functools.partial):
         function = cast("functools.partial[Any]", function).func
     return function
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What to call it in a sentence."""
+    """Return the name of a callable for messages."""
     inner = unwrap_partial(function)
     return getattr(inner, "__name__", type(inner).__name__)
 
 
 def underlying_function(function: Callable[..., Any]) -> Any:
-    """What really runs: the function itself, or the `__call__` of an object."""
+    """Return the function that runs: the callable itself, or the `__call__` of an object."""
     inner = unwrap_partial(function)
     return inner if isinstance(inner, types.FunctionType | types.MethodType) else type(inner).__call__
 
 
 def signature_of(function: Callable[..., Any], name: str) -> inspect.Signature:
-    """Its signature; raises `RegistrationError` where there is none."""
+    """Return the signature; raise `RegistrationError` if there is none."""
     try:
         return inspect.signature(function)
     except (TypeError, ValueError) as error:
@@ -48,7 +48,7 @@ def signature_of(function: Callable[..., Any], name: str) -> inspect.Signature:
 
 
 def accepts_positional(function: Callable[..., Any], count: int) -> bool:
-    """Whether it can be called with so many arguments by position, as far as that can be read."""
+    """Return whether a callable accepts `count` positional arguments; True if it has no signature."""
     try:
         inspect.signature(function).bind(*range(count))
     except TypeError:
@@ -59,7 +59,7 @@ def accepts_positional(function: Callable[..., Any], count: int) -> bool:
 
 
 def hints_of(function: Callable[..., Any], name: str) -> Mapping[str, Any]:
-    """Annotations with names resolved and `Annotated` kept."""
+    """Return annotations with names resolved and `Annotated` preserved."""
     inner = unwrap_partial(function)
     source = inner.__init__ if isinstance(inner, type) else inspect.unwrap(underlying_function(function))
     try:
@@ -72,7 +72,7 @@ def hints_of(function: Callable[..., Any], name: str) -> Mapping[str, Any]:
 
 
 def is_context_annotation(annotation: Any, context: type) -> bool:
-    """Whether an annotation is that of the context, with or without a type argument, or has it among its options."""
+    """Return whether an annotation is the context, with or without a type argument, or a union with it."""
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     options = get_args(annotation) if get_origin(annotation) in {typing.Union, types.UnionType} else (annotation,)

@@ -1,4 +1,4 @@
-"""Where in a program our code was called from, for warnings that point there."""
+"""Stack levels for warnings that point at the caller's code."""
 
 import inspect
 from typing import Final
@@ -9,7 +9,7 @@ _OWN: Final = __name__.partition(".")[0] + "."
 
 
 def level_outside() -> int:
-    """The `stacklevel` of the first frame outside of our own code, for a warning of whatever calls this."""
+    """Return the `stacklevel` of the first frame outside of this package, for a warning in the calling function."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and frame.f_globals.get("__name__", "").startswith(_OWN):
         frame, level = frame.f_back, level + 1

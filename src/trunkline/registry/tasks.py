@@ -1,4 +1,4 @@
-"""How calls of a tool run as tasks, and what becomes of one whose process has died."""
+"""Task policies of tools: whether calls run as tasks, and how tasks of a dead process recover."""
 
 from typing import Any, Final, Literal, get_args
 
@@ -15,7 +15,7 @@ Recovery = Literal["fail", "restart", "resume"]
 
 
 class _Support(Struct, frozen=True):
-    """The first member of `TaskPolicy`, which may be given without its name."""
+    """Holds the first field of `TaskPolicy`, which may be positional."""
 
     support: TaskSupport = "optional"
 
@@ -23,15 +23,15 @@ class _Support(Struct, frozen=True):
 class TaskPolicy(_Support, frozen=True, kw_only=True):
     """How calls of a tool run as tasks: `TaskPolicy("required", ttl=60)`."""
 
-    recovery: Recovery = "fail"  # of one whose process has died: given up, begun anew, or gone on from its checkpoint
-    attempts: int = 3  # at most, without getting further by a checkpoint
-    ttl: float | None = None  # seconds that a task is kept; None: as the settings say
-    timeout: float | None = None  # seconds that it may take
-    poll_interval: float | None = None  # seconds between two looks; None: as the settings say
-    asks_first: bool = False  # it is an ordinary call until it says `await ctx.begin_task()`
+    recovery: Recovery = "fail"  # if its process died: fail, restart, or resume from the checkpoint
+    attempts: int = 3  # maximum, without a new checkpoint in between
+    ttl: float | None = None  # seconds that a task is stored; None: the setting
+    timeout: float | None = None  # time limit in seconds
+    poll_interval: float | None = None  # seconds between polls; None: the setting
+    asks_first: bool = False  # an ordinary call until it runs `await ctx.begin_task()`
 
     def goes_on(self, tries: int, *, begun: bool) -> bool:
-        """Whether somebody else may work on a task whose process has died."""
+        """Return whether another process may take over a task whose process has died."""
         return tries < self.attempts and (self.recovery != "fail" or not begun)
 
 
@@ -39,8 +39,8 @@ _SUPPORT: Final = get_args(TaskSupport)
 
 
 def parse_policy(name: str, given: Any, hints: ToolAnnotations | None) -> TaskPolicy | None:
-    """The policy of a tool; None if its calls never are tasks. One that calls itself idempotent or read-only is begun
-    anew, unless it says otherwise. Raises `RegistrationError` for what says nothing."""
+    """Return the policy of a tool; None if its calls never run as tasks. A tool with an idempotent or read-only hint
+    restarts by default. Raise `RegistrationError` for an invalid option."""
     if given is None or given is False or given == "forbidden":
         return None
     if isinstance(given, TaskPolicy):

@@ -51,7 +51,7 @@ Value: TypeAlias = str | Sequence[str] | Mapping[str, str]
 Matched: TypeAlias = dict[str, str | list[str] | dict[str, str]]
 
 _UNRESERVED: Final = "-._~abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-_ENCODED: Final = _UNRESERVED + "%"  # all that is left of a value when what is reserved is encoded
+_ENCODED: Final = _UNRESERVED + "%"  # all characters of a value with its reserved characters encoded
 _URI: Final = _ENCODED + ":/?#[]@!$&'()*+,;="
 
 _PART: Final = re.compile(r"\{([^{}]*+)\}|[^{}]++|[{}]")
@@ -97,14 +97,14 @@ class UriTemplate:
         return f"UriTemplate({self.template!r})"
 
     def expand(self, values: Mapping[str, Value]) -> str:
-        """The URI that RFC 6570 makes of `values`; a variable without a value is left out."""
+        """Return the URI that RFC 6570 defines for `values`; a variable without a value is omitted."""
         return _fill(self.template, self._parts, values)
 
     def match(self, uri: str) -> Matched | None:
-        """The values that `uri` carries, decoded once, or None if it is no URI of this template.
+        """Return the decoded values in `uri`; None if it does not match this template.
 
-        Characters that no URI may hold, broken triplets, and bytes that are not UTF-8 match
-        nothing. What does match was still written by a stranger: see `escapes`.
+        Characters that no URI may contain, broken triplets, and bytes that are not UTF-8 match nothing. A match is
+        still untrusted: see `escapes`.
         """
         found = self._fullmatch(uri)
         if found is None:
@@ -120,7 +120,7 @@ class UriTemplate:
         return values
 
     def covers(self, values: Mapping[str, Value]) -> bool:
-        """Whether `values` are in the template's domain: `match` gives back what `expand` is given."""
+        """Return whether `values` are in the template's domain: `match` returns what `expand` was passed."""
         return values.keys() <= set(self.variables) and all(part.covers(values) for part in self._expressions)
 
 
@@ -147,14 +147,14 @@ def escapes(values: Matched) -> bool:
 
 
 class _Operator(NamedTuple):
-    """A row of the table in RFC 6570, appendix A, with one column more, for matching."""
+    """A row of the table in RFC 6570, appendix A, with an additional column for matching."""
 
     first: str
     separator: str
     named: bool
     if_empty: str
-    reserved: bool  # values keep reserved characters, and triplets
-    stops: str  # ends the text of the expression in a URI, whatever follows in the template
+    reserved: bool  # values keep reserved characters and triplets
+    stops: str  # characters that end the expression in a URI, whatever follows in the template
 
 
 _SIMPLE: Final = _Operator("", ",", False, "", False, "/?#")
@@ -167,11 +167,11 @@ _OPERATORS: Final[Mapping[str, _Operator]] = {
     "?": _Operator("?", "&", True, "=", False, "#"),
     "&": _Operator("&", "&", True, "=", False, "#"),
 }
-_FUTURE_OPERATORS: Final = frozenset("=,!@|")  # RFC 6570, 2.2: kept for extensions
+_FUTURE_OPERATORS: Final = frozenset("=,!@|")  # RFC 6570, 2.2: reserved for extensions
 
 
 class _Expression:
-    """One `{...}` of a template: its text in a URI, in both directions."""
+    """One `{...}` of a template: expansion, and matching."""
 
     __slots__ = ("charset", "codec", "divided", "exploded", "names", "operator", "source", "whole")
 
@@ -197,7 +197,7 @@ class _Expression:
             self.charset += "="
 
     def check(self, template: str) -> None:
-        """Refuse what breaks rule 2 or 3."""
+        """Raise `TemplateError` if the expression violates rule 2 or 3."""
         separator = self.operator.separator
         if self.divided and separator in (_URI if self.operator.reserved else _ENCODED):
             why = f"as each may hold {separator!r} itself; use one variable without '*', or the operator '/'"
@@ -212,7 +212,7 @@ class _Expression:
         return self.operator.first + self.operator.separator.join(items) if items else ""
 
     def _items(self, name: str, value: Value | None) -> list[str]:
-        """What one variable adds (RFC 6570, 3.2.1): nothing if undefined, many items if exploded."""
+        """Return the items of one variable (RFC 6570, 3.2.1): none if undefined, many if exploded."""
         encode = self.codec.encode_literal if self.operator.reserved else self.codec.encode
         exploded = name in self.exploded
         if value is None:
@@ -223,7 +223,7 @@ class _Expression:
             texts = [encode(text) for text in value]
         elif not exploded:
             texts = [encode(text) for pair in value.items() for text in pair]
-        elif self.operator.named:  # only here are keys encoded as literals are
+        elif self.operator.named:  # only here are keys encoded like literals
             return [self._item(self.codec.encode_literal(key), encode(text)) for key, text in value.items()]
         else:
             texts = [f"{encode(key)}={encode(text)}" for key, text in value.items()]
@@ -237,7 +237,7 @@ class _Expression:
         return f"{name}={text}" if text else name + self.operator.if_empty
 
     def read(self, text: str, values: Matched) -> None:
-        """Add what `text` carries to `values`; a ValueError says that it is no text of this expression."""
+        """Add the values in `text` to `values`; raise ValueError if it is not an expansion of this expression."""
         operator = self.operator
         if operator.first:
             if not text:
@@ -282,7 +282,7 @@ class _Expression:
         present = [name in values for name in self.names]
         if not self.operator.named:
             if present != sorted(present, reverse=True):
-                return False  # the later would be taken for the missing one
+                return False  # a later value would be read as the missing one
             if not self.operator.first and not present[0]:
                 return False
         return all(self._covers(name, values[name]) for name in self.names if name in values)
@@ -300,7 +300,7 @@ class _Expression:
 
 
 def _parse(template: str, codec: "_Codec") -> list[str | _Expression]:
-    """The literals of a template, encoded, and its expressions, in order."""
+    """Return the encoded literals and the expressions of a template, in order."""
     try:
         template.encode()
     except UnicodeEncodeError:
@@ -342,7 +342,7 @@ def _parse_expression(template: str, source: str, body: str, codec: "_Codec") ->
 
 
 def _compile(template: str, parts: Sequence[str | _Expression]) -> re.Pattern[str]:
-    """The pattern with one group for each expression; refuses what breaks one of the three rules."""
+    """Return a pattern with one group per expression; raise `TemplateError` if one of the three rules is violated."""
     pattern = literal = ""  # `literal` comes next, and then `pattern`
     beyond: dict[str, str] = {}  # the characters that may come after `literal`, each with the part it begins
     for part in reversed(parts):
@@ -370,7 +370,7 @@ def _compile(template: str, parts: Sequence[str | _Expression]) -> re.Pattern[st
 
 
 def _count_held(literal: str, holds: str) -> int:
-    """How many characters at the beginning of a literal the expression before it may hold, too."""
+    """Count the characters at the start of a literal that the preceding expression may contain too."""
     return next((index for index, character in enumerate(literal) if character not in holds), len(literal))
 
 
@@ -399,7 +399,7 @@ def _fill(template: str, parts: Iterable[str | _Expression], values: Mapping[str
 
 
 class _Codec:
-    """Percent-encoding in both directions."""
+    """Percent-encoding and decoding."""
 
     __slots__ = ("_errors",)
 
@@ -407,12 +407,12 @@ class _Codec:
         self._errors = errors
 
     def encode(self, text: str) -> str:
-        from urllib.parse import quote  # when it is used: a server's start is paid for by everybody
+        from urllib.parse import quote  # imported on use: slow
 
         return quote(text, safe="", errors=self._errors)
 
     def encode_literal(self, text: str) -> str:
-        """Encode only what may not stand in a URI; triplets are kept."""
+        """Encode only characters that are illegal in a URI; keep triplets."""
         return _NOT_LITERAL.sub(lambda found: self.encode(found[0]), text)
 
     def decode(self, text: str) -> str:
@@ -425,13 +425,13 @@ class _Codec:
         return unquote(text, errors=self._errors)
 
     def decode_members(self, items: Sequence[str]) -> list[str] | dict[str, str]:
-        """The items of an exploded variable: a dict if they are pairs, as `=` is encoded in a list."""
+        """Decode the items of an exploded variable: a dict if they are pairs, as `=` is encoded in a list."""
         if any("=" in item for item in items):
             return self.decode_pairs([item.split("=", 1) for item in items])
         return [self.decode(item) for item in items]
 
     def decode_pairs(self, pairs: Collection[Sequence[str]]) -> dict[str, str]:
-        """A ValueError says that one is no pair, or that a key is repeated."""
+        """Decode pairs; raise ValueError for an item that is not a pair, and for a repeated key."""
         decoded = {self.decode(key): self.decode(text) for key, text in pairs}
         if len(decoded) < len(pairs):
             raise ValueError(pairs)

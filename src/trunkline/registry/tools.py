@@ -1,4 +1,4 @@
-"""A tool: what peers are told about it, and what runs when they call it. Made once, when it is added."""
+"""Tools: their definitions, argument decoding and validation, built at registration."""
 
 import contextlib
 import re
@@ -27,7 +27,7 @@ from trunkline.wire import codec
 __all__ = ["ToolEntry", "make_tool"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-_MOST_HINTS: Final = 3  # arguments that are told more about
+_MOST_HINTS: Final = 3  # unknown arguments that get a suggestion
 _as_object: Final = codec.decoder(dict[str, Any])
 _as_anything: Final[Callable[[bytes], Any]] = codec.decoder(object)
 
@@ -38,20 +38,20 @@ class ToolEntry(Struct, frozen=True, dict=True):
     name: str
     handler: Handler
     output: Output
-    decode: Callable[[Any], Any]  # JSON into the arguments of a call; the validation: it raises `codec.DecodeError`
+    decode: Callable[[Any], Any]  # decodes and validates JSON arguments; raises `codec.DecodeError`
     run: Run
     description: str | None = None
     title: str | None = None
     annotations: ToolAnnotations | None = None
     icons: list[Icon] | None = None
     meta: dict[str, Any] | None = None
-    timeout: float | None = None  # seconds; None: that of the server
-    limiter: Any = None  # what holds its calls to limits; None: nothing does
-    custom_schema: Mapping[str, Any] | None = None  # written by hand
+    timeout: float | None = None  # seconds; None: the server's setting
+    limiter: Any = None  # limiter of its calls; None: unlimited
+    custom_schema: Mapping[str, Any] | None = None  # custom input schema
     custom_validator: Validator | None = None
-    asks: tuple[str, ...] = ()  # what the client has to be able to be asked
-    task: TaskPolicy | None = None  # how its calls run as tasks; None: they never do
-    access: Access | None = None  # who may call it, if anything was said of that
+    asks: tuple[str, ...] = ()  # required client capabilities
+    task: TaskPolicy | None = None  # task policy; None: calls never run as tasks
+    access: Access | None = None  # access rule, if any
 
     @cached_property
     def mirrored_arguments(self) -> tuple[MirroredArgument, ...]:
@@ -63,23 +63,23 @@ class ToolEntry(Struct, frozen=True, dict=True):
 
     @property
     def key(self) -> str:
-        """Its name."""
+        """The name."""
         return self.name
 
     @property
     def repeatable(self) -> bool:
-        """Whether calling it twice does no more than calling it once, by its own account."""
+        """Whether a second call has no further effect, by the tool's own hints."""
         said = self.annotations
         return said is not None and bool(said.read_only_hint or said.idempotent_hint)
 
     @cached_property
     def modern_definition(self) -> Tool:
-        """What peers of the modern era are told, who take any value as a result."""
+        """The definition for the modern era, whose results may be any value."""
         return msgspec.structs.replace(self.definition, output_schema=self.output.schema())
 
     @cached_property
     def definition(self) -> Tool:
-        """What peers of the handshake era are told; made when it is first listed."""
+        """The definition for the handshake era; built when it is first listed."""
         return Tool(
             name=self.name,
             input_schema=self.handler.input_schema()
@@ -96,19 +96,19 @@ class ToolEntry(Struct, frozen=True, dict=True):
 
     @cached_property
     def decode_plain(self) -> Callable[[codec.DecodedJson], Any]:
-        """`decode` for JSON that was read already."""
+        """`decode` for JSON that was decoded to plain values."""
         if self.custom_schema is not None or self.handler.accepts_extra:
             return lambda plain: self.decode(plain.raw())
         return codec.decoder(self.handler.arguments, kinds.decode_hook)
 
     @cached_property
     def validator(self) -> Validator:
-        """The input schema, compiled: at registration if it was written by hand, otherwise for the first refusal."""
+        """The compiled input schema: compiled at registration if it is custom, otherwise for the first refusal."""
         return self.custom_validator or Validator(self.definition.input_schema, f"tool {self.name!r}")
 
     def decode_leniently(self, raw: Any, error: Exception) -> Any:
-        """Arguments that could not be read, once more: some models put JSON inside of a string, `"[1, 2]"` for a list.
-        Such a string is read where the schema takes no string. Raises what `refusal` says if that does not help."""
+        """Decode invalid arguments again: some models send JSON inside of a string, `"[1, 2]"` for a list. Such a
+        string is decoded if the schema allows no string. Raise `arguments_error` if that does not help."""
         with contextlib.suppress(codec.DecodeError, RecursionError):
             values = _as_object(raw)
             properties: Mapping[str, Any] = self.definition.input_schema.get("properties") or {}
@@ -123,7 +123,7 @@ class ToolEntry(Struct, frozen=True, dict=True):
         raise self.arguments_error(raw, error) from None
 
     def _takes_text(self, described: Any) -> bool:
-        """Whether a schema has room for a string, as far as can be told at a glance."""
+        """Return whether a schema obviously allows a string."""
         if not isinstance(described, Mapping):
             return True
         described = cast("Mapping[str, Any]", described)
@@ -140,11 +140,11 @@ class ToolEntry(Struct, frozen=True, dict=True):
         return "string" in kinds
 
     def arguments_error(self, raw: Any, error: Exception) -> InvalidParams:
-        """Says everything that is wrong with arguments that could not be read, by the schema that the peer knows;
-        or else what decoding ran into."""
+        """Return an error that lists everything that is wrong with invalid arguments, by the published schema if
+        possible, else by the decoder's message."""
         faults: list[Fault] = []
         why, hints = str(error), ""
-        # Too deep, or a pattern that only Python can read: then the decoder's own words must do.
+        # Nested too deep, or a pattern that only Python supports: use the decoder's message.
         with contextlib.suppress(RecursionError, RegistrationError):
             try:
                 values = _as_object(raw)
@@ -156,7 +156,7 @@ class ToolEntry(Struct, frozen=True, dict=True):
                 faults = self.validator.faults(values) if self.validator.can_explain(values) else []
                 hints = self._hints(values)
         if not faults:
-            what, *ways = why.split(" - at `")  # the inner way first, where one decoder called another
+            what, *ways = why.split(" - at `")  # the inner path first, if one decoder called another
             where = "".join(way.removesuffix("`").removeprefix("$") for way in reversed(ways))
             faults = [Fault("$" + where, "type", what)]
         reasons = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
@@ -166,11 +166,11 @@ class ToolEntry(Struct, frozen=True, dict=True):
         )
 
     def _hints(self, values: Mapping[str, Any]) -> str:
-        """What to do about arguments that the tool does not have."""
+        """Return hints about unknown arguments."""
         known: Mapping[str, Any] = self.definition.input_schema.get("properties") or {}
         unknown = [name for name in values if name not in known][:_MOST_HINTS]
         hints = (
-            f" The server gives {name!r} itself: leave it out."
+            f" The server provides {name!r} itself: omit it."
             if name in self.handler.injected
             else ""
             if self.handler.accepts_extra
@@ -189,7 +189,7 @@ def make_tool(
     access: Access | None = None,
     **options: Unpack[ToolOptions],
 ) -> ToolEntry:
-    """A tool made of a function. Raises `RegistrationError` for one that could not be offered."""
+    """Build a tool from a function. Raise `RegistrationError` for an invalid one."""
     name = options.get("name") or handler.name
     if not _NAME.fullmatch(name):
         raise RegistrationError(f"tool name {name!r} must be 1 to 128 of the characters A-Z a-z 0-9 _ - .; pass name=…")
@@ -232,7 +232,7 @@ def make_tool(
 
 
 def _decode_string(text: str) -> Any:
-    """The JSON that a string holds; or the string itself."""
+    """Return the JSON value that a string contains, or the string itself."""
     try:
         return _as_anything(text.encode())
     except (codec.DecodeError, RecursionError):
@@ -247,12 +247,12 @@ def _compile_schema(input_schema: Any, name: str) -> Validator:
 
 
 def _with_properties(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema that was written by hand, with `properties` in any case: some clients need them."""
+    """Return a custom schema with `properties`, which some clients require."""
     return dict(given) if "properties" in given else {**given, "properties": {}}
 
 
 def _schema_decoder(handler: Handler, given: Mapping[str, Any], validator: Validator) -> Callable[[Any], Any]:
-    """Reads arguments by a schema that was written by hand: defaults filled in, then checked, then into their types."""
+    """Return a decoder for a custom schema: fill in defaults, validate, then decode to the parameter types."""
     properties: Mapping[str, Any] = given.get("properties") or {}
     defaults: dict[str, Any] = {
         name: described["default"]

@@ -1,8 +1,8 @@
-"""Types that msgspec cannot read by itself: what they are read as, and written as.
+"""Adapters for types that msgspec cannot decode or encode by itself.
 
-Most types need nothing from here, and are read by msgspec alone. The others are found at registration, and get a
-stand-in wherever they stand: limits that msgspec does not know, unions that it refuses, what pydantic reads, classes
-that hold such a thing or are made in a way of their own, and a few more.
+Most types need no adapter. At registration, the others are replaced by stand-ins: types with limits that msgspec does
+not support, unions that it rejects, pydantic types, classes that contain such types or have custom constructors, and a
+few more.
 """
 
 import typing
@@ -42,24 +42,24 @@ Convert = Callable[[Any, Any], Any]
 
 
 class StandIn(type):
-    """Stands where msgspec cannot read a type: it hands over what it finds there."""
+    """Metaclass of stand-in types: msgspec passes their values to a hook."""
 
-    take: Callable[[Any, Convert], Any]  # of a value, what it is read or written as
+    take: Callable[[Any, Convert], Any]  # converts a value
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return True  # what was taken is right already
+        return True  # converted values are valid
 
 
 # --- hooks -----------------------------------------------------------------------------------------
 
 
 def decode_hook(kind: Any, value: Any) -> Any:
-    """Reads what msgspec does not know."""
+    """Decode a type that msgspec does not support."""
     return _take(kind, value, _strictly)
 
 
 def text_hook(kind: Any, value: Any) -> Any:
-    """The same where everything is text, and `"5"` may be a number."""
+    """Decode like `decode_hook` from strings, where `"5"` may be a number."""
     return _take(kind, value, _loosely)
 
 
@@ -70,7 +70,7 @@ def _take(kind: Any, value: Any, convert: Convert) -> Any:
         return value
     if not isinstance(value, str):
         raise ValueError(f"Expected `str`, got `{type(value).__name__}`")  # noqa: TRY004 - as msgspec says it
-    return kind(value)  # a path: there are no others
+    return kind(value)  # a path: the only other type
 
 
 def _strictly(value: Any, kind: Any) -> Any:
@@ -85,17 +85,17 @@ def _converted(value: Any, kind: Any, hook: Callable[[Any, Any], Any], *, strict
     try:
         return msgspec.convert(value, kind, strict=strict, dec_hook=hook)
     except msgspec.ValidationError as error:
-        raise ValueError(str(error)) from None  # so that msgspec adds the way to here
+        raise ValueError(str(error)) from None  # so that msgspec adds the path
 
 
 def decoder(kind: Any) -> Callable[[Any], Any]:
-    """A function that reads JSON into a type; the bare one of msgspec wherever that will do."""
+    """Return a function that decodes JSON to a type, without hooks if possible."""
     return codec.decoder(adapt(kind, ValueDirection.ARGUMENT), decode_hook if needs_hooks(kind) else None)
 
 
 def encode_hook(value: Any) -> Any:
-    """Writes what msgspec does not know."""
-    if is_path(type(value)) or isinstance(value, str):  # msgspec before 0.22 asks for keys that are members of an Enum
+    """Encode a type that msgspec does not support."""
+    if is_path(type(value)) or isinstance(value, str):  # msgspec before 0.22 calls the hook for Enum members as keys
         return str(value)
     if pydantic_support.is_pydantic_type(type(value)):
         return pydantic_support.to_jsonable(value)
@@ -103,11 +103,11 @@ def encode_hook(value: Any) -> Any:
 
 
 to_json: Final = codec.encoder(encode_hook)
-"""Any value as JSON. Raises TypeError for one that has none."""
+"""Encode any value as JSON. Raise TypeError for a value without a JSON form."""
 
 
 def has_json(value: Any) -> bool:
-    """Whether a value can be written."""
+    """Return whether a value can be encoded."""
     try:
         to_json(value)
     except (TypeError, ValueError):
@@ -119,19 +119,19 @@ def has_json(value: Any) -> bool:
 
 
 def needs_hooks(kind: Any) -> bool:
-    """Whether msgspec needs help with a type."""
+    """Return whether msgspec needs a hook for a type."""
     if is_plain(kind):
         return False
     return not is_native(kind) or any(map(is_path, walk_type(kind)))
 
 
 def is_native(kind: Any) -> bool:
-    """Whether msgspec reads a type as it stands, and as it is meant."""
+    """Return whether msgspec decodes a type correctly by itself."""
     return is_plain(kind) or (not any(map(_is_misread, walk_type(kind))) and _is_readable(kind))
 
 
 def _is_misread(kind: Any) -> bool:
-    """Whether msgspec would read a type, but not as it is meant."""
+    """Return whether msgspec would decode a type, but ignore part of its meaning."""
     if pydantic_support.is_pydantic_type(kind):
         return True
     if get_origin(kind) is Annotated:
@@ -152,12 +152,12 @@ def _is_readable(kind: Any) -> bool:
 
 
 def adapt(kind: Any, side: ValueDirection) -> Any:
-    """A type in words that msgspec understands; most are their own. Raises `TypeError` if there are none."""
+    """Return a type that msgspec supports; most types are returned unchanged. Raise `TypeError` if there is none."""
     return _Adapter(side).adapt(kind)
 
 
 class _Adapter:
-    """Finds stand-ins for all that needs one. What holds itself gets one only."""
+    """Replaces types by stand-ins. A recursive type gets one stand-in."""
 
     def __init__(self, side: ValueDirection) -> None:
         self._side = side
@@ -202,7 +202,7 @@ class _Adapter:
         for known, stand_in in self._made:
             if known == kind:
                 return stand_in
-        ways: list[Callable[[Any, Convert], Any]] = []  # found out after it has its stand-in, since it may hold itself
+        ways: list[Callable[[Any, Convert], Any]] = []  # set after the stand-in exists, since the type may be recursive
 
         def take(value: Any, convert: Convert) -> Any:
             return ways[0](value, convert)
@@ -218,7 +218,7 @@ class _Adapter:
         return lambda value, convert: convert(value, inner)
 
     def _mirror(self, made_of: Layout) -> Callable[[Any, Convert], Any]:
-        """How a class is made of a struct that is read in its place, or becomes one that is written in its place."""
+        """Return a converter between a class and a struct with the same members."""
         members = made_of.members_for(self._side)
         struct = msgspec.defstruct(
             made_of.origin.__name__,
@@ -239,7 +239,7 @@ def _stand_in(name: str, take: Callable[[Any, Convert], Any]) -> StandIn:
 
 
 def _default(member: Member) -> Any:
-    """What is not given is left to the class."""
+    """Return the default of a mirrored member: the class provides missing values."""
     return msgspec.field(name=member.json_name, default=NODEFAULT if member.required else UNSET)
 
 
@@ -249,7 +249,7 @@ def _instance(origin: Any, members: list[Member], read: Any) -> Any:
 
 
 def _to_members(made_of: Layout, members: list[Member], value: Any) -> Any:
-    """An instance as JSON has it; what is none is for msgspec to judge."""
+    """Return the JSON members of an instance; leave other values to msgspec's validation."""
     if issubclass(made_of.origin, dict) or not isinstance(value, made_of.origin):
         return value
     if not made_of.array:
@@ -258,7 +258,7 @@ def _to_members(made_of: Layout, members: list[Member], value: Any) -> Any:
 
 
 def _by_msgspec(kind: Any, limits: Mapping[str, Any]) -> Any:
-    """A type with limits that msgspec can keep by itself; None if it cannot."""
+    """Return a type with limits that msgspec enforces; None if it cannot."""
     if not limits:
         return kind
     try:
@@ -269,7 +269,7 @@ def _by_msgspec(kind: Any, limits: Mapping[str, Any]) -> Any:
 
 
 def _first_match(options: list[Any]) -> StandIn:
-    """The first of several options that fits."""
+    """Return a stand-in for the first of several options that fits."""
 
     def take(value: Any, convert: Convert) -> Any:
         why: list[str] = []
@@ -277,14 +277,14 @@ def _first_match(options: list[Any]) -> StandIn:
             try:
                 return convert(value, option)
             except ValueError as error:
-                why.append(f"{type_name(option)}: {str(error).replace(' - at ', ' at ')}")  # the way to it comes last
+                why.append(f"{type_name(option)}: {str(error).replace(' - at ', ' at ')}")  # the path comes last
         raise ValueError(f"Fits none of the options ({'; '.join(why)})")
 
     return _stand_in(" | ".join(map(type_name, options)), take)
 
 
 def _values(kind: Any) -> StandIn:
-    """One of the values that an Enum or a Literal has."""
+    """Return a stand-in for the values of an Enum or a Literal."""
     known = [(json_value(member), member) for member in enum_values(kind)]
 
     def take(value: Any, _: Convert) -> Any:

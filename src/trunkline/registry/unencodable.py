@@ -1,4 +1,4 @@
-"""Values without JSON: where in what a handler returned they are, and what they are."""
+"""Error messages for return values without a JSON form: which part, and its type."""
 
 import dataclasses
 import inspect
@@ -11,11 +11,11 @@ from trunkline.registry import type_adapters as kinds
 
 __all__ = ["explain_missing_await", "to_json"]
 
-_DEEPEST: Final = 32  # levels that are looked into
+_DEEPEST: Final = 32  # levels to search
 
 
 def to_json(value: Any) -> bytes:
-    """The JSON of a value. Raises `TypeError` with the type and place of the first part that has none."""
+    """Encode a value as JSON. Raise `TypeError` with the type and path of the first part that has no JSON form."""
     try:
         return kinds.to_json(value)
     except (TypeError, ValueError) as error:
@@ -23,8 +23,7 @@ def to_json(value: Any) -> bytes:
 
 
 def explain_missing_await(value: Any, where: str = "") -> str | None:
-    """What to say of a coroutine that was returned instead of its result; None of any other value. It is closed, since
-    it will never be awaited."""
+    """Return a message for a coroutine that was returned without await, and close it; None for any other value."""
     if not inspect.iscoroutine(value):
         return None
     value.close()
@@ -62,7 +61,7 @@ def _has_json(value: Any) -> bool:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """The parts of a value, and the path that leads to each."""
+    """Yield the parts of a value, each with its path."""
     if isinstance(value, Mapping):
         yield from ((f".{name}", part) for name, part in cast("Mapping[Any, Any]", value).items())
     elif isinstance(value, list | tuple | set | frozenset):

@@ -24,16 +24,16 @@ __all__ = ["Fault", "PeerValidator", "Validator", "form_validator", "schema_of_m
 
 Schema = dict[str, Any]
 
-_MAX_CHECK_STEPS: Final = 5_000_000  # steps, of 20 to 100 ns: half a second at most
-_MAX_EXPLAIN_STEPS: Final = 10_000  # steps that may each be a reason, of 20 to 40 µs
-_DEEP: Final = 14  # levels: twice as many reasons for each are too many by then
+_MAX_CHECK_STEPS: Final = 5_000_000  # steps of 20 to 100 ns: half a second at most
+_MAX_EXPLAIN_STEPS: Final = 10_000  # steps, each of which may be an error of 20 to 40 µs
+_DEEP: Final = 14  # levels: the number of errors doubles with each
 _PATTERN_SIZE: Final = 256 * 1024  # bytes of a compiled pattern
 _BACKTRACKED: Final = 10_000  # steps of one match: half a millisecond
-_UNKNOWN: Final = Complexity(100, 100, 2)  # of a schema of our own that cannot be bounded
+_UNKNOWN: Final = Complexity(100, 100, 2)  # for our own schemas without a bound
 
 
 class Fault(Struct, frozen=True):
-    """One thing that is wrong with a value: where, by which rule, and in words."""
+    """One validation error: its path, the violated rule and a message."""
 
     path: str
     rule: str
@@ -42,7 +42,7 @@ class Fault(Struct, frozen=True):
 
 def schema_of_type(kind: Any, side: ValueDirection = ValueDirection.ARGUMENT) -> Schema:
     """The schema of a type; what it refers to stands under `$defs`, the type itself at the root."""
-    from trunkline.registry.json_schema import SchemaBuilder, referenced_name  # not before somebody wants to know
+    from trunkline.registry.json_schema import SchemaBuilder, referenced_name  # imported on use: slow
 
     book = SchemaBuilder(side)
     root = book.describe(kind)
@@ -78,7 +78,7 @@ class Validator:
     """A compiled JSON Schema."""
 
     def __init__(self, schema: Mapping[str, Any], what: str, **options: Any) -> None:
-        import jsonschema_rs  # only where a schema arrives as JSON Schema, or a refusal needs its reasons
+        import jsonschema_rs  # imported on use: for custom schemas, and to explain a refusal
 
         self._schema = schema
         try:
@@ -92,15 +92,15 @@ class Validator:
         return complexity(self._schema) or _UNKNOWN
 
     def accepts(self, value: Any) -> bool:
-        """Whether a value fits. Raises `RecursionError` for one that is nested too deep to be compared."""
+        """Return whether a value is valid. Raise `RecursionError` for one that is nested too deep."""
         try:
             return self._compiled.is_valid(value)
         except ValueError as error:
             raise RecursionError(f"the value is nested too deep: {error}") from None
 
     def can_explain(self, value: Any) -> bool:
-        """Whether it costs little to say what is wrong with a value: all reasons are found before the first is given,
-        and a peer that has chosen the value must not choose how long that takes."""
+        """Return whether explaining the errors of a value is cheap. All errors are computed before the first is
+        returned, and a peer that chose the value must not choose the cost."""
         known = self._complexity
         most = _MAX_EXPLAIN_STEPS // known.steps
         if size_of(value, most) > most:
@@ -108,7 +108,7 @@ class Validator:
         return known.loops <= 1 or known.loops ** depth_of(value, _DEEP) * known.steps <= _MAX_EXPLAIN_STEPS
 
     def faults(self, value: Any) -> list[Fault]:
-        """Everything that is wrong with a value, at most 20 things: a reader mends the first few and asks again."""
+        """Return at most 20 errors of a value: a reader fixes the first few and retries."""
         if self.accepts(value):
             return []
         if not self.can_explain(value):
@@ -122,13 +122,14 @@ class Validator:
 
 
 class PeerValidator(Validator):
-    """A compiled JSON Schema that a peer has sent, whose cost is bounded.
+    """A compiled JSON Schema from a peer, with bounded cost.
 
-    Patterns are matched in linear time, so those with backreferences or lookaround are not valid here. `format` says
-    something about a value and is not checked, as is the default of JSON Schema."""
+    Patterns are matched in linear time, so those with backreferences or lookaround are invalid here. `format` is an
+    annotation and is not validated, the default of JSON Schema.
+    """
 
     def __init__(self, schema: Mapping[str, Any], what: str) -> None:
-        """Raises `RegistrationError` for a schema that is not valid, and for one that could take too long."""
+        """Compile a schema; raise `RegistrationError` for one that is invalid or too expensive."""
         import jsonschema_rs
 
         known = complexity(schema)
@@ -139,14 +140,14 @@ class PeerValidator(Validator):
         self._complexity = known
 
     def can_check(self, value: Any) -> bool:
-        """Whether it is certain that checking a value takes little time."""
+        """Return whether validating a value is certainly cheap."""
         most = _MAX_CHECK_STEPS // self._complexity.steps
         return size_of(value, most) <= most
 
 
 def form_validator(schema: Mapping[str, Any]) -> Validator:
-    """The validator of a form that a peer has sent. Patterns may look around, as those for passwords do; a match that
-    takes too many steps is none. Raises `RegistrationError` for a form that is not valid or too large."""
+    """Return the validator of a form from a peer. Patterns may use lookaround, as those for passwords do; a match with
+    too many steps fails. Raise `RegistrationError` for a form that is invalid or too large."""
     import jsonschema_rs
 
     if complexity(schema) is None:
@@ -168,7 +169,7 @@ def _faults(errors: Iterable[Any]) -> Iterator[Fault]:
 
 
 def _describe_error(error: Any, options: list[list[Any]]) -> tuple[Any, str]:
-    """What an error is about, and what to say: of a union, which types or which constants it has."""
+    """Return the subject of an error and its message; for a union, list the types or constants of its options."""
     wanted = [_types_wanted(option, error) for option in options]
     if wanted and all(wanted):
         names = dict.fromkeys(f'"{name}"' for types in wanted for name in types)
@@ -185,22 +186,22 @@ def _shown(value: Any) -> str:
 
 
 def _likely(options: list[list[Any]], union: Any) -> list[list[Any]]:
-    """The options of a union that a value was probably meant for: those for its type of JSON, and of these the ones
-    that have the same constants, such as `"kind": "circle"`. If there are none, all but `null`."""
+    """Return the options of a union that a value was probably meant for: those for its JSON type, and of these the ones
+    with the same constants, such as `"kind": "circle"`. If there are none, return all but `null`."""
     fitting = [option for option in options if not _types_wanted(option, union)]
     same = [option for option in fitting if not any(_is_other_constant(error, union) for error in option)]
     return same or fitting or [option for option in options if _types_wanted(option, union) != ["null"]]
 
 
 def _types_wanted(option: list[Any], union: Any) -> list[str]:
-    """The types of JSON that an option of a union is for, if the value is of another."""
+    """Return the JSON types of a union's option, if the value has another type."""
     here = (error.kind for error in option if error.instance_path == union.instance_path)
     wanted: list[list[str]] = [kind.types for kind in here if kind.name == "type"]
     return wanted[0] if wanted else []
 
 
 def _is_other_constant(error: Any, union: Any) -> bool:
-    """Whether an error says that a member of the value should be some other constant."""
+    """Return whether an error says that a member of the value should be another constant."""
     is_constant = error.kind.name == "const" or (error.kind.name == "enum" and len(error.kind.options) == 1)
     return is_constant and error.instance_path[:-1] == union.instance_path != error.instance_path
 

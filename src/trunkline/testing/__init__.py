@@ -1,5 +1,4 @@
-"""What Trunkline's own tests use, for yours: a clock moved by hand, a client and a server played by hand, lines on
-which things go wrong, a store whose calls fail, an observer that records."""
+"""Test doubles: manual clock, raw clients, scripted servers, faulty connections and stores, a recording observer."""
 
 from trunkline.testing.clock import ManualClock
 from trunkline.testing.faults import Faults

@@ -1,4 +1,4 @@
-"""A clock that stands still until it is moved."""
+"""A clock that a test advances by hand."""
 
 import heapq
 from collections.abc import Callable
@@ -8,18 +8,18 @@ __all__ = ["ManualClock", "ManualTimer"]
 
 
 class ManualTimer:
-    """Something that will happen when the clock gets there."""
+    """A callback scheduled on a manual clock."""
 
     def __init__(self, action: Callable[[], None]) -> None:
         self.action: Callable[[], None] | None = action
 
     def cancel(self) -> None:
-        """Calls it off."""
+        """Cancel the callback."""
         self.action = None
 
 
 class ManualClock:
-    """Give it to a `Server` as `clock=`, then `advance` it: what falls due happens, in order, before that returns."""
+    """A clock for `Server(clock=...)`: `advance` runs every callback that falls due, in order, before it returns."""
 
     def __init__(self, start: float = 1000.0) -> None:
         self._now = start
@@ -27,17 +27,17 @@ class ManualClock:
         self._order = count()
 
     def now(self) -> float:
-        """The time, in seconds."""
+        """Return the time in seconds."""
         return self._now
 
     def call_at(self, when: float, action: Callable[[], None]) -> ManualTimer:
-        """Does something once the clock has been moved that far."""
+        """Schedule `action` at the time `when`."""
         timer = ManualTimer(action)
         heapq.heappush(self._timers, (when, next(self._order), timer))
         return timer
 
     def advance(self, seconds: float) -> None:
-        """Moves the clock."""
+        """Advance the clock and run the callbacks that fall due."""
         until = self._now + seconds
         while self._timers and self._timers[0][0] <= until:
             when, _, timer = heapq.heappop(self._timers)
@@ -48,5 +48,5 @@ class ManualClock:
 
     @property
     def waiting(self) -> int:
-        """How many timers are set and not called off."""
+        """The number of timers that are neither due nor cancelled."""
         return sum(timer.action is not None for _, _, timer in self._timers)

@@ -1,16 +1,16 @@
-"""A line on which things go wrong, as you say and when you say it: for tests of what becomes of that.
+"""Fault injection into connections, for tests of error handling.
 
     faults = Faults().kill(sent="tools/call")
     async with Client(faults.on(server)) as client:
         with pytest.raises(ConnectionClosed):
             await client.call_tool("add", {"a": 1, "b": 2})
 
-Messages are counted from 1, those that were sent and those that were received apart, seen from the end that the faults
-are put on. Nothing here waits for real time, and the same faults give the same line, also those by chance.
+Sent and received messages are counted separately, from 1, as seen from the end that the faults
+are put on. Nothing here waits for real time, and the same seed gives the same random faults.
 
-The question with which a client finds out whether a server speaks the modern era, and the answer to it, are not
-counted, and nothing happens to them by chance: what follows has the same numbers with it and without. It has a name,
-as any other message has: `drop(sent="server/discover")`.
+The probe by which a client detects the era of a server, and the response to it, are not
+counted, and no random fault affects them: other messages have the same numbers with and without a probe. A rule can
+name it like any other message: `drop(sent="server/discover")`.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from trunkline.wire.messages import Batch, Encoded, Incoming, Malformed, Message
 __all__ = ["Faults", "FaultyChannel"]
 
 Direction = Literal["sent", "received"]
-Which = int | str  # the number of a message, or its method: the next of that name
+Which = int | str  # the number of a message, or its method: the next message of that method
 
 
 _KILLED: Final = ChannelClosed("killed by a fault")
@@ -56,7 +56,7 @@ class _Rule(Struct):
 
 
 class _Entry(Struct):
-    """A message on its way, and what belongs to it."""
+    """A message in transit, with its request and origin."""
 
     item: Any
     about: RequestId | None = None
@@ -64,11 +64,12 @@ class _Entry(Struct):
 
 
 class Faults:
-    """What goes wrong on the lines that it is put on. Every method but `kill`, `stall` and `release` is about a message
-    to come, named by its number or its method, as `sent=` or as `received=`."""
+    """Faults to inject into connections. Every method but `kill`, `stall`, `release` and `refuse` names a future
+    message, by its number or its method, as `sent=` or as `received=`."""
 
     def __init__(self, *, clock: Clock | None = None, seed: int = 0, **chances: float) -> None:
-        """`chances` are probabilities by fault, for every message: `drop=0.1`; all but delays can happen so."""
+        """`chances` are probabilities by fault for every message, such as `drop=0.1`; every fault but a delay can be
+        random."""
         if unknown := sorted(chances.keys() - _RANDOM_FAULTS):
             raise MisuseError(f"no fault {unknown[0]!r} happens by chance; {', '.join(sorted(_RANDOM_FAULTS))} do")
         self.lines: list[FaultyChannel] = []
@@ -83,17 +84,17 @@ class Faults:
     # --- where ---------------------------------------------------------------------------------
 
     def on(self, target: Any) -> Connector:
-        """A connector to whatever a client can connect to, on whose lines these faults happen."""
+        """Return a connector to any client target, with these faults on its connections."""
         from trunkline.client.targets import make_connector
 
         return _FaultyConnector(make_connector(target, Settings()), self)
 
     def around(self, accept: Accept) -> Accept:
-        """The same for whoever takes channels, as `server.connect`."""
+        """Wrap a function that accepts channels, such as `server.connect`."""
         return lambda channel: self.put_on(channel, accept)
 
     def put_on(self, channel: Channel, accept: Accept) -> "FaultyChannel":
-        """A channel around another one, on which these faults happen."""
+        """Wrap a channel with these faults."""
         faulty = FaultyChannel(channel, self)
         faulty.open(accept(faulty))
         self.lines.append(faulty)
@@ -102,31 +103,31 @@ class Faults:
     # --- what, to a message to come --------------------------------------------------------------
 
     def drop(self, *, sent: Which | None = None, received: Which | None = None) -> Self:
-        """Loses a message."""
+        """Drop a message."""
         return self._rule("drop", sent, received)
 
     def duplicate(self, *, sent: Which | None = None, received: Which | None = None) -> Self:
-        """Passes a message on twice."""
+        """Deliver a message twice."""
         return self._rule("duplicate", sent, received)
 
     def swap(self, *, sent: Which | None = None, received: Which | None = None) -> Self:
-        """Lets the next message pass before this one."""
+        """Deliver the next message before this one."""
         return self._rule("swap", sent, received)
 
     def truncate(self, *, sent: Which | None = None, received: Which | None = None) -> Self:
-        """Passes on the first half of a message."""
+        """Deliver the first half of a message."""
         return self._rule("truncate", sent, received)
 
     def garble(self, *, sent: Which | None = None, received: Which | None = None) -> Self:
-        """Passes on a message with some of its bytes changed; it cannot be read any more."""
+        """Deliver a message with some bytes changed, so that it cannot be decoded."""
         return self._rule("garble", sent, received)
 
     def delay(self, seconds: float, *, sent: Which | None = None, received: Which | None = None) -> Self:
-        """Holds a message, and all that come after it, for so long on the clock."""
+        """Delay a message, and all later ones, by `seconds` on the clock."""
         return self._rule("delay", sent, received, seconds=seconds)
 
     def cut(self, *, sent: Which | None = None, received: Which | None = None) -> Self:
-        """Breaks the line in the midst of a message."""
+        """Close the connection in the middle of a message."""
         return self._rule("cut", sent, received)
 
     def _rule(self, fault: str, sent: Which | None, received: Which | None, **more: Any) -> Self:
@@ -145,39 +146,39 @@ class Faults:
         received: Which | None = None,
         closed: ChannelClosed = _KILLED,
     ) -> Self:
-        """Ends every line now; or, if a message is named, its line right after that message."""
+        """Close every connection now; or, if a message is named, its connection right after that message."""
         if sent is None and received is None:
             for line in list(self.lines):
                 line.abort(closed)
         return self._rule("kill", sent, received, closed=closed)
 
     def stall(self, direction: Direction) -> Self:
-        """Lets nothing pass in a direction, until `release`."""
+        """Hold all messages in one direction until `release`."""
         self.stalled.add(direction)
         return self
 
     def release(self, direction: Direction) -> Self:
-        """Lets pass what was held, and what comes."""
+        """Deliver held messages and stop holding further ones."""
         self.stalled.discard(direction)
         for line in list(self.lines):
             line.lanes[direction].flush()
         return self
 
     def refuse(self, times: int = 1) -> Self:
-        """Lets the next attempts to connect fail."""
+        """Make the next attempts to connect fail."""
         self._refusals += times
         return self
 
     # --- for the lines ---------------------------------------------------------------------------
 
     def refused(self) -> bool:
-        """Whether this attempt to connect fails."""
+        """Return whether this attempt to connect fails."""
         refused = self._refusals > 0
         self._refusals -= refused
         return refused
 
     def judge(self, direction: Direction, item: Any) -> _Rule | None:
-        """What happens to a message."""
+        """Return the fault that applies to a message, if any."""
         probe = getattr(item, "id", None) == PROBE_ID
         self.counts[direction] += not probe
         names = (None if probe else self.counts[direction], getattr(item, "method", None))
@@ -193,7 +194,7 @@ class Faults:
         return None
 
     def garbled(self, frame: bytes) -> bytes:
-        """A frame with some of its bytes changed, and still on one line."""
+        """Return a frame with some bytes changed, still on one line."""
         changed = bytearray(frame)
         for _ in range(1 + len(frame) // 20):
             changed[self._random.randrange(len(frame))] = self._random.randrange(0x80, 0x100)
@@ -201,23 +202,23 @@ class Faults:
 
     @property
     def clock(self) -> Clock:
-        """What delays are measured by."""
+        """The clock that measures delays."""
         return self._clock or LoopClock(asyncio.get_running_loop())
 
 
 class _Lane:
-    """One direction of a line."""
+    """One direction of a connection."""
 
     def __init__(self, line: "FaultyChannel", direction: Direction, deliver: Callable[[list[_Entry]], None]) -> None:
         self._line = line
         self._direction: Direction = direction
         self._deliver = deliver
-        self._waiting: list[_Entry] = []  # while nothing passes
-        self._overtaken: list[_Entry] = []  # until one more message has passed
+        self._waiting: list[_Entry] = []  # messages held by a stall or a delay
+        self._overtaken: list[_Entry] = []  # messages that the next message overtakes
         self._delays = 0
 
     def put(self, entry: _Entry) -> None:
-        """Takes a message, and does to it what is due."""
+        """Accept a message and apply its fault."""
         rule = self._line.faults.judge(self._direction, entry.item)
         match None if rule is None else rule.fault:
             case "drop":
@@ -261,7 +262,7 @@ class _Lane:
         self.flush()
 
     def flush(self) -> None:
-        """Passes on what waits, if it need not wait any longer."""
+        """Deliver held messages unless a delay or a stall is in force."""
         if self._waiting and not self._delays and self._direction not in self._line.faults.stalled:
             entries, self._waiting = self._waiting, []
             self._deliver(entries)
@@ -271,12 +272,12 @@ def _frame(item: Any) -> bytes:
     if isinstance(item, Encoded):
         return item.frame
     if isinstance(item, Malformed):
-        return b"{}"  # what it was is not known any more; half of this is no message either
+        return b"{}"  # its bytes are not known; half of this is no message either
     return codec.to_json(list(item.messages) if isinstance(item, Batch) else item)
 
 
 class FaultyChannel:
-    """A channel that stands between another one and its receiver."""
+    """A channel that wraps another channel and its receiver."""
 
     def __init__(self, inner: Channel, faults: Faults) -> None:
         self.faults = faults
@@ -287,18 +288,18 @@ class FaultyChannel:
         self.lanes = {"sent": _Lane(self, "sent", self._send), "received": _Lane(self, "received", self._deliver)}
 
     def open(self, receiver: Receiver) -> None:
-        """Names who is told of messages."""
+        """Set the receiver of messages."""
         self._receiver = receiver
 
     @property
     def info(self) -> ChannelInfo:
-        """What kind of line this is."""
+        """The description of the wrapped channel."""
         return self._inner.info
 
     # --- from the receiver to the channel ---------------------------------------------------------
 
     def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:
-        """Takes a message; one without JSON is refused, whatever would have become of it."""
+        """Send a message; raise for one that cannot be encoded, even if a fault would drop it."""
         if not isinstance(message, Encoded):
             codec.to_json(message)
         if not self._ended:
@@ -309,25 +310,25 @@ class FaultyChannel:
             self._inner.send(entry.item, about=entry.about)
 
     def pause(self) -> None:
-        """Reads no more for now."""
+        """Pause reading."""
         self._inner.pause()
 
     def resume(self) -> None:
-        """Reads again."""
+        """Resume reading."""
         self._inner.resume()
 
     async def drain(self) -> None:
-        """Waits as the other channel does."""
+        """Wait until the wrapped channel has drained."""
         await self._inner.drain()
 
     async def close(self) -> None:
-        """Ends the line."""
+        """Close the connection."""
         await (self._inner.close() if self._closing is None else asyncio.shield(self._closing))
 
     # --- from the channel to the receiver ---------------------------------------------------------
 
     def received(self, messages: Sequence[Incoming], origin: MessageOrigin) -> None:
-        """Takes what one read brought."""
+        """Accept the messages of one read."""
         for message in messages:
             if not self._ended:
                 self.lanes["received"].put(_Entry(message, origin=origin))
@@ -338,7 +339,7 @@ class FaultyChannel:
                 self._receiver.received([entry.item], entry.origin)
 
     def unanswered(self, request: RequestId, closed: ChannelClosed) -> None:
-        """The other channel lives on without an answer."""
+        """Report that the wrapped channel stays open without a response."""
         if self._receiver is not None and not self._ended:
             self._receiver.unanswered(request, closed)
 
@@ -348,7 +349,7 @@ class FaultyChannel:
             self._receiver.asking(request, begun=begun)
 
     def closed(self, closed: ChannelClosed) -> None:
-        """The other channel has ended."""
+        """Report that the wrapped channel has closed."""
         if not self._ended:
             self._ended = True
             self.faults.lines.remove(self)
@@ -356,14 +357,14 @@ class FaultyChannel:
                 self._receiver.closed(closed)
 
     def abort(self, closed: ChannelClosed) -> None:
-        """Ends the line at once; what there is of it ends by itself."""
+        """End the connection immediately; close the wrapped channel in the background."""
         if not self._ended:
             self._closing = asyncio.get_running_loop().create_task(self._inner.close())
             self.closed(closed)
 
 
 class _FaultyConnector:
-    """Opens lines on which things go wrong."""
+    """Opens connections with faults."""
 
     def __init__(self, connector: Connector, faults: Faults) -> None:
         self._connector = connector
@@ -371,11 +372,11 @@ class _FaultyConnector:
 
     @property
     def name(self) -> str:
-        """The peer."""
+        """The name of the peer."""
         return self._connector.name
 
     async def connect(self, accept: Accept) -> Channel:
-        """A new line."""
+        """Open a connection."""
         if self._faults.refused():
             raise TransportError(f"cannot reach {self.name}: refused by a fault")
         made: list[FaultyChannel] = []
@@ -388,6 +389,6 @@ class _FaultyConnector:
         return made[0]
 
     async def release(self) -> None:
-        """Let go of what is held between lines."""
+        """Release resources that the connector shares between connections."""
         if isinstance(self._connector, ReleasableConnector):
             await self._connector.release()

@@ -1,4 +1,4 @@
-"""A store whose calls fail or are held, for tests of what a program does then:
+"""A store whose calls fail or wait, for tests of error handling:
 
     store = FaultyStore(SqliteStore("state.db"))
     server = Server("shop", store=store)
@@ -8,7 +8,7 @@
     fault.lift()
 
     fault = store.hold("acquire", key="/tasks/")
-    await fault.reached.wait()  # the program waits for a lease on a task now
+    await fault.reached.wait()  # the program is waiting for a lease on a task
     ...
     fault.lift()  # it gets it
 
@@ -29,20 +29,20 @@ StoreMethod = Literal["get", "scan", "commit", "acquire", "renew", "release"]
 FaultKind = Literal["hold", "fail", "fail after"]
 
 StoreCall = Callable[[], Awaitable[Any]]
-"""Make a call of the store."""
+"""A call of the wrapped store."""
 
 _WRITING: Final[tuple[StoreMethod, ...]] = ("commit", "acquire", "renew", "release")
 _CALLS: Final = frozenset({"get", "scan", *_WRITING})
 
 
 class StoreFault:
-    """A fault that is in force until it is lifted, or so many calls have met it. `reached` is set by the first."""
+    """A fault that applies until `lift`, or to a number of calls. The first affected call sets `reached`."""
 
     def __init__(
         self, kind: FaultKind, calls: Sequence[StoreMethod], key: str, times: int | None, faults: "list[StoreFault]"
     ) -> None:
         self.reached = asyncio.Event()
-        self.calls = 0  # that have met it
+        self.calls = 0  # affected calls
         self._kind = kind
         self._names = frozenset(calls)
         self._key = key
@@ -51,7 +51,7 @@ class StoreFault:
         self._faults = faults
 
     def lift(self) -> None:
-        """End the fault. Calls that are held take effect now, before any that is made later."""
+        """End the fault. Held calls take effect now, before any later call."""
         if self in self._faults:
             self._faults.remove(self)
         held, self._held = self._held, []
@@ -60,7 +60,7 @@ class StoreFault:
                 making.set_result(asyncio.ensure_future(act()))
 
     def applies_to(self, call: StoreMethod, keys: Sequence[str]) -> bool:
-        """Whether a call that touches these keys meets the fault."""
+        """Return whether the fault affects a call that uses these keys."""
         return call in self._names and any(self._key in key for key in keys)
 
     def apply(self, act: StoreCall) -> Awaitable[Any]:
@@ -86,7 +86,7 @@ async def _await_held_call(making: "asyncio.Future[Awaitable[Any]]") -> Any:
 
 
 class FaultyStore:
-    """A store around another one, on which calls fail or are held."""
+    """Wraps a store and makes calls fail or wait."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -95,13 +95,13 @@ class FaultyStore:
     # --- faults ----------------------------------------------------------------------------------
 
     def fail(self, *calls: StoreMethod, key: str = "", done: bool = False, times: int | None = None) -> StoreFault:
-        """Let calls raise `StoreUnavailable`, of the given names or all that write, if they touch a key that contains
-        `key`. Nothing of them takes effect; with `done` all does, and is not confirmed."""
+        """Make calls raise `StoreUnavailable`: the named ones, or all that write, if they use a key that contains
+        `key`. The calls have no effect; with `done` they take effect, but the confirmation is lost."""
         return self._add("fail after" if done else "fail", calls, key, times)
 
     def hold(self, *calls: StoreMethod, key: str = "", times: int | None = None) -> StoreFault:
-        """Let calls wait until the fault is lifted, and take effect then, in order. What the fault does not concern may
-        overtake them."""
+        """Make calls wait until the fault is lifted; then they take effect in order. Unaffected calls may overtake
+        them."""
         return self._add("hold", calls, key, times)
 
     def _add(self, kind: FaultKind, calls: Sequence[StoreMethod], key: str, times: int | None) -> StoreFault:
@@ -121,11 +121,11 @@ class FaultyStore:
 
     @property
     def lasting(self) -> bool:
-        """Whether what is kept outlives this process."""
+        """Whether stored items outlive this process."""
         return self._store.lasting
 
     def bus(self) -> Bus | None:
-        """The bus of the store, without faults."""
+        """Return the store's bus, without faults."""
         return self._store.bus()
 
     async def open(self) -> None:

@@ -1,4 +1,4 @@
-"""An observer that keeps what it is told."""
+"""An observer that records facts."""
 
 from typing import TypeVar
 
@@ -10,7 +10,7 @@ F = TypeVar("F", bound=Fact)
 
 
 class RecordingObserver:
-    """Keeps every fact, in order. A test finds it there as soon as it has happened."""
+    """Records every fact in order, as soon as it is reported."""
 
     immediate = True
 
@@ -18,9 +18,9 @@ class RecordingObserver:
         self.facts: list[Fact] = []
 
     def on(self, fact: Fact) -> None:
-        """Keeps a fact."""
+        """Record a fact."""
         self.facts.append(fact)
 
     def of(self, kind: type[F]) -> list[F]:
-        """The facts of one kind."""
+        """Return the recorded facts of one class."""
         return [fact for fact in self.facts if isinstance(fact, kind)]

@@ -1,11 +1,11 @@
-"""A client played by hand: raw frames into a server, and every frame that comes back, as it was sent.
+"""A client that a test drives by hand: it sends raw frames to a server, and records every frame that comes back.
 
     async with RawPeer(server) as peer:
         await peer.initialize()
         answer = await peer.request("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}})
         assert answer["result"]["structuredContent"] == {"result": 3}
 
-What it sends is not checked, so it can say what no client would.
+It checks nothing that it sends, so a test can send invalid messages.
 """
 
 import asyncio
@@ -25,28 +25,28 @@ _read: Callable[[bytes], Any] = codec.decoder(cast("type[Any]", object))
 
 
 class Transcript:
-    """Everything that was said on one line: who said it, "client" or "server", and the frame."""
+    """All frames of one connection, each with its sender, "client" or "server"."""
 
     def __init__(self) -> None:
         self.frames: list[tuple[str, bytes]] = []
 
     def said_by(self, who: str) -> list[Any]:
-        """The messages of one side."""
+        """Return the decoded messages of one side."""
         return [_read(frame) for speaker, frame in self.frames if speaker == who]
 
 
 class RawPeer:
-    """The other end of a server's line, in memory."""
+    """The client end of an in-memory connection to a server."""
 
     taps: ClassVar[list[Callable[[Transcript], None]]] = []
-    """Called with the transcript of every peer that has closed; a test suite can judge all of its lines here."""
+    """Callbacks for the transcript of every closed peer; a test suite can check all of its connections here."""
 
     def __init__(self, server: Server, *, principal: object = None, patience: float = 10.0) -> None:
         self.server = server
         self.transcript = Transcript()
         self.closed: ChannelClosed | None = None
         self._principal = principal
-        self._patience = patience  # seconds before waiting for a message is a failure
+        self._patience = patience  # seconds to wait for a message before the test fails
         self._ids = count(1)
         self._inbox: asyncio.Queue[Any] = asyncio.Queue()
         self._channel: MemoryChannel | None = None
@@ -61,7 +61,7 @@ class RawPeer:
         await self.close()
 
     def open(self) -> Connection:
-        """Gets on the line."""
+        """Open the connection."""
         self._channel = MemoryChannel("raw peer", MessageOrigin(principal=self._principal))
         self._channel.join(self)
         self._connection = self.server.connect(self._channel)
@@ -70,15 +70,15 @@ class RawPeer:
 
     @property
     def connection(self) -> Connection:
-        """The server's end."""
+        """The server's connection object."""
         if self._connection is None:
-            raise RuntimeError("the peer is not on the line; use `async with`")
+            raise RuntimeError("the peer is not connected; use `async with`")
         return self._connection
 
     # --- what the server says ------------------------------------------------------------------
 
     def put(self, frame: bytes) -> None:
-        """Takes a frame from the server."""
+        """Accept a frame from the server."""
         self.transcript.frames.append(("server", frame))
         self._inbox.put_nowait(_read(frame))
 
@@ -91,20 +91,20 @@ class RawPeer:
         """Return at once, since nothing is left."""
 
     def end(self, closed: ChannelClosed) -> None:
-        """Learns that the server has closed the line."""
+        """Record that the server closed the connection."""
         self.closed = closed
 
     async def receive(self) -> Any:
-        """The next message that has not been looked at yet."""
+        """Return the next unread message."""
         async with asyncio.timeout(self._patience):
             return await self._inbox.get()
 
     def waiting(self) -> list[Any]:
-        """All messages that have not been looked at yet."""
+        """Return all unread messages."""
         return [self._inbox.get_nowait() for _ in range(self._inbox.qsize())]
 
     async def quiet(self) -> list[Any]:
-        """What the server says until it has answered a ping: everything that it had to say by now."""
+        """Return all messages that the server sends before it answers a ping."""
         ident = f"quiet {next(self._ids)}"
         self.send({"jsonrpc": "2.0", "id": ident, "method": "ping"})
         said: list[Any] = []
@@ -115,9 +115,9 @@ class RawPeer:
     # --- what we say ---------------------------------------------------------------------------
 
     def send(self, message: Mapping[str, Any] | list[Any] | str | bytes) -> None:
-        """Says something: a message, or a frame as it stands."""
+        """Send a message, or a frame as it is."""
         if self._channel is None:
-            raise RuntimeError("the peer is not on the line; use `async with`")
+            raise RuntimeError("the peer is not connected; use `async with`")
         frame = (
             message
             if isinstance(message, bytes)
@@ -129,17 +129,17 @@ class RawPeer:
         self._channel.put(frame)
 
     def notify(self, method: str, params: Any = None) -> None:
-        """Sends a notification."""
+        """Send a notification."""
         self.send({"jsonrpc": "2.0", "method": method, **({} if params is None else {"params": params})})
 
     def call(self, method: str, params: Any = None, *, id: int | str | None = None) -> int | str:  # noqa: A002
-        """Sends a request and does not wait for its answer; gives the request's id."""
+        """Send a request without waiting; return its id."""
         ident = next(self._ids) if id is None else id
         self.send({"jsonrpc": "2.0", "id": ident, "method": method, **({} if params is None else {"params": params})})
         return ident
 
     async def answer_to(self, ident: int | str) -> Any:
-        """The answer to a request. Messages that came before it stay to be looked at, in order."""
+        """Return the response to a request. Earlier messages stay unread, in order."""
         passed: list[Any] = []
         while not _is_response_to(message := await self.receive(), ident):
             passed.append(message)
@@ -149,25 +149,25 @@ class RawPeer:
         return message
 
     async def request(self, method: str, params: Any = None, *, id: int | str | None = None) -> Any:  # noqa: A002
-        """Sends a request and gives its whole answer, result or error."""
+        """Send a request and return its response, result or error."""
         return await self.answer_to(self.call(method, params, id=id))
 
     async def result(self, method: str, params: Any = None) -> Any:
-        """Sends a request and gives its result; an error is a failure."""
+        """Send a request and return its result; fail on an error."""
         answer = await self.request(method, params)
         if "error" in answer:
             raise AssertionError(f"{method} was answered with {answer['error']}")
         return answer["result"]
 
     async def error(self, method: str, params: Any = None) -> Any:
-        """Sends a request and gives its error; a result is a failure."""
+        """Send a request and return its error; fail on a result."""
         answer = await self.request(method, params)
         if "error" not in answer:
             raise AssertionError(f"{method} was answered with {answer['result']}")
         return answer["error"]
 
     def reply(self, to: Mapping[str, Any], result: Any) -> None:
-        """Answers a request of the server's."""
+        """Answer a request of the server."""
         self.send({"jsonrpc": "2.0", "id": to["id"], "result": result})
 
     async def initialize(
@@ -177,7 +177,7 @@ class RawPeer:
         *,
         confirm: bool = True,
     ) -> Any:
-        """Does the handshake; gives the result of `initialize`. `confirm=False` leaves `initialized` unsaid."""
+        """Perform the handshake; return the result of `initialize`. `confirm=False` does not send `initialized`."""
         params = {
             "protocolVersion": revision,
             "capabilities": dict(capabilities or {}),
@@ -189,7 +189,7 @@ class RawPeer:
         return result
 
     async def close(self) -> None:
-        """Hangs up."""
+        """Close the connection."""
         if self._channel is not None and self.closed is None:
             await self._channel.close()
         for tap in self.taps:

@@ -1,4 +1,4 @@
-"""A server played by hand, for tests of clients: every frame that a client sends, and whatever you answer.
+"""A server that a test scripts: it records every frame of a client, and the test chooses the responses.
 
     server = ScriptedServer(tools=[{"name": "add", "inputSchema": {"type": "object"}}])
     async with Client(server) as client:
@@ -6,12 +6,12 @@
         request = await server.line.request("tools/call")
         server.line.reply(request, {"content": []})
 
-Handshakes, pings and lists of tools are answered for you; everything else waits until you look at it. A line can die at
-any time, and the next one can be refused.
+Handshakes, pings and tool lists have automatic responses; other messages wait until the test reads them. A test can
+close a connection at any time, and refuse the next one.
 
-It speaks the handshake era: a client's question whether it speaks the modern one is answered with no before anything is
-written down. With `modern=True` it speaks the modern era, and that question is a message like any other; discovery and
-what a client wants to hear of are answered for you then.
+By default it speaks the handshake era: it rejects the client's era probe, and does not record it. With `modern=True` it
+speaks the modern era, and the probe is a message like any other; `server/discover` and `subscriptions/listen` then have
+automatic responses.
 """
 
 import asyncio
@@ -43,11 +43,11 @@ _AUTO_ANSWERED_MODERN = ("server/discover", "tools/list", "subscriptions/listen"
 
 
 class ScriptedServer:
-    """Opens lines to a server that does what you say."""
+    """Connector to a server that a test scripts."""
 
     name = "a scripted server"
     taps: ClassVar[list[Callable[[Transcript], None]]] = []
-    """Called with the transcript of every line that has ended; a test suite can judge all of its clients here."""
+    """Callbacks for the transcript of every closed connection; a test suite can check all of its clients here."""
 
     def __init__(
         self,
@@ -59,20 +59,20 @@ class ScriptedServer:
         answered: Iterable[str] | None = None,
         patience: float = 10.0,
     ) -> None:
-        """`answered` are the methods that are answered for you; `revision` replaces the one that a client asks for.
-        `modern`: it speaks the modern era."""
+        """`answered` are the methods with automatic responses; `revision` replaces the requested one; `modern` selects
+        the modern era."""
         self.capabilities = dict(capabilities)
         self.tools = list(tools)
         self.revision = revision
         self.modern = modern
         self.answered = set((_AUTO_ANSWERED_MODERN if modern else _AUTO_ANSWERED) if answered is None else answered)
         self.lines: list[ScriptedLine] = []
-        self.refusals: list[TransportError] = []  # for the next attempts to connect
+        self.refusals: list[TransportError] = []  # errors for the next attempts to connect
         self.patience = patience
         self._connected = asyncio.Event()
 
     async def connect(self, accept: Accept) -> Channel:
-        """Opens one more line, or refuses to."""
+        """Open a connection, or raise the next refusal."""
         if self.refusals:
             raise self.refusals.pop(0)
         line = ScriptedLine(self)
@@ -83,11 +83,11 @@ class ScriptedServer:
 
     @property
     def line(self) -> "ScriptedLine":
-        """The line that was opened last."""
+        """The latest connection."""
         return self.lines[-1]
 
     async def connected(self, times: int) -> "ScriptedLine":
-        """Waits until so many lines have been opened; gives the last of them."""
+        """Wait for a number of connections; return the last of them."""
         async with asyncio.timeout(self.patience):
             while len(self.lines) < times:
                 self._connected.clear()
@@ -96,7 +96,7 @@ class ScriptedServer:
 
 
 class ScriptedLine:
-    """The server's end of one line."""
+    """The server end of one connection."""
 
     def __init__(self, server: ScriptedServer) -> None:
         self._server = server
@@ -109,7 +109,7 @@ class ScriptedLine:
     # --- what the client says ------------------------------------------------------------------
 
     def put(self, frame: bytes) -> None:
-        """Takes a frame from the client; answers it, or keeps it until somebody looks."""
+        """Accept a frame from the client; answer it automatically, or queue it for the test."""
         said: Any = _read(frame)
         message = cast("dict[str, Any]", said if isinstance(said, dict) else {})
         method = message.get("method")
@@ -153,11 +153,11 @@ class ScriptedLine:
 
     @staticmethod
     def complete(**members: Any) -> dict[str, Any]:
-        """A result of the modern era: it says that it is whole, and who gives it."""
+        """Return a complete result of the modern era, with `serverInfo`."""
         return {"resultType": "complete", "_meta": {SERVER_INFO: _INFO}, **members}
 
     def acknowledge(self, listen: Mapping[str, Any]) -> None:
-        """Tells a client that it will hear of all that it wants to hear of; its request stays open."""
+        """Acknowledge all notifications that a `subscriptions/listen` request wants; the request stays open."""
         told = {"notifications": listen["params"]["notifications"], "_meta": {SUBSCRIPTION_ID: listen["id"]}}
         self.notify("notifications/subscriptions/acknowledged", told)
 
@@ -170,7 +170,7 @@ class ScriptedLine:
         """Return at once, since nothing is left."""
 
     def end(self, closed: ChannelClosed) -> None:
-        """Learns that the client has closed the line."""
+        """Record that the client closed the connection."""
         self._record_close(closed)
 
     def _record_close(self, closed: ChannelClosed) -> None:
@@ -180,43 +180,43 @@ class ScriptedLine:
                 tap(self.transcript)
 
     async def receive(self) -> Any:
-        """The next message that has not been looked at yet."""
+        """Return the next unread message."""
         async with asyncio.timeout(self._server.patience):
             return await self._inbox.get()
 
     async def request(self, method: str) -> Any:
-        """The next message of that method; what comes before it is passed over."""
+        """Return the next message of a method; skip others."""
         while (message := await self.receive()).get("method") != method:
             pass
         return message
 
     def waiting(self) -> list[Any]:
-        """All messages that have not been looked at yet."""
+        """Return all unread messages."""
         return [self._inbox.get_nowait() for _ in range(self._inbox.qsize())]
 
     # --- what we say ---------------------------------------------------------------------------
 
     def send(self, message: Mapping[str, Any] | list[Any] | bytes) -> None:
-        """Says something: a message, or a frame as it stands."""
+        """Send a message, or a frame as it is."""
         frame = message if isinstance(message, bytes) else codec.to_json(message)
         self.transcript.frames.append(("server", frame))
         self.channel.put(frame)
 
     def reply(self, request: Mapping[str, Any], result: Any) -> None:
-        """Answers a request."""
+        """Answer a request."""
         self.send({"jsonrpc": "2.0", "id": request["id"], "result": result})
 
     def error(self, request: Mapping[str, Any], code: int, message: str, data: Any = None) -> None:
-        """Answers a request with an error."""
+        """Answer a request with an error."""
         told = {"code": code, "message": message} | ({} if data is None else {"data": data})
         self.send({"jsonrpc": "2.0", "id": request["id"], "error": told})
 
     def notify(self, method: str, params: Any = None) -> None:
-        """Tells something."""
+        """Send a notification."""
         self.send({"jsonrpc": "2.0", "method": method} | ({} if params is None else {"params": params}))
 
     async def call(self, method: str, params: Any = None, *, id: int | str = "s1") -> Any:  # noqa: A002
-        """Asks the client something, and gives its whole answer."""
+        """Send a request to the client and return its response."""
         self.send({"jsonrpc": "2.0", "id": id, "method": method} | ({} if params is None else {"params": params}))
         passed: list[Any] = []
         while (message := await self.receive()).get("id") != id or "method" in message:
@@ -226,7 +226,7 @@ class ScriptedLine:
         return message
 
     def die(self, reason: str = "the server died", *, status: int | None = None, last_words: str = "") -> None:
-        """Ends the line as a server does that falls over."""
+        """Close the connection as a crashed server does."""
         closed = ChannelClosed(reason, status=status, last_words=last_words)
         self._record_close(closed)
         self.channel.end(closed)

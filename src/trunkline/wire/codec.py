@@ -1,17 +1,17 @@
-"""Frames to messages and back: the only JSON in the package.
+"""JSON codec: frames to messages and back. The only module that parses or writes JSON-RPC.
 
-`decode` never raises. A well-formed message takes one pass over the bytes, with params, result and error
-left as `Raw` for whoever knows their type. Anything else is read again, slowly, to say what is wrong with
-it and to whom the complaint should go.
+`decode` never raises. A well-formed message takes one pass over the bytes; params, result and error stay `Raw` until a
+decoder for their type reads them. Any other frame is read again, slowly, to find the error and the request id that the
+error response needs.
 
-Each level of `Raw` looks at its bytes once more, so a long request is read to plain values instead, at once and as a
-whole (`Plain`). Decoders take these as well as JSON, and find the same in them: whatever is refused, and whatever
-plain values cannot tell, is read again as it was written. They are more lenient in one thing: of a member that stands
-there twice, only the last has to fit.
+Each level of `Raw` scans its bytes once more, so a long request is decoded to plain values in one pass instead
+(`DecodedJson`). Decoders accept both forms with the same result: values that a decoder rejects, or whose type plain
+values cannot express, are decoded again from the original bytes. One difference remains: of a duplicate member, only
+the last has to fit.
 
-`decode_strict` also rejects objects with duplicate members, which two parsers may read differently (RFC 8259,
-section 4). It adds 1 to 2 µs to a small message: 4 % of a call over HTTP, an eighth of one over stdio. So transports
-that an intermediary can sit on use it, and stdio and in-memory channels do not.
+`decode_strict` also rejects objects with duplicate members, which two parsers may read differently (RFC 8259, section
+4). It adds 1 to 2 µs to a small message: 4 % of a call over HTTP, an eighth of one over stdio. So transports that an
+intermediary can sit on use it, and stdio and in-memory channels do not.
 """
 
 import json
@@ -67,18 +67,18 @@ INVALID_REQUEST: Final = -32600
 INVALID_PARAMS: Final = -32602
 
 DecodeError = msgspec.DecodeError
-"""What a decoder raises for JSON that does not fit its type. JSON nested too deep is a RecursionError."""
+"""Raised by a decoder for JSON that does not fit its type. JSON that is nested too deep raises RecursionError."""
 
-EXCERPT_SIZE: Final = 80  # bytes of a message that could not be read, for a log
+EXCERPT_SIZE: Final = 80  # bytes of an unreadable message, for logs
 
-MAX_BATCH: Final = 1000  # messages; each is answered, so a line of small change would be answered with a flood
+MAX_BATCH: Final = 1000  # messages; each gets a response, so one frame could cause a flood of responses
 T = TypeVar("T")
 
-LONG_THRESHOLD: Final = 32 * 1024  # bytes or characters; from there on a second look costs more than a second way
+LONG_THRESHOLD: Final = 32 * 1024  # bytes or characters; above it, a second scan costs more than plain values
 
 
 class DecodedJson:
-    """JSON that was read already, to plain values, and a function that gives it as it was written."""
+    """JSON that was decoded to plain values, and a function that returns the original bytes."""
 
     __slots__ = ("raw", "values")
 
@@ -89,18 +89,18 @@ class DecodedJson:
 
 _encoder: Final = msgspec.json.Encoder()
 to_json: Final[Callable[[Any], bytes]] = _encoder.encode
-"""Any value as JSON. Raises TypeError for one that has none."""
+"""Encode any value as JSON. Raise TypeError for a value without a JSON form."""
 
 
 to_canonical: Final[Callable[[Any], bytes]] = msgspec.json.Encoder(order="sorted").encode
-"""The same for equal values, whatever the order of their members."""
+"""Encode a value as JSON with sorted members, so that equal values give equal bytes."""
 
 to_lines: Final[Callable[[Sequence[Any]], bytes]] = _encoder.encode_lines
-"""Values as JSON, each with the end of a line, which would have to be appended to a copy otherwise."""
+"""Encode values as JSON lines, without copying each to append its newline."""
 
 
 class _Envelope(Struct):
-    """Everything that a message may have. A struct reads it in one pass and passes over members it does not know."""
+    """All members of a message. One pass reads them and skips unknown members."""
 
     jsonrpc: str
     id: RequestId | None | UnsetType = UNSET
@@ -111,16 +111,16 @@ class _Envelope(Struct):
 
 
 class _OtherVersion(Struct, tag_field="jsonrpc", tag="1.0"):
-    """Stands beside `Request`, so that `jsonrpc` has to be there: a type that is read alone may go untagged."""
+    """Second member of the union with `Request`, which makes `jsonrpc` mandatory: a lone struct may omit its tag."""
 
 
 class _LongRequest(Request):
-    """A request whose params are read with it."""
+    """A request whose params are decoded in the same pass."""
 
     params: Any = UNSET
 
 
-_read_request: Final = msgspec.json.Decoder(Request | _OtherVersion).decode  # most of what a server reads
+_read_request: Final = msgspec.json.Decoder(Request | _OtherVersion).decode  # most messages of a server
 _read_envelope: Final = msgspec.json.Decoder(_Envelope).decode
 _read_any: Final = msgspec.json.Decoder().decode
 _read_long: Final = msgspec.json.Decoder(_LongRequest | _OtherVersion).decode
@@ -130,21 +130,21 @@ _OPENING_BRACE: Final = ord("{")
 
 
 def decode(frame: bytes | TooLarge | BadFrame) -> Incoming:
-    """The message in a frame, a batch of them, or a `Malformed` that says what it is instead."""
+    """Decode a frame to a message, a batch, or a `Malformed` that describes the error."""
     if not isinstance(frame, bytes):
         return _too_large(frame) if isinstance(frame, TooLarge) else Malformed(INVALID_REQUEST, frame.why)
     if len(frame) >= LONG_THRESHOLD and (long := _decode_long(frame)) is not None:
         return long
     try:
         if not frame.isascii():
-            frame.decode()  # all of it, now: what stays raw would be found unreadable much later
+            frame.decode()  # check all bytes now: errors in raw parts would appear much later
         try:
             request = _read_request(frame)
-        except DecodeError:  # the rest goes the longer way
+        except DecodeError:  # every other message takes the slow path
             return _classify(_read_envelope(frame))
         if type(request) is not Request:
             return _classify(_read_envelope(frame))
-        # The last member of what ends like that is an object, and `params` is the only one that can be.
+        # A frame with this end has an object as its last member, and only `params` can be one.
         if frame.endswith(b"}}") or request.params is UNSET or memoryview(request.params)[0] == _OPENING_BRACE:
             return request
         return _malformed_params(request.params, request.id)
@@ -179,7 +179,7 @@ def _has_unique_members(frame: bytes, message: Incoming) -> bool:
 
 
 class _DuplicateMember(Exception):
-    """Carry what is wrong, and the name of the member, out of the standard library's parser."""
+    """Carries the message and the member's name out of the standard library's parser."""
 
 
 def _reject_duplicates(frame: bytes, message: Message | Batch) -> Incoming:
@@ -200,7 +200,7 @@ def _reject_duplicates(frame: bytes, message: Message | Batch) -> Incoming:
 
 
 def _skip_number(_: str) -> None:
-    """Read no number: one of many digits takes long."""
+    """Ignore a number: parsing one with many digits takes long."""
 
 
 def _raise_on_duplicates(members: list[tuple[str, Any]]) -> None:
@@ -212,7 +212,7 @@ def _raise_on_duplicates(members: list[tuple[str, Any]]) -> None:
 
 
 def _decode_long(frame: bytes) -> Request | None:
-    """A request, read as a whole; None for whatever is not a good one, which then is looked at as usual."""
+    """Decode a request in one pass; return None for any other frame, which then takes the usual path."""
     try:
         request = _read_long(frame)
     except (ValueError, RecursionError):  # not JSON, not UTF-8, not a request, or without params
@@ -285,7 +285,7 @@ def _not_version_2(ident: RequestId | None, is_reply: bool) -> Malformed:
 
 
 def _diagnose(frame: bytes) -> Malformed | Batch:
-    """What is wrong with a frame that is not one good message; or the batch that it is."""
+    """Return what is wrong with a frame that is not a valid message, or the batch that it holds."""
     if frame.lstrip()[:1] == b"[":
         return _read_batch(frame)
     try:
@@ -309,8 +309,8 @@ def _too_large(frame: TooLarge) -> Malformed:
 
 
 def _malformed_frame(frame: bytes, why: str, code: int = PARSE_ERROR, *, whole: bool = False) -> Malformed:
-    """What is told of a frame that is not JSON. The id is looked for in an answer only: a request that cannot be parsed
-    is refused without one (JSON-RPC 2.0, section 5)."""
+    """Describe a frame that is not JSON. Look for the id in a response only: a request that cannot be parsed is refused
+    without one (JSON-RPC 2.0, section 5)."""
     found = outline(frame[:EDGE], frame[-EDGE:], whole=whole)
     if found.has_outcome and not found.has_method:
         return Malformed(code, why, found.id, is_reply=True, excerpt=frame[:EXCERPT_SIZE].rstrip())
@@ -319,23 +319,23 @@ def _malformed_frame(frame: bytes, why: str, code: int = PARSE_ERROR, *, whole: 
 
 def _unreadable(error: Exception) -> Malformed:
     if isinstance(error, msgspec.ValidationError):
-        return Malformed(INVALID_REQUEST, f"not readable: {error}")  # JSON, with a number that is out of all bounds
+        return Malformed(INVALID_REQUEST, f"not readable: {error}")  # JSON with a number that is out of range
     return Malformed(PARSE_ERROR, f"not JSON: {error}")
 
 
 def _diagnose_object(value: dict[str, Any]) -> Malformed:
-    """Which member of a JSON object keeps it from being a message."""
+    """Return which member makes a JSON object an invalid message."""
     ident = value.get("id")
     has_good_id = isinstance(ident, int | str) and not isinstance(ident, bool)
     readable = cast("RequestId", ident) if has_good_id else None
     is_reply = "method" not in value and ("result" in value or "error" in value)
     if is_reply and isinstance(ident, float) and ident.is_integer():
-        readable = int(ident)  # 1.0 for 1: the answer is of no use, and it is known to which request
+        readable = int(ident)  # 1.0 for 1: the response is invalid, but its request is known
     if value.get("jsonrpc") != "2.0":
         return _not_version_2(readable, is_reply)
     if not has_good_id and ident is not None:
         return Malformed(INVALID_REQUEST, "an id must be a string or an integer", readable, is_reply)
-    if isinstance(value.get("method", ""), str):  # so it is the error that could not be read
+    if isinstance(value.get("method", ""), str):  # so the error member is invalid
         return Malformed(INVALID_REQUEST, "an error needs an integer code and a string message", readable, is_reply)
     return Malformed(INVALID_REQUEST, "'method' must be a string", readable)
 
@@ -355,26 +355,26 @@ def _read_batch(frame: bytes) -> Malformed | Batch:
 def _read_item(frame: bytes) -> Message | Malformed:
     if frame.startswith(b"["):
         return Malformed(INVALID_REQUEST, "a batch cannot stand inside a batch")
-    return cast("Message | Malformed", decode(frame))  # only an array is a batch
+    return cast("Message | Malformed", decode(frame))  # only an array gives a batch
 
 
 def encode(message: Message | Encoded | Sequence[Message]) -> bytes:
-    """The frame of a message, or of a batch of them, without any framing around it."""
+    """Encode a message or a batch, without framing."""
     return message.frame if isinstance(message, Encoded) else _encoder.encode(message)
 
 
 def encode_request(ident: RequestId, method: str, params: Any = UNSET) -> bytes:
-    """The frame of a request."""
+    """Encode a request."""
     return _encoder.encode(Request(ident, method, params))
 
 
 def encode_response(ident: RequestId, result: Any) -> bytes:
-    """The frame of the answer to a request."""
+    """Encode the response to a request."""
     return _encoder.encode(Response(ident, result))
 
 
 def decode_response(frame: bytes) -> Response | ErrorResponse:
-    """The answer in a frame; raises ValueError for a frame that is anything else."""
+    """Decode a response; raise ValueError for any other frame."""
     message = decode(frame)
     if isinstance(message, Response | ErrorResponse):
         return message
@@ -382,14 +382,13 @@ def decode_response(frame: bytes) -> Response | ErrorResponse:
 
 
 def json_decoder(kind: type[T], hook: Callable[[type, Any], Any] | None = None) -> Callable[[bytes | Raw], T]:
-    """A function that reads JSON into `kind`, and raises `DecodeError` for JSON that does not fit.
-
-    `hook` reads the types that are not known here."""
+    """Return a function that decodes JSON to `kind`, and raises `DecodeError` for JSON that does not fit. `hook`
+    decodes types that msgspec does not support."""
     return msgspec.json.Decoder(kind, dec_hook=hook).decode
 
 
 def decoder(kind: type[T], hook: Callable[[type, Any], Any] | None = None) -> Callable[[bytes | Raw | DecodedJson], T]:
-    """The same for JSON that may have been read already."""
+    """Return a function like that of `json_decoder`, which accepts `DecodedJson` too."""
     decode, converter = json_decoder(kind, hook), _Converter(kind, hook)
 
     def read(source: bytes | Raw | DecodedJson) -> T:
@@ -404,7 +403,7 @@ def decoder(kind: type[T], hook: Callable[[type, Any], Any] | None = None) -> Ca
 
 
 class _Converter:
-    """Makes plain values into a type, or raises; finds out at its first use what that takes."""
+    """Converts plain values to a type; inspects the type on first use."""
 
     __slots__ = ("_found", "_hook", "_kind")
 
@@ -429,7 +428,7 @@ class _Converter:
 
 
 def _inspected(kind: Any) -> tuple[bool, dict[str, str]]:
-    """Whether plain values tell all that a type wants to know; and its members that stay raw, by their JSON names."""
+    """Return whether plain values suffice to build a type, and its raw members by their JSON names."""
     found = type_info(kind)
     fields = found.fields if isinstance(found, StructType) else ()
     raws = {field.encode_name: field.name for field in fields if isinstance(field.type, RawType)}
@@ -441,12 +440,12 @@ def _member(source: DecodedJson, name: str) -> Raw:
 
 
 def original_json(source: Raw | DecodedJson) -> Raw:
-    """JSON as it was written, whether or not it has been read."""
+    """Return the original bytes of JSON, decoded or not."""
     return source.raw() if type(source) is DecodedJson else cast("Raw", source)
 
 
 def explain_decode_error(error: Exception, source: bytes | Raw | DecodedJson) -> str:
-    """What a decoder has against some JSON: its own words, and of a number that it cannot hold, which one and where."""
+    """Return the message of a decode error; for a number out of range, add the number and its path."""
     if _OUT_OF_RANGE not in str(error):
         return str(error)
     written = source if isinstance(source, bytes) else bytes(original_json(source))
@@ -458,11 +457,11 @@ def explain_decode_error(error: Exception, source: bytes | Raw | DecodedJson) ->
     return str(error) if found is None else f"{found[1]} is out of range - at `{found[0]}`"
 
 
-_OUT_OF_RANGE: Final = "out of range"  # msgspec's words for a number
+_OUT_OF_RANGE: Final = "out of range"  # msgspec's message for a number
 
 
 class _OutOfRange(str):
-    """A number that Python cannot read, or holds as infinity: in words."""
+    """Description of a number that Python cannot parse, or parses as infinity."""
 
     __slots__ = ()
 
@@ -480,7 +479,7 @@ _INFINITE: Final = (float("inf"), float("-inf"))
 
 
 def _find_out_of_range(value: Any) -> tuple[str, str] | None:
-    """Where the first number is that is out of range, and which it is."""
+    """Return the path and the description of the first number out of range."""
     waiting: list[tuple[str, Any]] = [("$", value)]
     while waiting:
         path, one = waiting.pop()
@@ -495,26 +494,26 @@ def _find_out_of_range(value: Any) -> tuple[str, str] | None:
 
 
 def encoder(hook: Callable[[Any], Any]) -> Callable[[Any], bytes]:
-    """A function that writes any value as JSON; `hook` puts what is not known here in other words."""
+    """Return a function that encodes any value as JSON; `hook` converts types that msgspec does not support."""
     return msgspec.json.Encoder(enc_hook=hook).encode
 
 
 def to_raw(value: Any) -> Raw:
-    """Any value as JSON that can stand inside a message, made once."""
+    """Encode a value once, as `Raw` that can be embedded in messages."""
     return Raw(_encoder.encode(value))
 
 
 def text_to_raw(text: str) -> Raw:
-    """A long text as JSON that can stand inside a message, twice if need be; made once, and quickly."""
+    """Encode a long string once, quickly, as `Raw` that can be embedded in messages."""
     try:
         return Raw(_text_writer()(text))
-    except TypeError:  # orjson's word for a lone surrogate; everybody shall hear the same
+    except TypeError:  # orjson's error for a lone surrogate; raise the same error as msgspec
         return to_raw(text)
 
 
 @cache
 def _text_writer() -> Callable[[str], bytes]:
-    """orjson, where it is installed. What it writes is the same, to the byte."""
+    """Return orjson's encoder if it is installed; its output is identical."""
     try:
         import orjson
     except ImportError:

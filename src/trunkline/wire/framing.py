@@ -1,11 +1,11 @@
-"""A byte stream to frames: newline-ended lines, or a Content-Length header before each.
+"""Framing of byte streams: newline-terminated frames, or frames with a Content-Length header.
 
-A framer is fed bytes as they come and gives the frames that are whole. A fault is a value in its place among them,
-so what came before it is still delivered, and what comes after it too. It never holds more than one frame of the
-largest size allowed: what is longer is dropped as it arrives.
+A framer accepts bytes as they arrive and returns complete frames. A fault is a value at its position among them, so the
+frames before and after it are delivered too. A framer buffers at most one frame of the maximum size: longer frames are
+dropped as they arrive.
 
-`detect` looks at the first bytes of a connection and settles for one of the two, or for neither; answers are framed
-in kind.
+`detect` chooses the framing from the first bytes of a connection, or recognises a foreign protocol; responses use the
+same framing.
 """
 
 from typing import Final, Protocol
@@ -16,19 +16,19 @@ from trunkline.wire.undecoded import EDGE, Edges
 
 __all__ = ["BadFrame", "ForeignProtocol", "Frame", "Framing", "LengthFramer", "LineFramer", "TooLarge", "detect"]
 
-MAX_HEADER: Final = 8 * 1024  # a header block is one or two short lines; more is no header block
-_SMALL: Final = 4096  # pieces below this are joined early: a trickle must not take up many times its own size
-_LONG: Final = 32 * 1024  # from here on lines are found, not split: that is quicker for few long ones
+MAX_HEADER: Final = 8 * 1024  # a header block is one or two short lines
+_SMALL: Final = 4096  # smaller pieces are joined early, so that a trickle of bytes does not multiply its memory
+_LONG: Final = 32 * 1024  # above it, `find` is faster than `split` for few long lines
 _BLANK: Final = b" \t\r\n"
 _LENGTH_NAME: Final = b"content-length"
 _HEADER_ENDS: Final = (b"\r\n\r\n", b"\n\n")
-_HEADER_NAMES: Final = (_LENGTH_NAME, b"content-type")  # what a header block may begin with
+_HEADER_NAMES: Final = (_LENGTH_NAME, b"content-type")  # possible first names of a header block
 _LONGEST_NAME: Final = max(map(len, _HEADER_NAMES))
-_SHOWN: Final = 40  # bytes of what a stranger says
+_SHOWN: Final = 40  # bytes of a foreign protocol
 
 
 class TooLarge(Struct, frozen=True):
-    """Stands where a frame over the limit stood, with its first and last bytes."""
+    """A frame over the size limit, represented by its first and last bytes."""
 
     limit: int
     head: bytes = b""
@@ -36,12 +36,12 @@ class TooLarge(Struct, frozen=True):
 
     @property
     def why(self) -> str:
-        """A sentence for the peer."""
+        """The error message for the peer."""
         return f"message is larger than the limit of {self.limit} bytes"
 
 
 class BadFrame(Struct, frozen=True):
-    """Stands where a header block stood that gave no usable length."""
+    """A header block without a usable length."""
 
     why: str
 
@@ -50,18 +50,18 @@ Frame = bytes | TooLarge | BadFrame
 
 
 class ForeignProtocol(Struct, frozen=True):
-    """Stands for a peer that speaks something else, with the beginning of what it said."""
+    """The first bytes of a peer that speaks another protocol."""
 
     start: bytes
 
     @property
     def why(self) -> str:
-        """A sentence about the peer."""
+        """A description of the peer."""
         return f"the peer speaks something else: it began with {self.start.decode('ascii', 'replace')!r}"
 
 
 class Framing(Protocol):
-    """Cuts a stream into frames, and puts frames into a stream."""
+    """Framing protocol: splits a byte stream into frames, and frames outgoing messages."""
 
     def feed(self, data: bytes) -> list[Frame]: ...
 
@@ -69,28 +69,28 @@ class Framing(Protocol):
 
 
 class LineFramer:
-    """Cuts a byte stream into newline-ended frames, however the bytes arrive. Blank lines are passed over.
+    """Splits a byte stream into newline-terminated frames, independent of how the bytes arrive. Skips blank lines.
 
-    A line that lies whole in what was fed is cut out of it directly. Pieces of an unfinished line are kept
-    and joined at its end, so no byte is searched twice.
+    A line that is complete within one read is sliced directly. Pieces of an unfinished line are joined at its end, so
+    no byte is searched twice.
     """
 
     def __init__(self, max_frame: int) -> None:
         self._max_frame = max_frame
-        self._pieces: list[bytes] = []  # of a line that has not ended yet
-        self._pending_size = 0  # their size
-        self._skipped: Edges | None = None  # of a line that is too long already
+        self._pieces: list[bytes] = []  # pieces of an unfinished line
+        self._pending_size = 0  # total size of the pieces
+        self._skipped: Edges | None = None  # the ends of a line that is too long
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Takes what has arrived and gives the frames that are whole now, in order; what is too long as a fault."""
+        """Accept bytes; return the frames that are complete now, in order. A frame over the limit is a `TooLarge`."""
         size = len(data)
-        if data.find(b"\n") == size - 1 and not self._pending_size and 0 < size <= self._max_frame:  # one whole line
+        if data.find(b"\n") == size - 1 and not self._pending_size and 0 < size <= self._max_frame:  # one complete line
             return [] if data.isspace() else [data[:-1]]
         lines: list[bytes] = data.split(b"\n") if size < _LONG else _split_lines(data)
         rest = lines.pop()
         if self._pending_size or size > self._max_frame:
             frames = self._measured(lines)
-        else:  # no line in it can be too long
+        else:  # no line can be too long
             frames: list[Frame] = [line for line in lines if line and not line.isspace()]
         if rest:
             self._keep(rest)
@@ -112,7 +112,7 @@ class LineFramer:
         self._pending_size += len(piece)
         if self._skipped is not None:
             self._skipped.add(piece)
-        elif self._pending_size > self._max_frame + 1:  # the most that is allowed, and a carriage return
+        elif self._pending_size > self._max_frame + 1:  # the limit, and a carriage return
             self._skipped = Edges()
             for part in (*self._pieces, piece):
                 self._skipped.add(part)
@@ -123,7 +123,7 @@ class LineFramer:
             self._pieces.append(piece)
 
     def _joined(self, last: bytes) -> bytes | TooLarge:
-        """The whole line, of which this is the end; or what is left of one that was too long to be kept."""
+        """Return the complete line that ends with `last`, or `TooLarge` for a line that was dropped."""
         skipped, self._skipped, self._pending_size = self._skipped, None, 0
         if skipped is not None:
             skipped.add(last)
@@ -133,12 +133,12 @@ class LineFramer:
         return line
 
     def wrap(self, frame: bytes) -> bytes:
-        """A frame as it goes out."""
+        """Frame an outgoing message."""
         return frame + b"\n"
 
 
 def _split_lines(data: bytes) -> list[bytes]:
-    """The same as splitting it at its line ends."""
+    """Split data at its newlines."""
     lines: list[bytes] = []
     start = 0
     while (end := data.find(b"\n", start)) >= 0:
@@ -149,25 +149,25 @@ def _split_lines(data: bytes) -> list[bytes]:
 
 
 def _without_return(line: bytes, max_frame: int) -> bytes | TooLarge:
-    """A line that seems too long may be of the right length but for the carriage return before its end."""
+    """Return a line without its carriage return if it fits then; else `TooLarge`."""
     if len(line) == max_frame + 1 and line.endswith(b"\r"):
         return line[:-1]
     return TooLarge(max_frame, line[:EDGE], line[-EDGE:])
 
 
 class LengthFramer:
-    """Cuts a byte stream into frames that each follow a header block with their length in bytes."""
+    """Splits a byte stream into frames, each after a header block with its length in bytes."""
 
     def __init__(self, max_frame: int) -> None:
         self._max_frame = max_frame
         self._buffer = bytearray()
-        self._body_length: int | None = None  # length of the body that comes next
-        self._drop_remaining = 0  # bytes left of a body that is too long
-        self._dropped = Edges()  # of that body
-        self._resyncing = False  # after a bad header block: look for the next good one
+        self._body_length: int | None = None  # length of the next body
+        self._drop_remaining = 0  # bytes left to drop of a body that is too long
+        self._dropped = Edges()  # the ends of that body
+        self._resyncing = False  # after a bad header block: search for the next valid one
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Takes what has arrived and gives the frames that are whole now. A huge one is dropped as it arrives."""
+        """Accept bytes; return the frames that are complete now. Drop a frame over the limit as it arrives."""
         self._buffer += data
         return list(iter(self._next, None))
 
@@ -194,7 +194,7 @@ class LengthFramer:
         return TooLarge(self._max_frame, dropped.head, dropped.tail)
 
     def _read_header(self) -> TooLarge | BadFrame | None:
-        while self._buffer[:1] and self._buffer[0] in _BLANK:  # between frames, some peers send a line end
+        while self._buffer[:1] and self._buffer[0] in _BLANK:  # some peers send a line end between frames
             del self._buffer[:1]
         if self._resyncing and not self._find_header():
             return None
@@ -213,12 +213,12 @@ class LengthFramer:
         return None
 
     def _header_end(self) -> tuple[int, int]:
-        """Where the header block ends, and how wide its end is; -1 as long as it does not."""
+        """Return the offset and width of the header block's end; -1 if it is incomplete."""
         found = [(self._buffer.find(mark, 0, MAX_HEADER + len(mark)), len(mark)) for mark in _HEADER_ENDS]
         return min((end for end in found if end[0] >= 0), default=(-1, 0))
 
     def _fault(self, why: str) -> BadFrame:
-        del self._buffer[:1]  # so that the same header is not found again
+        del self._buffer[:1]  # so that the search does not find the same header again
         self._resyncing = True
         return BadFrame(why)
 
@@ -230,12 +230,12 @@ class LengthFramer:
         return at >= 0
 
     def wrap(self, frame: bytes) -> bytes:
-        """A frame as it goes out."""
+        """Frame an outgoing message."""
         return b"Content-Length: %d\r\n\r\n%b" % (len(frame), frame)
 
 
 def _length_in(block: bytes) -> int | str:
-    """The length that a header block states, or what is wrong with it."""
+    """Return the Content-Length of a header block, or an error message."""
     for line in block.splitlines():
         name, _, value = line.partition(b":")
         if name.strip().lower() == _LENGTH_NAME:
@@ -247,10 +247,10 @@ def _length_in(block: bytes) -> int | str:
 
 
 def detect(start: bytes, max_frame: int) -> Framing | ForeignProtocol | None:
-    """The framing that a peer's first bytes show; None while they show nothing yet, then ask again with more of them.
+    """Return the framing that a peer's first bytes indicate; None if more bytes are needed.
 
-    A message begins with a bracket, and a header block with one of two names. Whoever begins with anything else, such
-    as a request of another protocol, is `Foreign`.
+    A message begins with a bracket, and a header block with one of two names. Any other beginning, such as a request of
+    another protocol, is a `ForeignProtocol`.
     """
     shown = start.lstrip(_BLANK)
     if not shown:

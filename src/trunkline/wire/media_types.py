@@ -1,7 +1,7 @@
-"""Media types in HTTP headers: what a body is, and what a peer accepts (RFC 9110, 8.3.1 and 12.5.1).
+"""Media types in HTTP headers: Content-Type and Accept (RFC 9110, 8.3.1 and 12.5.1).
 
-Types and the names of parameters are compared without regard to case. The values that nearly every peer sends are found
-in a table; others are parsed, and the results for short ones are cached.
+Types and parameter names are compared case-insensitively. A table has the values that nearly every peer sends; other
+values are parsed, and the results for short ones are cached.
 """
 
 import re
@@ -14,7 +14,7 @@ __all__ = ["EVENT_STREAM", "JSON", "accepts", "essence", "is_utf8_json"]
 JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream"
 
-_COMMON: Final = frozenset(  # values of Accept that allow both
+_COMMON: Final = frozenset(  # values of Accept that allow both types
     {
         b"application/json, text/event-stream",
         b"application/json,text/event-stream",
@@ -23,40 +23,40 @@ _COMMON: Final = frozenset(  # values of Accept that allow both
         b"*/*",
     }
 )
-_CACHED: Final = 256  # bytes of a header that is worth a place in a cache; browsers send half of it
-_UTF8: Final = frozenset({"utf-8", "utf8", "us-ascii"})  # the last is a part of the first
+_CACHED: Final = 256  # bytes of a header worth caching; browsers send half of it
+_UTF8: Final = frozenset({"utf-8", "utf8", "us-ascii"})  # ASCII is a subset of UTF-8
 
 _TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"  # noqa: S105 - RFC 9110, 5.6.2
 _QUOTED: Final = r'"(?:[^"\\]|\\.)*+"'
 _TYPE: Final = re.compile(rf"[ \t]*+({_TOKEN})/({_TOKEN})[ \t]*+")
 _PARAMETER: Final = re.compile(rf";[ \t]*+(?:({_TOKEN})=({_TOKEN}|{_QUOTED})[ \t]*+)?", re.DOTALL)
-_ELEMENT: Final = re.compile(rf'(?:[^,"]++|{_QUOTED}|".*+)++', re.DOTALL)  # up to a comma that is not quoted
+_ELEMENT: Final = re.compile(rf'(?:[^,"]++|{_QUOTED}|".*+)++', re.DOTALL)  # up to an unquoted comma
 _WEIGHT: Final = re.compile(r"0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?")
 
 
 class _MediaType(NamedTuple):
-    """A media type or range as it was read."""
+    """A parsed media type or range."""
 
     type: str  # in lower case, as is the subtype
     subtype: str
     parameters: list[tuple[str, str]]  # names in lower case
-    whole: bool  # nothing is left that could not be read
+    whole: bool  # no unparsed rest
 
 
 def essence(value: str) -> str:
-    """The type and subtype of a Content-Type, in lower case and without parameters: `application/json`."""
+    """Return the type and subtype of a Content-Type, in lower case and without parameters: `application/json`."""
     return value.partition(";")[0].strip(" \t").lower()
 
 
 def is_utf8_json(value: bytes) -> bool:
-    """Whether a Content-Type is JSON, in the only encoding that RFC 8259 allows. Other parameters do not matter."""
+    """Return whether a Content-Type is JSON in UTF-8, the only encoding of RFC 8259. Ignore other parameters."""
     if value == b"application/json":
         return True
     return (_is_utf8_json if len(value) <= _CACHED else _is_utf8_json.__wrapped__)(value)
 
 
 def accepts(value: bytes, *kinds: str) -> bool:
-    """Whether an Accept header allows all of these media types. An empty one allows nothing."""
+    """Return whether an Accept header allows all of these media types. An empty header allows none."""
     if value in _COMMON:
         return True
     return (_accepts if len(value) <= _CACHED else _accepts.__wrapped__)(value, kinds)
@@ -77,7 +77,7 @@ def _accepts(value: bytes, kinds: tuple[str, ...]) -> bool:
 
 
 def _weight(ranges: list[tuple[_MediaType, float]], type_: str, subtype: str) -> float:
-    """The weight of a media type: that of the most specific range which holds it, or 0."""
+    """Return the weight of a media type: that of the most specific range that matches it, or 0."""
     best = (0, 0.0)
     for found, weight in ranges:
         if (found.type, found.subtype) == (type_, subtype):
@@ -90,14 +90,14 @@ def _weight(ranges: list[tuple[_MediaType, float]], type_: str, subtype: str) ->
 
 
 def _ranges(value: str) -> Iterator[tuple[_MediaType, float]]:
-    """The media ranges of an Accept header with their weights, without those that are malformed or have parameters that
-    no answer has: all are UTF-8, and that is all there is to say of them."""
+    """Yield the media ranges of an Accept header with their weights. Skip malformed ranges, and ranges with parameters
+    that no response has: all responses are UTF-8 without further parameters."""
     for element in _ELEMENT.findall(value):
         found = _parse(element)
         if found is None or not found.whole:
             continue
         names = [name for name, _ in found.parameters]
-        end = names.index("q") if "q" in names else len(names)  # extensions of Accept may follow it
+        end = names.index("q") if "q" in names else len(names)  # Accept extensions may follow it
         weight = found.parameters[end][1] if end < len(names) else "1"
         asked = found.parameters[:end]
         if _WEIGHT.fullmatch(weight) and all(name == "charset" and text.lower() in _UTF8 for name, text in asked):

@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0 messages as records. Nothing here has heard of MCP."""
+"""JSON-RPC 2.0 messages as records, independent of MCP."""
 
 from typing import Any, final
 
@@ -22,7 +22,7 @@ RequestId = int | str
 
 
 class Request(Struct, tag_field="jsonrpc", tag="2.0", forbid_unknown_fields=True):
-    """Asks for an answer. `params` is what was read (`Raw`), or anything that is to be written."""
+    """A request. `params` is `Raw` in a received request, and any value in one to be sent."""
 
     id: RequestId
     method: str
@@ -30,21 +30,21 @@ class Request(Struct, tag_field="jsonrpc", tag="2.0", forbid_unknown_fields=True
 
 
 class Notification(Struct, tag_field="jsonrpc", tag="2.0"):
-    """Says something and expects no answer."""
+    """A notification, which has no response."""
 
     method: str
     params: Any = UNSET
 
 
 class Response(Struct, tag_field="jsonrpc", tag="2.0"):
-    """The answer to a request that went well. A `Raw` result is spliced in as it stands."""
+    """The successful response to a request. A `Raw` result is embedded unchanged."""
 
     id: RequestId
     result: Any
 
 
 class ErrorObject(Struct):
-    """What went wrong."""
+    """The error of an error response."""
 
     code: int
     message: str
@@ -52,14 +52,14 @@ class ErrorObject(Struct):
 
 
 class ErrorResponse(Struct, tag_field="jsonrpc", tag="2.0"):
-    """The answer to a request that failed. Without a readable id, `id` is None (null) or UNSET (left out)."""
+    """The response to a failed request. Without a readable id, `id` is None (null) or UNSET (omitted)."""
 
     id: RequestId | None | UnsetType
     error: ErrorObject
 
 
 class Encoded(Struct, frozen=True):
-    """A message that is bytes already, made once for many receivers."""
+    """A message that was encoded once for many receivers."""
 
     frame: bytes
 
@@ -68,16 +68,16 @@ Message = Request | Notification | Response | ErrorResponse
 
 
 class Malformed(Struct, frozen=True):
-    """What could not be read as a message: a value, because one bad message does not end a conversation."""
+    """A frame that is not a valid message: a value, because one invalid message does not end a session."""
 
-    code: int  # the JSON-RPC code that says it: not JSON, not a message, or params of no use
+    code: int  # the JSON-RPC error code: parse error, invalid request or invalid params
     why: str
-    id: RequestId | None = None  # of the request it would have been, where that could be read
-    is_reply: bool = False  # shaped like an answer, so it must not be answered itself
-    lacks_method: bool = False  # neither method nor outcome: an answer if its id is awaited, a request otherwise
-    is_notification: bool = False  # with a method and no id, so it is no answer either
-    limit: int | None = None  # the size limit that was crossed, where that is the fault
-    excerpt: bytes = b""  # its first bytes, for a log, where they say more than `why`
+    id: RequestId | None = None  # the id of the request, if it could be read
+    is_reply: bool = False  # shaped like a response, so it must not get a response
+    lacks_method: bool = False  # neither method nor outcome: a response if its id is pending, else a request
+    is_notification: bool = False  # with a method and without an id
+    limit: int | None = None  # the exceeded size limit, if that is the error
+    excerpt: bytes = b""  # its first bytes, for logs
 
 
 @final
@@ -88,4 +88,4 @@ class Batch(Struct, frozen=True):
 
 
 Incoming = Message | Malformed | Batch
-"""What a frame can turn out to be."""
+"""The possible results of decoding a frame."""

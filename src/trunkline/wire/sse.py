@@ -1,8 +1,8 @@
-"""Event streams (HTML, "Server-sent events"): events to bytes, and bytes to events, however they arrive.
+"""Server-sent events (HTML, "Server-sent events"): encoding, and incremental decoding.
 
-A decoder is fed bytes as they come and gives the events that are whole. It remembers what the stream said last of its
-position and of how long to wait before it is opened again. It never holds more than one event of the largest size
-allowed: one that is larger is dropped as it arrives, and a fault stands in its place.
+A decoder accepts bytes as they arrive and returns complete events. It remembers the last event id and the reconnection
+delay of the stream. It buffers at most one event of the maximum size: a larger event is dropped as it arrives, and
+reported as `TooLarge`.
 """
 
 from typing import Final
@@ -15,22 +15,22 @@ from trunkline.wire.undecoded import Edges
 __all__ = ["COMMENT", "SseDecoder", "SseEvent", "encode_event"]
 
 COMMENT: Final = b":\n\n"
-"""Says nothing, and keeps a line from falling asleep."""
+"""An empty comment, which keeps a connection from timing out."""
 
 _BOM: Final = b"\xef\xbb\xbf"
-_MOST_DIGITS: Final = 9  # of a wait in milliseconds: more than eleven days
+_MOST_DIGITS: Final = 9  # of a delay in milliseconds: more than eleven days
 
 
 class SseEvent(Struct, frozen=True):
-    """One event. Its data is as it was sent, lines joined; a stream that only tells its position has none."""
+    """One event, with its data lines joined. An event that only updates the stream position has no data."""
 
     data: bytes
     kind: str = "message"
-    id: str | None = None  # the position of the stream after it
+    id: str | None = None  # the stream position after the event
 
 
 def encode_event(data: bytes, *, kind: str | None = None, id: str | None = None, retry: int | None = None) -> bytes:  # noqa: A002
-    """The bytes of an event. `data` must not have line ends in it, as JSON of ours never has; nor the rest."""
+    """Encode an event. `data` and the other fields must not contain line ends; our JSON never does."""
     head = b"" if kind is None else b"event: %b\n" % kind.encode()
     if id is not None:
         head += b"id: %b\n" % id.encode()
@@ -40,24 +40,24 @@ def encode_event(data: bytes, *, kind: str | None = None, id: str | None = None,
 
 
 class SseDecoder:
-    """Cuts a byte stream into events."""
+    """Decodes a byte stream to events."""
 
     def __init__(self, max_event: int) -> None:
-        self.last_id: str | None = None  # the position after the last event that was whole
-        self.retry: int | None = None  # milliseconds to wait before it is opened again, if it has said so
+        self.last_id: str | None = None  # the position after the last complete event
+        self.retry: int | None = None  # milliseconds before reconnecting, if the stream sent a delay
         self._max_event = max_event
         self._buffer = bytearray()
         self._scanned = 0  # no line end before this offset, so no byte is searched twice
         self._begun = False
         self._ended_with_cr = False  # the last byte was a carriage return
         self._data: list[bytes] = []
-        self._size = 0  # of the event so far
+        self._size = 0  # size of the event so far
         self._kind = ""
-        self._id: str | None = None  # the position after the event that is being read
-        self._too_large: Edges | None = None  # of an event that is not kept
+        self._id: str | None = None  # the position after the current event
+        self._too_large: Edges | None = None  # the ends of an event that is too large
 
     def feed(self, data: bytes) -> list[SseEvent | TooLarge]:
-        """Takes what has arrived and gives the events that are whole now, in order."""
+        """Accept bytes; return the events that are complete now, in order."""
         if self._ended_with_cr and data:
             self._ended_with_cr = False
             data = data.removeprefix(b"\n")
@@ -79,8 +79,8 @@ class SseDecoder:
         return events
 
     def _line(self) -> bytes | None:
-        """The next whole line, without its end. A carriage return at the very end may be half of one: what follows it
-        shows."""
+        """Return the next complete line without its end. A carriage return at the end of the buffer may be half of a
+        CRLF: the next byte tells."""
         buffer = self._buffer
         newline = buffer.find(b"\n", self._scanned)
         end = buffer.find(b"\r", self._scanned, len(buffer) if newline < 0 else newline)
@@ -117,7 +117,7 @@ class SseDecoder:
             self.retry = int(value)
 
     def _drop(self) -> None:
-        """Forgets what is too large to be kept, and remembers that it was there."""
+        """Drop an event that is too large, and remember its ends."""
         name, _, value = bytes(self._buffer).partition(b":")
         parts = (value.removeprefix(b" "),) if name == b"data" else ()
         if self._too_large is None:
@@ -126,7 +126,7 @@ class SseDecoder:
             self._too_large.add(b"".join(parts))
         self._data.clear()
         self._buffer.clear()
-        self._buffer += b"data:"  # the rest of the line goes the same way
+        self._buffer += b"data:"  # so that the rest of the line is dropped too
         self._scanned = len(self._buffer)
 
     def _dispatch(self) -> SseEvent | TooLarge | None:
@@ -147,4 +147,4 @@ def _edges_of(*parts: bytes) -> Edges:
     return edges
 
 
-MARGIN: Final = 1024  # for the names of fields, and for positions
+MARGIN: Final = 1024  # for field names and event ids

@@ -1,7 +1,7 @@
-"""What the first and the last bytes of a message tell about it, where all of it is too large or cannot be decoded.
+"""Recovery of id and kind from the ends of a message that is too large or cannot be decoded.
 
-Members of the outermost object are read from its beginning, up to the first value that is an object or an array, and
-from its end. Some implementations write the id first, and others write it last.
+Members of the outermost object are read from its beginning, up to the first object or array, and from its end. Some
+implementations write the id first, and others write it last.
 """
 
 import re
@@ -13,7 +13,7 @@ from trunkline.wire.messages import RequestId
 
 __all__ = ["EDGE", "Edges", "Outline", "outline"]
 
-EDGE: Final = 256  # bytes of either end: an id, the version and the name of a method have room in them
+EDGE: Final = 256  # bytes of either end: enough for an id, the version and a method name
 
 _SCALAR: Final = rb'-?\d{1,18}|"[^"\\]{0,200}"|null'
 _OPENING: Final = re.compile(rb"\s*\{")
@@ -24,7 +24,7 @@ _MEMBER: Final = re.compile(rb',\s*"(id|jsonrpc|method)"\s*:\s*(' + _SCALAR + rb
 
 
 class Outline(Struct, frozen=True):
-    """The id of a message, and which of its members were seen."""
+    """The id of a message, and which members it has."""
 
     id: RequestId | None = None
     has_method: bool = False
@@ -32,7 +32,7 @@ class Outline(Struct, frozen=True):
 
 
 class Edges:
-    """The first and the last bytes of a message that is not kept."""
+    """The first and last bytes of a message that is too large to buffer."""
 
     __slots__ = ("head", "tail")
 
@@ -41,15 +41,15 @@ class Edges:
         self.tail = b""
 
     def add(self, data: bytes) -> None:
-        """Take the next bytes."""
+        """Add the next bytes."""
         if len(self.head) < EDGE:
             self.head += data[: EDGE - len(self.head)]
         self.tail = data[-EDGE:] if len(data) >= EDGE else (self.tail + data)[-EDGE:]
 
 
 def outline(head: bytes, tail: bytes, *, whole: bool) -> Outline:
-    """Read what both ends of a message tell. If it may have been cut off, so that its last bytes could belong to an
-    inner object, they count only with the version among them."""
+    """Read the members at both ends of a message. If the message may be truncated, its last bytes could belong to an
+    inner object; they count only if the version is among them."""
     names = _first_members(head)
     last = _LAST.search(tail)
     if last is not None:
@@ -60,7 +60,7 @@ def outline(head: bytes, tail: bytes, *, whole: bool) -> Outline:
 
 
 def _first_members(head: bytes) -> dict[bytes, bytes]:
-    """The members up to the first one that has no short and simple value, and that one's name."""
+    """Return the members up to the first one without a short scalar value, and the name of that one."""
     names: dict[bytes, bytes] = {}
     opening = _OPENING.match(head)
     at = None if opening is None else opening.end()

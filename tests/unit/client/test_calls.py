@@ -123,7 +123,7 @@ async def test_data_comes_in_the_type_that_the_caller_names(client: Client) -> N
 
 
 async def test_a_result_that_does_not_fit_the_named_type_is_an_error(client: Client) -> None:
-    with pytest.raises(BadAnswer, match="tool 'add' is not what it should be"):
+    with pytest.raises(BadAnswer, match="tool 'add' is not valid"):
         await client.call_tool("add", {"a": 1}, returns=Person)
 
 
@@ -304,7 +304,7 @@ async def test_an_answer_that_cannot_be_read_is_an_error(result: Any) -> None:
     async with Client(server) as client:
         call = asyncio.create_task(client.call_tool("t"))
         server.line.reply(await server.line.request("tools/call"), result)
-        with pytest.raises(BadAnswer, match="the answer to tools/call is not what it should be"):
+        with pytest.raises(BadAnswer, match="the response to tools/call is not valid"):
             await call
         await client.ping()
 

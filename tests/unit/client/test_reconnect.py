@@ -161,7 +161,7 @@ async def test_a_handshake_that_was_completed_is_not_cut_off_later() -> None:
 async def test_a_revision_that_we_do_not_speak_fails_the_handshake() -> None:
     scene = Scene()
     scene.server.revision = "2099-01-01"
-    with pytest.raises(HandshakeFailed, match="speaks revision '2099-01-01', which we do not"):
+    with pytest.raises(HandshakeFailed, match="chose the unsupported revision '2099-01-01'"):
         await scene.client.open()
     assert scene.client.phase is Phase.FAILED
 

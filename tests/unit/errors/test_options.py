@@ -25,8 +25,8 @@ def test_a_server_needs_a_name(name: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"version": 1}, "version= must be a text, not 1"),
-        ({"instructions": ["x"]}, "instructions= must be a text, not list"),
+        ({"version": 1}, "version= must be a string, not 1"),
+        ({"instructions": ["x"]}, "instructions= must be a string, not list"),
         ({"icons": "x.png"}, "icons must be a list; write"),
         ({"icons": ["x.png"]}, "icons must be of type Icon or a mapping, not 'x.png'"),
         ({"settings": {"page_size": 5}}, r"settings= must be a Settings, such as Settings\(page_size=50\), not dict"),
@@ -54,7 +54,7 @@ def test_a_wrong_option_of_a_server_is_refused(options: Any, why: str) -> None:
     ("options", "why"),
     [
         ({"name": ""}, 'a client needs a name, such as name="my-app"'),
-        ({"version": 1}, "version= must be a text, not 1"),
+        ({"version": 1}, "version= must be a string, not 1"),
         ({"settings": {}}, "settings= must be a Settings"),
         ({"sampling": 5}, "sampling= must be a function, not 5"),
         ({"sampling_tools": "x"}, "sampling_tools= must be True or False"),
@@ -85,8 +85,8 @@ async def test_a_level_that_log_messages_do_not_have_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"name": 5}, "a tool: name= must be a text, not 5"),
-        ({"name": "add", "title": 5}, "tool 'add': title= must be a text, not 5"),
+        ({"name": 5}, "a tool: name= must be a string, not 5"),
+        ({"name": "add", "title": 5}, "tool 'add': title= must be a string, not 5"),
         ({"descripton": "x"}, "has no option 'descripton'.* Did you mean \"description\""),
         ({"annotations": 5}, "annotations must be of type ToolAnnotations or a mapping, not 5"),
         (
@@ -113,7 +113,7 @@ def test_a_wrong_option_of_a_tool_is_refused(options: Any, why: str) -> None:
     ("options", "why"),
     [
         ({"annotations": ToolAnnotations()}, "annotations must be of type Annotations or a mapping"),
-        ({"mime_type": 5}, "resource 'a://b': mime_type= must be a text, not 5"),
+        ({"mime_type": 5}, "resource 'a://b': mime_type= must be a string, not 5"),
         ({"list": 5}, "list= must be a function, not 5"),
         ({"ttl": "x"}, "ttl= must be a number, not 'x'"),
     ],
@@ -131,7 +131,7 @@ def test_a_wrong_option_of_a_resource_is_refused(options: Any, why: str) -> None
         (lambda s: s.add_file(5, "x"), "the URI of a resource is a text"),
         (lambda s: s.add_file("a://b", 5), "a path is a text or a Path, not 5"),
         (lambda s: s.add_directory("a://{+path}", 5), "a path is a text or a Path, not 5"),
-        (lambda s: s.add_prompt("{a}", name="p", defaults={"aa": ""}), "has no place {aa} for a default"),
+        (lambda s: s.add_prompt("{a}", name="p", defaults={"aa": ""}), "no placeholder {aa} for the default"),
         (lambda s: s.add_completion(5, argument="a", prompt="p"), "is a list of texts, not 5"),
         (lambda s: s.completion(argument=5, prompt="p"), "the argument of a completion needs a name"),
         (lambda s: s.health(function), r'such as @server.health\("database"\), not function'),

@@ -239,14 +239,14 @@ def test_a_header_may_be_called_like_another_of_the_protocol() -> None:
 
 @pytest.mark.parametrize("name", ["", None, 5, True, ["A"], {}], ids=repr)
 def test_an_annotation_is_a_text_that_is_not_empty(name: object) -> None:
-    with pytest.raises(InvalidAnnotation, match="x-mcp-header of 'a' must be a text that is not empty"):
+    with pytest.raises(InvalidAnnotation, match="x-mcp-header of 'a' must be a string that is not empty"):
         find_mirrored_arguments(schema(a=marked(name)))
 
 
 @pytest.mark.parametrize("name", ["My Region", "Region:Primary", "Région", "Region\t1", "Region\n", "a/b", '"a"', " "])
 def test_an_annotation_is_a_token(name: str) -> None:
     with pytest.raises(
-        InvalidAnnotation, match="x-mcp-header of 'a' has characters that no header's name has"
+        InvalidAnnotation, match="x-mcp-header of 'a' has illegal characters for a header name"
     ) as raised:
         find_mirrored_arguments(schema(a=marked(name)))
     assert "\n" not in str(raised.value)
@@ -291,7 +291,7 @@ NAMED_ONES = ["patternProperties", "dependentSchemas", "dependencies", "$defs", 
     ids=str,
 )
 def test_an_annotation_elsewhere_than_on_a_property_of_properties_is_refused(given: dict[str, Any]) -> None:
-    with pytest.raises(InvalidAnnotation, match="stands where more than `properties` leads to, or nothing"):
+    with pytest.raises(InvalidAnnotation, match="must be at an argument that only `properties` leads to"):
         find_mirrored_arguments(given)
 
 

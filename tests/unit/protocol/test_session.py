@@ -553,7 +553,7 @@ def test_an_unreadable_answer_fails_its_request() -> None:
 @pytest.mark.parametrize("ident", [None, 99])
 def test_an_unreadable_answer_to_nothing_is_told_of(ident: int | None) -> None:
     event = client().receive(Malformed(-32600, "both", ident, is_reply=True, excerpt=b"{"), NOW)
-    assert event == MessageIgnored("unreadable answer: both", "invalid_request", unassigned=True, excerpt=b"{")
+    assert event == MessageIgnored("unreadable response: both", "invalid_request", unassigned=True, excerpt=b"{")
 
 
 @pytest.mark.row("P12")
@@ -570,7 +570,7 @@ def test_an_answer_whose_id_is_a_string_of_digits_fails_its_request() -> None:
 @pytest.mark.row("P12")
 def test_an_error_without_an_id_is_told_of() -> None:
     event = client().receive(ErrorResponse(None, ErrorObject(-32700, "what?")), NOW)
-    why = "the peer could not read a message: what? (-32700)"
+    why = "the peer could not decode a message: what? (-32700)"
     assert event == MessageIgnored(why, "unexpected_reply", unassigned=True)
 
 

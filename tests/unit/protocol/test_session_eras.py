@@ -106,7 +106,7 @@ def test_a_request_with_an_envelope_is_declined_while_nothing_new_is_taken(signa
     session = server(greeted=True)
     session.transition(signal)
     error = refused(session.receive(asks("tools/list"), NOW))
-    assert "is not taken while the session is" in error.message
+    assert "is refused while the session is" in error.message
 
 
 def test_what_the_modern_era_has_no_more_is_unknown_with_an_envelope() -> None:

@@ -523,7 +523,7 @@ def test_what_has_ended_cannot_be_cancelled(state: TaskState, dialect: Dialect, 
     if state not in TERMINAL:
         assert check_cancellable(RECORDS[state], dialect)
         return
-    with pytest.raises(InvalidParams, match=f"is {state.value} already") as caught:
+    with pytest.raises(InvalidParams, match=f"is already {state.value}") as caught:
         check_cancellable(RECORDS[state], dialect)
     assert kind_and_code(caught.value) == ("task_already_completed", code)
 

@@ -90,14 +90,14 @@ def test_a_limit_of_a_union_is_that_of_the_options_that_it_suits() -> None:
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        (Annotated[str, at.Ge(0)], "`ge` cannot be asked of a value of type str"),
-        (Annotated[str | None, at.Ge(0)], r"`ge` cannot be asked of a value of type str \| null"),
-        (Annotated[bool, at.Ge(0)], "`ge` cannot be asked of a value of type bool"),
-        (Annotated[int, at.MinLen(1)], "`min_length` cannot be asked of a value of type int"),
-        (Annotated[Point, pydantic.Field(pattern="a")], "`pattern` cannot be asked of a value of type Point"),
-        (Annotated[Literal["a"], at.MinLen(1)], "`min_length` cannot be asked of"),
-        (Annotated[Colour, at.Ge(1)], "`ge` cannot be asked of a value of type Colour"),
-        (Annotated[datetime, at.Timezone("UTC")], "times in JSON have a distance from UTC, but no zone"),
+        (Annotated[str, at.Ge(0)], "`ge` does not apply to a value of type str"),
+        (Annotated[str | None, at.Ge(0)], r"`ge` does not apply to a value of type str \| null"),
+        (Annotated[bool, at.Ge(0)], "`ge` does not apply to a value of type bool"),
+        (Annotated[int, at.MinLen(1)], "`min_length` does not apply to a value of type int"),
+        (Annotated[Point, pydantic.Field(pattern="a")], "`pattern` does not apply to a value of type Point"),
+        (Annotated[Literal["a"], at.MinLen(1)], "`min_length` does not apply to"),
+        (Annotated[Colour, at.Ge(1)], "`ge` does not apply to a value of type Colour"),
+        (Annotated[datetime, at.Timezone("UTC")], "times in JSON have a UTC offset, but no time zone"),
     ],
 )
 def test_a_limit_that_suits_nothing_is_refused_at_registration(kind: Any, why: str) -> None:

@@ -79,5 +79,5 @@ def test_what_is_no_list_is_a_bad_result(value: Any) -> None:
 
 
 def test_a_function_of_three_parameters_is_no_completer() -> None:
-    with pytest.raises(RegistrationError, match="takes the text so far and, if it likes, a dict of arguments"):
+    with pytest.raises(RegistrationError, match="must take the text so far and maybe a dict of arguments"):
         completer(lambda a, b, c=1: [])

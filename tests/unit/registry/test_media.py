@@ -43,7 +43,7 @@ def test_a_file_name_that_looks_like_a_url_tells_its_mime_type(tmp_path: Path) -
 
 @pytest.mark.parametrize("make", [lambda: Image(b"?"), lambda: Audio(PNG), lambda: Image(b"RIFF....????")])
 def test_bytes_that_tell_nothing_need_a_mime_type(make: Any) -> None:
-    with pytest.raises(ValueError, match=r"these bytes: not known as .*; say mime_type="):
+    with pytest.raises(ValueError, match=r"these bytes: not recognised as .*; pass mime_type="):
         make()
 
 
@@ -60,7 +60,7 @@ def test_the_name_of_a_file_tells_its_mime_type(tmp_path: Path) -> None:
     path.write_bytes(b"%PDF")
     assert File(path).mime_type == "application/pdf"
     assert File(path).uri == path.as_uri()
-    with pytest.raises(ValueError, match=r"a\.pdf: not known as image/"):
+    with pytest.raises(ValueError, match=r"a\.pdf: not recognised as image/"):
         Image(path)
 
 

@@ -96,7 +96,7 @@ REFUSED = [
     (
         of_tool,
         {"annotations": {"read_only_hint": True, "readOnlyHint": False}},
-        "tool 'act': annotations: 'readOnlyHint' is given in both spellings",
+        "tool 'act': annotations: 'readOnlyHint' is present in both spellings",
     ),
     (
         of_tool,

@@ -93,12 +93,12 @@ def _looking_around(a: int, b: int = Field(default_factory=lambda data: data["a"
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (_by_struct, r"_by_struct: parameter a: field\(…\) is for members of a class; give the default itself"),
+        (_by_struct, r"_by_struct: parameter a: field\(…\) is for members of a class; write the default itself"),
         (_by_dataclass, r"_by_dataclass: parameter a: field\(…\) is for members of a class"),
         (_by_attrs, r"_by_attrs: parameter a: field\(…\) is for members of a class"),
-        (_aliased, "_aliased: parameter a: a parameter goes by its own name; rename it"),
-        (_aliased_for_reading, "a parameter goes by its own name"),
-        (_looking_around, "_looking_around: parameter b: its default_factory may not look at other parameters"),
+        (_aliased, "_aliased: parameter a: a parameter cannot have an alias; rename it"),
+        (_aliased_for_reading, "a parameter cannot have an alias"),
+        (_looking_around, "_looking_around: parameter b: its default_factory must not depend on other parameters"),
     ],
 )
 def test_what_has_no_meaning_for_a_function_is_refused(function: Any, why: str) -> None:

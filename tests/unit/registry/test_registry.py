@@ -69,7 +69,7 @@ def test_what_is_not_there_cannot_be_removed_or_switched() -> None:
 def test_a_duplicate_is_refused_by_default() -> None:
     registry = filled("a")
 
-    with pytest.raises(DuplicateEntry, match="thing 'a' is registered already") as caught:
+    with pytest.raises(DuplicateEntry, match="thing 'a' is already registered") as caught:
         registry.add(Thing("a", 2))
 
     assert caught.value.kind == "thing_already_exists"
@@ -193,7 +193,7 @@ def test_the_size_of_a_page_can_be_set() -> None:
 @pytest.mark.row("Y03")
 @pytest.mark.parametrize("limit", [0, -1, "x", "5", 1.5, True, [1]])
 def test_a_limit_that_is_no_positive_whole_number_is_refused(limit: object) -> None:
-    with pytest.raises(InvalidPageSize, match="limit must be a whole number of 1 or more"):
+    with pytest.raises(InvalidPageSize, match="limit must be an integer of 1 or more"):
         filled("a").page(None, limit)
 
 
@@ -202,7 +202,7 @@ def test_a_limit_above_the_largest_page_is_refused() -> None:
     registry = filled("a", page_size=2, max_page_size=2)
     assert registry.page(None, 2).entries == [Thing("a")]
 
-    with pytest.raises(PageSizeTooLarge, match="limit 3 is above the largest page of 2") as caught:
+    with pytest.raises(PageSizeTooLarge, match="limit 3 is above the maximum page size of 2") as caught:
         registry.page(None, 3)
 
     assert caught.value.data["maximum"] == 2

@@ -168,7 +168,7 @@ def test_a_wrapped_schema_keeps_its_definitions_at_the_root() -> None:
     ],
 )
 def test_a_value_that_breaks_its_declared_type_is_a_bad_result(returns: Any, value: Any) -> None:
-    with pytest.raises(BadResult, match="the value is not what the tool declares") as caught:
+    with pytest.raises(BadResult, match="the value does not match the declared return type") as caught:
         converted(returns, value)
 
     assert caught.value.data["kind"] == "invalid_content"
@@ -176,7 +176,7 @@ def test_a_value_that_breaks_its_declared_type_is_a_bad_result(returns: Any, val
 
 def test_a_type_without_json_is_refused_with_a_sentence() -> None:
     with pytest.raises(
-        RegistrationError, match=r"^find: what it returns cannot be described: complex is not supported"
+        RegistrationError, match=r"^find: its return type has no schema: complex is not supported"
     ) as caught:
         tool_output(list[complex], "find", DEFAULTS)
 

@@ -152,7 +152,7 @@ def test_a_result_that_does_not_fit_is_refused(shape: str, row: Row) -> None:
     for wrong in (object(), *(wrong for wrong, *_ in row.wrong)):
         if shape == "optional" and wrong is None:
             continue
-        with pytest.raises(BadResult, match="the value is not what the tool declares: "):
+        with pytest.raises(BadResult, match="the value does not match the declared return type: "):
             answered(kind, _in_json(shape, wrong))
 
 

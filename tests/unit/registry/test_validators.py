@@ -82,7 +82,7 @@ def test_only_definitions_that_are_needed_are_given() -> None:
 
 @pytest.mark.parametrize("kind", [complex, list[complex], dict[str, complex] | None, Annotated[complex, "where"]])
 def test_a_type_without_json_has_no_schema(kind: Any) -> None:
-    with pytest.raises(TypeError, match="complex is not supported: there is no JSON for it"):
+    with pytest.raises(TypeError, match="complex is not supported, since it has no JSON form"):
         schema_of_type(kind)
 
 

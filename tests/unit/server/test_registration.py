@@ -116,7 +116,9 @@ def test_a_context_without_its_type_is_warned_of(what: str) -> None:
         return ""
 
     add = getattr(Server("s"), what)
-    with pytest.warns(UserWarning, match=rf"{what} 'greet': its parameter 'ctx' has no type.*`ctx: Context`") as warned:
+    with pytest.warns(
+        UserWarning, match=rf"{what} 'greet': its parameter 'ctx' has no annotation.*`ctx: Context`"
+    ) as warned:
         add(greet)
     assert warned[0].filename == __file__
 

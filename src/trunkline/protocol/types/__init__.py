@@ -1,4 +1,4 @@
-"""The objects of the specification, one file per page of it."""
+"""The objects of the specification, one module per page."""
 
 from trunkline.protocol.types.base import Empty, Item, Number, Params, Result, Wire
 from trunkline.protocol.types.cancellation import CancelledParams

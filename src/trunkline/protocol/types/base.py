@@ -1,12 +1,11 @@
-"""What every type of the specification stands on.
+"""Base classes of all types of the specification.
 
-Wire names are camelCase and exist only in this package; in Python everything is snake_case.
-Optional members default to `None` and are left out when they are. Objects are open: members that
-a type does not know are ignored when read.
+Wire names are camelCase and exist only in this package; in Python everything is snake_case. Optional members default to
+`None` and are omitted then. Objects are open: decoding ignores unknown members.
 
-What the specification writes as a union without a tag is one type here, whose members are the union's: contents
-of a resource (text or blob), an elicitation (form or URL), a string of a form (free or chosen from a list). So is
-what completion refers to, since some peers name its kinds otherwise.
+An untagged union of the specification is one type here, with the members of all options: contents of a resource (text
+or blob), an elicitation (form or URL), a string of a form (free or chosen from a list). So is a completion reference,
+since some peers use other names for its types.
 """
 
 from typing import Any
@@ -16,7 +15,7 @@ from msgspec import Struct, field
 __all__ = ["Empty", "Item", "Number", "Params", "Result", "Wire"]
 
 Number = int | float
-"""A JSON number; a whole one stays whole when it is passed on."""
+"""A JSON number; an integer stays an integer when it is forwarded."""
 
 
 class Wire(Struct, rename="camel", omit_defaults=True, repr_omit_defaults=True):
@@ -42,4 +41,4 @@ class Result(Wire, kw_only=True):
 
 
 class Empty(Params):
-    """Parameters of a method that takes none, and the result of one that gives none."""
+    """Params of a method without params, and the result of a method without a result."""

@@ -1,4 +1,4 @@
-"""Cancellation: a request whose answer nobody waits for any more."""
+"""Cancellation of a request by its sender."""
 
 from trunkline.protocol.types.base import Params
 from trunkline.wire.messages import RequestId
@@ -7,7 +7,7 @@ __all__ = ["CancelledParams"]
 
 
 class CancelledParams(Params):
-    """Names a request that its sender gives up."""
+    """Params of `notifications/cancelled`."""
 
-    request_id: RequestId | None = None  # 2025-11-25 lets it be absent
+    request_id: RequestId | None = None  # optional in 2025-11-25
     reason: str | None = None

@@ -13,7 +13,7 @@ __all__ = [
 
 
 class Reference(Wire):
-    """Names what is being filled in: `ref/prompt` by its name, or `ref/resource` by its URI template."""
+    """The target of a completion: `ref/prompt` by its name, or `ref/resource` by its URI template."""
 
     type: str
     name: str | None = None
@@ -22,20 +22,20 @@ class Reference(Wire):
 
 
 class CompletionArgument(Wire):
-    """The argument being filled in, and what was typed so far."""
+    """The argument to complete, and its text so far."""
 
     name: str
     value: str
 
 
 class CompletionContext(Wire):
-    """The arguments that are filled in already."""
+    """The arguments that already have values."""
 
     arguments: dict[str, str] | None = None
 
 
 class CompleteParams(Params):
-    """Asks how an argument could go on."""
+    """Params of `completion/complete`."""
 
     ref: Reference
     argument: CompletionArgument
@@ -51,6 +51,6 @@ class Completion(Wire):
 
 
 class CompleteResult(Result):
-    """The proposals."""
+    """Result of `completion/complete`."""
 
     completion: Completion

@@ -1,4 +1,4 @@
-"""Content: what messages, results and resources are made of."""
+"""Content blocks of messages, results and resources."""
 
 from typing import Annotated, Literal
 
@@ -20,11 +20,11 @@ __all__ = [
 ]
 
 Role = Literal["user", "assistant"]
-"""Who speaks."""
+"""The speaker of a message."""
 
 
 class Annotations(Wire, gc=False):
-    """Hints on whom something is for, how much it matters and how fresh it is."""
+    """Hints about audience, priority and modification time."""
 
     audience: list[Role] | None = None
     priority: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -32,7 +32,7 @@ class Annotations(Wire, gc=False):
 
 
 class Icon(Wire, gc=False):
-    """A picture to show beside a name."""
+    """An icon to show next to a name."""
 
     src: str  # https: or data:
     mime_type: str | None = None
@@ -41,7 +41,7 @@ class Icon(Wire, gc=False):
 
 
 class ResourceContents(Item):
-    """What a resource holds: either `text`, or bytes in base64 as `blob`."""
+    """Contents of a resource: either `text`, or bytes in base64 as `blob`."""
 
     uri: str
     mime_type: str | None = None
@@ -50,7 +50,7 @@ class ResourceContents(Item):
 
 
 class _Block(Item, tag_field="type", gc=False):
-    """A piece of content; its kind is told by `type`."""
+    """A content block; `type` is its tag."""
 
 
 class TextContent(_Block, tag="text"):
@@ -62,7 +62,7 @@ class TextContent(_Block, tag="text"):
 
 
 class ImageContent(_Block, tag="image"):
-    """A picture, in base64."""
+    """An image, in base64."""
 
     data: str
     mime_type: str
@@ -70,7 +70,7 @@ class ImageContent(_Block, tag="image"):
 
 
 class AudioContent(_Block, tag="audio"):
-    """A sound, in base64."""
+    """Audio, in base64."""
 
     data: str
     mime_type: str
@@ -78,7 +78,7 @@ class AudioContent(_Block, tag="audio"):
 
 
 class ResourceLink(_Block, tag="resource_link"):
-    """Points at a resource that can be read."""
+    """A link to a resource."""
 
     uri: str
     name: str
@@ -91,11 +91,11 @@ class ResourceLink(_Block, tag="resource_link"):
 
 
 class EmbeddedResource(_Block, tag="resource"):
-    """A resource, contents and all."""
+    """A resource with its contents."""
 
     resource: ResourceContents
     annotations: Annotations | None = None
 
 
 ContentBlock = TextContent | ImageContent | AudioContent | ResourceLink | EmbeddedResource
-"""A piece of content of any kind."""
+"""A content block of any type."""

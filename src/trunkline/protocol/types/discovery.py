@@ -1,4 +1,4 @@
-"""Discovery: what a server speaks and can do, for clients that do not greet (from 2026-07-28 on)."""
+"""Discovery: supported revisions and capabilities of a server without a handshake (from 2026-07-28 on)."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ __all__ = ["DiscoverResult"]
 
 
 class DiscoverResult(Result):
-    """The revisions that a server speaks, and what it can do."""
+    """Result of `server/discover`."""
 
     supported_versions: list[str]
-    capabilities: dict[str, Any]  # `ServerCapabilities`, with whatever else the server declares
+    capabilities: dict[str, Any]  # `ServerCapabilities`, including unknown members
     instructions: str | None = None

@@ -1,4 +1,4 @@
-"""Elicitation: a server asks the client's user."""
+"""Elicitation: requests of a server to the client's user."""
 
 from typing import Literal
 
@@ -25,14 +25,14 @@ __all__ = [
 
 
 class EnumOption(Wire):
-    """A value to choose, and how it is shown."""
+    """A value to choose, and its title."""
 
     const: str
     title: str
 
 
 class _Field(Wire, tag_field="type", kw_only=True):
-    """A field of a form; its kind is told by `type`."""
+    """A field of a form; `type` is its tag."""
 
     title: str | None = None
     description: str | None = None
@@ -60,17 +60,17 @@ class NumberSchema(_Field, tag="number", kw_only=True):
 
 
 class IntegerSchema(NumberSchema, tag="integer", kw_only=True):
-    """A field for a whole number."""
+    """A field for an integer."""
 
 
 class BooleanSchema(_Field, tag="boolean", kw_only=True):
-    """A field for yes or no."""
+    """A field for a boolean."""
 
     default: bool | None = None
 
 
 class EnumItems(Wire, kw_only=True):
-    """The values that can be chosen: `enum` with the type "string", or with titles `any_of`."""
+    """The values to choose from: `enum` with the type "string", or with titles `any_of`."""
 
     type: Literal["string"] | None = None
     enum: list[str] | None = None
@@ -78,7 +78,7 @@ class EnumItems(Wire, kw_only=True):
 
 
 class MultiSelectEnumSchema(_Field, tag="array", kw_only=True):
-    """A field for any number of values of a list."""
+    """A field for several values of a list."""
 
     items: EnumItems
     min_items: int | None = None
@@ -99,7 +99,7 @@ class RequestedSchema(Wire, tag_field="type", tag="object"):
 
 
 class ElicitParams(TaskAugmentedParams):
-    """Asks the user: by a form, or by sending them to a URL."""
+    """Params of `elicitation/create`: a form, or a URL for the user to visit."""
 
     message: str
     requested_schema: RequestedSchema | None = None  # of a form
@@ -109,19 +109,19 @@ class ElicitParams(TaskAugmentedParams):
 
 
 class ElicitResult(Result):
-    """What the user did, and what a form was filled in with."""
+    """Result of `elicitation/create`: the user's action, and the values of a form."""
 
     action: Literal["accept", "decline", "cancel"]
     content: dict[str, str | Number | bool | list[str]] | None = None
 
 
 class ElicitationCompleteParams(Params):
-    """Tells that the user is done at a URL."""
+    """Params of `notifications/elicitation/complete`: the user has finished at a URL."""
 
     elicitation_id: str
 
 
 class UrlElicitationRequired(Wire):
-    """The data of an error that says: first send the user to these URLs."""
+    """The data of an error that requires the user to visit URLs first."""
 
     elicitations: list[ElicitParams]

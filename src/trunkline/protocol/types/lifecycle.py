@@ -1,4 +1,4 @@
-"""Lifecycle: who is there, what it can do, and the handshake that says so."""
+"""Lifecycle: implementation info, capabilities and the handshake."""
 
 from typing import Any
 
@@ -42,20 +42,20 @@ class Implementation(Wire):
 
 
 class RootsCapability(Wire):
-    """What a client can do with roots."""
+    """The roots capability of a client."""
 
     list_changed: bool | None = None
 
 
 class SamplingCapability(Wire):
-    """What a client can do with sampling."""
+    """The sampling capability of a client."""
 
     context: dict[str, Any] | None = None
     tools: dict[str, Any] | None = None
 
 
 class ElicitationCapability(Wire):
-    """The modes in which a client can ask its user; none named means forms."""
+    """The elicitation modes of a client; no mode means forms."""
 
     form: dict[str, Any] | None = None
     url: dict[str, Any] | None = None
@@ -81,7 +81,7 @@ class ClientTaskRequests(Wire):
 
 
 class ClientTasksCapability(Wire):
-    """What a client can do with tasks."""
+    """The tasks capability of a client."""
 
     list: dict[str, Any] | None = None
     cancel: dict[str, Any] | None = None
@@ -89,7 +89,7 @@ class ClientTasksCapability(Wire):
 
 
 class ClientCapabilities(Wire):
-    """What a client can do."""
+    """The capabilities of a client."""
 
     roots: RootsCapability | None = None
     sampling: SamplingCapability | None = None
@@ -100,20 +100,20 @@ class ClientCapabilities(Wire):
 
 
 class ToolsCapability(Wire):
-    """What a server can do with tools."""
+    """The tools capability of a server."""
 
     list_changed: bool | None = None
 
 
 class ResourcesCapability(Wire):
-    """What a server can do with resources."""
+    """The resources capability of a server."""
 
     subscribe: bool | None = None
     list_changed: bool | None = None
 
 
 class PromptsCapability(Wire):
-    """What a server can do with prompts."""
+    """The prompts capability of a server."""
 
     list_changed: bool | None = None
 
@@ -131,7 +131,7 @@ class ServerTaskRequests(Wire):
 
 
 class ServerTasksCapability(Wire):
-    """What a server can do with tasks."""
+    """The tasks capability of a server."""
 
     list: dict[str, Any] | None = None
     cancel: dict[str, Any] | None = None
@@ -139,7 +139,7 @@ class ServerTasksCapability(Wire):
 
 
 class ServerCapabilities(Wire):
-    """What a server can do."""
+    """The capabilities of a server."""
 
     tools: ToolsCapability | None = None
     resources: ResourcesCapability | None = None
@@ -152,17 +152,17 @@ class ServerCapabilities(Wire):
 
 
 class InitializeParams(Params):
-    """A client introduces itself and names the revision it would like."""
+    """Params of `initialize`: client info, capabilities and the requested revision."""
 
     protocol_version: str
-    capabilities: dict[str, Any]  # `ClientCapabilities`, with whatever else the client declares
+    capabilities: dict[str, Any]  # `ClientCapabilities`, including unknown members
     client_info: Implementation
 
 
 class InitializeResult(Result):
-    """A server introduces itself and names the revision that will be spoken."""
+    """Result of `initialize`: server info, capabilities and the negotiated revision."""
 
     protocol_version: str
-    capabilities: dict[str, Any]  # `ServerCapabilities`, with whatever else the server declares
+    capabilities: dict[str, Any]  # `ServerCapabilities`, including unknown members
     server_info: Implementation
     instructions: str | None = None

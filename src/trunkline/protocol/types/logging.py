@@ -1,4 +1,4 @@
-"""Logging: what a server has to say about its work."""
+"""Logging: log messages of a server to a client."""
 
 from typing import Any, Final, Literal, get_args
 
@@ -7,14 +7,14 @@ from trunkline.protocol.types.base import Params
 __all__ = ["LOGGING_LEVELS", "LoggingLevel", "LoggingMessageParams", "SetLevelParams"]
 
 LoggingLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
-"""How much a log message matters (RFC 5424)."""
+"""The severity of a log message (RFC 5424)."""
 
 LOGGING_LEVELS: Final[tuple[LoggingLevel, ...]] = get_args(LoggingLevel)
 """The levels, the least severe first."""
 
 
 class SetLevelParams(Params):
-    """Asks for messages of this level and above."""
+    """Params of `logging/setLevel`: the minimum severity."""
 
     level: LoggingLevel
 

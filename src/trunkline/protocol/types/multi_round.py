@@ -1,4 +1,5 @@
-"""Multi round-trips: requests answered with questions, and sent again with the answers (from 2026-07-28 on)."""
+"""Multi round-trip requests: the server answers with questions, and the client retries with answers (from 2026-07-28
+on)."""
 
 from typing import Any
 
@@ -12,21 +13,21 @@ INPUT_REQUIRED = "input_required"
 
 
 class InputRequest(Wire):
-    """A question to the client: one that older revisions ask by a request."""
+    """A question to the client; in older revisions a request."""
 
     method: str
     params: Any = None
 
 
 class InputRequiredResult(Result):
-    """What has to be known before a request can be answered."""
+    """A result that asks for input before the request can complete."""
 
     input_requests: dict[str, InputRequest] | None = None
     request_state: str | None = None
 
 
 class AskableParams(Params, kw_only=True):
-    """Parameters of a request that may be answered with questions."""
+    """Params of a request that may be answered with questions."""
 
     input_responses: dict[str, Raw] | None = None
     request_state: str | None = None

@@ -1,4 +1,4 @@
-"""Pagination: lists that come in pages."""
+"""Pagination of lists."""
 
 from typing import Any
 
@@ -8,20 +8,20 @@ __all__ = ["PaginatedParams", "PaginatedResult"]
 
 
 class PaginatedParams(Params):
-    """Asks for a page: the first one, or the one that a cursor stands for."""
+    """Params of a list: the first page, or the page of a cursor."""
 
     cursor: str | None = None
-    limit: Any = None  # some peers wish for a page size; it is not in the specification
+    limit: Any = None  # page size that some peers request; not in the specification
 
 
 class PaginatedResult(Result, kw_only=True):
-    """A page. Only the absence of a cursor ends the list: an empty one is a cursor like any other."""
+    """A page. Only a missing cursor ends the list: an empty one is a cursor like any other."""
 
     next_cursor: str | None = None
-    cursor: Any = None  # some servers name it so; read into `next_cursor`, and never sent
+    cursor: Any = None  # another name of `next_cursor` that some servers use; never sent
 
     def __post_init__(self) -> None:
-        """Read the other name of the next cursor."""
+        """Move the cursor from its other name."""
         if self.cursor is not None:
             if self.next_cursor is None and isinstance(self.cursor, str):
                 self.next_cursor = self.cursor

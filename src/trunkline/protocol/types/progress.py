@@ -1,4 +1,4 @@
-"""Progress: how far a request has come."""
+"""Progress of a request."""
 
 from trunkline.protocol.meta import ProgressToken
 from trunkline.protocol.types.base import Number, Params
@@ -7,7 +7,7 @@ __all__ = ["ProgressParams"]
 
 
 class ProgressParams(Params):
-    """How far the request that named this token has come."""
+    """Params of `notifications/progress`."""
 
     progress_token: ProgressToken
     progress: Number

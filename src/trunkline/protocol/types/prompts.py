@@ -1,4 +1,4 @@
-"""Prompts: messages that a server has ready."""
+"""Prompts: message templates of a server."""
 
 from trunkline.protocol.types.base import Item, Result, Wire
 from trunkline.protocol.types.content import ContentBlock, Icon, Role, TextContent
@@ -16,7 +16,7 @@ __all__ = [
 
 
 class PromptArgument(Wire):
-    """What a prompt wants to be told."""
+    """An argument of a prompt."""
 
     name: str
     description: str | None = None
@@ -25,7 +25,7 @@ class PromptArgument(Wire):
 
 
 class Prompt(Item):
-    """A prompt, as a server tells about it."""
+    """The definition of a prompt."""
 
     name: str
     description: str | None = None
@@ -42,7 +42,7 @@ class PromptMessage(Wire):
 
     @property
     def text(self) -> str:
-        """Its text; empty if its content is of another kind."""
+        """The text of the content; empty if it is of another type."""
         return self.content.text if isinstance(self.content, TextContent) else ""
 
 
@@ -53,14 +53,14 @@ class ListPromptsResult(PaginatedResult):
 
 
 class GetPromptParams(AskableParams):
-    """Asks for a prompt, filled in."""
+    """Params of `prompts/get`."""
 
     name: str
     arguments: dict[str, str] | None = None
 
 
 class GetPromptResult(Result):
-    """The prompt, filled in."""
+    """Result of `prompts/get`: the rendered messages."""
 
     messages: list[PromptMessage]
     description: str | None = None

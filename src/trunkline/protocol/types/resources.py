@@ -1,4 +1,4 @@
-"""Resources: data that a server lets be read."""
+"""Resources: data that clients can read."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class Resource(Item):
-    """A resource, as a server tells about it."""
+    """The definition of a resource."""
 
     uri: str
     name: str
@@ -35,7 +35,7 @@ class Resource(Item):
 
 
 class ResourceTemplate(Item):
-    """Resources whose URIs follow a pattern (RFC 6570)."""
+    """The definition of resources whose URIs follow a pattern (RFC 6570)."""
 
     uri_template: str
     name: str
@@ -59,32 +59,32 @@ class ListResourceTemplatesResult(PaginatedResult):
 
 
 class ResourceParams(Params):
-    """Parameters that name a resource."""
+    """Params with the URI of a resource."""
 
     uri: str
 
 
 class ReadResourceParams(AskableParams):
-    """Reads a resource."""
+    """Params of `resources/read`."""
 
     uri: str
 
 
 class ReadResourceResult(Result):
-    """What the resource holds, in one piece or several."""
+    """Result of `resources/read`: one or several contents."""
 
     contents: list[ResourceContents]
 
 
 class SubscribeParams(ResourceParams):
-    """Asks to be told when a resource changes."""
+    """Params of `resources/subscribe`."""
 
 
 class UnsubscribeParams(ResourceParams):
-    """Asks not to be told any more."""
+    """Params of `resources/unsubscribe`."""
 
 
 class ResourceUpdatedParams(ResourceParams):
-    """Tells that a resource has changed."""
+    """Params of `notifications/resources/updated`."""
 
     metadata: Any = None  # not in the specification, whose objects are open; some servers send it

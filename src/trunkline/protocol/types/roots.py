@@ -1,4 +1,4 @@
-"""Roots: where a client lets a server look."""
+"""Roots: file system locations that a client exposes to a server."""
 
 from trunkline.protocol.types.base import Item, Result
 
@@ -6,13 +6,13 @@ __all__ = ["ListRootsResult", "Root"]
 
 
 class Root(Item):
-    """A place in the client's file system."""
+    """A root."""
 
     uri: str  # file:
     name: str | None = None
 
 
 class ListRootsResult(Result):
-    """The roots that a client lets a server use."""
+    """Result of `roots/list`."""
 
     roots: list[Root]

@@ -1,4 +1,4 @@
-"""Sampling: a server asks the client's language model."""
+"""Sampling: requests of a server to the client's language model."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal, cast
@@ -34,13 +34,13 @@ _REASONS: Final = {
 
 
 class ModelHint(Wire):
-    """A wish for a model, by a part of its name."""
+    """A preferred model, by a part of its name."""
 
     name: str | None = None
 
 
 class ModelPreferences(Wire):
-    """Which model the server would like; the client decides."""
+    """The model preferences of a server; the client decides."""
 
     hints: list[ModelHint] | None = None
     cost_priority: _Priority | None = None
@@ -55,7 +55,7 @@ class ToolChoice(Wire):
 
 
 class ToolResultContent(Item, tag_field="type", tag="tool_result"):
-    """What a tool that the model asked for gave back."""
+    """The result of a tool that the model used."""
 
     tool_use_id: str
     content: list[ContentBlock]
@@ -64,14 +64,15 @@ class ToolResultContent(Item, tag_field="type", tag="tool_result"):
 
 
 class ToolUseContent(Item, tag_field="type", tag="tool_use"):
-    """The model asks for a tool to be run."""
+    """A tool call of the model."""
 
     id: str
     name: str
     input: dict[str, Any]
 
     def result(self, value: Any, *, is_error: bool = False) -> ToolResultContent:
-        """What the tool gave back: a whole result, blocks of content, text, or any value, which goes as JSON."""
+        """Build the result of the tool call: from a whole result, content blocks, text, or any value, which becomes
+        JSON."""
         if isinstance(value, ToolResult):
             value = value.as_sent()
         if isinstance(value, CallToolResult):
@@ -85,18 +86,18 @@ class ToolUseContent(Item, tag_field="type", tag="tool_use"):
 
 
 SamplingBlock = TextContent | ImageContent | AudioContent | ToolUseContent | ToolResultContent
-"""A piece of content that a model reads or writes."""
+"""A content block of a sampling message."""
 
 
 class SamplingMessage(Item):
-    """One message to or from a model."""
+    """A message to or from a model."""
 
     role: Role
     content: SamplingBlock | list[SamplingBlock]
 
     @property
     def blocks(self) -> list[SamplingBlock]:
-        """What it holds, as a list in any case."""
+        """The content, always as a list."""
         return self.content if isinstance(self.content, list) else [self.content]
 
     @property
@@ -106,12 +107,12 @@ class SamplingMessage(Item):
 
     @classmethod
     def of_results(cls, results: Iterable[ToolResultContent]) -> "SamplingMessage":
-        """The user's message that answers what the model asked of tools; it holds nothing else."""
+        """Build the user message with the results of all tool calls."""
         return cls("user", list(results))
 
 
 class CreateMessageParams(TaskAugmentedParams):
-    """Asks for the next message."""
+    """Params of `sampling/createMessage`."""
 
     messages: list[SamplingMessage]
     max_tokens: int
@@ -126,21 +127,21 @@ class CreateMessageParams(TaskAugmentedParams):
 
 
 class CreateMessageResult(Result):
-    """The message that a model wrote."""
+    """Result of `sampling/createMessage`."""
 
     role: Role
     content: SamplingBlock | list[SamplingBlock]
     model: str
-    stop_reason: str | None = None  # endTurn, stopSequence, maxTokens, toolUse, or the model's own
+    stop_reason: str | None = None  # endTurn, stopSequence, maxTokens, toolUse, or specific to the model
 
     def __post_init__(self) -> None:
-        """Says the usual reasons in the specification's words, however the model says them."""
+        """Normalize common stop reasons to those of the specification."""
         if self.stop_reason in _REASONS:
             self.stop_reason = _REASONS[self.stop_reason]
 
     @property
     def message(self) -> SamplingMessage:
-        """The message itself, to be put after those that led to it."""
+        """The message, to append to the conversation."""
         return SamplingMessage(self.role, self.content)
 
     @property
@@ -150,5 +151,5 @@ class CreateMessageResult(Result):
 
     @property
     def tool_uses(self) -> list[ToolUseContent]:
-        """What the model asks of tools; empty when it is done."""
+        """The tool calls of the model; empty when it is done."""
         return [block for block in self.message.blocks if isinstance(block, ToolUseContent)]

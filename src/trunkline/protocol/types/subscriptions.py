@@ -1,4 +1,4 @@
-"""Subscriptions: a request that stays open, for what a client wants to hear of (from 2026-07-28 on)."""
+"""Subscriptions: a request that stays open to receive notifications (from 2026-07-28 on)."""
 
 from trunkline.protocol.types.base import Params, Wire
 
@@ -6,22 +6,22 @@ __all__ = ["ListenParams", "SubscriptionFilter", "SubscriptionsAcknowledgedParam
 
 
 class SubscriptionFilter(Wire):
-    """What is to be heard of."""
+    """The requested notifications."""
 
     tools_list_changed: bool | None = None
     prompts_list_changed: bool | None = None
     resources_list_changed: bool | None = None
     resource_subscriptions: list[str] | None = None
-    task_ids: list[str] | None = None  # by the extension for tasks
+    task_ids: list[str] | None = None  # of the tasks extension
 
 
 class ListenParams(Params):
-    """Asks to be told of something from now on."""
+    """Params of `subscriptions/listen`."""
 
     notifications: SubscriptionFilter
 
 
 class SubscriptionsAcknowledgedParams(Params):
-    """What a server will tell of."""
+    """Params of the acknowledgement: the notifications that the server will send."""
 
     notifications: SubscriptionFilter

@@ -1,4 +1,4 @@
-"""Tasks: requests whose result is fetched later."""
+"""Tasks of 2025-11-25: requests whose result is fetched later."""
 
 from typing import Any, Literal
 
@@ -26,73 +26,73 @@ __all__ = [
 ]
 
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
-"""Where a task stands."""
+"""The status of a task."""
 
 
 class TaskMetadata(Wire):
-    """The wish to have a request run as a task."""
+    """The request to run as a task."""
 
-    ttl: int | None = None  # ms that the result should be kept
+    ttl: int | None = None  # lifetime of the result in ms
 
 
 class RelatedTaskMetadata(Wire):
-    """Names, under `_meta`, the task that a message belongs to."""
+    """The task of a message, in its `_meta`."""
 
     task_id: str
 
 
 class TaskAugmentedParams(Params, kw_only=True):
-    """Parameters of a request that may run as a task."""
+    """Params of a request that may run as a task."""
 
     task: TaskMetadata | None = None
 
 
 class Task(Wire):
-    """A task, as it stands now."""
+    """The current state of a task."""
 
     task_id: str
     status: TaskStatus
     created_at: str  # ISO 8601
     last_updated_at: str
-    ttl: int | None  # ms; null for ever
+    ttl: int | None  # ms; null: unlimited
     status_message: str | None = None
-    poll_interval: int | None = None  # ms between two questions
+    poll_interval: int | None = None  # ms between two polls
 
 
 class _TaskWithMeta(Task, kw_only=True):
-    """A task whose members stand directly in a result or in params."""
+    """A task whose members are members of a result or of params."""
 
     meta: dict[str, Any] | None = field(name="_meta", default=None)
 
 
 AnyTaskResult = Raw
-"""How a task stands, in the shape that the revision has for it."""
+"""A task in the form of its revision."""
 
 
 class CreateTaskResult(Result):
-    """The request was accepted and runs as this task."""
+    """The response to a request that runs as a task."""
 
     task: Task
 
 
 class GetTaskParams(Params):
-    """Asks how a task stands."""
+    """Params of `tasks/get`."""
 
     task_id: str
 
 
 class GetTaskResult(_TaskWithMeta):
-    """How the task stands."""
+    """Result of `tasks/get`."""
 
 
 class GetTaskPayloadParams(Params):
-    """Asks for the result of a task, and waits for it."""
+    """Params of `tasks/result`, which waits for the result."""
 
     task_id: str
 
 
 GetTaskPayloadResult = Raw
-"""The result that the request would have had: its type is known to whoever made the request."""
+"""The result of the original request; its type depends on that request."""
 
 
 class ListTasksResult(PaginatedResult):
@@ -102,15 +102,15 @@ class ListTasksResult(PaginatedResult):
 
 
 class CancelTaskParams(Params):
-    """Ends a task."""
+    """Params of `tasks/cancel`."""
 
     task_id: str
-    reason: str | None = None  # as the founding documents have it
+    reason: str | None = None  # of the founding documents
 
 
 class CancelTaskResult(_TaskWithMeta):
-    """How the cancelled task stands."""
+    """Result of `tasks/cancel`."""
 
 
 class TaskStatusParams(_TaskWithMeta):
-    """Tells that a task now stands otherwise."""
+    """Params of `notifications/tasks/status`."""

@@ -1,6 +1,6 @@
-"""Tasks of the modern era: an extension, by which a server answers a request with a task instead of its result.
+"""Tasks extension of the modern era: a server may answer a request with a task.
 
-`resultType` is put on when a result goes out: `task` on a `TaskCreated`, `complete` on every other.
+The encoder adds `resultType`: `task` for a `TaskCreated`, `complete` for other results.
 """
 
 from typing import Any, Final
@@ -18,25 +18,25 @@ TASKS_EXTENSION: Final = "io.modelcontextprotocol/tasks"
 
 
 class ExtensionTask(Wire):
-    """A task, as it stands now."""
+    """The current state of a task."""
 
     task_id: str
     status: TaskStatus
     created_at: str  # ISO 8601
     last_updated_at: str
-    ttl_ms: int | None  # null for ever
+    ttl_ms: int | None  # null: unlimited
     status_message: str | None = None
     poll_interval_ms: int | None = None
 
 
 class TaskCreated(ExtensionTask, kw_only=True):
-    """The request was accepted and runs as this task."""
+    """The response to a request that runs as a task."""
 
     meta: dict[str, Any] | None = field(name="_meta", default=None)
 
 
 class DetailedTask(ExtensionTask, kw_only=True):
-    """How a task stands, with what its status calls for: the questions that are open, its result or its error."""
+    """A task with the members of its status: open questions, result or error."""
 
     input_requests: dict[str, InputRequest] | None = None
     result: Raw | UnsetType = UNSET
@@ -45,7 +45,7 @@ class DetailedTask(ExtensionTask, kw_only=True):
 
 
 class TaskProgress(Wire):
-    """How far a task has come: under a key of our own in `_meta`, as the extension has no notification for it."""
+    """Progress of a task, under a key of our own in `_meta`, as the extension has no notification for it."""
 
     progress: Number
     total: Number | None = None
@@ -53,7 +53,7 @@ class TaskProgress(Wire):
 
 
 class UpdateTaskParams(Params):
-    """Answers questions of a task."""
+    """Params of `tasks/update`: answers to questions of a task."""
 
     task_id: str
     input_responses: dict[str, Raw]

@@ -1,4 +1,4 @@
-"""Tasks as the founding documents have them: made by a method of their own, with times in milliseconds since 1970."""
+"""Tasks of the founding documents: created by a method of their own, with times in milliseconds since 1970."""
 
 from typing import Any, Literal
 
@@ -20,38 +20,38 @@ __all__ = [
 ]
 
 FoundingStatus = Literal["pending", "processing", "completed", "failed", "cancelled"]
-"""Where a task stands."""
+"""The status of a task."""
 
 
 class FoundingAction(Wire):
-    """What a task is to do."""
+    """The action of a task."""
 
     type: str
     parameters: Raw = Raw(b"{}")
 
 
 class FoundingMetadata(Wire):
-    """How a task is to be done."""
+    """Options of a task."""
 
     progress_token: int | str | None = None
     timeout: int | None = None  # ms
 
 
 class CreateFoundingTaskParams(Params):
-    """Asks for a task."""
+    """Params of `tasks/create`."""
 
     action: FoundingAction
     metadata: FoundingMetadata = field(default_factory=FoundingMetadata)
 
 
 class CreateFoundingTaskResult(Result):
-    """The task that was made."""
+    """Result of `tasks/create`."""
 
     task_id: str
 
 
 class FoundingTask(Struct, rename="camel"):
-    """A task, as it stands now. All members are there; what is not known yet is null."""
+    """The current state of a task. All members are present; unknown ones are null."""
 
     task_id: str
     status: FoundingStatus
@@ -63,7 +63,7 @@ class FoundingTask(Struct, rename="camel"):
 
 
 class GetFoundingTaskResult(Result):
-    """How a task stands."""
+    """Result of `tasks/get`."""
 
     task: FoundingTask
 
@@ -72,11 +72,11 @@ class ListFoundingTasksResult(Result):
     """A page of tasks."""
 
     tasks: list[FoundingTask]
-    cursor: str | None = None  # where the next page begins
+    cursor: str | None = None  # cursor of the next page
 
 
 class FoundingStatusParams(Struct, rename="camel"):
-    """Tells that a task now stands otherwise."""
+    """Params of the status notification."""
 
     task_id: str
     status: FoundingStatus

@@ -1,4 +1,4 @@
-"""Tools: functions that a server offers."""
+"""Tools: functions that a server offers to models."""
 
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     T_co = typing_extensions.TypeVar("T_co", covariant=True, default=Any)
 else:
-    T_co = TypeVar("T_co", covariant=True)  # the default is for type checkers: Python has it from 3.13 on
+    T_co = TypeVar("T_co", covariant=True)  # the default is for type checkers: Python supports it from 3.13 on
 
 __all__ = [
     "NO_ARGUMENTS",
@@ -31,13 +31,13 @@ __all__ = [
 ]
 
 NO_ARGUMENTS: Final = Raw(b"{}")
-"""The arguments of a call that has none."""
+"""Empty arguments of a call."""
 
-_OF_A_CONNECTION: Final = frozenset({SERVER_INFO, RELATED_TASK})  # metadata that says nothing about the result itself
+_OF_A_CONNECTION: Final = frozenset({SERVER_INFO, RELATED_TASK})  # metadata about the connection, not the result
 
 
 class ToolAnnotations(Wire, gc=False):
-    """Hints on how a tool behaves; not to be trusted unless the server is."""
+    """Hints about the behaviour of a tool; untrusted unless the server is trusted."""
 
     title: str | None = None
     read_only_hint: bool | None = None
@@ -47,13 +47,13 @@ class ToolAnnotations(Wire, gc=False):
 
 
 class ToolExecution(Wire, gc=False):
-    """How a tool can be run."""
+    """Execution options of a tool."""
 
     task_support: Literal["forbidden", "optional", "required"] | None = None
 
 
 class Tool(Item):
-    """A tool, as a server tells about it."""
+    """The definition of a tool."""
 
     name: str
     input_schema: dict[str, Any]
@@ -72,7 +72,7 @@ class ListToolsResult(PaginatedResult):
 
 
 class CallToolParams(AskableParams):
-    """Calls a tool. The arguments stay as they were read until the tool's own type is known."""
+    """Params of `tools/call`. The arguments stay raw until the tool's parameter types are known."""
 
     name: str
     arguments: Raw = NO_ARGUMENTS
@@ -80,19 +80,19 @@ class CallToolParams(AskableParams):
 
 
 class CallToolResult(Result):
-    """What a tool gave back, or how it failed."""
+    """Result of `tools/call`."""
 
     content: list[ContentBlock]
     structured_content: Any = UNSET  # None is a value here
-    is_error: bool = field(default_factory=bool)  # a factory's value is never left out, and peers look for this one
+    is_error: bool = field(default_factory=bool)  # a factory's value is never omitted, and some peers require it
 
 
 class ToolResult(Struct, Generic[T_co], frozen=True):
     """The result of a call, as a client returns it.
 
-    `data` is the value itself: in the type that the caller named, or rebuilt from the tool's output schema; of a tool
-    without structured content, its text; None if `is_error`. `structured` and `content` are what was sent. A tool that
-    returns such a result passes it on.
+    `data` is the value itself: in the type that the caller requested, or rebuilt from the tool's output schema; without
+    structured content, the text; None if `is_error`. `structured` and `content` are the received values. A tool can
+    return a `ToolResult` to forward it.
     """
 
     content: list[ContentBlock]
@@ -107,11 +107,11 @@ class ToolResult(Struct, Generic[T_co], frozen=True):
 
     @property
     def text(self) -> str:
-        """All text of the content, block by block."""
+        """The text of all text blocks, one per line."""
         return "\n".join(block.text for block in self.content if isinstance(block, TextContent))
 
     def as_sent(self) -> CallToolResult:
-        """The result to pass on, without metadata about the connection that it came by."""
+        """Return the result to forward, without metadata about its connection."""
         kept = {key: value for key, value in (self.meta or {}).items() if key not in _OF_A_CONNECTION}
         structured = UNSET if self.structured is None else self.structured
         return CallToolResult(self.content, structured, self.is_error, meta=kept or None)

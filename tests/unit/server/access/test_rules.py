@@ -175,7 +175,7 @@ def test_what_needs_scopes_and_what_says_nothing_have_names() -> None:
 def test_what_is_public_has_no_rules() -> None:
     server = Server("s")
     for uri in ("x:a", "x:{a}"):
-        with pytest.raises(RegistrationError, match="public=True is for what everybody may read"):
+        with pytest.raises(RegistrationError, match="public=True needs unrestricted access"):
             server.add_resource(uri, lambda a="x": a, public=True, scopes=["a"])
     server.add_resource("x:a", "text", public=True, scopes=())
     server.add_resource("x:b", "text", scopes=["a"])
