@@ -251,7 +251,7 @@ async def test_call_whose_session_is_deleted_is_not_repeated(name: str, tmp_path
         call = asyncio.ensure_future(client.call_tool("pay", {"what": "pay"}, on_progress=told))
         await shop.begun.wait()
         shop.hold = False
-        channel: Any = client._supervisor.connection.channel  # type: ignore[union-attr]
+        channel: Any = client._runtime.supervisor.connection.channel  # type: ignore[union-attr]
         headers = {"mcp-session-id": channel._peer.session, "mcp-protocol-version": way.revision}
         assert (await http.delete(shop.url, headers=headers)).status == 204
         with pytest.raises(OutcomeUnknown):

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, Par
 
 from msgspec import UNSET
 
-from trunkline.client.calls import Cursor
 from trunkline.client.client import Client, Pending
+from trunkline.client.pagination import Cursor
 from trunkline.client.results import UNSPECIFIED, T, T_co, ToolResult
 from trunkline.client.retry import OnProgress
 from trunkline.client.tasks.handle import Task

@@ -30,7 +30,7 @@ _MAX_BYTES: Final = 32 * MIB
 _Key = tuple[str, str | None]
 
 
-class _Entry(NamedTuple):
+class _CachedResponse(NamedTuple):
     expires_at: float
     response: Any
     size: int
@@ -41,7 +41,7 @@ class ResponseCache:
 
     def __init__(self) -> None:
         self.drop_count = 0  # how often something was dropped: an answer that was asked for before that may be older
-        self._entries: dict[_Key, _Entry] = {}  # what was used last comes last
+        self._entries: dict[_Key, _CachedResponse] = {}  # what was used last comes last
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -65,16 +65,16 @@ class ResponseCache:
             return
         if key in self._entries:
             self._remove(key)
-        self._insert(key, _Entry(expires_at, response, len(memoryview(response))))
+        self._insert(key, _CachedResponse(expires_at, response, len(memoryview(response))))
         while len(self._entries) > _MAX_ENTRIES or self._bytes > _MAX_BYTES:
             self._remove(next(iter(self._entries)))
 
-    def _remove(self, key: "_Key") -> "_Entry":
+    def _remove(self, key: "_Key") -> "_CachedResponse":
         kept = self._entries.pop(key)
         self._bytes -= kept.size
         return kept
 
-    def _insert(self, key: "_Key", entry: "_Entry") -> None:
+    def _insert(self, key: "_Key", entry: "_CachedResponse") -> None:
         self._entries[key] = entry
         self._bytes += entry.size
 

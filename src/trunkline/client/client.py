@@ -1,83 +1,97 @@
-"""Client: what people write. Puts the parts together and keeps the line."""
+"""`Client`: the public API of a client, one typed coroutine for each request that a server answers."""
 
-import asyncio
 import contextlib
-import inspect
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from msgspec import UNSET
+from msgspec import UNSET, Raw, Struct, UnsetType
 
-from trunkline.client.cache import CACHEABLE, ResponseCache
-from trunkline.client.calls import fetch_all_pages
-from trunkline.client.client_options import OPTION_KINDS
+from trunkline.client.client_options import OPTION_KINDS, check_level
 from trunkline.client.connection import ClientConnection
 from trunkline.client.host_callbacks import Elicit, HostCallbacks, OpenUrl, RootLike, Sample, to_root
-from trunkline.client.listen import ListenSubscription
-from trunkline.client.notifications import NotificationHandlers, NotificationReader
-from trunkline.client.reconnect import ConnectionSupervisor
-from trunkline.client.results import decode_result
-from trunkline.client.retry import OnProgress, RetryBackoff, send_with_retry
-from trunkline.client.standing import NOT_OPEN, Pending
+from trunkline.client.notifications import NotificationReader
+from trunkline.client.pagination import Cursor, fetch_all_pages, iterate_pages
+from trunkline.client.progress_deadline import ProgressDeadline, ProgressRelay
+from trunkline.client.results import UNSPECIFIED, T, ToolResult, build_tool_result
+from trunkline.client.retry import LIVENESS_CHECK, OnProgress
+from trunkline.client.runtime import ClientDeclaration, ClientRuntime
 from trunkline.client.targets import allowed_reach, display_name, make_connector
-from trunkline.client.tasks.status import decode_call_result
-from trunkline.client.tasks.tasking import Tasking
-from trunkline.clock import Clock, LoopClock
+from trunkline.client.tasks.handle import ClientTasks, Task
+from trunkline.client.tasks.status import TaskSnapshot, TaskStarted
+from trunkline.clock import Clock
 from trunkline.config import Settings
-from trunkline.errors import (
-    ConnectionClosed,
-    MisuseError,
-    OutcomeUnknown,
-    PeerError,
-    TrunklineError,
-)
+from trunkline.errors import ConnectionClosed, MisuseError, TrunklineError
 from trunkline.errors.options import check_name, check_options
 from trunkline.facts import Observer, Observers
-from trunkline.protocol.client_envelope import read_result_header
-from trunkline.protocol.extensions import validate_extensions
-from trunkline.protocol.lifecycle import Phase, Signal
-from trunkline.protocol.methods import Side
+from trunkline.protocol.extensions import negotiated_settings, validate_extensions
+from trunkline.protocol.lifecycle import Phase
+from trunkline.protocol.meta import IDEMPOTENCY_KEY
+from trunkline.protocol.methods import find_method
 from trunkline.protocol.revisions import Revision
-from trunkline.protocol.session import Session
 from trunkline.protocol.types import (
+    NO_ARGUMENTS,
+    CallToolParams,
     CallToolResult,
+    CompleteParams,
+    CompleteResult,
+    Completion,
+    CompletionArgument,
+    CompletionContext,
+    Empty,
+    GetPromptParams,
+    GetPromptResult,
     Implementation,
+    ListPromptsResult,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
     ListToolsResult,
     LoggingLevel,
     LoggingMessageParams,
     PaginatedParams,
-    ProgressParams,
-    ResourceUpdatedParams,
+    Prompt,
+    ReadResourceParams,
+    ReadResourceResult,
+    Reference,
+    Resource,
+    ResourceContents,
+    ResourceTemplate,
+    Root,
     SetLevelParams,
     SubscribeParams,
-    SubscriptionsAcknowledgedParams,
+    TaskMetadata,
+    Tool,
+    UnsubscribeParams,
 )
 from trunkline.protocol.types.tasks_extension import TASKS_EXTENSION
-from trunkline.rpc.connection import LoopResources
-from trunkline.rpc.dispatch import Dispatcher
-from trunkline.rpc.threads import ThreadPool
-from trunkline.transports.channel import Channel, ChannelClosed, MessageOrigin, MirroringChannel
+from trunkline.registry import type_adapters
 from trunkline.version import __version__
 from trunkline.wire import codec
-from trunkline.wire.messages import Notification
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
     from trunkline.transports.http.client.credentials import Auth
 
 __all__ = ["Client", "Pending"]
 
-T = TypeVar("T")
-_UPDATED: Final = "notifications/resources/updated"
-_LOOP_ENDED: Final = "the event loop that this client was opened on has ended"
+_LISTEN: Final = find_method("subscriptions/listen")
 
 
-class Client(Tasking):
+class Pending(Struct, frozen=True):
+    """A request that has no response yet."""
+
+    id: int | str
+    method: str
+    age: float  # seconds
+
+
+class Client:
     """An MCP client: `async with Client(target) as client`.
 
-    The target is a command (a list, or one text), a script, `tcp://host:port`, `unix:///path`, or a `Server` in this
-    process. The connection belongs to a task of its own, so a client may be opened and closed from anywhere, as often
-    as one likes.
+    The target is a command (a list, or one string), a script, an address (`https://…`, `wss://…`, `tcp://host:port`,
+    `unix:///path`), or a `Server` in this process. A background task owns the connection, so a client can be opened
+    and closed from any task, any number of times.
     """
 
     def __init__(
@@ -103,11 +117,11 @@ class Client(Tasking):
         observers: Iterable[Observer] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`auth` proves who we are to a server on the web: a token, or a way to get some, such as
-        `trunkline.auth.OAuth()`. `revision` is the newest to be spoken. `sampling`, `elicitation`, `open_url` and
-        `roots` answer what the server asks; what is not given is not offered. `on_failed` is told when a line that was
-        lost will not be made again."""
-        given = {
+        """`auth` authenticates the client to an HTTP or WebSocket server: a token, or a provider of tokens such as
+        `trunkline.auth.OAuth()`. `revision` is the newest revision to negotiate. `sampling`, `elicitation`, `open_url`
+        and `roots` answer requests of the server; the client declares the capabilities of those that you pass.
+        `on_failed` is called when the client gives up reconnecting."""
+        options = {
             "version": version,
             "title": title,
             "settings": settings,
@@ -125,13 +139,17 @@ class Client(Tasking):
             "clock": clock,
         }
         check_name("a client", name, 'name="my-app"')
-        check_options("client", given, OPTION_KINDS)
-        super().__init__()
+        check_options("client", options, OPTION_KINDS)
         self.settings = settings or Settings()
         self._connector = make_connector(target, self.settings, auth)
-        self._info = Implementation(name=name, version=version or __version__, title=title)
-        self._revisions = _revisions_up_to(revision)
-        self._callbacks = HostCallbacks(
+        self._extensions = validate_extensions(extensions)
+        declaration = ClientDeclaration(
+            info=Implementation(name=name, version=version or __version__, title=title),
+            revisions=_revisions_up_to(revision),
+            experimental=dict(experimental or {}),
+            extensions={TASKS_EXTENSION: {}, **self._extensions},
+        )
+        callbacks = HostCallbacks(
             sampling=sampling,
             sampling_tools=sampling_tools,
             elicitation=elicitation,
@@ -139,62 +157,44 @@ class Client(Tasking):
             roots=roots,
             reach=allowed_reach(self._connector, self.settings),
         )
-        self._experimental = dict(experimental or {})
-        self._extensions = validate_extensions(extensions)
-        self._notifications = NotificationHandlers(self.settings.max_heard)
-        self._notifications.on_internal(
-            "notifications/tools/list_changed", lambda _params: self._known_tools.mark_stale()
+        self._runtime = ClientRuntime(
+            self._connector,
+            declaration,
+            callbacks,
+            settings=self.settings,
+            observers=Observers(_default_observers() if observers is None else observers),
+            clock=clock,
+            log_level=log_level,
+            default_log_level=None if on_log is None else "info",  # the default level of servers
+            on_failed=on_failed,
         )
-        self._notifications.on_internal("notifications/subscriptions/acknowledged", self._on_acknowledged)
-        self._cache = ResponseCache()
-        for heard, told in (
-            *self._cache.notification_handlers().items(),
-            *self._task_waiters.notification_handlers().items(),
-        ):
-            self._notifications.on_internal(heard, told)
+        self._tasks = ClientTasks(self._runtime)
         if on_log is not None:
-            self._notifications.on("notifications/message", on_log)
-        self._log_level = log_level
-        self._default_log_level: LoggingLevel | None = (
-            None if on_log is None else "info"
-        )  # as servers have it by themselves
-        self._on_failed = on_failed
-        self._observers = Observers(_default_observers() if observers is None else observers)
-        self._custom_clock = clock
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._clock: Clock | None = None
-        self._supervisor: ConnectionSupervisor | None = None
-        self._tools_reader: asyncio.Task[None] | None = None  # the catalogue
+            self._runtime.notifications.on("notifications/message", on_log)
 
     def __repr__(self) -> str:
-        spoken = "" if self.revision is None else f", {self.revision}"
-        return f"<Client of {display_name(self._connector)!r}: {self.phase.name.lower()}{spoken}>"
+        revision = "" if self.revision is None else f", {self.revision}"
+        return f"<Client of {display_name(self._connector)!r}: {self.phase.name.lower()}{revision}>"
 
     # --- opening and closing -------------------------------------------------------------------
 
     async def open(self) -> Self:
-        """Connects, and waits until calls can be made; raises why not. An open client stays as it is."""
-        if self._on_other_loop:
-            return await self._run_from_other_loop(self.open())
-        while self._supervisor is not None and self._supervisor.stopping:
-            await self._supervisor.wait_ended()
-        if self._supervisor is None or self._supervisor.done:
-            self._supervisor = self._make_supervisor()
-        await self._supervisor.wait_opened()
+        """Connect and wait until calls can be made; raise the reason if they cannot. An open client stays open."""
+        if self._runtime.on_other_loop:
+            return await self._runtime.run_from_other_loop(self.open())
+        await self._runtime.open()
         return self
 
     async def close(self) -> None:
-        """Ends the connection and waits until nothing of it is left. A closed client can be opened again."""
-        if self._on_other_loop:
-            with contextlib.suppress(ConnectionClosed):  # the loop that it lived on has ended first
-                await self._run_from_other_loop(self.close())
-        elif self._supervisor is not None:
-            self._notifications.close()
-            self._callbacks.tasks.close()
-            self._task_waiters.close()
-            await self._cancellations.finish(0.0 if self._supervisor.connection is None else self.settings.stop_timeout)
-            await self._supervisor.close()
-            await self._observers.drain(self.settings.stop_timeout)
+        """Close the connection and wait until all background work has ended. A closed client can be opened again."""
+        runtime = self._runtime
+        if runtime.on_other_loop:
+            with contextlib.suppress(ConnectionClosed):  # the client's loop has ended first
+                await runtime.run_from_other_loop(self.close())
+        elif runtime.supervisor is not None:
+            runtime.stop_waiters()
+            await self._tasks.finish_cancellations()
+            await runtime.close()
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -202,172 +202,79 @@ class Client(Tasking):
     async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
+    # --- state ---------------------------------------------------------------------------------
+
     @property
-    def _on_other_loop(self) -> bool:
-        """Whether the line lives on another loop than the one that runs here."""
-        return (
-            self._supervisor is not None and not self._supervisor.done and self._loop is not asyncio.get_running_loop()
-        )
+    def phase(self) -> Phase:
+        """The phase of the connection's lifecycle."""
+        return Phase.NEW if self._runtime.supervisor is None else self._runtime.supervisor.phase
 
-    async def _run_on_own_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        return await (self._run_from_other_loop(work) if self._on_other_loop else work)
+    @property
+    def initialized(self) -> bool:
+        """Whether calls can be made now."""
+        return self.phase is Phase.READY
 
-    async def _run_from_other_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        """Does something on the client's own loop, for whoever runs on another."""
-        home = cast("asyncio.AbstractEventLoop", self._loop)  # there is one where there is a line
-        try:
-            outcome = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, home))
-        except RuntimeError:  # it is closed, which its own thread may do at any time
-            work.close()
-            raise MisuseError(_LOOP_ENDED) from None
-        try:
-            await asyncio.wait([outcome])
-        except asyncio.CancelledError:
-            outcome.cancel()
-            raise
-        if outcome.cancelled():
-            raise OutcomeUnknown(_LOOP_ENDED)
-        return outcome.result()
+    @property
+    def revision(self) -> Revision | None:
+        """The negotiated revision of the specification."""
+        return self._runtime.revision
 
-    def _make_supervisor(self) -> ConnectionSupervisor:
-        loop = self._loop = asyncio.get_running_loop()
-        clock = self._clock = self._custom_clock or LoopClock(loop)
-        features = (self._callbacks.feature(), self._callbacks.tasks.feature(), self._notifications.feature())
-        shared = LoopResources(
-            Dispatcher(features), ThreadPool(loop, self.settings.max_threads), clock, self._observers
-        )
-        self._known_tools.mark_stale()
-        return ConnectionSupervisor(
-            self._connector,
-            partial(self._make_connection, shared),
-            self._prepare_connection,
-            settings=self.settings,
-            clock=clock,
-            observers=self._observers,
-            on_failed=self._on_failed,
-            on_end=shared.threads.close,
-        )
+    @property
+    def server_info(self) -> Implementation | None:
+        """The name and version that the server reports."""
+        session = self._runtime.session
+        return None if session is None else session.peer
 
-    def _make_connection(
-        self,
-        shared: LoopResources,
-        channel: Channel,
-        phase: Phase,
-        classify_close: Callable[[ClientConnection, ChannelClosed], Signal],
-    ) -> ClientConnection:
-        capabilities = self._callbacks.capabilities()
-        if self._experimental:
-            capabilities["experimental"] = self._experimental
-        capabilities["extensions"] = {TASKS_EXTENSION: {}, **self._extensions}
-        session = Session(
-            Side.CLIENT,
-            info=self._info,
-            capabilities=capabilities,
-            revisions=self._revisions,
-            settings=self.settings,
-            phase=phase,
-        )
-        if isinstance(channel, MirroringChannel):
-            channel.repeat(self._known_tools.mirrors)
-        connection = ClientConnection(shared, session, channel, classify_close)
-        connection.on_authorized = self._cache.clear  # it may be somebody else who asks from now on
-        return connection
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        """The capabilities that the server has declared."""
+        return self._runtime.server_capabilities
 
-    async def _prepare_connection(self, connection: ClientConnection, reconnected: bool) -> None:
-        """Gives a new connection what the last one had: log level, subscriptions, catalogue."""
-        session, wanted = connection.session, list[Coroutine[Any, Any, Any]]()
-        self._cache.clear()
-        if session.client_envelope is not None:
-            session.client_envelope.set_log_level(self._log_level or self._default_log_level)
-            wanted.append(self._open_listen(connection))
-        if self._log_level is not None and session.may_send("logging/setLevel"):
-            wanted.append(connection.request("logging/setLevel", SetLevelParams(self._log_level)))
-        if reconnected:
-            if session.may_send("resources/subscribe"):
-                for uri in self._subscriptions:
-                    wanted.append(connection.request("resources/subscribe", SubscribeParams(uri=uri)))
-            self._known_tools.mark_stale()
-            if self._known_tools.requested and session.may_send("tools/list"):
-                wanted.append(self._read_tools(connection))
-        for outcome in await asyncio.gather(*wanted, return_exceptions=True):
-            if isinstance(outcome, ConnectionClosed):
-                raise outcome
-            if isinstance(outcome, Exception):
-                connection.facts.report_dropped(f"not renewed: {outcome}", "not_renewed")
-        if reconnected:
-            self._replay_resource_updates(connection)
+    def extension(self, name: str) -> Mapping[str, Any] | None:
+        """Return the server's settings of an extension; None unless both sides have declared it."""
+        return negotiated_settings(name, {"extensions": self._extensions}, self.capabilities)
 
-    def _replay_resource_updates(self, connection: ClientConnection) -> None:
-        """Tells of all that we are subscribed to: it may have changed while nobody was there to hear of that."""
-        changed = [ResourceUpdatedParams(uri=uri) for uri in self._subscriptions]
-        connection.received([Notification(_UPDATED, codec.to_raw(params)) for params in changed], MessageOrigin())
+    @property
+    def instructions(self) -> str | None:
+        """The server's instructions for a model that uses it."""
+        latest = self._runtime.latest
+        return None if latest is None else latest.instructions
 
-    async def _open_listen(self, connection: ClientConnection) -> None:
-        """Has a server of the modern era tell us what it can tell, and what we are subscribed to."""
-        listening = self._listen_subscription = ListenSubscription(
-            connection,
-            lambda: self._subscriptions,
-            partial(self._on_missed_notifications, connection),
-            lambda: self._task_waiters.task_ids,
-        )
-        if self._supervisor is not None:
-            self._supervisor.run_in_background(listening.keep_open())
-        await listening.open()
+    @property
+    def request_id(self) -> int:
+        """The id of the last request on this connection."""
+        session = self._runtime.session
+        return 0 if session is None else session.last_id
 
-    def _on_missed_notifications(self, connection: ClientConnection) -> None:
-        self._cache.clear()
-        self._known_tools.mark_stale()
-        self._replay_resource_updates(connection)
+    @property
+    def subscriptions(self) -> tuple[str, ...]:
+        """The URIs of subscribed resources."""
+        return tuple(self._runtime.subscriptions)
 
-    def _on_acknowledged(self, params: SubscriptionsAcknowledgedParams) -> None:
-        if self._listen_subscription is not None:
-            self._listen_subscription.on_acknowledged(params)
+    @property
+    def roots(self) -> tuple[Root, ...]:
+        """The roots that the client declares."""
+        return tuple(self._runtime.callbacks.roots or ())
 
-    async def _update_listen(self, uri: str, timeout: float | None, *, subscribe: bool) -> bool:
-        if self._on_other_loop:
-            return await self._run_from_other_loop(self._update_listen(uri, timeout, subscribe=subscribe))
-        line, again = self._supervisor, None
-        while line is not None:
-            connection = await line.wait_for_connection("subscriptions/listen", timeout)
-            if not connection.modern or self._listen_subscription is None:
-                break
-            try:
-                await self._listen_subscription.update_resource(uri, timeout, subscribe=subscribe)
-            except ConnectionClosed:
-                again = again or RetryBackoff(line)
-                if not await again.wait(again.delay_after_loss(connection), timeout):
-                    raise
-            else:
-                if subscribe:
-                    self._subscriptions[uri] = None
-                return True
-        return False
+    @property
+    def notification_handlers(self) -> Mapping[str, tuple[Callable[[Any], Any], ...]]:
+        """The handlers registered with `on`, by notification."""
+        return {name: tuple(handlers) for name, handlers in self._runtime.notifications.handlers.items()}
 
-    async def _task_support(self, name: str, timeout: float | None) -> str | None:
-        line = self._supervisor
-        if line is None:
-            return None
-        if self._on_other_loop and (line.connection is None or not self._known_tools.fresh):
-            return await self._run_from_other_loop(self._task_support(name, timeout))
-        connection = line.connection or await line.wait_for_connection(
-            "tools/call", timeout or self.settings.work_timeout
-        )
-        if not connection.session.has_capability(Side.SERVER, "tasks.requests.tools.call"):
-            return None
-        if not self._known_tools.fresh:
-            self._read_tools_in_background(line)
-            await self._wait_for_tools(line, None)
-        known = self._known_tools.get(name)
-        execution = None if known is None else known.tool.execution
-        return "forbidden" if execution is None else execution.task_support
+    @property
+    def losses(self) -> int:
+        """The number of lost connections since the client was opened."""
+        return 0 if self._runtime.supervisor is None else self._runtime.supervisor.losses
 
-    def _set_request_log_level(self, level: LoggingLevel) -> bool:
-        stamp = None if self._session is None else self._session.client_envelope
-        if stamp is not None:
-            stamp.set_log_level(level)
-        return self._speaks_modern()
+    def pending(self) -> list[Pending]:
+        """Return the requests without a response, the oldest first. The client's listen request is not among them."""
+        session, clock = self._runtime.session, self._runtime.clock
+        if session is None or clock is None:
+            return []
+        now, requests = clock.now(), session.outgoing_requests.values()
+        return [Pending(one.id, one.method.name, now - one.started) for one in requests if one.method is not _LISTEN]
 
-    # --- asking --------------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------
 
     async def _request(
         self,
@@ -378,124 +285,308 @@ class Client(Tasking):
         timeout: float | None = None,
         on_progress: OnProgress | None = None,
     ) -> Any:
-        line, clock = self._supervisor, self._clock
-        if line is None or clock is None:
-            raise MisuseError(NOT_OPEN)
-        if asyncio.get_running_loop() is not self._loop:
-            asked = self._request(name, params, repeatable=repeatable, timeout=timeout, on_progress=on_progress)
-            return await self._run_from_other_loop(asked)
-        if line.connection is not None and (kept := self._cache.get(name, params, clock.now())) is not None:
-            return self._decode(name, kept, line.connection, params)
-        told = None if on_progress is None else self._progress_callback(line, on_progress)
-        due = None if timeout is None else clock.now() + timeout
-        if name == "tools/call" and not self._known_tools.fresh:
-            self._read_tools_in_background(line)
-        drops, renew = self._cache.drop_count, self._refresh_tools if name == "tools/call" else None
-        try:
-            raw, rounds, asked, is_task = await send_with_retry(
-                line,
-                clock,
-                name,
-                params,
-                repeatable=repeatable,
-                timeout=timeout,
-                on_progress=told,
-                refresh_tools=renew,
-                on_abandoned=self._abandon_call if self._may_become_task(name, params) else None,
-            )
-        except PeerError:
-            if name in CACHEABLE:
-                self._cache.drop(name)  # the cursor may be of a list that is no more
-            raise
-        called = name == "tools/call"
-        answer = (
-            decode_call_result(raw, asked, is_task=is_task) if called else self._decode(name, raw, line.latest, params)
+        return await self._runtime.request(
+            name,
+            params,
+            repeatable=repeatable,
+            timeout=timeout,
+            on_progress=on_progress,
+            on_abandoned=self._tasks.abandon_call if self._tasks.may_become_task(name, params) else None,
         )
-        kept = name in CACHEABLE and not rounds and self.revision is Revision.V2026_07_28
-        if kept and (seconds := read_result_header(raw).fresh_for):
-            self._cache.store(name, params, raw, clock.now() + seconds, drop_count=drops)
-        if isinstance(answer, CallToolResult) and answer.structured_content is not UNSET:
-            await self._wait_for_tools(line, due)
-        return answer
 
-    def _decode(self, name: str, raw: Any, connection: ClientConnection | None, params: Any = None) -> Any:
-        """An answer in its type; of tools, those that can be called from here."""
-        answer = decode_result(name, raw, params)
-        if isinstance(answer, ListToolsResult) and connection is not None and connection.mirrors_arguments:
-            answer.tools = self._known_tools.filter_callable(answer.tools)
-        return answer
+    async def ping(self, *, timeout: float | None = None) -> None:
+        """Check that the server responds. Raises `RequestTimeout` if it does not."""
+        await self._request(LIVENESS_CHECK, Empty(), timeout=timeout)
 
-    def _progress_callback(
-        self, supervisor: ConnectionSupervisor, on_progress: OnProgress
-    ) -> Callable[[ProgressParams], None]:
-        """Tells a function of progress; what an async one waits for goes on beside the call."""
-
-        def tell(progress: ProgressParams) -> None:
-            value = on_progress(progress)
-            if inspect.isawaitable(value):
-                supervisor.run_in_background(_await(value))
-
-        return tell
-
-    # --- the catalogue -------------------------------------------------------------------------
-
-    def _read_tools_in_background(self, supervisor: ConnectionSupervisor) -> None:
-        """Has the catalogue read, beside whatever else is being asked."""
-        self._known_tools.requested = True
-        if supervisor.connection is not None and (self._tools_reader is None or self._tools_reader.done()):
-            self._tools_reader = supervisor.run_in_background(self._read_tools(supervisor.connection))
-
-    async def _wait_for_tools(self, supervisor: ConnectionSupervisor, due: float | None) -> None:
-        """Waits until the catalogue has been read, as well as that can be done in time."""
-        if self._tools_reader is not None and not self._tools_reader.done() and not self._known_tools.fresh:
-            await supervisor.wait_for([self._tools_reader], due)
-
-    async def _read_tools(self, connection: ClientConnection) -> None:
-        """Reads what tools there are. A server that does not tell gets by without: then nothing is known of them."""
-        changes = self._known_tools.changes
-
-        async def page(cursor: str | None) -> ListToolsResult:
-            raw = await connection.request("tools/list", PaginatedParams(cursor=cursor))
-            return self._decode("tools/list", raw, connection)
-
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Any:
+        """Send any request of the specification with plain params, and return the result in the method's type. The
+        client does not repeat it after a lost connection."""
+        row = find_method(method)
+        if row is None or row.result is None:
+            raise MisuseError(f"{method!r} is not a request of the specification")
         try:
-            listed = await fetch_all_pages("tools/list", page, self.settings)
-        except ConnectionClosed:
-            return
-        except TrunklineError as error:
-            connection.facts.report_dropped(f"the tools cannot be listed: {error}", "no_catalogue")
-            self._known_tools.fill(None, changes)
-        else:
-            self._known_tools.fill(listed.tools, changes)
+            typed = _params_decoder(method)(codec.to_json(params or {}))
+        except (TypeError, ValueError, RecursionError) as error:  # no JSON, or not of the method's type
+            raise MisuseError(f"params of {method}: {error}") from None
+        return await self._request(method, typed, repeatable=lambda _: False, timeout=timeout, on_progress=on_progress)
 
-    async def _refresh_tools(self, connection: ClientConnection) -> None:
-        """Reads the catalogue anew: what is known of a tool does not fit it any more."""
-        self._cache.drop("tools/list")
-        self._known_tools.mark_stale()
-        await self._read_tools(connection)
+    async def set_log_level(self, level: LoggingLevel, *, timeout: float | None = None) -> None:
+        """Request log messages of a level and above, again after each reconnect."""
+        check_level(level)
+        if not self._runtime.set_request_log_level(level):
+            await self._request("logging/setLevel", SetLevelParams(level), timeout=timeout)
+        self._runtime.log_level = level
 
-    # --- being told ----------------------------------------------------------------------------
+    # --- tools ---------------------------------------------------------------------------------
+
+    async def _list_pages(self, method: str, cursor: Cursor, timeout: float | None) -> Any:
+        """Return one page of a list, or all pages as one within `timeout` seconds altogether."""
+        deadline = ProgressDeadline(self._runtime.now, timeout)
+
+        async def page(cursor: str | None) -> Any:
+            return await self._request(method, PaginatedParams(cursor=cursor), timeout=deadline.remaining)
+
+        if isinstance(cursor, UnsetType):
+            return await fetch_all_pages(method, page, self.settings)
+        return await page(cursor)
+
+    async def list_tools(self, cursor: Cursor = UNSET, *, timeout: float | None = None) -> ListToolsResult:
+        """Return all tools of all pages; with `cursor` one page, the first one for None. `tools()` yields them one by
+        one. `timeout` is for all pages. Raises `BadAnswer` above `max_list_pages` or `max_list_items`."""
+        known_tools = self._runtime.known_tools
+        changes = known_tools.changes
+        listed: ListToolsResult = await self._list_pages("tools/list", cursor, timeout)
+        if not isinstance(cursor, str) and listed.next_cursor is None:
+            known_tools.fill(listed.tools, changes)
+        return listed
+
+    async def tools(self) -> AsyncIterator[Tool]:
+        """Yield all tools, one page at a time."""
+        known_tools = self._runtime.known_tools
+        changes, found = known_tools.changes, list[Tool]()
+        async for page in iterate_pages(self.list_tools):
+            for tool in page.tools:
+                found.append(tool)
+                yield tool
+        known_tools.fill(found, changes)
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | Any | None = None,
+        *,
+        returns: "TypeForm[T]" = UNSPECIFIED,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+        meta: dict[str, Any] | None = None,
+        raise_on_error: bool = True,
+        idempotency_key: str | None = None,
+    ) -> ToolResult[T]:
+        """Call a tool. `arguments` is a mapping, or an object with those attributes; `returns` is the type of `data`.
+
+        Raises `ToolFailed` if the tool reports a failure, unless `raise_on_error=False`. If the connection is lost
+        before the response, the client repeats the call of a tool that is marked read-only or idempotent; for any other
+        tool it raises `OutcomeUnknown`.
+
+        `idempotency_key` identifies the call: a server that supports such keys runs it once, and answers every call
+        with that key with the same result. If the server declares that this also holds across restarts, the client
+        repeats such a call after a lost connection.
+        """
+        deadline, relay = ProgressDeadline(self._runtime.now, timeout), _relay(on_progress)
+        if relay is not None:
+            relay.deadlines.add(deadline)
+        required = await self._runtime.task_support(name, timeout) == "required"
+        result = await self._send_tool_call(
+            CallToolParams(name=name, arguments=_encode_arguments(name, arguments), meta=meta),
+            task=TaskMetadata() if required else None,
+            timeout=deadline.remaining,
+            on_progress=relay,
+            idempotency_key=idempotency_key,
+        )
+        if isinstance(result, TaskStarted):
+            task: Task[T] = Task(
+                self._tasks, result.snapshot, tool=name, returns=returns, request=result.request, progress_relay=relay
+            )
+            work = self._tasks.finish_unowned(task, deadline, raise_on_error=raise_on_error)
+            return await self._runtime.run_on_own_loop(work)
+        known = self._runtime.known_tools.get(name)
+        return build_tool_result(name, result, known, returns, raise_on_error=raise_on_error)
+
+    async def _send_tool_call(
+        self,
+        params: CallToolParams,
+        *,
+        task: TaskMetadata | None,
+        timeout: float | None,
+        on_progress: OnProgress | None,
+        idempotency_key: str | None,
+    ) -> CallToolResult | TaskStarted:
+        """Call a tool, as a task if `task` says so; repeat it after a lost connection where that is safe."""
+        keyed, known_tools = idempotency_key is not None, self._runtime.known_tools
+        if keyed:
+            params.meta = {**(params.meta or {}), IDEMPOTENCY_KEY: idempotency_key}
+        params.task = task
+        return await self._request(
+            "tools/call",
+            params,
+            repeatable=lambda lost: known_tools.repeatable(params.name) or (keyed and lost.supports_idempotency_keys),
+            timeout=timeout,
+            on_progress=on_progress,
+        )
+
+    async def start_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | Any | None = None,
+        *,
+        ttl: float | None = None,
+        returns: "TypeForm[T]" = UNSPECIFIED,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+        meta: dict[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Task[T]:
+        """Call a tool and return a handle of the task that the server runs it as.
+
+        The result can be fetched later, also after a restart, with `task(id)`. `ttl` is the number of seconds that the
+        server should retain the task; the server may choose another. If the server does not run the call as a task, it
+        has ended when this returns. `timeout` limits the wait for that response. Progress is reported while the handle
+        exists; in 2026-07-28, each time the client polls the task.
+        """
+        deadline, relay = ProgressDeadline(self._runtime.now, timeout), _relay(on_progress)
+        support = await self._runtime.task_support(name, timeout)
+        result = await self._send_tool_call(
+            CallToolParams(name=name, arguments=_encode_arguments(name, arguments), meta=meta),
+            task=None if support in {None, "forbidden"} else TaskMetadata(None if ttl is None else round(ttl * 1000)),
+            timeout=deadline.remaining,
+            on_progress=relay,
+            idempotency_key=idempotency_key,
+        )
+        if isinstance(result, TaskStarted):
+            return Task(
+                self._tasks, result.snapshot, tool=name, returns=returns, request=result.request, progress_relay=relay
+            )
+        snapshot = TaskSnapshot("", "failed" if result.is_error else "completed")
+        return Task(self._tasks, snapshot, tool=name, returns=returns, result=result)
+
+    def task(self, task_id: str, *, name: str = "", returns: "TypeForm[T]" = UNSPECIFIED) -> Task[T]:
+        """Return a handle of an existing task. With the `name` of its tool, the tool's schema decodes the result."""
+        return Task(self._tasks, TaskSnapshot(task_id), tool=name, returns=returns)
+
+    # --- resources -----------------------------------------------------------------------------
+
+    async def list_resources(self, cursor: Cursor = UNSET, *, timeout: float | None = None) -> ListResourcesResult:
+        """Return all resources, like `list_tools`; `resources()` yields them one by one."""
+        return await self._list_pages("resources/list", cursor, timeout)
+
+    async def resources(self) -> AsyncIterator[Resource]:
+        """Yield all resources, one page at a time."""
+        async for page in iterate_pages(self.list_resources):
+            for resource in page.resources:
+                yield resource
+
+    async def list_resource_templates(
+        self, cursor: Cursor = UNSET, *, timeout: float | None = None
+    ) -> ListResourceTemplatesResult:
+        """Return all resource templates, like `list_tools`; `resource_templates()` yields them one by one."""
+        return await self._list_pages("resources/templates/list", cursor, timeout)
+
+    async def resource_templates(self) -> AsyncIterator[ResourceTemplate]:
+        """Yield all resource templates, one page at a time."""
+        async for page in iterate_pages(self.list_resource_templates):
+            for template in page.resource_templates:
+                yield template
+
+    async def read_resource(
+        self, uri: str, *, timeout: float | None = None, on_progress: OnProgress | None = None
+    ) -> list[ResourceContents]:
+        """Return the contents of a resource."""
+        params = ReadResourceParams(uri=uri)
+        result: ReadResourceResult = await self._request(
+            "resources/read", params, timeout=timeout, on_progress=on_progress
+        )
+        return result.contents
+
+    async def subscribe(self, uri: str, *, timeout: float | None = None) -> None:
+        """Subscribe to the updates of a resource, again after each reconnect."""
+        if not await self._runtime.update_listen(uri, timeout, subscribe=True):
+            await self._request("resources/subscribe", SubscribeParams(uri=uri), timeout=timeout)
+        self._runtime.subscriptions[uri] = None
+
+    async def unsubscribe(self, uri: str, *, timeout: float | None = None) -> None:
+        """End the subscription to a resource."""
+        self._runtime.subscriptions.pop(uri, None)
+        if not await self._runtime.update_listen(uri, timeout, subscribe=False):
+            await self._request("resources/unsubscribe", UnsubscribeParams(uri=uri), timeout=timeout)
+
+    # --- prompts and completion ----------------------------------------------------------------
+
+    async def list_prompts(self, cursor: Cursor = UNSET, *, timeout: float | None = None) -> ListPromptsResult:
+        """Return all prompts, like `list_tools`; `prompts()` yields them one by one."""
+        return await self._list_pages("prompts/list", cursor, timeout)
+
+    async def prompts(self) -> AsyncIterator[Prompt]:
+        """Yield all prompts, one page at a time."""
+        async for page in iterate_pages(self.list_prompts):
+            for prompt in page.prompts:
+                yield prompt
+
+    async def get_prompt(
+        self,
+        name: str,
+        arguments: Mapping[str, str] | None = None,
+        *,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> GetPromptResult:
+        """Return a prompt, rendered with arguments."""
+        params = GetPromptParams(name=name, arguments=None if arguments is None else dict(arguments))
+        return await self._request("prompts/get", params, timeout=timeout, on_progress=on_progress)
+
+    async def complete(
+        self,
+        kind: Literal["prompt", "resource"],
+        name: str,
+        argument: str,
+        value: str = "",
+        *,
+        context: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Completion:
+        """Complete the value of an argument: of a prompt by its name, or of a resource template by its URI."""
+        reference = Reference("ref/prompt", name=name) if kind == "prompt" else Reference("ref/resource", uri=name)
+        filled = None if context is None else CompletionContext(dict(context))
+        params = CompleteParams(ref=reference, argument=CompletionArgument(argument, value), context=filled)
+        result: CompleteResult = await self._request("completion/complete", params, timeout=timeout)
+        return result.completion
+
+    # --- notifications -------------------------------------------------------------------------
 
     def on(self, name: str, handler: Callable[[Any], Any]) -> Callable[[], None]:
-        """Calls a function with the params of each notification of that name; gives what ends that.
+        """Call a handler with the params of each notification of that name; return a function that removes it.
 
-        It may be async, or plain and quick. What it raises is reported, and harms nobody.
+        The handler may be async, or plain and quick. Its exceptions are reported to observers, and do not affect the
+        connection.
         """
-        self._notifications.on(name, handler)
-        return partial(self._notifications.off, name, handler)
+        self._runtime.notifications.on(name, handler)
+        return partial(self._runtime.notifications.off, name, handler)
 
     def notifications(self, *names: str) -> NotificationReader:
-        """Notifications of these names, or all of them, to be read with `async for` until the client is closed."""
-        return self._notifications.open_reader(*names)
+        """Return an async iterator over the notifications of these names, or all, until the client is closed."""
+        return self._runtime.notifications.open_reader(*names)
 
     async def set_roots(self, roots: Iterable[RootLike]) -> None:
-        """Says anew where the server may look, and tells it. The client must have been made with `roots=`."""
-        if self._callbacks.roots is None:
-            raise MisuseError("this client was made without roots; Client(…, roots=[]) offers some later")
-        self._callbacks.roots = [to_root(root) for root in roots]
-        connection = None if self._supervisor is None else self._supervisor.connection
-        if connection is not None:
-            connection.notify("notifications/roots/list_changed")
+        """Replace the roots and notify the server. The client must have been created with `roots=`."""
+        callbacks, supervisor = self._runtime.callbacks, self._runtime.supervisor
+        if callbacks.roots is None:
+            raise MisuseError("this client was created without roots; pass Client(…, roots=[]) to set some later")
+        callbacks.roots = [to_root(root) for root in roots]
+        if supervisor is not None and supervisor.connection is not None:
+            supervisor.connection.notify("notifications/roots/list_changed")
+
+
+def _relay(on_progress: OnProgress | None) -> ProgressRelay | None:
+    return None if on_progress is None else ProgressRelay(on_progress)
+
+
+@cache
+def _params_decoder(method: str) -> Callable[[Any], Any]:
+    row = find_method(method)
+    return codec.json_decoder(Empty if row is None else row.params)
+
+
+def _encode_arguments(name: str, arguments: Any) -> Raw:
+    try:
+        return NO_ARGUMENTS if arguments is None else Raw(type_adapters.to_json(arguments))
+    except (TypeError, ValueError, RecursionError) as error:  # no JSON, an integer of too many digits, or a cycle
+        raise MisuseError(f"arguments of tool {name!r}: {error}") from error
 
 
 def _revisions_up_to(revision: str | None) -> tuple[Revision, ...]:
@@ -504,10 +595,6 @@ def _revisions_up_to(revision: str | None) -> tuple[Revision, ...]:
     if revision not in list(Revision):
         raise MisuseError(f"revision= must be one of {', '.join(Revision)}, not {revision!r}")
     return tuple(one for one in Revision if one.value <= revision)
-
-
-async def _await(value: Any) -> Any:
-    return await value
 
 
 def _default_observers() -> list[Observer]:

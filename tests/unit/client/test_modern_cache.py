@@ -235,7 +235,7 @@ async def test_what_is_known_of_tools_ends_when_they_change() -> None:
             reply = {"content": [], "structuredContent": {}}  # which is held against what is known of the tool
             server.line.reply(await server.line.request("tools/call"), reply)
             await calling
-            known = client._known_tools.get("t")
+            known = client._runtime.known_tools.get("t")
             assert known is not None
             assert known.tool.description == shown
 
@@ -274,7 +274,7 @@ async def test_what_was_answered_to_one_caller_is_forgotten_when_it_is_settled_a
             request = await server.line.request("prompts/list")
             server.line.reply(request, page(60_000))
             await listing
-            line = client._supervisor
+            line = client._runtime.supervisor
             assert line is not None
             assert line.connection is not None
             for begun in (True, False):

@@ -160,7 +160,7 @@ def test_what_can_be_walked_through_once_is_not_walked_through_by_a_check() -> N
     observers: list[Observer] = [RecordingObserver()]
     assert Server("s", observers=iter(observers)).observers
     client = Client(Server("s"), roots=(path for path in [Path("/x")]))
-    assert [root.uri for root in client._callbacks.roots or ()] == ["file:///x"]
+    assert [root.uri for root in client._runtime.callbacks.roots or ()] == ["file:///x"]
 
 
 def test_long_values_are_cut_off_and_others_told_by_their_type() -> None:

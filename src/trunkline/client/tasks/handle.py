@@ -1,31 +1,37 @@
-"""Calls that a server works on as tasks: how they stand, what they come to, and answers to what they ask meanwhile.
+"""Calls that a server runs as tasks: their handles, and the client's work for all of them.
 
-Of 2025-11-25 a client says which calls shall be tasks, and waits in `tasks/result`, where it is asked as in any call.
-With the extension of 2026-07-28 the server says so; the client looks now and then, and answers by an update.
+In 2025-11-25 the client chooses which calls run as tasks, and waits in `tasks/result`; the server sends its input
+requests as in any call. With the tasks extension of 2026-07-28 the server chooses; the client polls the task, and
+answers input requests with `tasks/update`.
 
-A look that comes to nothing is not the end of a task: the line may be lost, the server may be starting again or have
-too much to do. It is tried again after the usual pause, some times in a row. A task that has not ended when its server
-need not keep it any more is not waited for.
+A failed poll does not end a task: the connection may be lost, or the server may be restarting or overloaded. The client
+polls again after the usual interval, up to a number of failures in a row. It does not wait for a task beyond the time
+that the server retains it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final, Generic, NamedTuple
+from typing import Any, Final, Generic
 
 from msgspec import UNSET, Raw
 
-from trunkline.client.multi_round import RawInputRequest
+from trunkline.client.multi_round import RawInputRequest, answer_input_requests
 from trunkline.client.progress_deadline import ProgressDeadline, ProgressRelay, run_until_deadline
-from trunkline.client.results import T_co, ToolResult
+from trunkline.client.results import UNSPECIFIED, T_co, ToolResult, build_tool_result
 from trunkline.client.retry import convert_unknown_outcome
+from trunkline.client.runtime import ClientRuntime
 from trunkline.client.tasks.status import (
     FINAL_STATUSES,
+    TASK_RESULT_TYPE,
     TaskSnapshot,
+    TaskStarted,
+    decode_call_result,
     decode_snapshot,
     decode_task_result,
     is_empty_object,
 )
+from trunkline.client.tasks.watch import BackgroundCancellations
 from trunkline.errors import (
     BadAnswer,
     ConnectionClosed,
@@ -37,105 +43,221 @@ from trunkline.errors import (
     TrunklineError,
 )
 from trunkline.errors.text import shortened
+from trunkline.protocol.client_envelope import read_result_header
+from trunkline.protocol.events import ProgressReceived
+from trunkline.protocol.extensions import negotiated_settings
 from trunkline.protocol.inflight import OutgoingRequest
-from trunkline.protocol.types import CallToolResult, CancelTaskParams, GetTaskParams, GetTaskPayloadParams, TaskStatus
-from trunkline.protocol.types.tasks_extension import TaskProgress, UpdateTaskParams
+from trunkline.protocol.types import (
+    CallToolParams,
+    CallToolResult,
+    CancelTaskParams,
+    GetTaskParams,
+    GetTaskPayloadParams,
+    ProgressParams,
+    TaskStatus,
+)
+from trunkline.protocol.types.tasks_extension import TASKS_EXTENSION, TaskProgress, UpdateTaskParams
 
-__all__ = ["Task", "TaskClient"]
+__all__ = ["ClientTasks", "Task"]
 
-_MAX_FAILURES: Final = 5  # looks in a row that come to nothing
-_RETENTION_GRACE: Final = 1.0  # seconds after the time that a task is kept, at least
-_LISTEN_THRESHOLD: Final = 0.5  # seconds between two looks, from which on it is worthwhile to be told
+_MAX_FAILURES: Final = 5  # failed polls in a row
+_RETENTION_GRACE: Final = 1.0  # seconds to wait at least beyond the retention time of a task
+_LISTEN_THRESHOLD: Final = 0.5  # seconds between polls; from there on, notifications are worth a listen request
 _TRANSIENT_ERRORS: Final = (ConnectionClosed, RequestTimeout, PeerError)
+_DECLARED: Final[Mapping[str, Any]] = {"extensions": {TASKS_EXTENSION: {}}}  # by every client
 
 
-class TaskClient(NamedTuple):
-    """What a task needs of its client."""
+class ClientTasks:
+    """The tasks of one client: requests about them, their input requests, and the cancellation of abandoned ones."""
 
-    modern: Callable[[], bool]  # whether its server speaks the modern era
-    ask: Callable[[str, Any], Coroutine[Any, Any, Any]]
-    answer: Callable[[Mapping[str, RawInputRequest]], Awaitable[dict[str, Raw]]]
-    finish: Callable[[CallToolResult, bool], ToolResult]  # and whether to raise what it says that failed
-    expecting: "Callable[[str], AbstractContextManager[asyncio.Future[None]]]"  # news of a task
-    listen: Callable[[], None]  # has the server tell of tasks, where it does that if asked to
-    now: Callable[[], float]
-    wait: "Callable[[Sequence[asyncio.Future[Any]], float | None], Awaitable[None]]"  # for one of them, until then
-    home: Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]  # does something on the loop of the client
-    progressed: Callable[[OutgoingRequest, TaskProgress], None]  # tells the caller; on the loop of the client
-    recovers: Callable[[], bool]  # whether a line that is lost is made again
+    def __init__(self, runtime: ClientRuntime) -> None:
+        self._runtime = runtime
+        self._cancellations = BackgroundCancellations()
+
+    @property
+    def modern(self) -> bool:
+        """Whether the server speaks the modern era."""
+        return self._runtime.modern
+
+    @property
+    def reconnects(self) -> bool:
+        """Whether the client replaces a lost connection."""
+        return self._runtime.supervisor is not None and self._runtime.supervisor.reconnects
+
+    def now(self) -> float:
+        """Return the time on the client's clock."""
+        return self._runtime.now()
+
+    async def wait(self, futures: "Sequence[asyncio.Future[Any]]", due: float | None) -> None:
+        """Wait until one of the futures is done, or until `due`."""
+        await self._runtime.require_supervisor().wait_for(futures, due)
+
+    async def run_on_own_loop(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine on the client's loop."""
+        return await self._runtime.run_on_own_loop(work)
+
+    async def request(self, name: str, params: Any) -> Any:
+        """Send a request about a task."""
+        return await self._runtime.request(name, params)
+
+    async def answer_input_requests(self, requests: Mapping[str, RawInputRequest]) -> dict[str, Raw]:
+        """Answer the input requests of a task with the callbacks of the host application."""
+        connection = await self._runtime.require_supervisor().wait_for_connection("tasks/update", None)
+        return await answer_input_requests(connection, requests)
+
+    def expect_change(self, task_id: str) -> "AbstractContextManager[asyncio.Future[None]]":
+        """Return a context manager whose future is done when the server reports a change of the task."""
+        return self._runtime.task_waiters.expect_change(task_id)
+
+    def listen(self) -> None:
+        """Ask the server, in the background, to send notifications about the tasks that are waited for."""
+        supervisor, subscription = self._runtime.supervisor, self._runtime.listen_subscription
+        if supervisor is not None and supervisor.connection is not None and subscription is not None:
+            supervisor.run_in_background(subscription.include_tasks())
+
+    def report_progress(self, request: OutgoingRequest, progress: TaskProgress) -> None:
+        """Pass the progress of a task to its caller if it has grown. Called on the client's loop."""
+        connection = self._runtime.latest
+        if connection is not None and request.record_progress(progress.progress, self.now()):
+            params = ProgressParams(request.id, progress.progress, progress.total, progress.message)
+            connection.deliver_progress(ProgressReceived(request, params))
+
+    def build_result(self, tool: str, result: CallToolResult, returns: Any, *, raise_on_error: bool) -> ToolResult:
+        """Convert the result of a task to the type that its caller wants."""
+        known = self._runtime.known_tools.get(tool)
+        return build_tool_result(tool, result, known, returns, raise_on_error=raise_on_error)
+
+    # --- tasks without an owner ----------------------------------------------------------------
+
+    async def finish_unowned(
+        self, task: "Task[T_co]", deadline: ProgressDeadline, *, raise_on_error: bool
+    ) -> ToolResult[T_co]:
+        """Wait for a task whose caller has no handle of it. If the wait ends early, cancel the task."""
+        try:
+            return await task.outcome(deadline, raise_on_error=raise_on_error)
+        except BaseException:
+            supervisor = self._runtime.supervisor
+            if task.status not in FINAL_STATUSES and supervisor is not None and not supervisor.done:
+                self._cancellations.start(task.cancel())
+            raise
+
+    def may_become_task(self, name: str, params: Any) -> bool:
+        """Return whether the server may answer a request with a task."""
+        if name != "tools/call" or not isinstance(params, CallToolParams):
+            return False
+        if not self.modern:
+            return params.task is not None
+        return negotiated_settings(TASKS_EXTENSION, _DECLARED, self._runtime.server_capabilities) is not None
+
+    def abandon_call(self, request: OutgoingRequest) -> None:
+        """Cancel the task that a call is answered with after its caller has stopped waiting.
+
+        A call that requested a task will be answered with one, so closing the client waits for that. For any other
+        call, the server has received a cancellation, and its response may never arrive.
+        """
+        waiter: asyncio.Future[Any] = request.waiter
+        answered = not waiter.cancelled() and waiter.exception() is None
+        response: asyncio.Future[Any] = waiter if answered else request.on_late_response
+        if request.as_task or response.done():
+            self._cancellations.start(self._cancel_late_task(request, response))
+        else:
+            response.add_done_callback(lambda _: self._cancellations.start(self._cancel_late_task(request, response)))
+
+    async def _cancel_late_task(self, request: OutgoingRequest, response: "asyncio.Future[Any]") -> None:
+        timeout = self._runtime.settings.quick_timeout
+        await self.wait([response], None if timeout is None else self.now() + timeout)
+        if response.done():
+            raw = response.result()
+            is_task = read_result_header(raw).result_type == TASK_RESULT_TYPE
+            result = decode_call_result(raw, request, is_task=is_task)
+            if isinstance(result, TaskStarted):
+                await Task(self, TaskSnapshot(result.snapshot.task_id)).cancel()
+
+    async def finish_cancellations(self) -> None:
+        """Wait for running cancellations up to `stop_timeout`; without a connection, drop them."""
+        supervisor = self._runtime.supervisor
+        connected = supervisor is not None and supervisor.connection is not None
+        await self._cancellations.finish(self._runtime.settings.stop_timeout if connected else 0.0)
 
 
 class Task(Generic[T_co]):
-    """A call that a server works on. It goes on without us; who has its `id` can ask for it again, later and from
-    elsewhere: `client.task(id)`. Progress is told for as long as somebody holds this."""
+    """The handle of a call that the server runs as a task.
+
+    The task runs independently of this client. With its `id`, another client can fetch it later: `client.task(id)`.
+    Progress is reported while this handle exists.
+    """
 
     def __init__(
         self,
-        client: TaskClient,
+        tasks: ClientTasks,
         snapshot: TaskSnapshot,
         *,
+        tool: str = "",
+        returns: Any = UNSPECIFIED,
         result: CallToolResult | None = None,
         request: OutgoingRequest | None = None,
         progress_relay: ProgressRelay | None = None,
     ) -> None:
-        """`sent` is the result, where that is known; `asked` the request that was answered with this task, under whose
-        token progress is told; `signs` hears of that."""
-        self._client = client
+        """`result` is the result if it is known already. `request` is the call that was answered with this task; the
+        server reports progress under its token, and `progress_relay` passes that on."""
+        self._tasks = tasks
+        self._tool = tool
+        self._returns = returns
         self._result = result
         self._request = request
         self._progress_relay = progress_relay
-        self._confirmed = request is not None  # to the server
-        self._answered_inputs: set[str] = set()  # questions are put once
-        self._failures = 0  # looks in a row that came to nothing
-        self._known_since: float | None = None if request is None else client.now()  # when it was known to be there
+        self._confirmed = request is not None  # the server has acknowledged the task
+        self._answered_inputs: set[str] = set()  # each input request is answered once
+        self._failures = 0  # failed polls in a row
+        self._known_since: float | None = None if request is None else tasks.now()
         self._update(snapshot)
 
     def __repr__(self) -> str:
-        said = "" if self.message is None else f", {shortened(self.message)}"
-        return f"<Task {self.id!r}: {self.status}{said}>"
+        message = "" if self.message is None else f", {shortened(self.message)}"
+        return f"<Task {self.id!r}: {self.status}{message}>"
 
     @property
     def id(self) -> str:
-        """Its name at the server."""
+        """The id that the server has given the task."""
         return self._snapshot.task_id
 
     @property
     def status(self) -> TaskStatus:
-        """How it stood when that was last heard of."""
+        """The status in the latest response about the task."""
         return self._snapshot.status
 
     @property
     def message(self) -> str | None:
-        """What the server said of that."""
+        """The status message of the server."""
         return self._snapshot.status_message
 
     async def refresh(self) -> TaskStatus:
-        """Asks how it stands now."""
+        """Request the current status and return it."""
         if self._result is None:
-            await self._client.home(self._poll())
+            await self._tasks.run_on_own_loop(self._poll())
         return self.status
 
     async def _poll(self) -> None:
-        self._update(decode_snapshot(await self._client.ask("tasks/get", GetTaskParams(self.id))))
+        self._update(decode_snapshot(await self._tasks.request("tasks/get", GetTaskParams(self.id))))
         self._confirmed = True
 
     async def cancel(self) -> None:
-        """Has the server stop working on it. What has ended stays as it is."""
+        """Cancel the task. A task that has ended keeps its outcome."""
         if self._result is not None:
             return
         try:
-            raw = await self._client.ask("tasks/cancel", CancelTaskParams(self.id))
+            raw = await self._tasks.request("tasks/cancel", CancelTaskParams(self.id))
         except PeerError:
             if await self.refresh() not in FINAL_STATUSES:
                 raise
         else:
-            if self._client.modern() or is_empty_object(raw):
+            if self._tasks.modern or is_empty_object(raw):
                 await self._refresh_after_cancel()
             else:
                 self._update(decode_snapshot(raw))
 
     async def _refresh_after_cancel(self) -> None:
-        """It may have come to something else, and a server need not keep what was cancelled."""
+        """Fetch the final status. The task may have ended otherwise; a server need not retain a cancelled task."""
         try:
             await self.refresh()
         except PeerError as error:
@@ -144,43 +266,46 @@ class Task(Generic[T_co]):
             self._set_final_status("cancelled")
 
     async def result(self, *, timeout: float | None = None, raise_on_error: bool = True) -> ToolResult[T_co]:
-        """What the call comes to; waits for that, and answers what the server asks meanwhile. Raises what the call
-        would have raised, `TaskCancelled` if it was cancelled, `OutcomeUnknown` if the server does not know of it any
-        more, and `RequestTimeout` if that takes too long: then the task goes on all the same. Progress that is told
-        counts as a sign of life."""
-        return await self.outcome(ProgressDeadline(self._client.now, timeout), raise_on_error=raise_on_error)
+        """Wait for the result and return it; answer the server's input requests meanwhile.
+
+        Raises the error of the call, `TaskCancelled` if the task was cancelled, `OutcomeUnknown` if the server does not
+        know the task any more, and `RequestTimeout` after `timeout` seconds; then the task runs on. Each report of
+        progress starts the timeout again.
+        """
+        return await self.outcome(ProgressDeadline(self._tasks.now, timeout), raise_on_error=raise_on_error)
 
     async def outcome(self, deadline: ProgressDeadline, *, raise_on_error: bool) -> ToolResult[T_co]:
-        """The same, for somebody who has been waiting already."""
+        """Do the same as `result`, with a deadline that is running already."""
         if self._result is None:
-            signs = set[ProgressDeadline]() if self._progress_relay is None else self._progress_relay.deadlines
-            signs.add(deadline)
+            deadlines = set[ProgressDeadline]() if self._progress_relay is None else self._progress_relay.deadlines
+            deadlines.add(deadline)
             try:
-                self._result = await self._client.home(self._wait_for_result(deadline))
+                self._result = await self._tasks.run_on_own_loop(self._wait_for_result(deadline))
             finally:
-                signs.discard(deadline)
-        return self._client.finish(self._result, raise_on_error)
+                deadlines.discard(deadline)
+        return self._tasks.build_result(self._tool, self._result, self._returns, raise_on_error=raise_on_error)
 
     # --- waiting -------------------------------------------------------------------------------
 
     async def _wait_for_result(self, deadline: ProgressDeadline) -> CallToolResult:
-        self._known_since = self._client.now() if self._known_since is None else self._known_since
-        once = self._poll_result if self._client.modern() else self._fetch_result
+        tasks = self._tasks
+        self._known_since = tasks.now() if self._known_since is None else self._known_since
+        attempt = self._poll_result if tasks.modern else self._fetch_result
         while True:
-            with self._client.expecting(self.id) as news:
-                found = await once(deadline)
-                if found is not None:
-                    return found
+            with tasks.expect_change(self.id) as change:
+                result = await attempt(deadline)
+                if result is not None:
+                    return result
                 if self._past_retention and self.status not in FINAL_STATUSES:
-                    raise OutcomeUnknown(f"task {self.id} has not ended, and its server need not keep it any more")
-                if self._client.modern() and self._snapshot.poll_seconds >= _LISTEN_THRESHOLD:
-                    self._client.listen()
-                next_look = self._client.now() + self._snapshot.poll_seconds
-                await self._client.wait([news], _earliest(deadline.due, self._retention_deadline, next_look))
+                    raise OutcomeUnknown(f"task {self.id} has not ended within the time that its server retains it")
+                if tasks.modern and self._snapshot.poll_seconds >= _LISTEN_THRESHOLD:
+                    tasks.listen()
+                next_poll = tasks.now() + self._snapshot.poll_seconds
+                await tasks.wait([change], _earliest(deadline.due, self._retention_deadline, next_poll))
             self._raise_if_expired(deadline)
 
     async def _poll_result(self, deadline: ProgressDeadline) -> CallToolResult | None:
-        """The result, of a server that has to be asked for it now and then; None if there is none yet."""
+        """Return the result of a task that has to be polled; None if it has not ended."""
         while True:
             try:
                 await self._run_until(self.refresh(), deadline)
@@ -195,34 +320,34 @@ class Task(Generic[T_co]):
                 return None
 
     async def _answer_inputs(self, deadline: ProgressDeadline) -> bool:
-        """Answers what is asked and was not answered yet. Whoever is asked takes the time that is needed."""
-        asked = self._snapshot.input_requests or {}
-        new = {key: question for key, question in asked.items() if key not in self._answered_inputs}
+        """Answer new input requests; return whether there were any. The time that a person needs does not count."""
+        requests = self._snapshot.input_requests or {}
+        new = {key: request for key, request in requests.items() if key not in self._answered_inputs}
         if new and self.status == "input_required":
-            answers = await self._client.answer(new)
+            answers = await self._tasks.answer_input_requests(new)
             deadline.renew()
-            await self._run_until(self._client.ask("tasks/update", UpdateTaskParams(self.id, answers)), deadline)
+            await self._run_until(self._tasks.request("tasks/update", UpdateTaskParams(self.id, answers)), deadline)
             self._answered_inputs |= new.keys()
         return bool(new)
 
     def _final_result(self) -> CallToolResult:
-        seen = self._snapshot
-        if seen.status == "completed":
-            return decode_task_result(seen.result)
-        if seen.status == "cancelled":
+        snapshot = self._snapshot
+        if snapshot.status == "completed":
+            return decode_task_result(snapshot.result)
+        if snapshot.status == "cancelled":
             raise TaskCancelled(self.id)
-        if seen.error is None:
-            raise BadAnswer("tasks/get", "a task has failed, and it does not say why")
-        told, data = seen.error, seen.error.data
+        if snapshot.error is None:
+            raise BadAnswer("tasks/get", "the task has failed, and the response has no error")
+        error, data = snapshot.error, snapshot.error.data
         raise convert_unknown_outcome(
-            PeerError(told.code, told.message, None if data is UNSET else data), f"task {self.id}"
+            PeerError(error.code, error.message, None if data is UNSET else data), f"task {self.id}"
         )
 
     async def _fetch_result(self, deadline: ProgressDeadline) -> CallToolResult | None:
-        """The result, of a server that answers when there is one. If it does not, None or what the call has raised."""
-        asking = self._client.ask("tasks/result", GetTaskPayloadParams(self.id))
+        """Return the result from `tasks/result`, which responds when the task has ended; None after a lost response."""
+        work = self._tasks.request("tasks/result", GetTaskPayloadParams(self.id))
         try:
-            raw = await self._run_until(asking, deadline, self._retention_deadline)
+            raw = await self._run_until(work, deadline, self._retention_deadline)
         except OutcomeUnknown:
             self._set_final_status("failed")
             raise
@@ -235,7 +360,7 @@ class Task(Generic[T_co]):
         return result
 
     async def _check_failed_fetch(self, error: TrunklineError, deadline: ProgressDeadline) -> None:
-        """Raises an error that is what the call came to; returns if it was about something else."""
+        """Raise an error that is the outcome of the task; return if only the request has failed."""
         try:
             await self._run_until(self.refresh(), deadline)
         except _TRANSIENT_ERRORS as worse:
@@ -247,18 +372,18 @@ class Task(Generic[T_co]):
             raise error from None
         self._count_failure(error, deadline)
 
-    # --- time, and looks that come to nothing ------------------------------------------------------
+    # --- deadlines and failed polls ------------------------------------------------------------
 
     async def _run_until(
         self, work: Coroutine[Any, Any, Any], deadline: ProgressDeadline, until: float | None = None
     ) -> Any:
-        """Something that is asked, for as long as there is time. Raises `RequestTimeout`."""
+        """Run a coroutine until a deadline. Raises `RequestTimeout`."""
         try:
             return await run_until_deadline(
-                work, lambda: _earliest(deadline.due, until), self._client.now, self._client.wait
+                work, lambda: _earliest(deadline.due, until), self._tasks.now, self._tasks.wait
             )
         except RequestTimeout:
-            raise  # of the work itself
+            raise  # by the coroutine itself
         except TimeoutError:
             raise RequestTimeout("tools/call", round(deadline.elapsed, 3)) from None
 
@@ -268,31 +393,31 @@ class Task(Generic[T_co]):
 
     @property
     def _retained_until(self) -> float | None:
-        """When the server need not keep it any more, as far as that can be told from here."""
-        kept = self._snapshot.retention_seconds
-        if kept is None or self._known_since is None:
+        """The time until which the server retains the task, estimated from the first response about it."""
+        seconds = self._snapshot.retention_seconds
+        if seconds is None or self._known_since is None:
             return None
-        return self._known_since + kept + max(_RETENTION_GRACE, self._snapshot.poll_seconds)
+        return self._known_since + seconds + max(_RETENTION_GRACE, self._snapshot.poll_seconds)
 
     @property
     def _past_retention(self) -> bool:
         until = self._retained_until
-        return until is not None and self._client.now() >= until
+        return until is not None and self._tasks.now() >= until
 
     @property
     def _retention_deadline(self) -> float | None:
-        """When to look in any case, if that is yet to come."""
+        """The end of the retention time, if it is in the future: the task is polled then in any case."""
         return None if self._past_retention else self._retained_until
 
     def _count_failure(self, error: TrunklineError, deadline: ProgressDeadline) -> None:
-        """Lets a look pass that came to nothing. Raises if that is no use any more."""
+        """Count a failed poll. Raise if another poll cannot help."""
         self._raise_if_expired(deadline)
-        if isinstance(error, OutcomeUnknown | BadAnswer | TaskCancelled) or not self._client.recovers():
+        if isinstance(error, OutcomeUnknown | BadAnswer | TaskCancelled) or not self._tasks.reconnects:
             raise error
         if isinstance(error, PeerError) and error.code == InvalidParams.code:
             if not self._confirmed:
                 raise error
-            raise OutcomeUnknown(f"the server does not know of task {self.id} any more: {error.message}") from None
+            raise OutcomeUnknown(f"the server does not know task {self.id} any more: {error.message}") from None
         self._failures += 1
         if self._failures >= _MAX_FAILURES:
             raise error
@@ -300,7 +425,7 @@ class Task(Generic[T_co]):
     def _update(self, snapshot: TaskSnapshot) -> None:
         self._snapshot = snapshot
         if self._request is not None and (progress := snapshot.progress) is not None:
-            self._client.progressed(self._request, progress)
+            self._tasks.report_progress(self._request, progress)
         if snapshot.status in FINAL_STATUSES:
             self._request = None
 

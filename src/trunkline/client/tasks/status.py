@@ -36,7 +36,7 @@ _MIN_POLL: Final = 0.05  # seconds, whatever it says: otherwise 0 would be a flo
 _MAX_POLL: Final = 60.0  # seconds, whatever it says
 
 
-class _Meta(Struct):
+class _TaskMeta(Struct):
     progress: TaskProgress | None = field(name=TASK_PROGRESS, default=None)
 
 
@@ -59,7 +59,7 @@ class TaskSnapshot(Struct, rename="camel"):
     def progress(self) -> TaskProgress | None:
         """How far it has come, if its server is one that says so."""
         try:
-            return msgspec.convert(self.meta, _Meta).progress
+            return msgspec.convert(self.meta, _TaskMeta).progress
         except msgspec.ValidationError:
             return None
 

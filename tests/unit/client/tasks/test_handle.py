@@ -471,7 +471,7 @@ async def test_a_task_that_its_server_does_not_know_any_more_has_an_unknown_outc
         if not played.modern:
             played.line.error(await played.asked("tasks/result"), -32602, "no such task")
         played.line.error(await played.asked("tasks/get"), -32602, "no such task")
-        with pytest.raises(OutcomeUnknown, match="does not know of task t any more: no such task"):
+        with pytest.raises(OutcomeUnknown, match="does not know task t any more: no such task"):
             await calling
 
 
@@ -502,7 +502,7 @@ async def test_a_task_that_need_not_be_kept_any_more_is_looked_at_once_more_and_
         assert not calling.done()
         played.clock.advance(2 if played.modern else 70)
         played.reply(await played.asked("tasks/get"), played.shown(ttl=10_000, poll=2000))
-        with pytest.raises(OutcomeUnknown, match="need not keep it"):
+        with pytest.raises(OutcomeUnknown, match="that its server retains it"):
             await calling
         await played.asked("tasks/cancel")
 
@@ -618,7 +618,11 @@ async def test_a_result_at_once_is_an_answer_to_who_asked_for_a_task(old: Played
 
 @pytest.mark.parametrize(
     ("status", "more", "said"),
-    [("failed", {}, "does not say why"), ("completed", {"result": {}}, "content"), ("odd", {}, "Invalid enum")],
+    [
+        ("failed", {}, "the response has no error"),
+        ("completed", {"result": {}}, "content"),
+        ("odd", {}, "Invalid enum"),
+    ],
 )
 async def test_a_task_that_says_nothing_of_how_it_ended_is_no_answer(
     new: Played, status: str, more: dict[str, Any], said: str
