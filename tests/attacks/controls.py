@@ -91,13 +91,13 @@ def _any_principal(self: sessions.SessionTable, ident: str, principal: Any) -> A
 
 
 def _any_poster(patch: pytest.MonkeyPatch) -> None:
-    original = http_sse.HttpSseEndpoint.post
+    original = http_sse.HttpSseEndpoint.handle_post
 
     async def post(self: Any, visit: Any) -> None:
-        visit.principal = next(iter(self._lines.values()))[1]
+        visit.principal = next(iter(self._channels.values()))[1]
         await original(self, visit)
 
-    patch.setattr(http_sse.HttpSseEndpoint, "post", post)
+    patch.setattr(http_sse.HttpSseEndpoint, "handle_post", post)
 
 
 def _streams_of_all(patch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ def _public_to_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def _as_whoever_has_the_session(patch: pytest.MonkeyPatch) -> None:
-    add, post = sessions.SessionTable.add, modern.ModernEndpoint._post
+    add, post = sessions.SessionTable.add, modern.ModernEndpoint._handle_request
     owners: dict[bytes, Any] = {}
 
     def added(self: Any, ident: str, made: Any, principal: Any, *kept: Any, **options: Any) -> Any:
@@ -169,7 +169,7 @@ def _as_whoever_has_the_session(patch: pytest.MonkeyPatch) -> None:
         await post(self, visit, message)
 
     patch.setattr(sessions.SessionTable, "add", added)
-    patch.setattr(modern.ModernEndpoint, "_post", posted)
+    patch.setattr(modern.ModernEndpoint, "_handle_request", posted)
 
 
 def _notified_by_anybody(patch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,7 @@ def _known_by(*names: str) -> Patch:
 
 def _let_in_by_session(patch: pytest.MonkeyPatch) -> None:
     """Whoever has the id of a session is whoever opened it."""
-    add, admit = SessionTable.add, TokenAuthenticator.admit
+    add, admit = SessionTable.add, TokenAuthenticator.authenticate
     owners: dict[bytes, Any] = {}
 
     def added(self: SessionTable, made: Any, principal: Any) -> Any:
@@ -120,7 +120,7 @@ def _let_in_by_session(patch: pytest.MonkeyPatch) -> None:
         return admit(self, scope, headers, path) if owner is None else Admitted(owner)
 
     patch.setattr(SessionTable, "add", added)
-    patch.setattr(TokenAuthenticator, "admit", admitted)
+    patch.setattr(TokenAuthenticator, "authenticate", admitted)
 
 
 def _open_websocket(patch: pytest.MonkeyPatch) -> None:

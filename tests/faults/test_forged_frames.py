@@ -201,17 +201,17 @@ async def test_a_client_of_the_redis_cannot_call_a_tool_as_another_principal(tmp
         assert identity is not None
         body = codec.encode(Request(7, "tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}}))
         ask = RequestFrame(
-            visit=1,
+            number=1,
             method="POST",
-            ident=session,
-            messages=False,
+            target_id=session,
+            is_sse_post=False,
             headers=[(b"accept", b"application/json, text/event-stream"), (b"mcp-session-id", session.encode())],
             peer="",
-            letters=PrincipalCodec().letters(None),
+            owner_id=PrincipalCodec().owner_id(None),
             principal=None,
-            lasts=None,
+            expires_in=None,
             window=1 << 20,
-            size=len(body),
+            body_size=len(body),
             body=body,
         )
         payload = b"m" + INGRESS_KIND + encode_frame(ask)

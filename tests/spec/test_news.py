@@ -288,7 +288,7 @@ async def test_who_leaves_or_is_killed_delays_nobody(houses: Houses) -> None:
     await there.crew.close()
     async with asyncio.timeout(PATIENCE):  # less than a lease
         await do(here, "change", uri="note://a")
-    assert (here.crew.others, here.seen.steps(left)) == (frozenset(), ["Meet", "Depart"])
+    assert (here.crew.peers, here.seen.steps(left)) == (frozenset(), ["Meet", "Depart"])
 
 
 async def test_who_was_declared_dead_has_its_listeners_come_back_and_tells_everybody_everything(

@@ -285,7 +285,7 @@ class Connection(connection.Connection):
         drain = self.settings.drain_timeout
         await self.drain_and_close(None if drain is None else drain + _FLUSH_GRACE)
         if self.durable_session is not None:
-            await self.durable_session.drop()
+            await self.durable_session.delete()
 
     def report_phase_change(self, before: Phase) -> None:
         """Tells that the session has left a phase; that the handshake is complete is kept."""

@@ -322,7 +322,7 @@ class ServerRuntime:
             self._cluster_announcer = Announcer(self._catalog.settings.list_changed_interval, clock, news.tell)
             cluster.on_missed(partial(self._on_missed_messages, cluster))
             cluster.on_store_reset(self._reload_secrets)
-            cluster.on_deposed(self.listen_streams.end)  # so that clients ask again what they want to hear of
+            cluster.on_evicted(self.listen_streams.end)  # so that clients ask again what they want to hear of
         return news
 
     def _make_state_keys(self, store: "Store", wall_clock: Clock) -> "StateKeyRing | None":

@@ -68,7 +68,7 @@ class Life:
 
     async def record(self, session: str) -> SessionRecord:
         for one in self.host.endpoint.sessions:
-            if one.kept is not None and (unsettled := one.kept.unsettled) is not None:
+            if one.stored is not None and (unsettled := one.stored.pending_writes) is not None:
                 await asyncio.wait([unsettled])
         item = await self.store.get(f"session/{session}/record")
         assert item is not None

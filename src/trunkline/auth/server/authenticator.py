@@ -88,7 +88,7 @@ class TokenAuthenticator:
                 self._locations[key] = place
         return place
 
-    def page(self, scope: Scope, route: str) -> bytes | None:
+    def metadata_document(self, scope: Scope, route: str) -> bytes | None:
         """The metadata of the endpoint, for anybody to read."""
         path = self._metadata_paths.get(route)
         if path is None:
@@ -112,7 +112,7 @@ class TokenAuthenticator:
 
     # --- who -----------------------------------------------------------------------------------
 
-    def admit(self, scope: Scope, headers: dict[bytes, bytes], path: str) -> AuthResult | Awaitable[AuthResult]:
+    def authenticate(self, scope: Scope, headers: dict[bytes, bytes], path: str) -> AuthResult | Awaitable[AuthResult]:
         """Whether the sender of a request may come in."""
         place = self._locate(scope, headers, path)
         if (query := scope.get("query_string")) and has_query_token(query):
@@ -261,7 +261,7 @@ class TokenAuthenticator:
         route: str = request.scope["path"].removeprefix(request.scope.get("root_path", "")).rstrip("/")
         return request.location.resource if (route or "/") == self._path else f"{request.location.base_url}{route}"
 
-    def challenge(self, scope: Scope, path: str, principal: Any, scopes: Sequence[str]) -> tuple[bytes, bytes]:
+    def scope_challenge(self, scope: Scope, path: str, principal: Any, scopes: Sequence[str]) -> tuple[bytes, bytes]:
         """What somebody who was let in needs for what it asked."""
         headers = dict(scope["headers"])
         scheme = "DPoP" if headers.get(b"authorization", b"")[:5].lower() == b"dpop " else "Bearer"

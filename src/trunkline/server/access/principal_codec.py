@@ -44,17 +44,17 @@ def decode_principal(raw: Raw | bytes) -> Any:
 class PrincipalCodec:
     """Principals in messages between processes."""
 
-    def letters(self, principal: Any) -> str:
+    def owner_id(self, principal: Any) -> str:
         """Return the name of a principal; different principals have different names."""
         return principal_name(principal)
 
-    def written(self, principal: Any) -> bytes | None:
+    def encode(self, principal: Any) -> bytes | None:
         """Encode a principal; return None if decoding would not restore it."""
         raw = encode_principal(principal)
         if raw is UNSET:
             return None
         return bytes(raw) if isinstance(principal, Principal | str) or decode_principal(raw) == principal else None
 
-    def read(self, encoded: bytes) -> Any:
+    def decode(self, encoded: bytes) -> Any:
         """Decode a principal."""
         return decode_principal(encoded)

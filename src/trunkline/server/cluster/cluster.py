@@ -96,7 +96,7 @@ class Cluster:
         return self._place.standing.sure_until
 
     @property
-    def others(self) -> frozenset[str]:
+    def peers(self) -> frozenset[str]:
         """The names of those who were met and are not gone."""
         return self._roster.names
 
@@ -105,12 +105,12 @@ class Cluster:
         """Whether nobody else is there. Who has no name for now does not know."""
         return not self._pulse.running or (self._place.taken and not self._roster)
 
-    async def gone(self, name: str) -> bool:
+    async def evict_if_dead(self, name: str) -> bool:
         """Whether a process is gone: one that has been silent for too long is, from now on. Raises `StoreUnavailable`
         if that cannot be found out."""
         return await self._failure_detector.gone(name)
 
-    async def there(self, name: str) -> bool:
+    async def wait_until_reachable(self, name: str) -> bool:
         """Whether a process is there to be sent something. Who was lost sight of is waited for, until it is heard of or
         gone. Raises `StoreUnavailable` if that cannot be found out."""
         return await self._failure_detector.there(name)
@@ -173,7 +173,7 @@ class Cluster:
         """Sends something to all others."""
         self._place.broadcast(kind, body)
 
-    async def sent(self) -> None:
+    async def drain(self) -> None:
         """Waits while much of what was sent has not left yet."""
         await self._place.sent()
 
@@ -196,7 +196,7 @@ class Cluster:
         """Has a function be told whose messages may have been lost, of None: anybody's; or who is gone."""
         self._callbacks.on_lost.append(callback)
 
-    def on_deposed(self, callback: Callable[[], None]) -> None:
+    def on_evicted(self, callback: Callable[[], None]) -> None:
         """Has a function be told that this process was declared dead: what it held under its name is others' now."""
         self._callbacks.on_deposed.append(callback)
 

@@ -128,7 +128,7 @@ class DurableSession:
 
     # --- counting ------------------------------------------------------------------------------
 
-    async def count(self, principal: Any) -> bool:
+    async def claim_quota(self, principal: Any) -> bool:
         """Counts it among the sessions of a principal, if there may be one more."""
         self._quota_entry = self._quota.entry(self._ident, principal_name(principal))
         return self._quota_entry is None or await self._quota_entry.add()
@@ -147,11 +147,11 @@ class DurableSession:
         if self._taken_callback is not None:
             self._taken_callback()
 
-    async def confirm(self) -> bool:
+    async def confirm_lease(self) -> bool:
         """Whether this process still holds it."""
         return await self.lease.confirm()
 
-    async def leave(self) -> None:
+    async def release(self) -> None:
         """Leaves it to whoever finds it next."""
         self.events.close()
         await self.lease.release()
@@ -274,17 +274,17 @@ class DurableSession:
                 self.connection.facts.report_crash("-", error)
 
     @property
-    def unsettled(self) -> "asyncio.Future[None] | None":
+    def pending_writes(self) -> "asyncio.Future[None] | None":
         """What is done when all that has changed is kept; None if it is."""
         return self._batcher.unsettled(self.lease)
 
-    async def drop(self) -> None:
+    async def delete(self) -> None:
         """Keeps nothing of it any more."""
         self.connection = None
         self.ending = True
         self.events.close()
         try:
-            if (unsettled := self.unsettled) is not None:
+            if (unsettled := self.pending_writes) is not None:
                 await asyncio.wait([unsettled])
             while page := await self.lease.store.scan(f"{self._home}/", limit=_PAGE_SIZE):
                 await self.lease.commit([Delete(item.key) for item in page])
@@ -361,7 +361,7 @@ class DurableSession:
         """Ends the streams of what was being worked on."""
         error = connection.session.error_object(Interrupted("the server was restarted while it worked on this request"))
         for stream, requests in pending.items():
-            await self.events.recall(stream)
+            await self.events.load_stream(stream)
             for request in requests:
                 self.events.append(stream, codec.encode(ErrorResponse(request, error)), None)
             self.events.end(stream)
@@ -388,14 +388,14 @@ class DurableSessions:
         self._drop_tasks: set[asyncio.Task[None]] = set()
         self._cluster = cluster
         if cluster is not None:
-            cluster.on_deposed(self._lose_leases)
+            cluster.on_evicted(self._lose_leases)
             cluster.on_missed(self._check_lease_holders)
 
-    def opened(self, ident: str) -> DurableSession:
+    def create(self, ident: str) -> DurableSession:
         """A session that a client is about to open."""
         return self._create(ident, None)
 
-    def ended(self, stored: KeptSeam) -> None:
+    def delete_later(self, stored: KeptSeam) -> None:
         """A session has ended by itself. Soon nothing of it is kept any more."""
         dropping = asyncio.get_running_loop().create_task(self._drop(stored))
         self._drop_tasks.add(dropping)
@@ -403,7 +403,7 @@ class DurableSessions:
 
     async def _drop(self, session: KeptSeam) -> None:
         with contextlib.suppress(StoreError):  # what is left of it expires
-            await session.drop()
+            await session.delete()
 
     def _create(self, ident: str, lease: Lease | None) -> DurableSession:
         holding = SessionLease(key_of("session", ident), self._store, self._cluster, self._ttl, lease)
@@ -419,7 +419,7 @@ class DurableSessions:
         return _UNLIMITED_TTL if ttl is None else _RETENTION_FACTOR * ttl
 
     @property
-    def sure_until(self) -> float:
+    def lease_valid_until(self) -> float:
         """Until when no other process can have taken what this one holds."""
         return inf if self._cluster is None else self._cluster.sure_until
 
@@ -450,7 +450,7 @@ class DurableSessions:
         """What is done when all that clients have yet to hear of, in whatever session, is kept; None if it is."""
         return self._batcher.urgent_writes
 
-    async def find(
+    async def acquire(
         self, ident: str, principal: Any
     ) -> DurableSession | Literal[Expired.EXPIRED] | HeldElsewhere | None:
         """A session of that principal's that another process has held, or does."""
@@ -469,7 +469,7 @@ class DurableSessions:
             await self._store.release(lease)
             return found
         if lease.holder != self._cluster.name:  # that one was declared dead meanwhile
-            return await self.find(ident, principal)
+            return await self.acquire(ident, principal)
         return self._resume(ident, lease, found)
 
     async def _read_record(self, ident: str, principal: Any) -> SessionRecord | Literal[Expired.EXPIRED] | None:
@@ -493,7 +493,7 @@ class DurableSessions:
     async def _take(self, key: str, cluster: "Cluster") -> Lease | HeldElsewhere:
         """The right to a session, or who has it and is not gone."""
         given = await self._store.acquire(key, cluster.name, self._ttl)
-        if not isinstance(given, Lease) and await cluster.gone(given.holder):
+        if not isinstance(given, Lease) and await cluster.evict_if_dead(given.holder):
             given = await self._store.acquire(key, cluster.name, self._ttl, over=given.token)
         return given if isinstance(given, Lease) else HeldElsewhere(given.holder)
 

@@ -68,7 +68,7 @@ class DurableEventLog:
         self._fenced = False  # another process goes on
         self.newest = 0  # the highest number of a stream
 
-    def listen(self, callback: Callable[[int], None]) -> None:
+    def on_committed(self, callback: Callable[[int], None]) -> None:
         """Names who is told of streams of which more is kept now."""
         self._on_written = callback
 
@@ -97,7 +97,7 @@ class DurableEventLog:
             self._write_position(last_read)
         return number
 
-    def given(self, stream: int, number: int) -> None:
+    def mark_delivered(self, stream: int, number: int) -> None:
         """Somebody has been given all up to a number. Of an event that was waited for, that is written down with the
         next one: should the process die before, who comes without a position is given it rather twice than never."""
         if stream == STANDALONE and number > self._last_delivered_live:
@@ -129,7 +129,7 @@ class DurableEventLog:
 
     async def _load_and_drop(self, stream: int) -> None:
         with contextlib.suppress(StoreError):  # then it expires
-            await self.recall(stream)
+            await self.load_stream(stream)
             self.drop(stream)
 
     def _event_key(self, stream: int, number: int) -> str:
@@ -174,7 +174,7 @@ class DurableEventLog:
 
     # --- reading -------------------------------------------------------------------------------
 
-    def settled(self, stream: int) -> bool:
+    def is_committed(self, stream: int) -> bool:
         """Whether all that was appended is kept."""
         return stream not in self._unwritten
 
@@ -182,9 +182,9 @@ class DurableEventLog:
         """Bytes of a stream that this process holds beside the store."""
         return self._log.size(stream)
 
-    def after(self, stream: int, number: int) -> Sequence[tuple[int, bytes]] | None:
+    def read_after(self, stream: int, number: int) -> Sequence[tuple[int, bytes]] | None:
         """What came after a number and is kept; None if that is no longer known."""
-        found = self._log.after(stream, number)
+        found = self._log.read_after(stream, number)
         unsafe = self._unwritten.get(stream)
         return found if unsafe is None or not found else [event for event in found if event[0] <= unsafe.safe]
 
@@ -202,7 +202,7 @@ class DurableEventLog:
         streams = sorted(self._unloaded)
         self.newest = max([newest_stream, *streams])
         self._unloaded.add(STANDALONE)
-        await self.recall(STANDALONE)
+        await self.load_stream(STANDALONE)
         if self.last < last_event:
             self._log.restore(STANDALONE, last_event, ())
         position = await self._store.get(f"{self._home}/position")
@@ -214,7 +214,7 @@ class DurableEventLog:
         """Up to where what belongs to no request was given to somebody."""
         return max(self._read, self._log.bounds(STANDALONE)[0])
 
-    async def recall(self, stream: int) -> None:
+    async def load_stream(self, stream: int) -> None:
         """Gets what an earlier process has kept of a stream."""
         if stream not in self._unloaded:
             return

@@ -77,7 +77,7 @@ class TaskRecovery:
     def _rank(self) -> int:
         """How many other processes come before this one."""
         crew = self._shared.cluster
-        return 0 if crew is None else sum(name < crew.name for name in crew.others)
+        return 0 if crew is None else sum(name < crew.name for name in crew.peers)
 
     def _on_peer_lost(self, name: str | None) -> None:
         """Another process has gone, or may have: what it worked on is for others."""

@@ -139,16 +139,16 @@ class App:
             if step == "shutdown":
                 return
 
-    def release(self) -> None:
+    def close_idle_streams(self) -> None:
         """Ends the streams that wait for something to happen: whoever runs us is about to stop, and may wait for them.
         What is being worked on is still answered."""
         if self._state is not None:
-            self._state.release()
+            self._state.close_idle_streams()
 
     def _on_stop_signal(self) -> None:
         """The same, where nobody else sees to it that what is being worked on has an end, and who runs us would cut
         every WebSocket off."""
-        self.release()
+        self.close_idle_streams()
         if self._state is not None:
             self._state.websocket.close("the server is about to stop")
             self._state.schedule_close()
@@ -157,7 +157,7 @@ class App:
         """Ends every session in good order. The application can be used again."""
         house, self._state, self._loop = self._state, None, None
         if house is not None:
-            house.shut()
+            house.stop_admitting()
         await self._stop()
         if house is not None:
             house.close()
@@ -182,11 +182,11 @@ class AppState:
         self._forwarder = front = None if relay is None else Forwarder(relay)
         self.guard = guard
         self.proxies = TrustedProxies(settings.trusted_proxies)
-        self.stateless = ModernEndpoint(guard)
+        self.modern = ModernEndpoint(guard)
         self.streamable_http: SessionEndpoint | NoSessionEndpoint = (
-            SessionEndpoint(guard, self.stateless, session_backend, front)
+            SessionEndpoint(guard, self.modern, session_backend, front)
             if settings.http_sessions
-            else NoSessionEndpoint(guard, self.stateless)
+            else NoSessionEndpoint(guard, self.modern)
         )
         self.http_sse = HttpSseEndpoint(guard, _MESSAGES_PATH, front)
         self.websocket = WebSocketEndpoint(guard, settings)
@@ -197,11 +197,11 @@ class AppState:
         self._close_timer: Timer | None = None
         self._routes: dict[str, Callable[[HttpRequest], Awaitable[None]]] = {path: self.streamable_http.handle}
         if settings.legacy_sse and settings.http_sessions:
-            self._routes.setdefault(_SSE_PATH, self.http_sse.stream)
-            self._routes.setdefault(_MESSAGES_PATH, self.http_sse.post)
+            self._routes.setdefault(_SSE_PATH, self.http_sse.handle_stream)
+            self._routes.setdefault(_MESSAGES_PATH, self.http_sse.handle_post)
 
         if relay is not None:
-            relay.inbound.hosts.append(self)
+            relay.inbound.targets.append(self)
 
     async def handle_forwarded(self, request: ForwardedRequest) -> bool:
         """Answers an HTTP request that another process has let in, if what it is for is here."""
@@ -211,7 +211,7 @@ class AppState:
             request
         )
 
-    def renamed(self) -> None:
+    def on_renamed(self) -> None:
         """Nobody finds streams of HTTP+SSE by a name that this process has no more."""
         self.http_sse.close_unreachable()
 
@@ -225,7 +225,7 @@ class AppState:
             headers.update(_ambiguous_headers(scope["headers"]))
         route = _route_path(scope)
         handle = self._routes.get(route)
-        if handle is None and self._health is not None and await self._health.told(request, route):
+        if handle is None and self._health is not None and await self._health.try_handle(request, route):
             return
         if handle is None and await self._serve_metadata(request, route):
             return
@@ -246,19 +246,19 @@ class AppState:
 
     async def _authenticate(self, request: HttpRequest, authenticator: Authenticator, path: str) -> bool:
         """Whether whoever sent a request may come in; it is told if not."""
-        verdict = authenticator.admit(request.scope, request.headers, path)
+        verdict = authenticator.authenticate(request.scope, request.headers, path)
         if not isinstance(verdict, Admitted | Rejected):
             verdict = await verdict
         if isinstance(verdict, Rejected):
-            await request.refuse(verdict.status, verdict.why, *verdict.headers, kind=verdict.kind)
+            await request.refuse(verdict.status, verdict.reason, *verdict.headers, kind=verdict.kind)
             return False
         request.principal = verdict.principal
-        request.until = self._auth_expiry(verdict)
-        request.challenge = partial(authenticator.challenge, request.scope, path, verdict.principal)
+        request.auth_expires_at = self._auth_expiry(verdict)
+        request.scope_challenge = partial(authenticator.scope_challenge, request.scope, path, verdict.principal)
         return True
 
     def _auth_expiry(self, admitted: Admitted) -> float | None:
-        return None if admitted.lasts is None else self.guard.clock.now() + admitted.lasts
+        return None if admitted.expires_in is None else self.guard.clock.now() + admitted.expires_in
 
     def _resource_path(self, route: str) -> str:
         """The path of an endpoint, as clients know it: what HTTP+SSE posts to is a part of its stream."""
@@ -266,7 +266,7 @@ class AppState:
 
     async def _serve_metadata(self, request: HttpRequest, route: str) -> bool:
         """Shows whoever asks how to get in, if that is asked for: whatever page it comes from, and whoever it is."""
-        page = None if self._authenticator is None else self._authenticator.page(request.scope, route)
+        page = None if self._authenticator is None else self._authenticator.metadata_document(request.scope, route)
         if page is None or self.guard.refusal(request.headers.get(b"host"), None) is not None:
             return False
         match request.scope["method"]:
@@ -293,27 +293,29 @@ class AppState:
             await receive()  # websocket.connect
             await send({"type": "websocket.close", "code": 1008, "reason": (refused or "there is nothing here")[:120]})
             return
-        verdict = Admitted() if self._authenticator is None else self._authenticator.admit(scope, headers, self._path)
+        verdict = (
+            Admitted() if self._authenticator is None else self._authenticator.authenticate(scope, headers, self._path)
+        )
         if not isinstance(verdict, Admitted | Rejected):
             verdict = await verdict
         if isinstance(verdict, Rejected):
             await receive()
-            await refuse_handshake(scope, send, verdict.status, verdict.why, *verdict.headers)
+            await refuse_handshake(scope, send, verdict.status, verdict.reason, *verdict.headers)
         else:
             await self.websocket.handle(scope, receive, send, verdict.principal, self._auth_expiry(verdict))
 
-    def shut(self) -> None:
+    def stop_admitting(self) -> None:
         """Lets nobody new in."""
         self.guard.shut()
 
-    def release(self) -> None:
+    def close_idle_streams(self) -> None:
         """Ends the streams on which nothing is being answered."""
-        self.shut()
+        self.stop_admitting()
         self._close_listeners()
-        self.streamable_http.release()
-        self.http_sse.release()
+        self.streamable_http.close_idle_streams()
+        self.http_sse.close_idle_streams()
         if self._forwarder is not None:
-            self._forwarder.release()
+            self._forwarder.close_idle_streams()
 
     def schedule_close(self) -> None:
         """Ends what is left once `drain_timeout` is over."""
@@ -325,12 +327,12 @@ class AppState:
         """Ends what is left."""
         if self._close_timer is not None:
             self._close_timer.cancel()
-        if self._relay is not None and self in self._relay.inbound.hosts:
-            self._relay.inbound.hosts.remove(self)
+        if self._relay is not None and self in self._relay.inbound.targets:
+            self._relay.inbound.targets.remove(self)
         if self._forwarder is not None:
             self._forwarder.close()
         self.streamable_http.close("the server has stopped")
-        self.stateless.close("the server has stopped")
+        self.modern.close("the server has stopped")
         self.http_sse.close("the server has stopped")
         self.websocket.close("the server has stopped")
 

@@ -21,14 +21,14 @@ class Admitted(Struct, frozen=True):
     """Whoever comes may come in."""
 
     principal: Any = None
-    lasts: float | None = None  # for how many seconds that holds; None: as long as the line
+    expires_in: float | None = None  # for how many seconds that holds; None: as long as the line
 
 
 class Rejected(Struct, frozen=True):
     """Whoever comes is turned away: the status, the reason in words and by its kind, and what goes with it."""
 
     status: int
-    why: str
+    reason: str
     kind: str
     headers: Headers = []
 
@@ -40,15 +40,15 @@ class Authenticator(Protocol):
     """Decides who may come in. `path` is always that of an endpoint within the application, as it is known to whoever
     comes there."""
 
-    def admit(self, scope: Scope, headers: dict[bytes, bytes], path: str) -> AuthResult | Awaitable[AuthResult]:
+    def authenticate(self, scope: Scope, headers: dict[bytes, bytes], path: str) -> AuthResult | Awaitable[AuthResult]:
         """Whether the sender of a request may come in; at once, where nobody has to be asked."""
         ...
 
-    def page(self, scope: Scope, route: str) -> bytes | None:
+    def metadata_document(self, scope: Scope, route: str) -> bytes | None:
         """What anybody may read at a path within the application: a JSON document that says how to get in."""
         ...
 
-    def challenge(self, scope: Scope, path: str, principal: Any, scopes: Sequence[str]) -> tuple[bytes, bytes]:
+    def scope_challenge(self, scope: Scope, path: str, principal: Any, scopes: Sequence[str]) -> tuple[bytes, bytes]:
         """The header that tells a sender, who was let in, which scopes are needed for what it asked."""
         ...
 
@@ -59,17 +59,17 @@ class CallbackAuthenticator:
     def __init__(self, identify: Identify) -> None:
         self._identify = identify
 
-    def admit(self, scope: Scope, headers: dict[bytes, bytes], path: str) -> Admitted:  # noqa: ARG002 - the seam's
+    def authenticate(self, scope: Scope, headers: dict[bytes, bytes], path: str) -> Admitted:  # noqa: ARG002 - the seam's
         """The principal of a request. What cannot be told from others cannot own anything."""
         principal = self._identify(scope)
         if not isinstance(principal, Hashable):
             raise MisuseError(f"identify must give something hashable, such as a name, not {type(principal).__name__}")
         return Admitted(principal)
 
-    def page(self, scope: Scope, route: str) -> bytes | None:  # noqa: ARG002 - the seam's
+    def metadata_document(self, scope: Scope, route: str) -> bytes | None:  # noqa: ARG002 - the seam's
         """Nobody has to be told how to get in."""
         return None
 
-    def challenge(self, scope: Scope, path: str, principal: Any, scopes: Sequence[str]) -> tuple[bytes, bytes]:  # noqa: ARG002
+    def scope_challenge(self, scope: Scope, path: str, principal: Any, scopes: Sequence[str]) -> tuple[bytes, bytes]:  # noqa: ARG002
         """Which scopes are needed."""
         return insufficient_scope_challenge(scopes)

@@ -26,40 +26,42 @@ class ReadDeadlines:
         self._clock = clock
         self._timeout = timeout
         self._started_at: dict[ReaderTask, float] = {}
-        self._stopped: set[ReaderTask] = set()
+        self._timed_out: set[ReaderTask] = set()
         self._timer: Timer | None = None
 
-    def begin(self) -> ReaderTask:
+    def watch_current_task(self) -> ReaderTask:
         """Watches the current task, which begins to read."""
         task = asyncio.current_task()
         if self._timeout is not None:
             self._started_at[task] = now = self._clock.now()
             if self._timer is None:
-                self._timer = self._clock.call_at(now + self._timeout, self._look)
+                self._timer = self._clock.call_at(now + self._timeout, self._cancel_overdue)
         return task
 
-    def end(self, task: ReaderTask) -> None:
+    def unwatch(self, task: ReaderTask) -> None:
         """It has read."""
         self._started_at.pop(task, None)
 
     def take_timeout(self, task: ReaderTask) -> bool:
         """Whether a task was stopped from here; if so, that cancellation is taken back."""
-        if task is None or task not in self._stopped:
+        if task is None or task not in self._timed_out:
             return False
-        self._stopped.discard(task)
+        self._timed_out.discard(task)
         task.uncancel()
         return True
 
-    def _look(self) -> None:
+    def _cancel_overdue(self) -> None:
         self._timer = None
         now, limit = self._clock.now(), self._timeout or 0.0
         for task, since in list(self._started_at.items()):
             if now - since < limit:
-                self._timer = self._clock.call_at(since + limit, self._look)  # they stand in the order of time
+                self._timer = self._clock.call_at(
+                    since + limit, self._cancel_overdue
+                )  # they stand in the order of time
                 return
             del self._started_at[task]
             if task is not None:
-                self._stopped.add(task)
+                self._timed_out.add(task)
                 task.cancel()
 
     def close(self) -> None:
@@ -79,12 +81,12 @@ class BodyReader:
         self._size_limit = settings.http_body_size_limit
         self._deadlines = ReadDeadlines(clock, settings.body_timeout)
 
-    async def message(self, request: HttpRequest) -> Incoming | None:
+    async def read_message(self, request: HttpRequest) -> Incoming | None:
         """What was posted; None if there is none to be had, which the peer has been told."""
-        body = await self.body(request)
+        body = await self.read_body(request)
         return None if body is None else codec.decode_strict(body)
 
-    async def body(self, request: HttpRequest) -> bytes | None:
+    async def read_body(self, request: HttpRequest) -> bytes | None:
         """The same, as it came."""
         if not is_utf8_json(request.headers.get(b"content-type", b"")):
             why = "the content type must be application/json, in UTF-8"
@@ -94,9 +96,9 @@ class BodyReader:
         if length.isdigit() and int(length) > self._size_limit:
             await self._refuse_too_large(request)
             return None
-        reader = self._deadlines.begin()
+        reader = self._deadlines.watch_current_task()
         try:
-            return await request.body(self._size_limit)
+            return await request.read_body(self._size_limit)
         except BodyTooLarge:
             await self._refuse_too_large(request)
         except Disconnected:
@@ -106,7 +108,7 @@ class BodyReader:
                 raise
             await request.refuse(408, "the body did not arrive in time", _CONNECTION_CLOSE)
         finally:
-            self._deadlines.end(reader)
+            self._deadlines.unwatch(reader)
         return None
 
     async def _refuse_too_large(self, request: HttpRequest) -> None:

@@ -34,7 +34,7 @@ class TrustedProxies:
         headers = _forwarded_headers(scope)
         seen = dict(scope, proxied=True)
         if b"x-forwarded-for" in headers:
-            seen["client"] = (self._caller(headers[b"x-forwarded-for"].decode("latin-1")), 0)
+            seen["client"] = (self._client_address(headers[b"x-forwarded-for"].decode("latin-1")), 0)
         if (scheme := headers.get(b"x-forwarded-proto", b"").strip().lower()) in {b"http", b"https"}:
             seen["scheme"] = scheme.decode()
         prefix = headers.get(b"x-forwarded-prefix", b"").decode("latin-1").strip().rstrip("/")
@@ -42,7 +42,7 @@ class TrustedProxies:
             seen["prefix"] = prefix
         return seen
 
-    def _caller(self, forwarded_for: str) -> str:
+    def _client_address(self, forwarded_for: str) -> str:
         """The last of those whom a request has passed that is no proxy of ours; what came before may be invented."""
         hops = [hop.strip() for hop in forwarded_for.split(",")]
         return next((hop for hop in reversed(hops) if not self._trusts(hop)), hops[0])

@@ -30,7 +30,7 @@ class Health(Struct, frozen=True):
     store_writable: Callable[[], Awaitable[bool]]
     checks: Callable[[], Awaitable[Mapping[str, bool]]]  # that the server's author has named, and whether each is well
 
-    async def told(self, request: HttpRequest, route: str) -> bool:
+    async def try_handle(self, request: HttpRequest, route: str) -> bool:
         """Answers a request, if that is what it asks for."""
         asked = _ROUTE.fullmatch(route)
         if asked is None:

@@ -32,7 +32,7 @@ class HttpSseChannel:
         self._info = ChannelInfo("sse", peer)
         self._settings = settings
         self._receiver: Receiver | None = None
-        self._waiting: deque[bytes] = deque()
+        self._unsent_events: deque[bytes] = deque()
         self._unsent_bytes = 0  # bytes that wait, or that are being written out
         self._drain_waiter: asyncio.Future[None] | None = None  # done when fewer bytes are unsent
         self._wake = asyncio.Event()
@@ -54,7 +54,7 @@ class HttpSseChannel:
         """Names who is told of messages."""
         self._receiver = receiver
 
-    def received(self, message: Incoming, origin: MessageOrigin) -> None:
+    def receive(self, message: Incoming, origin: MessageOrigin) -> None:
         """Hands a message up."""
         if self._receiver is not None and not self._closed:
             self._pending_requests.update(part.id for part in _split_batch(message) if isinstance(part, Request))
@@ -67,15 +67,15 @@ class HttpSseChannel:
         event = sse.encode_event(codec.encode(cast("Any", message)), kind="message")
         self._unsent_bytes += len(event)
         if self._unsent_bytes > self._settings.unsent_limit:
-            self.lost(ChannelClosed(f"the peer left {self._unsent_bytes} bytes unread"))
+            self.terminate(ChannelClosed(f"the peer left {self._unsent_bytes} bytes unread"))
             return
-        self._waiting.append(event)
+        self._unsent_events.append(event)
         self._wake.set()
         self._pending_requests.difference_update(
             part.id for part in _split_batch(message) if isinstance(part, Response | ErrorResponse)
         )
         if self._closing:
-            self.release()
+            self.close_when_idle()
 
     def pause(self) -> None:
         """Nothing to be done: each POST is read by itself."""
@@ -98,24 +98,24 @@ class HttpSseChannel:
 
     async def close(self) -> None:
         """Ends the stream, once all is written."""
-        self.lost(ChannelClosed("closed"))
+        self.terminate(ChannelClosed("closed"))
 
-    def release(self) -> None:
+    def close_when_idle(self) -> None:
         """Ends the stream once nothing is being answered on it any more."""
         self._closing = True
         if not self._pending_requests:
-            self.lost(ChannelClosed("the server is about to stop"))
+            self.terminate(ChannelClosed("the server is about to stop"))
 
     def give_up(self, ident: RequestId) -> None:
         """That request was cancelled, and is not answered."""
         self._pending_requests.discard(ident)
         if self._closing:
-            self.release()
+            self.close_when_idle()
 
     def close_stream(self) -> None:
         """Nothing to be done: the stream is the line, and nobody could read on."""
 
-    def lost(self, closed: ChannelClosed) -> None:
+    def terminate(self, closed: ChannelClosed) -> None:
         """The stream is over."""
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
@@ -124,27 +124,27 @@ class HttpSseChannel:
         self._wake.set()
         self._wake_drain()
 
-    async def flow(self, request: HttpRequest) -> None:
+    async def write_stream(self, request: HttpRequest) -> None:
         """Writes out what is sent, until the end of the stream or of the peer."""
         gone = asyncio.ensure_future(request.wait_disconnected())
         try:
             while not gone.done():
-                if self._waiting:
-                    data = b"".join(self._waiting)
-                    self._waiting.clear()
-                    await request.go_on(data)
+                if self._unsent_events:
+                    data = b"".join(self._unsent_events)
+                    self._unsent_events.clear()
+                    await request.write(data)
                     self._unsent_bytes -= len(data)
                     self._wake_drain()
                 elif self._closed:
                     await request.end_stream()
                     return
                 else:
-                    await self._wait(request, gone)
+                    await self._wait_for_event(request, gone)
         finally:
-            self.lost(ChannelClosed("the peer closed the stream"))
+            self.terminate(ChannelClosed("the peer closed the stream"))
             await cancel_and_wait(gone)
 
-    async def _wait(self, request: HttpRequest, disconnected: "asyncio.Future[Any]") -> None:
+    async def _wait_for_event(self, request: HttpRequest, disconnected: "asyncio.Future[Any]") -> None:
         self._wake.clear()
         wake = asyncio.ensure_future(self._wake.wait())
         limit = self._settings.stream_keepalive
@@ -153,7 +153,7 @@ class HttpSseChannel:
         finally:
             wake.cancel()
         if not done:
-            await request.go_on(sse.COMMENT)
+            await request.write(sse.COMMENT)
 
 
 def _split_batch(message: Incoming | Encoded | Sequence[Message]) -> Sequence[Any]:
@@ -173,12 +173,12 @@ class HttpSseEndpoint:
         self._body_reader = BodyReader(guard.settings, guard.clock)
         self._forwarder = forwarder
         self._messages_path = messages_path  # the path to post to
-        self._lines: dict[str, tuple[HttpSseChannel, Any]] = {}
+        self._channels: dict[str, tuple[HttpSseChannel, Any]] = {}
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._channels)
 
-    async def stream(self, request: HttpRequest) -> None:
+    async def handle_stream(self, request: HttpRequest) -> None:
         """Opens a stream of events."""
         if request.scope["method"] != "GET":
             await request.refuse_method(b"GET, OPTIONS")
@@ -188,41 +188,43 @@ class HttpSseEndpoint:
             return
         token = self._new_token()
         channel = HttpSseChannel(request.peer, self._settings)
-        channel.open(self._guard.admit(channel, channel.lost))
-        self._lines[token] = (channel, request.principal)
+        channel.open(self._guard.admit(channel, channel.terminate))
+        self._channels[token] = (channel, request.principal)
         root: str = request.scope.get("prefix", "") + request.scope.get("root_path", "")
         expired = ChannelClosed("what proved who the stream is for has run out")
         expiry = (
-            None if request.until is None else self._guard.clock.call_at(request.until, lambda: channel.lost(expired))
+            None
+            if request.auth_expires_at is None
+            else self._guard.clock.call_at(request.auth_expires_at, lambda: channel.terminate(expired))
         )
         try:
             await request.begin_stream()
-            await request.go_on(
+            await request.write(
                 sse.encode_event(f"{root}{self._messages_path}?session_id={token}".encode(), kind="endpoint")
             )
-            await channel.flow(request)
+            await channel.write_stream(request)
         finally:
             if expiry is not None:
                 expiry.cancel()
-            del self._lines[token]
-            channel.lost(ChannelClosed("the peer closed the stream"))
+            del self._channels[token]
+            channel.terminate(ChannelClosed("the peer closed the stream"))
 
     def _new_token(self) -> str:
         """What nobody can guess, and which process has the stream, where there are others."""
         token = secrets.token_urlsafe(32)
         return token if self._forwarder is None else f"{token}.{self._forwarder.name}"
 
-    async def post(self, request: HttpRequest) -> None:
+    async def handle_post(self, request: HttpRequest) -> None:
         """Takes a message for a stream; its answer goes there."""
         if request.scope["method"] != "POST":
             await request.refuse_method(b"POST, OPTIONS")
             return
         query: bytes = request.scope.get("query_string", b"")
         token = parse_qs(query.decode("latin-1")).get("session_id", [""])[0]
-        channel, owner = self._lines.get(token, (None, None))
+        channel, owner = self._channels.get(token, (None, None))
         holder = token.rpartition(".")[2]
         if channel is not None and owner == request.principal:
-            body = await self._body_reader.body(request)
+            body = await self._body_reader.read_body(request)
             if body is not None:
                 await self._deliver(request, channel, body)
         elif channel is None and self._forwarder is not None and self._forwarder.has_peer(holder):
@@ -233,13 +235,13 @@ class HttpSseEndpoint:
     async def _deliver(self, request: HttpRequest, channel: HttpSseChannel, body: bytes) -> None:
         message = codec.decode_strict(body)
         await request.respond(202)
-        channel.received(message, MessageOrigin(request.principal, HeaderView(request.headers), channel))
+        channel.receive(message, MessageOrigin(request.principal, HeaderView(request.headers), channel))
 
     async def _refuse_unknown_session(self, request: HttpRequest) -> None:
         await request.refuse(404, "there is no such session; open a stream first", kind="session_not_found")
 
     async def _forward(self, request: HttpRequest, forwarder: Forwarder, holder: str, token: str) -> None:
-        body = await self._body_reader.body(request)
+        body = await self._body_reader.read_body(request)
         if body is None:
             return
         match await forwarder.forward(request, holder, token, body, is_sse_post=True):
@@ -252,25 +254,25 @@ class HttpSseEndpoint:
 
     async def handle_forwarded(self, request: ForwardedRequest) -> bool:
         """Takes a message that another process has let in, if its stream is here."""
-        channel, owner = self._lines.get(request.ident, (None, None))
+        channel, owner = self._channels.get(request.target_id, (None, None))
         if channel is None or not request.belongs_to(owner):
             return False
-        await self._deliver(request, channel, request.posted)
+        await self._deliver(request, channel, request.received_body)
         return True
 
-    def release(self) -> None:
+    def close_idle_streams(self) -> None:
         """Ends the streams on which nothing is being answered, and the others when it is."""
-        for channel, _ in list(self._lines.values()):
-            channel.release()
+        for channel, _ in list(self._channels.values()):
+            channel.close_when_idle()
 
     def close_unreachable(self) -> None:
         """Ends the streams that other processes do not find any more: who comes back has one that they do."""
-        for token, (channel, _) in list(self._lines.items()):
+        for token, (channel, _) in list(self._channels.items()):
             if self._forwarder is not None and token.rpartition(".")[2] != self._forwarder.name:
-                channel.lost(ChannelClosed("this process has another name"))
+                channel.terminate(ChannelClosed("this process has another name"))
 
     def close(self, reason: str) -> None:
         """Ends every stream."""
-        for channel, _ in list(self._lines.values()):
-            channel.lost(ChannelClosed(reason))
+        for channel, _ in list(self._channels.values()):
+            channel.terminate(ChannelClosed(reason))
         self._body_reader.close()

@@ -122,7 +122,7 @@ class _HttpListener:
     async def close(self) -> None:
         """Takes no more clients, and lets those go who wait for nothing in particular."""
         self._opener.close()
-        self._app.release()
+        self._app.close_idle_streams()
 
     async def gone(self) -> None:
         """Ends what is left: answers that are being written have a moment, what waits for a request has none."""

@@ -66,7 +66,7 @@ class ModernChannel:
         return self._closed
 
     @property
-    def lasting(self) -> bool:
+    def resumable(self) -> bool:
         """Nobody can come back to a request that stands for itself."""
         return False
 
@@ -79,10 +79,10 @@ class ModernChannel:
 
     # --- in ------------------------------------------------------------------------------------
 
-    def exchange(self, request: Request, origin: MessageOrigin) -> Exchange:
+    def begin_exchange(self, request: Request, origin: MessageOrigin) -> Exchange:
         """Hands a request up under an id of our own, and gives what has come of it so far."""
         made = Exchange(self, [request.id])
-        number = made.number = next(self._internal_ids)
+        number = made.internal_id = next(self._internal_ids)
         self._exchanges[number] = made
         if self._receiver is not None:
             self._receiver.received(
@@ -93,14 +93,14 @@ class ModernChannel:
 
     def cancel_exchange(self, exchange: Exchange) -> None:
         """Nobody waits for the answer any more."""
-        if exchange.answer is None and self._receiver is not None:
-            params: Any = codec.to_raw(CancelledParams(request_id=exchange.number, reason="the client hung up"))
-            self._exchanges.pop(exchange.number, None)
+        if exchange.response is None and self._receiver is not None:
+            params: Any = codec.to_raw(CancelledParams(request_id=exchange.internal_id, reason="the client hung up"))
+            self._exchanges.pop(exchange.internal_id, None)
             self._receiver.received([Notification("notifications/cancelled", params)], MessageOrigin())
 
     def forget_request(self, ident: RequestId, exchange: Exchange) -> None:  # noqa: ARG002 - each has one request
         """The answer will not come."""
-        self._exchanges.pop(exchange.number, None)
+        self._exchanges.pop(exchange.internal_id, None)
 
     def pause(self) -> None:
         """Nothing to be done: each POST waits for its own answer."""
@@ -118,9 +118,9 @@ class ModernChannel:
                 if isinstance(message, ErrorResponse):
                     exchange.status = _http_status(message)
                     exchange.missing_scopes = missing_scopes(message)
-                exchange.finish(codec.encode(replace(message, id=exchange.ids[0])), failed=False)
+                exchange.finish(codec.encode(replace(message, id=exchange.request_ids[0])), failed=False)
         elif about is not None and (exchange := self._exchanges.get(about)) is not None:
-            exchange.tell(codec.encode(cast("Any", message)))
+            exchange.send_event(codec.encode(cast("Any", message)))
             stream = exchange.stream
             if stream is not None and stream.unread_bytes > self._settings.unsent_limit:
                 stream.end()
@@ -144,9 +144,9 @@ class ModernChannel:
 
     async def close(self) -> None:
         """Ends it."""
-        self.lost(ChannelClosed("closed"))
+        self.terminate(ChannelClosed("closed"))
 
-    def lost(self, closed: ChannelClosed) -> None:
+    def terminate(self, closed: ChannelClosed) -> None:
         """It is over."""
         if self._closed:
             return
@@ -181,7 +181,7 @@ class ModernEndpoint:
         modern = is_modern(request)
         if isinstance(message, Request):
             if modern or has_envelope(message.params):
-                await self._post(request, message)
+                await self._handle_request(request, message)
                 return True
         elif modern:
             match message:
@@ -203,7 +203,7 @@ class ModernEndpoint:
             return f"{most} requests are being answered, which is the most; try again later"
         return None
 
-    async def _post(self, request: HttpRequest, message: Request) -> None:
+    async def _handle_request(self, request: HttpRequest, message: Request) -> None:
         if (why := self._refusal_reason()) is not None:
             await self._refuse_unavailable(request, message, why)
             return
@@ -211,12 +211,12 @@ class ModernEndpoint:
         if channel is None or channel.closed:
             channel = self._channel = ModernChannel(self._guard.settings)
             channel.open(self._guard.admit_session(channel))
-        exchange = channel.exchange(message, MessageOrigin(request.principal, HeaderView(request.headers)))
+        exchange = channel.begin_exchange(message, MessageOrigin(request.principal, HeaderView(request.headers)))
         try:
             if not exchange.decided:
                 await self._wait_decided(request, exchange)
-            if exchange.answer is not None or exchange.stream is not None or channel.closed:
-                await self._responder.answer(request, exchange)
+            if exchange.response is not None or exchange.stream is not None or channel.closed:
+                await self._responder.respond(request, exchange)
         finally:
             channel.cancel_exchange(exchange)
 
@@ -225,7 +225,7 @@ class ModernEndpoint:
 
     async def _wait_decided(self, request: HttpRequest, exchange: Exchange) -> None:
         """Waits until it is known how a request is answered, or the peer has gone."""
-        gone, changed = asyncio.ensure_future(request.wait_disconnected()), exchange.changed()
+        gone, changed = asyncio.ensure_future(request.wait_disconnected()), exchange.decision()
         gone.add_done_callback(lambda _: changed.done() or changed.set_result(None))
         request.when_half_closed(exchange.begin_response)
         try:
@@ -236,7 +236,7 @@ class ModernEndpoint:
     def close(self, reason: str) -> None:
         """Ends what is being answered."""
         if self._channel is not None:
-            self._channel.lost(ChannelClosed(reason))
+            self._channel.terminate(ChannelClosed(reason))
 
 
 def is_modern(request: HttpRequest) -> bool:

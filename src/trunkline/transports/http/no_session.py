@@ -42,7 +42,7 @@ class NoSessionEndpoint:
         if not accepts(request.headers.get(b"accept", b""), JSON, EVENT_STREAM):
             await refuse_not_acceptable(request)
             return
-        message = await self._body_reader.message(request)
+        message = await self._body_reader.read_message(request)
         if (
             message is None
             or await self._modern.try_handle(request, message)
@@ -56,18 +56,18 @@ class NoSessionEndpoint:
             await request.refuse(503, why, (b"retry-after", b"1"), kind="too_many_sessions")
         else:
             opening = isinstance(message, Request) and message.method == "initialize"
-            channel = self._open(
+            channel = self._open_channel(
                 request, None if opening else request.headers.get(VERSION_HEADER, _DEFAULT_VERSION).decode()
             )
-            exchange = channel.exchange(message, request.principal, HeaderView(request.headers))
-            if exchange.ids and exchange.answer is None:
+            exchange = channel.begin_exchange(message, request.principal, HeaderView(request.headers))
+            if exchange.request_ids and exchange.response is None:
                 exchange.on_finished = lambda: self._end_channel(channel)
             else:
                 self._end_channel(channel)
             await self._responder.wait_decided(exchange)
-            await self._responder.answer(request, exchange)
+            await self._responder.respond(request, exchange)
 
-    def _open(self, request: HttpRequest, revision: str | None) -> HttpChannel:
+    def _open_channel(self, request: HttpRequest, revision: str | None) -> HttpChannel:
         channel = HttpChannel(request.peer, self._settings, revision=revision)
         channel.open(self._guard.admit_session(channel))
         self._channels[channel] = None
@@ -75,14 +75,14 @@ class NoSessionEndpoint:
 
     def _end_channel(self, channel: HttpChannel) -> None:
         self._channels.pop(channel, None)
-        channel.lost(ChannelClosed("the request was answered"))
+        channel.terminate(ChannelClosed("the request was answered"))
 
-    def release(self) -> None:
+    def close_idle_streams(self) -> None:
         """Nothing to be done: every stream here answers something."""
 
     def close(self, reason: str) -> None:
         """Ends what is being answered."""
         for channel in list(self._channels):
             self._channels.pop(channel)
-            channel.lost(ChannelClosed(reason))
+            channel.terminate(ChannelClosed(reason))
         self._body_reader.close()

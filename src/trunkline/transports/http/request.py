@@ -61,7 +61,16 @@ class Disconnected(Exception):
 class HttpRequest:
     """A request, and the way to answer it."""
 
-    __slots__ = ("_send", "challenge", "extra_headers", "headers", "principal", "receive", "scope", "until")
+    __slots__ = (
+        "_send",
+        "auth_expires_at",
+        "extra_headers",
+        "headers",
+        "principal",
+        "receive",
+        "scope",
+        "scope_challenge",
+    )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = scope
@@ -71,8 +80,8 @@ class HttpRequest:
             self.headers[b"accept"] = b", ".join(value for name, value in scope["headers"] if name == b"accept")
         self.extra_headers: Headers = []  # what goes with every answer
         self.principal: Any = None
-        self.until: float | None = None  # when what proves who sent it runs out, by the guard's clock
-        self.challenge: Callable[[Sequence[str]], tuple[bytes, bytes]] = (
+        self.auth_expires_at: float | None = None  # when what proves who sent it runs out, by the guard's clock
+        self.scope_challenge: Callable[[Sequence[str]], tuple[bytes, bytes]] = (
             insufficient_scope_challenge  # says which scopes are needed
         )
         self._send = send
@@ -124,30 +133,30 @@ class HttpRequest:
         return format_host_port(client[0], client[1]) if client else ""
 
     @property
-    def host(self) -> str:
+    def client_host(self) -> str:
         """The address that the request comes from, without its port; of a proxy that is trusted, the one it names."""
         client = self.scope.get("client")
         return client[0] if client else ""
 
     async def begin_stream(self) -> None:
         """The beginning of a stream of events."""
-        await self.begin(200, _SSE_HEADERS)
+        await self.begin_response(200, _SSE_HEADERS)
 
-    async def begin(self, status: int, headers: Headers) -> None:
+    async def begin_response(self, status: int, headers: Headers) -> None:
         """The beginning of a stream."""
         await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.extra_headers]})
 
     @property
-    def more(self) -> Callable[[bytes], bool] | None:
+    def write_nowait(self) -> Callable[[bytes], bool] | None:
         """Writes more of a stream at once, unless the peer reads too slowly; only our own listener has that."""
         return (self.scope.get("extensions") or _NO_EXTENSIONS).get(WRITE_EXTENSION)
 
-    async def go_on(self, data: bytes) -> None:
+    async def write(self, data: bytes) -> None:
         """More of a stream."""
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     @property
-    def unconfirmed(self) -> int:
+    def unacknowledged_bytes(self) -> int:
         """Bytes of a stream that were written and, as far as is known, have not been passed on to the peer. Where it is
         at the other end of the line, nobody knows of any."""
         return 0
@@ -168,7 +177,7 @@ class HttpRequest:
         if register is not None:
             register(callback)
 
-    async def body(self, limit: int) -> bytes:
+    async def read_body(self, limit: int) -> bytes:
         """All that the request holds. Raises `BodyTooLarge` as soon as it is, and `Disconnected`."""
         pieces: list[bytes] = []
         size = 0

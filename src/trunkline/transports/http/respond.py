@@ -38,78 +38,84 @@ class Responder:
 
     async def wait_decided(self, exchange: Exchange) -> None:
         """Waits until it is known how an exchange is answered; by events, if that takes so long that proxies ask."""
-        if exchange.ids and not exchange.decided:
+        if exchange.request_ids and not exchange.decided:
             self._decision_timeouts.add(exchange)
             try:
-                await exchange.changed()
+                await exchange.decision()
             except BaseException:
-                exchange.leave()
+                exchange.detach()
                 raise
             finally:
                 self._decision_timeouts.discard(exchange)
 
-    async def answer(self, request: HttpRequest, exchange: Exchange) -> None:
+    async def respond(self, request: HttpRequest, exchange: Exchange) -> None:
         """Answers one POST, about which it is decided how."""
         if exchange.stream is not None:
-            await self.flow(request, exchange.stream)
-        elif exchange.answer is not None:
-            await self._respond_json(request, exchange, exchange.answer)
-        elif exchange.ids and not exchange.dropped:
-            await respond_interrupted(request, exchange.ids, "the session has ended")
-        elif exchange.faults and not exchange.ids:
+            await self.write_stream(request, exchange.stream)
+        elif exchange.response is not None:
+            await self._respond_json(request, exchange, exchange.response)
+        elif exchange.request_ids and not exchange.cancelled_ids:
+            await respond_interrupted(request, exchange.request_ids, "the session has ended")
+        elif exchange.malformed_ids and not exchange.request_ids:
             await request.refuse(400, "the message could not be read", kind=InvalidRequest.kind)
         else:
             await request.respond(202)
 
     async def _respond_json(self, request: HttpRequest, exchange: Exchange, answer: bytes) -> None:
         if exchange.missing_scopes is not None:
-            await request.respond(403, answer, JSON_CONTENT_TYPE, request.challenge(exchange.missing_scopes))
+            await request.respond(403, answer, JSON_CONTENT_TYPE, request.scope_challenge(exchange.missing_scopes))
         else:
-            await request.respond(exchange.status if exchange.ids else 400, answer, JSON_CONTENT_TYPE)
+            await request.respond(exchange.status if exchange.request_ids else 400, answer, JSON_CONTENT_TYPE)
 
-    async def flow(self, request: HttpRequest, stream: Stream, after: int | None = None) -> None:
+    async def write_stream(self, request: HttpRequest, stream: Stream, after: int | None = None) -> None:
         """Writes a stream out until it ends, the peer goes, somebody else reads it, or what proved who it is for has
         run out: with a new proof it can be read on."""
         reader = stream.attach(after)
         try:
             await request.begin_stream()
             primed = (
-                stream.ids and after is None and request.headers.get(VERSION_HEADER, _PRIMED_SINCE) >= _PRIMED_SINCE
+                stream.has_event_ids
+                and after is None
+                and request.headers.get(VERSION_HEADER, _PRIMED_SINCE) >= _PRIMED_SINCE
             )
-            if primed and await stream.begun(reader):
-                await request.go_on(
-                    sse.encode_event(b"", id=format_event_id(stream.number, stream.read), retry=self._retry_ms)
+            if primed and await stream.wait_committed(reader):
+                await request.write(
+                    sse.encode_event(b"", id=format_event_id(stream.number, stream.last_read), retry=self._retry_ms)
                 )
         except BaseException:
-            stream.leave(reader)
+            stream.detach_reader(reader)
             raise
         gone = asyncio.ensure_future(request.wait_disconnected())
         gone.add_done_callback(lambda _: stream.wake_reader())
         silence = SseKeepalive(self._keepalive_interval, stream.wake_reader)
-        expiry = None if request.until is None else self._clock.call_at(request.until, lambda: stream.leave(reader))
-        if (more := request.more) is not None and stream.is_current_reader(reader):
+        expiry = (
+            None
+            if request.auth_expires_at is None
+            else self._clock.call_at(request.auth_expires_at, lambda: stream.detach_reader(reader))
+        )
+        if (more := request.write_nowait) is not None and stream.is_current_reader(reader):
             stream.push = silence.wrap_write(more)
         try:
             while stream.is_current_reader(reader) and not gone.done():
                 if data := stream.take():
-                    await request.go_on(data)
-                    stream.written()
-                    silence.broken()
-                elif stream.over:
+                    await request.write(data)
+                    stream.confirm_written()
+                    silence.reset()
+                elif stream.exhausted:
                     break
                 elif silence.due:
-                    await request.go_on(sse.COMMENT)
-                    silence.broken()
+                    await request.write(sse.COMMENT)
+                    silence.reset()
                 else:
                     await stream.wait_for_change()
             if not gone.done():
                 await request.end_stream()
         finally:
-            silence.end()
+            silence.stop()
             if expiry is not None:
                 expiry.cancel()
-            stream.give_back(reader, request.unconfirmed)
-            stream.leave(reader)
+            stream.rewind(reader, request.unacknowledged_bytes)
+            stream.detach_reader(reader)
             await cancel_and_wait(gone)
 
 
@@ -126,18 +132,18 @@ class DecisionTimeouts:
         loop = asyncio.get_running_loop()
         self._started_at[exchange] = loop.time()
         if self._timer is None:
-            self._timer = loop.call_later(self._timeout, self._look)
+            self._timer = loop.call_later(self._timeout, self._open_overdue_streams)
 
     def discard(self, exchange: Exchange) -> None:
         """It is decided, or nobody waits for it any more."""
         self._started_at.pop(exchange, None)
 
-    def _look(self) -> None:
+    def _open_overdue_streams(self) -> None:
         self._timer = None
         loop = asyncio.get_running_loop()
         for exchange, since in list(self._started_at.items()):
             if (left := since + self._timeout - loop.time()) > 0:
-                self._timer = loop.call_later(left, self._look)  # they stand in the order of time
+                self._timer = loop.call_later(left, self._open_overdue_streams)  # they stand in the order of time
                 return
             del self._started_at[exchange]
             exchange.open_stream()
@@ -146,7 +152,14 @@ class DecisionTimeouts:
 class SseKeepalive:
     """How long a stream has said nothing. Its timer is set anew when it goes off, not with everything that is said."""
 
-    __slots__ = ("_interval", "_last_write", "_loop", "_timer", "_wake", "due")
+    __slots__ = (
+        "_interval",
+        "_last_write",
+        "_loop",
+        "_timer",
+        "_wake",
+        "due",
+    )
 
     def __init__(self, interval: float, wake: Callable[[], None]) -> None:
         self.due = False
@@ -154,9 +167,9 @@ class SseKeepalive:
         self._wake = wake
         self._interval = interval
         self._last_write = self._loop.time()
-        self._timer = self._loop.call_later(interval, self._look)
+        self._timer = self._loop.call_later(interval, self._check)
 
-    def broken(self) -> None:
+    def reset(self) -> None:
         """Something was said."""
         self.due = False
         self._last_write = self._loop.time()
@@ -167,19 +180,19 @@ class SseKeepalive:
         def write(data: bytes) -> bool:
             written = write_nowait(data)
             if written:
-                self.broken()
+                self.reset()
             return written
 
         return write
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         left = self._last_write + self._interval - self._loop.time()
         if left <= 0:
             self.due = True
             self._wake()
-        self._timer = self._loop.call_later(left if left > 0 else self._interval, self._look)
+        self._timer = self._loop.call_later(left if left > 0 else self._interval, self._check)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Nothing more is said."""
         self._timer.cancel()
 

@@ -81,7 +81,7 @@ class Connections:
         self.write_blocked = self._writing.add
         self.write_resumed = self._writing.discard
         self.idle_started = self._idle.add  # between two requests
-        self.works = self._idle.discard
+        self.idle_ended = self._idle.discard
 
     def answer_soon(self, connection: "HttpConnection", work: "Coroutine[Any, Any, None]") -> None:
         """Has a request answered in the next turn of the loop, together with all that are read in this one: so they
@@ -126,7 +126,7 @@ class Connections:
         """A protocol for one more connection."""
         return HttpConnection(self)
 
-    def left(self, connection: "HttpConnection") -> None:
+    def forget(self, connection: "HttpConnection") -> None:
         """A connection has ended, or become a WebSocket."""
         self._reading.discard(connection)
         self._writing.discard(connection)
@@ -156,18 +156,20 @@ class DeadlineSet:
         if self._seconds is not None and connection not in self._since:
             self._since[connection] = now = self._clock.now()
             if self._timer is None:
-                self._timer = self._clock.call_at(now + self._seconds, self._look)
+                self._timer = self._clock.call_at(now + self._seconds, self._expire_overdue)
 
     def discard(self, connection: "HttpConnection") -> None:
         """It has done what it had to."""
         self._since.pop(connection, None)
 
-    def _look(self) -> None:
+    def _expire_overdue(self) -> None:
         self._timer = None
         now, limit = self._clock.now(), self._seconds or 0.0
         for connection, since in list(self._since.items()):
             if now - since < limit:
-                self._timer = self._clock.call_at(since + limit, self._look)  # they stand in the order of time
+                self._timer = self._clock.call_at(
+                    since + limit, self._expire_overdue
+                )  # they stand in the order of time
                 return
             del self._since[connection]
             try:
@@ -209,7 +211,7 @@ class HttpConnection(HttpToolsProtocol):
         self._header_bytes: int = 0  # of a request whose headers are not complete
         self._extensions: dict[str, Any] = {
             RESPOND_EXTENSION: self.answer,
-            WRITE_EXTENSION: self.more,
+            WRITE_EXTENSION: self.write_nowait,
             HALF_CLOSED_EXTENSION: self.when_half_closed,
         }
         self._answering: RequestResponseCycle | None = None
@@ -248,7 +250,7 @@ class HttpConnection(HttpToolsProtocol):
             self._exactly = not self._codings
         self._at = 0
         try:
-            self._connections.works(self)
+            self._connections.idle_ended(self)
             self._parse(data)
             self._look_at_rest()
         except Exception as error:  # noqa: BLE001 - it is this connection's alone
@@ -355,7 +357,7 @@ class HttpConnection(HttpToolsProtocol):
         cycle.on_response()
         return True
 
-    def more(self, data: bytes) -> bool:
+    def write_nowait(self, data: bytes) -> bool:
         """Writes one more piece of a stream at once; False if that is not the way now."""
         cycle = self._answering
         if cycle is None or cycle.disconnected or self.flow.write_paused:
@@ -379,7 +381,7 @@ class HttpConnection(HttpToolsProtocol):
             self.flow.resume_reading()
 
     def _unset_keepalive_if_required(self) -> None:
-        self._connections.works(self)
+        self._connections.idle_ended(self)
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -486,7 +488,7 @@ class HttpConnection(HttpToolsProtocol):
             self.transport.close()
             return
         self._upgraded = True
-        self._connections.left(self)
+        self._connections.forget(self)
         super().handle_websocket_upgrade()
         protocol: Any = self.transport.get_protocol()
         protocol.report = partial(self._connections.guard.connection_failed, "websocket", self._peer)
@@ -557,7 +559,7 @@ class HttpConnection(HttpToolsProtocol):
         if cycle is not None and cycle.chunked_encoding and cycle.scope["method"] == "GET":
             self.transport.close()
             return
-        self.more(sse.COMMENT)
+        self.write_nowait(sse.COMMENT)
         self._probe = self.loop.call_later(seconds, self._probe_peer, seconds * 2)
 
     def _cycles(self) -> list[RequestResponseCycle]:
@@ -567,7 +569,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The line is gone."""
-        self._connections.left(self)
+        self._connections.forget(self)
         if self._probe is not None:
             self._probe.cancel()
         for cycle in self._cycles():

@@ -127,7 +127,7 @@ async def test_another_scheme_is_no_token() -> None:
 async def test_a_token_in_the_address_is_refused_whatever_else_there_is() -> None:
     gate = static().within("/")
     scope: dict[str, Any] = {"headers": [], "path": "/", "query_string": b"access_token=known"}
-    turned: Any = gate.admit(scope, {b"host": b"localhost", b"authorization": b"Bearer known"}, "/")
+    turned: Any = gate.authenticate(scope, {b"host": b"localhost", b"authorization": b"Bearer known"}, "/")
     assert (turned.status, turned.kind) == (400, "invalid_request")
 
 
@@ -237,10 +237,12 @@ async def test_the_sync_way_is_taken_for_a_token_that_is_known() -> None:
             "scheme": "http",
             "server": ("127.0.0.1", 1),
         }
-        first: Any = gate.admit(scope, headers, "/")
+        first: Any = gate.authenticate(scope, headers, "/")
         assert isinstance(first, Awaitable)
         admitted = await first
-        assert gate.admit(scope, headers, "/") == admitted == Admitted(Principal("ada", issuer=issuer.url), 3630.0)
+        assert (
+            gate.authenticate(scope, headers, "/") == admitted == Admitted(Principal("ada", issuer=issuer.url), 3630.0)
+        )
 
 
 async def test_what_was_verified_with_keys_that_are_gone_is_verified_anew() -> None:

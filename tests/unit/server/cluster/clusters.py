@@ -89,7 +89,7 @@ class Member:
         self.crew.on(b"t", self._hear)
         self.crew.on(b"p", lambda _, __: self.passed.put_nowait(None))
         self.crew.on_lost(self.lost.append)
-        self.crew.on_deposed(self._count_deposed)
+        self.crew.on_evicted(self._count_deposed)
         self.crew.on_missed(self._count_missed)
 
     def _hear(self, sender: str, body: bytes) -> "asyncio.Future[None] | None":
@@ -142,7 +142,7 @@ class Crews:
         self._all.append(member)
         await member.crew.join()
         for other in self._all[:-1]:
-            if other.name in member.crew.others:
+            if other.name in member.crew.peers:
                 await round_trip(member, other)
         return member
 

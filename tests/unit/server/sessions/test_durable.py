@@ -129,7 +129,7 @@ CHANGES = {
 
 async def standing(life: Life, session: str) -> list[tuple[list[str], str]]:
     """The subscriptions and the log level of a session, as they are in force and as they are kept."""
-    [kept] = [one.kept for one in life.host.endpoint.sessions if one.id == session]
+    [kept] = [one.stored for one in life.host.endpoint.sessions if one.id == session]
     connection = kept.connection  # type: ignore[union-attr]
     uris = connection.shared.watchers.subscriptions.uris(connection)
     record = await life.record(session)
@@ -174,7 +174,7 @@ async def test_a_change_that_is_cancelled_while_the_store_does_not_answer_is_not
     await asyncio.wait_for(held.reached.wait(), PATIENCE)
     body = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
     await life.host.ask("POST", body, mcp_session_id=session)
-    [kept] = [one.kept for one in life.host.endpoint.sessions]
+    [kept] = [one.stored for one in life.host.endpoint.sessions]
     connection = kept.connection  # type: ignore[union-attr]
     async with asyncio.timeout(PATIENCE):
         while connection.shared.watchers.subscriptions.uris(connection):
@@ -334,7 +334,7 @@ async def test_a_server_that_is_about_to_stop_brings_nothing_back(lives: Lives) 
     session = await life.host.session()
     life = await lives.begin()
     await life.host.session()
-    life.host.app.release()
+    life.host.app.close_idle_streams()
     answer = await life.request(session, "ping")
     assert (answer.status, answer.json["error"]["data"]["kind"]) == (503, "temporarily_unavailable")
 
@@ -349,7 +349,7 @@ async def test_a_session_that_is_being_brought_back_when_the_server_begins_to_st
     read = life.faults.hold("get", key=session)
     asking = asyncio.ensure_future(life.request(session, "ping"))
     await asyncio.wait_for(read.reached.wait(), PATIENCE)
-    life.host.app.release()
+    life.host.app.close_idle_streams()
     read.lift()
     answer = await asking
     assert (answer.status, answer.json["error"]["data"]["kind"]) == (503, "temporarily_unavailable")

@@ -131,7 +131,7 @@ async def silenced(life: Life, by: Life, clock: ManualClock) -> None:
         raise StoreUnavailable("not now")
 
     life.store.renew = away  # type: ignore[method-assign, assignment]
-    while not await crew_of(by).gone(name):
+    while not await crew_of(by).evict_if_dead(name):
         clock.advance(1)
         await turns()
     life.store.renew = renew  # type: ignore[method-assign]
@@ -143,9 +143,9 @@ async def silenced(life: Life, by: Life, clock: ManualClock) -> None:
 @pytest.mark.row("D03")
 async def test_who_does_not_hold_a_session_knows_who_does(first: Life, second: Life) -> None:
     session = await first.host.session()
-    assert await keeper_of(second).find(session, None) == HeldElsewhere(crew_of(first).name)
-    assert await keeper_of(second).find(session, "somebody else") is None
-    assert await keeper_of(second).find("S" * 43, None) is None
+    assert await keeper_of(second).acquire(session, None) == HeldElsewhere(crew_of(first).name)
+    assert await keeper_of(second).acquire(session, "somebody else") is None
+    assert await keeper_of(second).acquire("S" * 43, None) is None
     held = await holder(second, session)
     assert isinstance(held, Held)
     assert held.holder == crew_of(first).name
@@ -155,7 +155,7 @@ async def test_who_does_not_hold_a_session_knows_who_does(first: Life, second: L
 async def test_a_session_that_has_expired_is_taken_by_nobody(first: Life, second: Life, clock: ManualClock) -> None:
     session = await first.host.session()
     clock.advance(TTL)
-    assert await keeper_of(second).find(session, None) is EXPIRED
+    assert await keeper_of(second).acquire(session, None) is EXPIRED
     held = await holder(second, session)
     assert isinstance(held, Held)
 
@@ -186,7 +186,7 @@ async def test_of_many_who_want_what_another_has_left_one_gets_it(processes: Pro
     others = [await processes.start() for _ in range(3)]
     session = await first.host.session()
     await vanish(first)
-    found = await asyncio.gather(*(keeper_of(life).find(session, None) for life in others))
+    found = await asyncio.gather(*(keeper_of(life).acquire(session, None) for life in others))
     [won] = [life for life, one in zip(others, found, strict=True) if not isinstance(one, HeldElsewhere)]
     assert [one for one in found if isinstance(one, HeldElsewhere)] == [HeldElsewhere(crew_of(won).name)] * 2
 
@@ -227,9 +227,9 @@ async def test_a_session_is_held_for_as_long_as_it_is_used(first: Life, clock: M
 async def test_that_a_session_is_used_is_a_reason_to_hold_it_for_longer(first: Life, clock: ManualClock) -> None:
     session = await first.host.session()
     [held] = first.host.endpoint.sessions
-    assert held.kept is not None
+    assert held.stored is not None
     clock.advance(1)
-    held.kept.touch()
+    held.stored.touch()
     await first.record(session)
     now = await holder(first, session)
     assert now.expires == clock.now() + 2 * TTL
@@ -269,7 +269,7 @@ async def test_what_was_changed_last_is_what_is_gone_on_with(first: Life, second
 async def test_a_session_that_is_ended_before_it_is_taken_is_not_gone_on_with(first: Life, second: Life) -> None:
     session = await first.host.session()
     waiting = Late(second.store, "acquire", session)
-    finding = asyncio.ensure_future(keeper_of(second).find(session, None))
+    finding = asyncio.ensure_future(keeper_of(second).acquire(session, None))
     await waiting.asked.wait()
     assert (await first.host.ask("DELETE", mcp_session_id=session)).status == 204
     waiting.go_on.set()
@@ -374,9 +374,9 @@ async def test_that_it_was_used_is_not_written_by_who_has_lost_it(
     await taken(first, second, session)
     before = await second.record(session)
     [held] = first.host.endpoint.sessions
-    assert held.kept is not None
+    assert held.stored is not None
     clock.advance(1)
-    held.kept.touch()
+    held.stored.touch()
     await until(lambda: len(first.host.endpoint.sessions) == 0)
     assert await second.record(session) == before
 
@@ -401,8 +401,8 @@ async def test_a_call_that_is_under_way_when_its_session_is_lost_has_an_unknown_
     await began.wait()
     await taken(first, second, session)
     [held] = first.host.endpoint.sessions
-    assert held.kept is not None
-    assert not await held.kept.confirm()
+    assert held.stored is not None
+    assert not await held.stored.confirm_lease()
     answer = await asking
     assert (answer.status, answer.json["error"]["data"]["kind"]) == (200, "outcome_unknown")
     await cancelled.wait()
@@ -453,20 +453,20 @@ async def test_who_comes_to_read_a_stream_that_is_being_lost_is_let_go(first: Li
     first.server.notify_updated("note://a")
     await until(lambda: held.channel.closed)
     for number in (0, 7):
-        stream = held.channel.stream(number)
+        stream = held.channel.ensure_stream(number)
         reader = stream.attach(0)
         assert not stream.is_current_reader(reader)
         async with asyncio.timeout(PATIENCE):
-            await stream.begun(reader)
+            await stream.wait_committed(reader)
         assert stream.take() == b""
         stream.write(b"{}")  # by somebody who should know better
-        assert not held.channel._events.settled(number)  # type: ignore[union-attr]
+        assert not held.channel._events.is_committed(number)  # type: ignore[union-attr]
         assert stream.take() == b""
 
 
 @pytest.mark.row("D08")
 async def test_a_session_that_is_lost_before_anybody_uses_it_is_used_by_nobody(first: Life) -> None:
-    kept, lost = keeper_of(first).opened("S" * 43), list[str]()
+    kept, lost = keeper_of(first).create("S" * 43), list[str]()
     kept.lease.lose()  # as when this process is declared dead while it looks whether there is room
     kept.on_taken_over(lambda: lost.append("told"))
     assert lost == ["told"]
@@ -569,7 +569,7 @@ async def test_a_session_that_is_opened_under_a_name_that_is_dead_by_then_is_not
     waiting.go_on.set()
     assert (await opening).json["error"]["data"]["kind"] == "temporarily_unavailable"
     async with asyncio.timeout(PATIENCE):  # the store may answer later
-        while not isinstance(await keeper_of(second).find(held.id, None), DurableSession):
+        while not isinstance(await keeper_of(second).acquire(held.id, None), DurableSession):
             await turns()
 
 
@@ -600,7 +600,7 @@ async def test_a_session_that_is_found_under_a_name_that_is_dead_by_then_is_foun
     session = await third.host.session()
     await processes.end(third)
     waiting = Late(first.store, "get", session, after=1)
-    finding = asyncio.ensure_future(keeper_of(first).find(session, None))
+    finding = asyncio.ensure_future(keeper_of(first).acquire(session, None))
     await waiting.asked.wait()
     await renamed(first, second, clock)
     waiting.go_on.set()

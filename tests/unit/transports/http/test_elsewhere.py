@@ -42,7 +42,7 @@ async def test_a_session_of_a_process_that_is_about_to_end_is_worth_another_try(
     async with places(tmp_path) as pair:
         ident = await pair[0].session()
         assert pair[0].app.state is not None
-        pair[0].app.state.shut()
+        pair[0].app.state.stop_admitting()
         await held(pair[0]).channel.close()  # as all are closed, before what is kept is written down
         for place in pair:
             assert (await place.ask(method, body, mcp_session_id=ident)).status == 503
@@ -54,7 +54,7 @@ async def test_a_session_of_a_process_that_is_about_to_end_is_worth_another_try(
 async def test_a_session_that_has_ended_by_itself_is_ended_for_all_processes(tmp_path: Path) -> None:
     async with places(tmp_path, max_sessions=1) as pair:
         ident = await pair[0].session()
-        held(pair[0]).channel.lost(ChannelClosed("the peer left much unread"))
+        held(pair[0]).channel.terminate(ChannelClosed("the peer left much unread"))
         assert kind_of(await pair[1].ask("POST", request("ping"), mcp_session_id=ident)) == (404, "session_not_found")
         await pair[0].session()  # which makes room
         for place in reversed(pair):

@@ -42,7 +42,7 @@ class Host:
             return {"type": "http.disconnect"}
 
         scope: dict[str, Any] = {
-            "method": "POST" if handle == self.endpoint.post else "GET",
+            "method": "POST" if handle == self.endpoint.handle_post else "GET",
             "headers": [(b"content-type", b"application/json")],
             "root_path": "/app",
             "query_string": query.encode(),
@@ -53,7 +53,7 @@ class Host:
         return answer
 
     async def opened(self) -> tuple[Answer, str]:
-        stream = self.visit(self.endpoint.stream)
+        stream = self.visit(self.endpoint.handle_stream)
         event = await stream.event()
         assert event.kind == "endpoint"
         path, _, query = event.data.decode().partition("?")
@@ -61,7 +61,7 @@ class Host:
         return stream, query
 
     async def post(self, query: str, message: Any) -> Answer:
-        return await self.visit(self.endpoint.post, json.dumps(message).encode(), query).finished()
+        return await self.visit(self.endpoint.handle_post, json.dumps(message).encode(), query).finished()
 
 
 @pytest.fixture
@@ -108,9 +108,9 @@ async def test_the_end_of_the_endpoint_ends_every_stream(host: Host) -> None:
 async def test_too_many_streams_and_too_large_messages_are_refused() -> None:
     host = Host(max_connections=1, http_body_size_limit=1024)
     stream, query = await host.opened()
-    assert (await host.visit(host.endpoint.stream).finished()).status == 503
+    assert (await host.visit(host.endpoint.handle_stream).finished()).status == 503
     assert (await host.post(query, "x" * 2000)).status == 413
-    gone = host.visit(host.endpoint.post, None, query)
+    gone = host.visit(host.endpoint.handle_post, None, query)
     gone.gone.set()
     assert (await gone.finished()).status == 0
     stream.gone.set()

@@ -314,7 +314,7 @@ async def test_it_ends_before_the_asgi_server_waits_for_its_connections() -> Non
     host.app = place.server.asgi()
     stream = listening(host, toolsListChanged=True)
     await stream.message()
-    host.app.release()
+    host.app.close_idle_streams()
     assert (await stream.message())["result"]["resultType"] == "complete"
     assert (await stream.finished()).ended
     late = await ask(host, "tools/list", id=9)

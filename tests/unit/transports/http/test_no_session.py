@@ -133,7 +133,7 @@ async def test_more_than_the_most_at_once_are_turned_away() -> None:
         await waiting.message()
         refused = await host.ask("POST", call("echo", text="x"))
         assert (refused.status, refused.headers["retry-after"]) == (503, "1")
-        endpoint(host).release()  # ends nothing that is being answered
+        endpoint(host).close_idle_streams()  # ends nothing that is being answered
         scene.go.set()
         await waiting.message()
         await waiting.finished()

@@ -12,8 +12,8 @@ import msgspec
 from trunkline.transports.http.request import Headers
 
 __all__ = [
-    "ANSWERED",
     "CHUNK_SIZE",
+    "HOLDER_KIND",
     "INGRESS_KIND",
     "ChunkFrame",
     "CreditFrame",
@@ -33,29 +33,29 @@ __all__ = [
 ]
 
 INGRESS_KIND: Final = b"V"  # what a front says
-ANSWERED: Final = b"A"  # what a holder says
+HOLDER_KIND: Final = b"A"  # what a holder says
 CHUNK_SIZE: Final = (
     256 * 1024
 )  # bytes in one frame at most; what is longer goes in parts, for others want to be heard, too
 
 
 class _Frame(msgspec.Struct, array_like=True):
-    visit: int
+    number: int
 
 
 class RequestFrame(_Frame, tag=0):
     """A request."""
 
     method: str
-    ident: str  # of the session; the token of a stream of HTTP+SSE
-    messages: bool  # whether it is for such a stream
+    target_id: str  # of the session; the token of a stream of HTTP+SSE
+    is_sse_post: bool  # whether it is for such a stream
     headers: Headers  # those that the holder reads; credentials are not among them
     peer: str
-    letters: str  # who sent it
+    owner_id: str  # who sent it
     principal: bytes | None  # the same in full; None if that cannot be written
-    lasts: float | None  # seconds until what proves that runs out
+    expires_in: float | None  # seconds until what proves that runs out
     window: int  # bytes that may be on their way to the front
-    size: int  # of the body
+    body_size: int  # of the body
     body: bytes  # or the first part of it
 
 
@@ -80,7 +80,7 @@ class ResponseFrame(_Frame, tag=4):
 
     status: int
     headers: Headers
-    size: int  # of the body
+    body_size: int  # of the body
     body: bytes  # or the first part of it
 
 

@@ -42,15 +42,15 @@ _CLOSE_GRACE: Final = 1.0  # seconds that what is left to be said has at the end
 class PrincipalSerializer(Protocol):
     """How principals cross from one process to another."""
 
-    def letters(self, principal: Any) -> str:
+    def owner_id(self, principal: Any) -> str:
         """A principal in letters: those of another are others."""
         ...
 
-    def written(self, principal: Any) -> bytes | None:
+    def encode(self, principal: Any) -> bytes | None:
         """All of a principal; None if what is read would not be the same."""
         ...
 
-    def read(self, encoded: bytes) -> Any:
+    def decode(self, encoded: bytes) -> Any:
         """The principal that was written."""
         ...
 
@@ -62,7 +62,7 @@ class ForwardingTarget(Protocol):
         """Answers a request, if what it is for is held here."""
         ...
 
-    def renamed(self) -> None:
+    def on_renamed(self) -> None:
         """This process may have another name, and nobody reaches it under the one before."""
         ...
 
@@ -71,12 +71,12 @@ class ForwardedRequest(HttpRequest):
     """A request that another process has let in and read, and the way to answer it."""
 
     __slots__ = (
-        "_ask",
         "_body",
         "_codec",
         "_credit",
         "_credit_waiter",
-        "_gone",
+        "_disconnected",
+        "_frame",
         "_pending_head",
         "_response_started",
         "_send_frame",
@@ -94,47 +94,47 @@ class ForwardedRequest(HttpRequest):
         extensions = {RESPOND_EXTENSION: self._send_response, WRITE_EXTENSION: self._send_chunk_nowait}
         scope = {"type": "http", "method": frame.method, "headers": frame.headers, "extensions": extensions}
         super().__init__(scope, self._receive_disconnect, self._asgi_send)
-        self.until = auth_expires_at
-        self.challenge = _missing_scopes_header
-        self._ask = frame
+        self.auth_expires_at = auth_expires_at
+        self.scope_challenge = _missing_scopes_header
+        self._frame = frame
         self._codec = codec
         self._send_frame = send_frame
         self._wait_sent = wait_sent
         self._credit = frame.window
         self._credit_waiter: asyncio.Future[None] | None = None
-        self._gone = asyncio.Event()
+        self._disconnected = asyncio.Event()
         self._pending_head: tuple[int, Headers] | None = None  # of an answer whose body is still to come
-        self._body = bytearray(frame.body) if len(frame.body) < frame.size else frame.body
+        self._body = bytearray(frame.body) if len(frame.body) < frame.body_size else frame.body
         self._response_started = False  # something was said
 
     # --- what was asked ----------------------------------------------------------------------------
 
     @property
-    def ident(self) -> str:
+    def target_id(self) -> str:
         """The session that it is for, or the token of a stream."""
-        return self._ask.ident
+        return self._frame.target_id
 
     @property
     def is_sse_post(self) -> bool:
         """Whether it is for a stream of HTTP+SSE."""
-        return self._ask.messages
+        return self._frame.is_sse_post
 
     @property
     def peer(self) -> str:
         """Where the request comes from."""
-        return self._ask.peer
+        return self._frame.peer
 
     @property
-    def posted(self) -> bytes:
+    def received_body(self) -> bytes:
         """The body."""
         return bytes(self._body)
 
     @property
-    def complete(self) -> bool:
+    def body_complete(self) -> bool:
         """Whether all of it is here."""
-        return len(self._body) == self._ask.size
+        return len(self._body) == self._frame.body_size
 
-    def add(self, part: bytes) -> None:
+    def add_body(self, part: bytes) -> None:
         """More of the body."""
         if isinstance(self._body, bytearray):
             self._body += part
@@ -142,27 +142,27 @@ class ForwardedRequest(HttpRequest):
     def belongs_to(self, owner: Any) -> bool:
         """Whether who sent it is the owner of what it is for. It counts as sent by whom the front has let in, or by the
         owner, if that principal could not be written."""
-        if self._codec.letters(owner) != self._ask.letters:
+        if self._codec.owner_id(owner) != self._frame.owner_id:
             return False
-        self.principal = self.sender if self.has_principal else owner
+        self.principal = self.sender_principal if self.has_principal else owner
         return True
 
     @property
     def has_principal(self) -> bool:
         """Whether it is known here who sent it, and not only by which letters."""
-        return self._ask.principal is not None or self._ask.letters == self._codec.letters(None)
+        return self._frame.principal is not None or self._frame.owner_id == self._codec.owner_id(None)
 
     @property
-    def sender(self) -> Any:
+    def sender_principal(self) -> Any:
         """Who sent it, if that is known here."""
-        written = self._ask.principal
-        return None if written is None else self._codec.read(written)
+        written = self._frame.principal
+        return None if written is None else self._codec.decode(written)
 
     # --- what the front says meanwhile -------------------------------------------------------------
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         """Nobody waits for the answer any more."""
-        self._gone.set()
+        self._disconnected.set()
         self._wake_sender()
 
     def add_credit(self, size: int) -> None:
@@ -171,28 +171,28 @@ class ForwardedRequest(HttpRequest):
         self._wake_sender()
 
     @property
-    def unconfirmed(self) -> int:
+    def unacknowledged_bytes(self) -> int:
         """Bytes that the front has not said to have passed on."""
-        return self._ask.window - self._credit
+        return self._frame.window - self._credit
 
     def _wake_sender(self) -> None:
         if self._credit_waiter is not None and not self._credit_waiter.done():
             self._credit_waiter.set_result(None)
 
     async def _receive_disconnect(self) -> dict[str, Any]:
-        await self._gone.wait()
+        await self._disconnected.wait()
         return {"type": "http.disconnect"}
 
     # --- what is answered --------------------------------------------------------------------------
 
     def reject_not_held(self) -> None:
         """What it is for is not held here."""
-        self._send_frame(NotHeldFrame(self._ask.visit))
+        self._send_frame(NotHeldFrame(self._frame.number))
 
     async def fail(self) -> None:
         """There is no answer, for something of ours went wrong; or no more of one."""
         if self._response_started:
-            self._send_frame(StreamEndFrame(self._ask.visit))
+            self._send_frame(StreamEndFrame(self._frame.number))
         else:
             await self.respond(500, b"Internal Server Error", (b"content-type", b"text/plain"))
 
@@ -202,7 +202,7 @@ class ForwardedRequest(HttpRequest):
             return False
         self._response_started = True
         told = [header for header in headers if header[0] != _CONTENT_LENGTH]
-        self._send_frame(ResponseFrame(self._ask.visit, status, told, len(body), body))
+        self._send_frame(ResponseFrame(self._frame.number, status, told, len(body), body))
         return True
 
     def _send_chunk_nowait(self, data: bytes) -> bool:
@@ -210,7 +210,7 @@ class ForwardedRequest(HttpRequest):
         if len(data) > min(CHUNK_SIZE, self._credit):
             return False
         self._credit -= len(data)
-        return self._send_frame(ChunkFrame(self._ask.visit, data))
+        return self._send_frame(ChunkFrame(self._frame.number, data))
 
     async def _asgi_send(self, message: dict[str, Any]) -> None:
         """Takes a message of ASGI."""
@@ -220,24 +220,24 @@ class ForwardedRequest(HttpRequest):
             if any(name == _CONTENT_LENGTH for name, _ in headers):
                 self._pending_head = (status, headers)
             else:
-                self._send_frame(StreamStartFrame(self._ask.visit, status, headers))
+                self._send_frame(StreamStartFrame(self._frame.number, status, headers))
         elif self._pending_head is not None:
             await self._send_whole_response(*self._pending_head, message["body"])
         else:
             await self._send_chunks(message["body"])
             if not message.get("more_body"):
-                self._send_frame(StreamEndFrame(self._ask.visit))
+                self._send_frame(StreamEndFrame(self._frame.number))
 
     async def _send_whole_response(self, status: int, headers: Headers, body: bytes) -> None:
         if not self._send_response(status, headers, body):
             told = [header for header in headers if header[0] != _CONTENT_LENGTH]
-            self._send_frame(ResponseFrame(self._ask.visit, status, told, len(body), body[:CHUNK_SIZE]))
+            self._send_frame(ResponseFrame(self._frame.number, status, told, len(body), body[:CHUNK_SIZE]))
             await self._send_chunks(body[CHUNK_SIZE:])
 
     async def _send_chunks(self, data: bytes) -> None:
         """Says something, as fast as there is credit for it and the line takes it."""
         start = 0
-        while start < len(data) and not self._gone.is_set():
+        while start < len(data) and not self._disconnected.is_set():
             if self._credit <= 0:
                 self._credit_waiter = asyncio.get_running_loop().create_future()
                 await self._credit_waiter
@@ -245,7 +245,7 @@ class ForwardedRequest(HttpRequest):
             part = data[start : start + min(CHUNK_SIZE, self._credit)]
             start += len(part)
             self._credit -= len(part)
-            self._send_frame(ChunkFrame(self._ask.visit, part))
+            self._send_frame(ChunkFrame(self._frame.number, part))
             await self._wait_sent()
 
 
@@ -264,53 +264,53 @@ class InboundDispatcher:
         clock: Clock,
         max_requests: int,
     ) -> None:
-        self.hosts: list[ForwardingTarget] = []
+        self.targets: list[ForwardingTarget] = []
         self._send_frame = send_frame
         self._wait_sent = wait_sent
         self._codec = codec
         self._clock = clock
         self._max_requests = max_requests
-        self._visits: dict[tuple[str, int], ForwardedRequest] = {}
+        self._requests: dict[tuple[str, int], ForwardedRequest] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def heard(self, ingress: str, frame: IngressFrame) -> None:
+    def on_frame(self, ingress: str, frame: IngressFrame) -> None:
         """Takes what a front says."""
         if isinstance(frame, PendingFrame):
-            if unknown := [number for number in frame.numbers if (ingress, number) not in self._visits]:
+            if unknown := [number for number in frame.numbers if (ingress, number) not in self._requests]:
                 self._send_frame(ingress, UnknownFrame(unknown))
             return
-        visit = self._visits.get((ingress, frame.visit))
+        visit = self._requests.get((ingress, frame.number))
         match frame:
             case RequestFrame():
-                self._take(ingress, frame)
+                self._begin(ingress, frame)
             case _ if visit is None:
                 pass
             case ChunkFrame():
-                visit.add(frame.data)
-                if visit.complete:
-                    self._spawn(self._serve((ingress, frame.visit), visit))
+                visit.add_body(frame.data)
+                if visit.body_complete:
+                    self._spawn(self._serve((ingress, frame.number), visit))
             case CreditFrame():
                 visit.add_credit(frame.size)
             case DisconnectFrame():
-                visit.leave()
-                if not visit.complete:
-                    del self._visits[ingress, frame.visit]
+                visit.disconnect()
+                if not visit.body_complete:
+                    del self._requests[ingress, frame.number]
 
-    def _take(self, ingress: str, request_frame: RequestFrame) -> None:
-        until = None if request_frame.lasts is None else self._clock.now() + request_frame.lasts
+    def _begin(self, ingress: str, request_frame: RequestFrame) -> None:
+        until = None if request_frame.expires_in is None else self._clock.now() + request_frame.expires_in
         visit = ForwardedRequest(
             request_frame, self._codec, until, lambda frame: self._send_frame(ingress, frame), self._wait_sent
         )
-        if len(self._visits) >= self._max_requests:
+        if len(self._requests) >= self._max_requests:
             self._spawn(
                 visit.refuse(
                     503, _TOO_MANY_REQUESTS.why, (b"retry-after", _TOO_MANY_REQUESTS.wait), kind=_TOO_MANY_REQUESTS.kind
                 )
             )
             return
-        self._visits[ingress, request_frame.visit] = visit
-        if visit.complete:
-            self._spawn(self._serve((ingress, request_frame.visit), visit))
+        self._requests[ingress, request_frame.number] = visit
+        if visit.body_complete:
+            self._spawn(self._serve((ingress, request_frame.number), visit))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -319,7 +319,7 @@ class InboundDispatcher:
 
     async def _serve(self, key: tuple[str, int], request: ForwardedRequest) -> None:
         try:
-            for host in list(self.hosts):
+            for host in list(self.targets):
                 if await host.handle_forwarded(request):
                     return
             request.reject_not_held()
@@ -327,15 +327,15 @@ class InboundDispatcher:
             await request.fail()
             raise
         finally:
-            del self._visits[key]
+            del self._requests[key]
 
-    def lost(self, ingress: str | None) -> None:
+    def on_peer_lost(self, ingress: str | None) -> None:
         """What that front was sent, or has sent, may be lost: nobody there waits for an answer any more."""
-        for (name, number), visit in list(self._visits.items()):
+        for (name, number), visit in list(self._requests.items()):
             if ingress is None or name == ingress:
-                visit.leave()
-                if not visit.complete:
-                    del self._visits[name, number]
+                visit.disconnect()
+                if not visit.body_complete:
+                    del self._requests[name, number]
 
     async def close(self) -> None:
         """Waits a moment for what is left to be said, and gives up the rest."""

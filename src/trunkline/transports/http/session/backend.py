@@ -28,15 +28,15 @@ EXPIRED: Final = Expired.EXPIRED
 class HeldElsewhere(Struct, frozen=True):
     """Another process holds a session."""
 
-    process: str
+    holder: str
 
 
 class RestoredStreams(Struct, frozen=True):
     """What is known of the streams of a session that goes on."""
 
     streams: Sequence[int]  # that can be read on; nothing more comes on them
-    newest: int  # the highest number that a stream has had
-    read: int  # up to where the stream of what belongs to no request was given to somebody
+    newest_stream: int  # the highest number that a stream has had
+    delivered: int  # up to where the stream of what belongs to no request was given to somebody
 
 
 class StoredSession(Protocol):
@@ -47,7 +47,7 @@ class StoredSession(Protocol):
         """What is sent in it."""
         ...
 
-    async def count(self, principal: Any) -> bool:
+    async def claim_quota(self, principal: Any) -> bool:
         """Counts a new one among the sessions of a principal, in all processes together; False if it would be one too
         many."""
         ...
@@ -61,7 +61,7 @@ class StoredSession(Protocol):
         """It was used now."""
         ...
 
-    async def confirm(self) -> bool:
+    async def confirm_lease(self) -> bool:
         """Whether this process still holds it."""
         ...
 
@@ -70,15 +70,15 @@ class StoredSession(Protocol):
         ...
 
     @property
-    def unsettled(self) -> "asyncio.Future[None] | None":
+    def pending_writes(self) -> "asyncio.Future[None] | None":
         """What is done when all that has changed about it is kept; None if it is."""
         ...
 
-    async def drop(self) -> None:
+    async def delete(self) -> None:
         """Keeps nothing of it any more: it was ended."""
         ...
 
-    async def leave(self) -> None:
+    async def release(self) -> None:
         """Leaves one that was found to whoever finds it next: it is not gone on with here."""
         ...
 
@@ -86,21 +86,23 @@ class StoredSession(Protocol):
 class SessionBackend(Protocol):
     """Keeps the sessions of an endpoint."""
 
-    def opened(self, ident: str) -> StoredSession:
+    def create(self, ident: str) -> StoredSession:
         """A session that a client is about to open. Nothing is kept of it before its handshake is made."""
         ...
 
     @property
-    def sure_until(self) -> float:
+    def lease_valid_until(self) -> float:
         """Until when, by the loop's time, no other process can have taken what this one holds. From then on a session
         has to be confirmed before it is used."""
         ...
 
-    def ended(self, stored: StoredSession) -> None:
+    def delete_later(self, stored: StoredSession) -> None:
         """A session has ended by itself. Soon nothing of it is kept any more."""
         ...
 
-    async def find(self, ident: str, principal: Any) -> StoredSession | Literal[Expired.EXPIRED] | HeldElsewhere | None:
+    async def acquire(
+        self, ident: str, principal: Any
+    ) -> StoredSession | Literal[Expired.EXPIRED] | HeldElsewhere | None:
         """A session of that principal's, which this process holds from now on; or who holds it. None if there is none.
         Raises `StoreError` if that cannot be found out."""
         ...

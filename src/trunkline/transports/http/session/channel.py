@@ -43,7 +43,7 @@ class StreamOwner(Protocol):
         ...
 
     @property
-    def lasting(self) -> bool:
+    def resumable(self) -> bool:
         """Whether a peer can come back to one."""
         ...
 
@@ -60,52 +60,51 @@ class Exchange:
     """One POST: what it asks, and what comes of it."""
 
     __slots__ = (
-        *(
-            "_channel",
-            "_decision",
-            "answer",
-            "dropped",
-            "failed",
-            "faults",
-            "on_finished",
-            "ids",
-            "missing_scopes",
-            "number",
-            "over",
-        ),
-        *("status", "stream"),
+        "_channel",
+        "_decision",
+        "abandoned",
+        "cancelled_ids",
+        "failed",
+        "internal_id",
+        "malformed_ids",
+        "missing_scopes",
+        "on_finished",
+        "request_ids",
+        "response",
+        "status",
+        "stream",
     )
 
     def __init__(self, channel: "StreamOwner", ids: Sequence[RequestId]) -> None:
         self._channel = channel
-        self.ids = ids  # of the requests in it
-        self.number = 0  # of our own, where ids are not enough
+        self.request_ids = ids  # of the requests in it
+        self.internal_id = 0  # of our own, where ids are not enough
         self.status = 200  # of a plain answer
         self.missing_scopes: Sequence[str] | None = None  # the scopes that would be needed for another answer
-        self.faults: Sequence[RequestId | None] = ()  # the ids of what is no message, where they could be read
-        self.answer: bytes | None = None  # the last message
+        self.malformed_ids: Sequence[RequestId | None] = ()  # the ids of what is no message, where they could be read
+        self.response: bytes | None = None  # the last message
         self.failed = False  # the answer is an error
-        self.over = False  # there will be no answer
-        self.dropped: tuple[RequestId, ...] = ()  # the requests that were cancelled
+        self.abandoned = False  # there will be no answer
+        self.cancelled_ids: tuple[RequestId, ...] = ()  # the requests that were cancelled
         self.stream: Stream | None = None  # once something was sent before the answer
         self.on_finished: Callable[[], None] | None = None  # is told of the answer
         self._decision: Decision | None = None
 
     def matches_reply_id(self, ident: Any) -> bool:
         """Whether an answer under that id, given while this is handed over, can only be meant for it."""
-        return ident in self.ids or ident in self.faults or not isinstance(ident, int | str)
+        return ident in self.request_ids or ident in self.malformed_ids or not isinstance(ident, int | str)
 
-    def tell(self, frame: bytes) -> None:
+    def send_event(self, frame: bytes) -> None:
         """Sends something before the answer."""
         self.open_stream().write(frame)
 
     def finish(self, frame: bytes, *, failed: bool) -> None:
         """Sends the answer."""
-        self.answer = frame
+        self.response = frame
         self.failed = failed
         if self.stream is not None:
             self.stream.write(frame)
-            self.stream.conclude()
+            self.stream.complete()
         self._set_decided()
         if self.on_finished is not None:
             self.on_finished()
@@ -113,7 +112,7 @@ class Exchange:
     def open_stream(self) -> Stream:
         """The stream of events that this exchange is answered with from now on."""
         if self.stream is None:
-            self.stream = self._channel.new_stream(self.ids)
+            self.stream = self._channel.new_stream(self.request_ids)
             self._set_decided()
         return self.stream
 
@@ -127,28 +126,28 @@ class Exchange:
         """Waits while the peer reads too slowly what it is sent before the answer."""
         await self._channel.wait_drained(self.stream)
 
-    def leave(self) -> None:
+    def detach(self) -> None:
         """No reader will come for this POST: what it sends waits in the event log for a client that comes back."""
         self.open_stream().detach()
 
     def close_stream(self) -> None:
         """Lets the peer go, who comes back for the rest of the stream. Nothing is lost by that; where nobody can come
         back, nobody is let go."""
-        if self._channel.lasting:
-            self.open_stream().release()
+        if self._channel.resumable:
+            self.open_stream().disconnect_reader()
 
     def give_up(self, ident: RequestId) -> None:
         """That request was cancelled; when all are, there will be no answer."""
-        self.dropped = (*self.dropped, ident)
+        self.cancelled_ids = (*self.cancelled_ids, ident)
         self._channel.forget_request(ident, self)
-        if all(one in self.dropped for one in self.ids):
+        if all(one in self.cancelled_ids for one in self.request_ids):
             if self.stream is not None:
-                self.stream.conclude()
+                self.stream.complete()
             self.abandon()
 
     def abandon(self) -> None:
         """There will be no answer."""
-        self.over = True
+        self.abandoned = True
         if self.stream is not None:
             self.stream.end()
         self._set_decided()
@@ -160,9 +159,9 @@ class Exchange:
     @property
     def decided(self) -> bool:
         """Whether it is known how it is answered: by JSON, by events, or not at all."""
-        return self.answer is not None or self.stream is not None or self.over
+        return self.response is not None or self.stream is not None or self.abandoned
 
-    def changed(self) -> Decision:
+    def decision(self) -> Decision:
         """Done when it is decided."""
         if self._decision is None:
             self._decision = Decision()
@@ -174,7 +173,7 @@ class HttpChannel:
 
     __slots__ = (
         "_closed",
-        "_current",
+        "_current_exchange",
         "_events",
         "_exchanges",
         "_info",
@@ -201,14 +200,14 @@ class HttpChannel:
         self._receiver: Receiver | None = None
         self._closed = False
         self._moved = False
-        self._current: Exchange | None = None  # the one that is being handed over
+        self._current_exchange: Exchange | None = None  # the one that is being handed over
         self._exchanges: dict[RequestId, Exchange] = {}
         self._events = events  # if not given, made when the first event is sent
         self._stream_numbers: count[int] | None = None
         self._streams: dict[int, Stream] = {}
         self.active_requests = 0  # HTTP requests that are under way
         if events is not None:
-            events.listen(self._wake_reader)
+            events.on_committed(self._wake_reader)
 
     @property
     def info(self) -> ChannelInfo:
@@ -216,7 +215,7 @@ class HttpChannel:
         return self._info
 
     @property
-    def lasting(self) -> bool:
+    def resumable(self) -> bool:
         """Whether it is a session, to which a peer can come back."""
         return self._info.revision is None
 
@@ -226,7 +225,7 @@ class HttpChannel:
         return self._closed
 
     @property
-    def over(self) -> bool:
+    def permanently_closed(self) -> bool:
         """Whether it has ended for good: nobody goes on with it later, or in another process."""
         return self._closed and not self._moved
 
@@ -236,15 +235,15 @@ class HttpChannel:
 
     # --- in ------------------------------------------------------------------------------------
 
-    def exchange(self, message: Incoming, principal: Any, headers: Mapping[str, str]) -> Exchange:
+    def begin_exchange(self, message: Incoming, principal: Any, headers: Mapping[str, str]) -> Exchange:
         """Hands a message up, and gives what has come of it so far, which is also the stream of its origin."""
-        made = self._current = self._create_exchange(message)
+        made = self._current_exchange = self._create_exchange(message)
         try:
             if self._receiver is not None:
                 self._receiver.received([message], MessageOrigin(principal, headers, made))
         finally:
-            self._current = None
-        if made.answer is None:
+            self._current_exchange = None
+        if made.response is None:
             self._register(made)
         return made
 
@@ -253,7 +252,7 @@ class HttpChannel:
             return Exchange(self, (message.id,))
         parts = message.messages if isinstance(message, Batch) else (message,)
         made = Exchange(self, [part.id for part in parts if isinstance(part, Request)])
-        made.faults = [part.id for part in parts if isinstance(part, Malformed)]
+        made.malformed_ids = [part.id for part in parts if isinstance(part, Malformed)]
         return made
 
     def _register(self, exchange: Exchange) -> None:
@@ -261,8 +260,8 @@ class HttpChannel:
         if self._closed:
             exchange.abandon()
             return
-        for ident in exchange.ids:
-            if ident not in exchange.dropped:
+        for ident in exchange.request_ids:
+            if ident not in exchange.cancelled_ids:
                 self._exchanges.setdefault(ident, exchange)  # one that is in use was refused by whoever received it
 
     def forget_request(self, ident: RequestId, exchange: Exchange) -> None:
@@ -283,8 +282,10 @@ class HttpChannel:
         if self._closed:
             return
         frame = encode(cast("Any", message))
-        current = self._current
-        if type(message) is Response and current is not None and message.id in current.ids:  # the short way of most
+        current = self._current_exchange
+        if (
+            type(message) is Response and current is not None and message.id in current.request_ids
+        ):  # the short way of most
             current.finish(frame, failed=False)
         elif isinstance(message, Response | ErrorResponse):
             self._finish_exchange([message.id], frame, message if isinstance(message, ErrorResponse) else None)
@@ -293,28 +294,28 @@ class HttpChannel:
         else:
             exchange = None if about is None else self._find_exchange(about)
             if exchange is not None:
-                exchange.tell(frame)
+                exchange.send_event(frame)
                 stream = exchange.stream
             else:
-                stream = self.stream(STANDALONE)
+                stream = self.ensure_stream(STANDALONE)
                 stream.write(frame)
             if stream is not None and stream.unread_bytes > self._settings.unsent_limit:
-                self.lost(ChannelClosed(f"the peer left {stream.unread_bytes} bytes unread"))
+                self.terminate(ChannelClosed(f"the peer left {stream.unread_bytes} bytes unread"))
 
     def _find_exchange(self, ident: RequestId) -> Exchange | None:
         """The exchange that a request belongs to."""
-        current = self._current
-        return current if current is not None and ident in current.ids else self._exchanges.get(ident)
+        current = self._current_exchange
+        return current if current is not None and ident in current.request_ids else self._exchanges.get(ident)
 
     def _finish_exchange(self, idents: Sequence[Any], frame: bytes, error: ErrorResponse | None = None) -> None:
-        current = self._current
+        current = self._current_exchange
         if current is not None and any(current.matches_reply_id(ident) for ident in idents):
             exchange: Exchange | None = current
         else:
             exchange = next((self._exchanges[ident] for ident in idents if ident in self._exchanges), None)
         if exchange is None:
             return  # nobody waits for it any more
-        for one in exchange.ids:
+        for one in exchange.request_ids:
             if self._exchanges.get(one) is exchange:
                 del self._exchanges[one]
         exchange.missing_scopes = None if error is None else missing_scopes(error)
@@ -322,7 +323,7 @@ class HttpChannel:
 
     # --- streams -------------------------------------------------------------------------------
 
-    def stream(self, number: int) -> Stream:
+    def ensure_stream(self, number: int) -> Stream:
         """The stream of a number, made if it is not there."""
         found = self._streams.get(number)
         if found is None:
@@ -330,18 +331,18 @@ class HttpChannel:
                 self._events = MemoryEventStore(self._settings.replay_events, self._settings.replay_bytes)
             found = self._streams[number] = Stream(number, self._events)
             if self._moved:
-                found.move()
+                found.mark_moved()
         return found
 
     def find_stream(self, number: int) -> Stream | None:
         """The stream of a number, if it is there; the one of the GET always is."""
-        return self.stream(STANDALONE) if number == STANDALONE else self._streams.get(number)
+        return self.ensure_stream(STANDALONE) if number == STANDALONE else self._streams.get(number)
 
-    def restore(self, streams: Sequence[int], newest_stream: int, delivered: int) -> None:
+    def restore_streams(self, streams: Sequence[int], newest_stream: int, delivered: int) -> None:
         """Goes on with the streams that another process has begun: those that have ended, and the one of the GET."""
-        self.stream(STANDALONE).read = delivered
+        self.ensure_stream(STANDALONE).last_read = delivered
         for number in streams:
-            self.stream(number).end()
+            self.ensure_stream(number).end()
         self._stream_numbers = count(newest_stream + 1)
 
     def _wake_reader(self, number: int) -> None:
@@ -353,7 +354,7 @@ class HttpChannel:
         if self._stream_numbers is None:
             self._stream_numbers = count(1)
         self._evict_streams()
-        made = self.stream(next(self._stream_numbers))
+        made = self.ensure_stream(next(self._stream_numbers))
         if self._events is not None:
             self._events.begin(made.number, requests)
         return made
@@ -369,15 +370,15 @@ class HttpChannel:
                 return
             if stream.ended and not stream.attached:
                 size -= events.size(number)
-                self.forget(number)
+                self.forget_stream(number)
 
-    def release(self) -> None:
+    def detach_standalone_reader(self) -> None:
         """Lets whoever waits for what belongs to no request go, and come back later."""
         waiting = self._streams.get(STANDALONE)
         if waiting is not None and waiting.attached:
             waiting.detach()
 
-    def forget(self, number: int) -> None:
+    def forget_stream(self, number: int) -> None:
         """Nobody will come back for that stream."""
         self._streams.pop(number, None)
         if self._events is not None:
@@ -399,9 +400,9 @@ class HttpChannel:
         """Ends the session and all of its streams, as far as this process is concerned: one that is kept goes on later,
         or in another."""
         self._moved = self._info.session is not None
-        self.lost(ChannelClosed("closed"))
+        self.terminate(ChannelClosed("closed"))
 
-    def lost(self, closed: ChannelClosed) -> None:
+    def terminate(self, closed: ChannelClosed) -> None:
         """The session is over."""
         if self._closed:
             return
@@ -420,8 +421,8 @@ class HttpChannel:
         if not self._closed:
             self._moved = True
             for stream in self._streams.values():
-                stream.move()
-            self.lost(ChannelClosed("session_moved"))
+                stream.mark_moved()
+            self.terminate(ChannelClosed("session_moved"))
 
 
 def missing_scopes(error: ErrorResponse) -> Sequence[str] | None:

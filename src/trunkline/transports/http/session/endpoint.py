@@ -66,23 +66,23 @@ class SessionEndpoint:
         """Answers one HTTP request."""
         match request.scope["method"]:
             case "POST":
-                await self._post(request)
+                await self._handle_post(request)
             case "GET" | "DELETE" if is_modern(request):  # which has neither sessions nor streams without a request
                 await request.refuse_method(_MODERN_METHODS)
             case "GET":
-                await self._get(request)
+                await self._handle_get(request)
             case "DELETE":
-                await self._delete(request)
+                await self._handle_delete(request)
             case _:
                 await request.refuse_method(_METHODS)
 
     # --- POST ----------------------------------------------------------------------------------
 
-    async def _post(self, request: HttpRequest) -> None:
+    async def _handle_post(self, request: HttpRequest) -> None:
         if not accepts(request.headers.get(b"accept", b""), JSON, EVENT_STREAM):
             await refuse_not_acceptable(request)
             return
-        body = await self._body_reader.body(request)
+        body = await self._body_reader.read_body(request)
         if body is None:
             return
         found = self._local_session(request)
@@ -91,27 +91,29 @@ class SessionEndpoint:
             and SESSION_HEADER in request.headers
             and request.headers.get(VERSION_HEADER) in _HANDSHAKE_VERSIONS
         ):
-            found = await self._lookup.seek(request, body)
+            found = await self._lookup.find_or_forward(request, body)
             if found is None:
                 return
-        await self._take(request, codec.decode_strict(body), found)
+        await self._handle_message(request, codec.decode_strict(body), found)
 
-    async def _take(self, request: HttpRequest, message: Incoming, found: HttpSession | SessionRefusal | None) -> None:
+    async def _handle_message(
+        self, request: HttpRequest, message: Incoming, found: HttpSession | SessionRefusal | None
+    ) -> None:
         """Answers what was posted, in a session that was found; or says why there is none."""
         if await self._modern.try_handle(request, message):
             return
-        session = found if isinstance(found, HttpSession) else await self._session(request, message, found)
+        session = found if isinstance(found, HttpSession) else await self._open_session(request, message, found)
         if session is not None:
             await self._run_exchange(request, session, message)
 
     async def _run_exchange(self, request: HttpRequest, session: HttpSession, message: Incoming) -> None:
         channel = session.channel
         if session.stage is not Stage.USED and SESSION_HEADER in request.headers:
-            self.sessions.advance(session, message)
+            self.sessions.advance_stage(session, message)
         channel.active_requests += 1
         try:
-            exchange = channel.exchange(message, request.principal, HeaderView(request.headers))
-            if exchange.ids and not exchange.decided:
+            exchange = channel.begin_exchange(message, request.principal, HeaderView(request.headers))
+            if exchange.request_ids and not exchange.decided:
                 await self._responder.wait_decided(exchange)
             if SESSION_HEADER not in request.headers:
                 if exchange.failed:
@@ -119,10 +121,14 @@ class SessionEndpoint:
                         await self._end_session(session, "the handshake failed")
                 else:
                     request.extra_headers = [(SESSION_HEADER, session.id.encode()), *request.extra_headers]
-            elif not exchange.ids and session.kept is not None and not await self._kept(session.kept):
+            elif (
+                not exchange.request_ids
+                and session.stored is not None
+                and not await self._wait_persisted(session.stored)
+            ):
                 await refuse_session(request, STORE_UNAVAILABLE)
                 return
-            await self._responder.answer(request, exchange)
+            await self._responder.respond(request, exchange)
         finally:
             channel.active_requests -= 1
 
@@ -133,7 +139,7 @@ class SessionEndpoint:
             return None
         return self.sessions.get(ident.decode("latin-1"), request.principal)
 
-    async def _session(
+    async def _open_session(
         self, request: HttpRequest, message: Incoming, refusal: SessionRefusal | None
     ) -> HttpSession | None:
         """The session that a message opens; None if it opens none, which the peer has been told."""
@@ -152,7 +158,7 @@ class SessionEndpoint:
 
     async def _create_session(self, request: HttpRequest) -> HttpSession | None:
         ident = self.sessions.new_id()
-        kept = None if self._backend is None else self._backend.opened(ident)
+        kept = None if self._backend is None else self._backend.create(ident)
         try:
             busy = await self._refusal_for(request, kept)
         except StoreError:
@@ -166,7 +172,7 @@ class SessionEndpoint:
         else:
             channel = HttpChannel(request.peer, self._settings, session=ident, events=kept.events)
         channel.open(self._guard.admit_session(channel))
-        return self.sessions.add(ident, channel, request.principal, kept, host=request.host, stage=Stage.OPENED)
+        return self.sessions.add(ident, channel, request.principal, kept, host=request.client_host, stage=Stage.OPENED)
 
     async def _refusal_for(self, request: HttpRequest, stored: StoredSession | None) -> RetryLater | None:
         """Why a client cannot have one more session, here or in all processes together; None if it can."""
@@ -177,26 +183,26 @@ class SessionEndpoint:
             return RetryLater(self.sessions.quota_message)
         busy = self._local_refusal(request)  # others may have come meanwhile
         if busy is not None:
-            await stored.drop()
+            await stored.delete()
         return busy
 
     async def _claim_quota(self, stored: StoredSession, principal: Any) -> bool:
         """Count a new session among those of its principal in all processes, in place of one that was never used."""
-        if await stored.count(principal):
+        if await stored.claim_quota(principal):
             return True
         unused = self.sessions.oldest_unused_of(principal)
         if unused is None:
             return False
         await self._end_session(unused, "session_evicted")
-        return await stored.count(principal)
+        return await stored.claim_quota(principal)
 
     def _local_refusal(self, request: HttpRequest) -> RetryLater | None:
-        full = self.sessions.make_room(request.principal, request.host)
+        full = self.sessions.make_room(request.principal, request.client_host)
         return SHUTTING_DOWN if self._guard.closing else None if full is None else RetryLater(full)
 
-    async def _kept(self, stored: StoredSession) -> bool:
+    async def _wait_persisted(self, stored: StoredSession) -> bool:
         """Whether what a notification has changed about a session is kept, within a moment."""
-        if (unsettled := stored.unsettled) is None:
+        if (unsettled := stored.pending_writes) is None:
             return True
         done, _ = await asyncio.wait([unsettled], timeout=self._settings.quick_timeout)
         return bool(done) and unsettled.exception() is None
@@ -204,20 +210,20 @@ class SessionEndpoint:
     async def _end_session(self, session: HttpSession, reason: str) -> None:
         """Ends a session for good."""
         self.sessions.remove(session, reason)
-        if session.kept is not None:
-            await session.kept.drop()
+        if session.stored is not None:
+            await session.stored.delete()
 
     # --- GET and DELETE ------------------------------------------------------------------------
 
-    async def _get(self, request: HttpRequest) -> None:
+    async def _handle_get(self, request: HttpRequest) -> None:
         if not accepts(request.headers.get(b"accept", b""), EVENT_STREAM):
             await request.refuse(406, "Accept must have text/event-stream", kind="media_type_not_acceptable")
             return
         session = await self._find_session(request)
         if session is not None:
-            await self._stream(request, session)
+            await self._serve_stream(request, session)
 
-    async def _stream(self, request: HttpRequest, session: HttpSession) -> None:
+    async def _serve_stream(self, request: HttpRequest, session: HttpSession) -> None:
         channel, number, after = session.channel, STANDALONE, None
         if (last := request.headers.get(b"last-event-id")) is not None:
             number, after = parse_event_id(last.decode("latin-1")) or (STANDALONE, -1)
@@ -233,15 +239,15 @@ class SessionEndpoint:
             await request.refuse(503, SHUTTING_DOWN.why, (b"retry-after", SHUTTING_DOWN.wait), kind=SHUTTING_DOWN.kind)
             return
         if session.stage is not Stage.USED:
-            self.sessions.advance(session, None)
+            self.sessions.advance_stage(session, None)
         channel.active_requests += 1
         try:
-            await self._responder.flow(request, channel.stream(number), after)
+            await self._responder.write_stream(request, channel.ensure_stream(number), after)
         finally:
             channel.active_requests -= 1
-            session.used = self.sessions.now()
+            session.last_used = self.sessions.now()
 
-    async def _delete(self, request: HttpRequest) -> None:
+    async def _handle_delete(self, request: HttpRequest) -> None:
         session = await self._find_session(request)
         if session is not None:
             await self._delete_session(request, session)
@@ -260,7 +266,7 @@ class SessionEndpoint:
             return None
         found = self._local_session(request)
         if found is None and await check_version(request):
-            found = await self._lookup.seek(request)
+            found = await self._lookup.find_or_forward(request)
         if isinstance(found, SessionRefusal):
             await refuse_session(request, found)
             return None
@@ -270,13 +276,13 @@ class SessionEndpoint:
 
     async def handle_forwarded(self, request: ForwardedRequest) -> bool:
         """Answers a request that another process has let in, if its session is here, or can be."""
-        ident, sessions = request.ident, self.sessions
+        ident, sessions = request.target_id, self.sessions
         try:
             if not sessions.holds(ident):
                 await self._restore_session(request)
-            if not sessions.holds(ident) or not request.belongs_to(owner := sessions.owner(ident)):
+            if not sessions.holds(ident) or not request.belongs_to(owner := sessions.principal_of(ident)):
                 return False
-            session = sessions.get(ident, owner) or await sessions.confirmed(ident, owner)
+            session = sessions.get(ident, owner) or await sessions.get_confirmed(ident, owner)
         except StoreError:
             await refuse_session(request, STORE_UNAVAILABLE)
             return True
@@ -290,25 +296,25 @@ class SessionEndpoint:
 
     async def _restore_session(self, request: ForwardedRequest) -> None:
         """Brings a session here that this process may have the right to, though it could not be brought before."""
-        await self._restorer.wait_restored(request.ident)
-        if request.has_principal and not self.sessions.holds(request.ident):
-            await self._restorer.find(request.ident, request.sender, request.peer)
+        await self._restorer.wait_restored(request.target_id)
+        if request.has_principal and not self.sessions.holds(request.target_id):
+            await self._restorer.find(request.target_id, request.sender_principal, request.peer)
 
     async def _dispatch_forwarded(self, request: ForwardedRequest, session: HttpSession) -> None:
         match request.scope["method"]:
             case "POST":
-                await self._take(request, codec.decode_strict(request.posted), session)
+                await self._handle_message(request, codec.decode_strict(request.received_body), session)
             case "GET":
-                await self._stream(request, session)
+                await self._serve_stream(request, session)
             case _:
                 await self._delete_session(request, session)
 
     # --- the end -------------------------------------------------------------------------------
 
-    def release(self) -> None:
+    def close_idle_streams(self) -> None:
         """Ends the streams on which nothing is being answered."""
         for session in self.sessions:
-            session.channel.release()
+            session.channel.detach_standalone_reader()
 
     def close(self, reason: str) -> None:
         """Ends every session."""
@@ -318,5 +324,5 @@ class SessionEndpoint:
 
 async def refuse_session(request: HttpRequest, refusal: SessionRefusal) -> None:
     """Tells a peer why there is no session."""
-    wait = () if refusal.wait is None else ((b"retry-after", refusal.wait),)
-    await request.refuse(refusal.status, refusal.why, *wait, kind=refusal.kind)
+    wait = () if refusal.retry_after is None else ((b"retry-after", refusal.retry_after),)
+    await request.refuse(refusal.status, refusal.reason, *wait, kind=refusal.kind)

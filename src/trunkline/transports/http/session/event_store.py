@@ -19,7 +19,7 @@ class EventStore(Protocol):
     """Keeps what is sent. Numbers grow by one with every event of a stream. What has to be brought to safety first is
     not there to be read until then; whoever owns the streams is told when it is."""
 
-    def listen(self, callback: Callable[[int], None]) -> None:
+    def on_committed(self, callback: Callable[[int], None]) -> None:
         """Names who is told of streams of which more is there to be read now."""
         ...
 
@@ -32,11 +32,11 @@ class EventStore(Protocol):
         None if nobody is."""
         ...
 
-    def settled(self, stream: int) -> bool:
+    def is_committed(self, stream: int) -> bool:
         """Whether all that was appended is there to be read."""
         ...
 
-    def after(self, stream: int, number: int) -> Sequence[tuple[int, bytes]] | None:
+    def read_after(self, stream: int, number: int) -> Sequence[tuple[int, bytes]] | None:
         """What came after a number and is there to be read, with its numbers; None if that is no longer known."""
         ...
 
@@ -44,7 +44,7 @@ class EventStore(Protocol):
         """Bytes of a stream that this process holds in memory."""
         ...
 
-    def given(self, stream: int, number: int) -> None:
+    def mark_delivered(self, stream: int, number: int) -> None:
         """A reader has been given all up to a number."""
         ...
 
@@ -52,7 +52,7 @@ class EventStore(Protocol):
         """The requests of a stream have been answered: nothing more will be appended."""
         ...
 
-    async def recall(self, stream: int) -> None:
+    async def load_stream(self, stream: int) -> None:
         """Gets what an earlier process has kept of a stream, so that it is there to be read."""
         ...
 
@@ -77,7 +77,7 @@ class MemoryEventStore:
         self._max_bytes = max_bytes
         self._streams: dict[int, StreamEvents] = {}
 
-    def listen(self, callback: Callable[[int], None]) -> None:
+    def on_committed(self, callback: Callable[[int], None]) -> None:
         """Nothing to be done: what is appended is there at once."""
 
     def begin(self, stream: int, requests: Sequence[RequestId]) -> None:
@@ -86,13 +86,13 @@ class MemoryEventStore:
     def end(self, stream: int) -> None:
         """Nothing to be done: the log is kept."""
 
-    def given(self, stream: int, number: int) -> None:
+    def mark_delivered(self, stream: int, number: int) -> None:
         """Nothing to be done: the stream knows."""
 
-    async def recall(self, stream: int) -> None:
+    async def load_stream(self, stream: int) -> None:
         """Nothing to be done: there was no process before."""
 
-    def settled(self, stream: int) -> bool:  # noqa: ARG002 - the seam's
+    def is_committed(self, stream: int) -> bool:  # noqa: ARG002 - the seam's
         """It always is: what is in memory is as safe as it will be."""
         return True
 
@@ -118,7 +118,7 @@ class MemoryEventStore:
             log.size -= len(log.frames.popleft())
         return log.last
 
-    def after(self, stream: int, number: int) -> Sequence[tuple[int, bytes]] | None:
+    def read_after(self, stream: int, number: int) -> Sequence[tuple[int, bytes]] | None:
         """What came after a number; None if some of it is gone, or has never been."""
         log = self._streams.get(stream)
         if log is None:

@@ -32,10 +32,10 @@ __all__ = ["HOLDER_LOST", "SESSION_HEADER", "STORE_UNAVAILABLE", "SessionLookup"
 class SessionRefusal(Struct, frozen=True):
     """Why there is no session: what the peer is told."""
 
-    why: str
+    reason: str
     kind: str
     status: int = 404
-    wait: bytes | None = None  # seconds until it is worth another try
+    retry_after: bytes | None = None  # seconds until it is worth another try
 
 
 SESSION_NOT_FOUND: Final = SessionRefusal("there is no such session; initialize again", "session_not_found")
@@ -53,36 +53,36 @@ class SessionRestorer:
         self._guard = guard
         self._sessions = sessions
         self._backend = backend
-        self._under_way: dict[tuple[str, Any], asyncio.Task[LookupResult]] = {}
+        self._pending: dict[tuple[str, Any], asyncio.Task[LookupResult]] = {}
 
     async def find(self, ident: str, principal: Any, peer: str) -> LookupResult:
         """The session of that id, if it is that principal's and is kept somewhere; or who holds it, or why there is
         none. Raises `StoreError` if that cannot be found out."""
-        if self._sessions.expired(ident, principal):
+        if self._sessions.has_expired(ident, principal):
             return SESSION_EXPIRED
         if self._backend is None:
             return SESSION_NOT_FOUND
         key = (ident, principal)
-        task = self._under_way.get(key)
+        task = self._pending.get(key)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._find(self._backend, ident, principal, peer))
-            self._under_way[key] = task
-            task.add_done_callback(lambda _: self._under_way.pop(key))
+            self._pending[key] = task
+            task.add_done_callback(lambda _: self._pending.pop(key))
         return await asyncio.shield(task)  # who hangs up does not keep others from it
 
     async def wait_restored(self, ident: str) -> None:
         """Waits for a session that is being brought here, if it is."""
-        if under_way := [task for (one, _), task in self._under_way.items() if one == ident]:
+        if under_way := [task for (one, _), task in self._pending.items() if one == ident]:
             await asyncio.wait(under_way)
 
     async def _find(self, backend: SessionBackend, ident: str, principal: Any, peer: str) -> LookupResult:
-        if (session := await self._sessions.confirmed(ident, principal)) is not None:
+        if (session := await self._sessions.get_confirmed(ident, principal)) is not None:
             return session
         if self._guard.closing:
             return SERVER_STOPPING  # what is here and closed may go on elsewhere
         if self._sessions.holds(ident):
             return SESSION_NOT_FOUND
-        kept = await backend.find(ident, principal)
+        kept = await backend.acquire(ident, principal)
         if kept is None:
             return SESSION_NOT_FOUND
         if kept is EXPIRED:
@@ -91,7 +91,7 @@ class SessionRestorer:
             return kept
         found = self._refusal(principal) or await self._restore(kept, ident, principal, peer)
         if isinstance(found, SessionRefusal):
-            await kept.leave()  # others may take it
+            await kept.release()  # others may take it
         return found
 
     def _refusal(self, principal: Any) -> SessionRefusal | None:
@@ -109,16 +109,16 @@ class SessionRestorer:
         try:
             revived = await stored.restore(principal)
         except BaseException:
-            channel.lost(ChannelClosed("the session could not be brought back"))
-            await stored.leave()
+            channel.terminate(ChannelClosed("the session could not be brought back"))
+            await stored.release()
             raise
         if channel.closed:
             return SERVER_STOPPING
         refusal = self._refusal(principal)  # others may have come meanwhile
         if revived is None or refusal is not None:
-            channel.lost(ChannelClosed("the session is not brought back"))
+            channel.terminate(ChannelClosed("the session is not brought back"))
             return refusal or SESSION_NOT_FOUND
-        channel.restore(revived.streams, revived.newest, revived.read)
+        channel.restore_streams(revived.streams, revived.newest_stream, revived.delivered)
         return self._sessions.add(ident, channel, principal, stored)
 
 
@@ -145,7 +145,7 @@ class SessionLookup:
         self._forwarder = forwarder
         self._holders: dict[str, HeldElsewhere] = {}
 
-    async def seek(self, request: HttpRequest, body: bytes = b"") -> HttpSession | SessionRefusal | None:
+    async def find_or_forward(self, request: HttpRequest, body: bytes = b"") -> HttpSession | SessionRefusal | None:
         """The session that a request names, or why there is none; None if another process has answered the request."""
         ident = request.headers[SESSION_HEADER].decode("latin-1")
         for tries in range(_MAX_ATTEMPTS):
@@ -167,7 +167,7 @@ class SessionLookup:
 
     async def _is_reachable(self, held: HeldElsewhere) -> bool:
         """Whether who holds a session can be asked; if it is gone, somebody else will hold it."""
-        return self._forwarder is None or await self._forwarder.reaches(held.process)
+        return self._forwarder is None or await self._forwarder.is_reachable(held.holder)
 
     async def _forward(
         self, forwarder: Forwarder, request: HttpRequest, held: HeldElsewhere, ident: str, body: bytes
@@ -176,7 +176,7 @@ class SessionLookup:
         if request.scope["method"] == "GET" and self._guard.closing:
             return False
         self._remember_holder(ident, held)
-        outcome = await forwarder.forward(request, held.process, ident, body)
+        outcome = await forwarder.forward(request, held.holder, ident, body)
         if outcome is ForwardOutcome.ANSWERED:
             return True
         self._holders.pop(ident, None)

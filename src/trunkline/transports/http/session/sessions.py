@@ -61,7 +61,7 @@ def address_group(host: str) -> str:
 class LimitReached(Struct, frozen=True):
     """A limit that has been reached: what a client is told, and which sessions count against it."""
 
-    why: str
+    reason: str
     counts: Callable[["HttpSession"], bool]
 
 
@@ -71,8 +71,8 @@ class HttpSession(Struct):
     id: str
     channel: HttpChannel
     principal: Any
-    used: float
-    kept: StoredSession | None = None  # by whom it can be found, though this process is gone
+    last_used: float
+    stored: StoredSession | None = None  # by whom it can be found, though this process is gone
     touch_at: float = inf  # when it has to be told that the session is still in use
     address: str | None = None  # that it is counted by; None: it is not
     stage: Stage = Stage.USED
@@ -111,15 +111,15 @@ class SessionTable:
             self._remove_closed(session)
             return
         self._expire(session, "session_evicted")
-        if self._backend is not None and session.kept is not None:
-            self._backend.ended(session.kept)
+        if self._backend is not None and session.stored is not None:
+            self._backend.delete_later(session.stored)
 
     def _recheck_without_closed(self, principal: Any, host: str | None) -> str | None:
         for session in list(self._sessions.values()):
             if session.channel.closed:
                 self._remove_closed(session)
         limit = self._reached_limit(principal, host)
-        return None if limit is None else limit.why
+        return None if limit is None else limit.reason
 
     def oldest_unused_of(self, principal: Any) -> HttpSession | None:
         """The session of a principal that can make room for a new one; None if it uses all that are here."""
@@ -184,7 +184,7 @@ class SessionTable:
         if stored is not None:
             stored.on_taken_over(partial(self._forget_moved, session))
         if self._timer is None and self._needs_sweep:
-            self._wait()
+            self._schedule_sweep()
         return session
 
     @property
@@ -193,12 +193,12 @@ class SessionTable:
         limits = (settings.session_ttl, settings.session_confirm_timeout, settings.session_unused_ttl)
         return any(limit is not None for limit in limits)
 
-    def advance(self, session: HttpSession, message: Incoming | None) -> None:
+    def advance_stage(self, session: HttpSession, message: Incoming | None) -> None:
         """Note how far a client has come with a session that it has not used before."""
         session.stage = next_stage(session.stage, message)
         if session.stage is Stage.USED:
             self._unused.pop(session.id, None)
-            if session.kept is not None:
+            if session.stored is not None:
                 self._touch(session, self._clock.now())  # from now on it is kept for as long as any other
 
     def get(self, ident: str, principal: Any) -> HttpSession | None:
@@ -208,26 +208,26 @@ class SessionTable:
         if session is None or session.principal != principal or session.channel.closed:
             return None
         now = self._clock.now()
-        if self._backend is not None and now >= self._backend.sure_until:
+        if self._backend is not None and now >= self._backend.lease_valid_until:
             return None
         self._mark_used(session, now)
         return session
 
     def _mark_used(self, session: HttpSession, now: float) -> None:
-        session.used = now
+        session.last_used = now
         if now >= session.touch_at:
             self._touch(session, now)
 
     def _touch(self, session: HttpSession, now: float) -> None:
-        if session.kept is not None:
-            session.touch_at = self._next_touch(now, session.kept)
-            session.kept.touch()
+        if session.stored is not None:
+            session.touch_at = self._next_touch(now, session.stored)
+            session.stored.touch()
 
     def _next_touch(self, now: float, stored: StoredSession | None) -> float:
         ttl = self._settings.session_ttl
         return inf if stored is None or ttl is None else now + ttl / _TOUCHES_PER_TTL
 
-    def owner(self, ident: str) -> Any:
+    def principal_of(self, ident: str) -> Any:
         """Whose session that is, of one that is here."""
         return self._sessions[ident].principal
 
@@ -235,20 +235,20 @@ class SessionTable:
         """Whether a session of that id is here, whoever's it is and whatever has become of it."""
         return ident in self._sessions
 
-    async def confirmed(self, ident: str, principal: Any) -> HttpSession | None:
+    async def get_confirmed(self, ident: str, principal: Any) -> HttpSession | None:
         """The same as `get`, of a session of which it has to be asked whether it is held here. Raises `StoreError` if
         that cannot be found out."""
         session = self._sessions.get(ident)
         if session is None or session.principal != principal or session.channel.closed:
             return None
-        if session.kept is not None and not await session.kept.confirm():
+        if session.stored is not None and not await session.stored.confirm_lease():
             return None
         if session.channel.closed:
             return None
         self._mark_used(session, self._clock.now())
         return session
 
-    def expired(self, ident: str, principal: Any) -> bool:
+    def has_expired(self, ident: str, principal: Any) -> bool:
         """Whether that principal had a session of that id, until it was not used for too long."""
         return ident in self._expired and self._expired[ident] == principal
 
@@ -262,13 +262,13 @@ class SessionTable:
     def remove(self, session: HttpSession, reason: str) -> None:
         """Ends a session."""
         if self._forget(session):
-            session.channel.lost(ChannelClosed(reason))
+            session.channel.terminate(ChannelClosed(reason))
 
     def _remove_closed(self, session: HttpSession) -> None:
         """Forgets a session whose channel is closed; if it is over, for all processes."""
         self.remove(session, "the session has ended")
-        if self._backend is not None and session.kept is not None and session.channel.over:
-            self._backend.ended(session.kept)
+        if self._backend is not None and session.stored is not None and session.channel.permanently_closed:
+            self._backend.delete_later(session.stored)
 
     def _forget_moved(self, session: HttpSession) -> None:
         """Another process goes on with a session: it is none of ours any more."""
@@ -285,7 +285,7 @@ class SessionTable:
             _decrement(self._count_by_address, session.address)
         return True
 
-    def _wait(self) -> None:
+    def _schedule_sweep(self) -> None:
         self._timer = self._clock.call_at(self._clock.now() + self._settings.session_sweep, self._sweep)
 
     def _sweep(self) -> None:
@@ -295,15 +295,15 @@ class SessionTable:
         limits = self._idle_limits()
         for session in list(self._sessions.values()):
             if session.channel.active_requests:
-                session.used = now
+                session.last_used = now
                 if now >= session.touch_at:
                     self._touch(session, now)
             elif session.channel.closed:
                 self._remove_closed(session)
-            elif now - session.used >= limits[session.stage]:
+            elif now - session.last_used >= limits[session.stage]:
                 self._expire(session, "session_expired")
         if self._sessions:
-            self._wait()
+            self._schedule_sweep()
 
     def _idle_limits(self) -> dict[Stage, float]:
         """How long a session may go unused."""

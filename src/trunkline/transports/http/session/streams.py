@@ -24,26 +24,27 @@ class Stream:
     """One stream of events."""
 
     __slots__ = (
-        *(
-            "_reader_expected",
-            "_drain_waiter",
-            "_events",
-            "_moved",
-            "_reader",
-            "_taken_bytes",
-            "_refuse_next_reader",
-            "_change_waiter",
-            "ended",
-            "ids",
-        ),
-        *("number", "push", "read", "unread_bytes"),
+        "_change_waiter",
+        "_drain_waiter",
+        "_events",
+        "_moved",
+        "_reader",
+        "_reader_expected",
+        "_refuse_next_reader",
+        "_taken_bytes",
+        "ended",
+        "has_event_ids",
+        "last_read",
+        "number",
+        "push",
+        "unread_bytes",
     )
 
     def __init__(self, number: int, events: EventStore, *, has_event_ids: bool = True) -> None:
         self.number = number
-        self.ids = has_event_ids  # whether events say where they stand, for a peer who comes back
+        self.has_event_ids = has_event_ids  # whether events say where they stand, for a peer who comes back
         self.ended = False  # nothing more will be written
-        self.read = 0  # the number of the last event that was given to a reader
+        self.last_read = 0  # the number of the last event that was given to a reader
         self.unread_bytes = 0  # bytes that wait for the reader that is there or expected, or else for the event store
         self.push: Callable[[bytes], bool] | None = None  # writes at once for a reader who waits, if it can
         self._events = events
@@ -57,15 +58,15 @@ class Stream:
 
     def write(self, frame: bytes) -> None:
         """One more message."""
-        number = self._events.append(self.number, frame, self.read if self._reader_expected else None)
-        settled = self._events.settled(self.number)
+        number = self._events.append(self.number, frame, self.last_read if self._reader_expected else None)
+        settled = self._events.is_committed(self.number)
         if (
             settled
             and self.push is not None
             and self._reader_waits_for(number)
             and self.push(self._encode_event(number, frame))
         ):
-            self.read = number
+            self.last_read = number
             return
         self.unread_bytes += len(frame)
         if settled:
@@ -73,12 +74,14 @@ class Stream:
 
     def _reader_waits_for(self, number: int) -> bool:
         """Whether the reader has all that came before, and does nothing but wait for more."""
-        return self.read == number - 1 and self._change_waiter is not None and not self._change_waiter.done()
+        return self.last_read == number - 1 and self._change_waiter is not None and not self._change_waiter.done()
 
     def _encode_event(self, number: int, frame: bytes) -> bytes:
-        return sse.encode_event(frame, kind="message", id=format_event_id(self.number, number) if self.ids else None)
+        return sse.encode_event(
+            frame, kind="message", id=format_event_id(self.number, number) if self.has_event_ids else None
+        )
 
-    def conclude(self) -> None:
+    def complete(self) -> None:
         """All that it was for has been written, or is no longer wanted."""
         self._events.end(self.number)
         self.end()
@@ -90,22 +93,22 @@ class Stream:
         self._wake_drain()
 
     @property
-    def over(self) -> bool:
+    def exhausted(self) -> bool:
         """Whether nothing more will be there to be read than there is now."""
-        return self.ended and self._events.settled(self.number)
+        return self.ended and self._events.is_committed(self.number)
 
-    async def begun(self, reader: object) -> bool:
+    async def wait_committed(self, reader: object) -> bool:
         """Waits until a reader can be told where the stream stands, and come back for the rest; False if it cannot,
         since somebody else reads it now."""
-        while not self._events.settled(self.number) and self._reader in {reader, None} and not self._moved:
+        while not self._events.is_committed(self.number) and self._reader in {reader, None} and not self._moved:
             await self.wait_for_change()
-        return self._events.settled(self.number)
+        return self._events.is_committed(self.number)
 
     def wake_reader(self) -> None:
         """There is something to look at."""
         if self._change_waiter is not None and not self._change_waiter.done():
             self._change_waiter.set_result(None)
-        if not self._reader_expected and self.unread_bytes and self._events.settled(self.number):
+        if not self._reader_expected and self.unread_bytes and self._events.is_committed(self.number):
             self.unread_bytes = 0  # the event store holds it for a later reader, within its own limits
             self._wake_drain()
 
@@ -118,9 +121,11 @@ class Stream:
             self._refuse_next_reader = False
             return reader
         if after is not None:
-            self.read = after
+            self.last_read = after
         if after is not None or not self._reader_expected:
-            self.unread_bytes = sum(len(frame) for _, frame in self._events.after(self.number, self.read) or ())
+            self.unread_bytes = sum(
+                len(frame) for _, frame in self._events.read_after(self.number, self.last_read) or ()
+            )
         self._taken_bytes = 0
         self.push = None
         self._reader = reader
@@ -136,27 +141,27 @@ class Stream:
         self.wake_reader()
         self._wake_drain()
 
-    def leave(self, reader: object) -> None:
+    def detach_reader(self, reader: object) -> None:
         """Lets a reader go, if it is still the one who reads."""
         if self._reader is reader:
             self.detach()
 
-    def give_back(self, reader: object, unacknowledged: int) -> None:
+    def rewind(self, reader: object, unacknowledged: int) -> None:
         """So many bytes that a reader has taken did not get to it. Of the stream that anybody may come to without a
         position, they are for whoever comes next."""
         while self.number == STANDALONE and self._reader is reader and unacknowledged > _MAX_NON_EVENT_BYTES:
-            found = self._events.after(self.number, self.read - 1)
+            found = self._events.read_after(self.number, self.last_read - 1)
             if not found:
                 return
             unacknowledged -= len(self._encode_event(*found[0]))
-            self.read -= 1
+            self.last_read -= 1
 
-    def release(self) -> None:
+    def disconnect_reader(self) -> None:
         """Has whoever reads, or is about to, go and come back later."""
         self._refuse_next_reader = self._reader is None
         self.detach()
 
-    def move(self) -> None:
+    def mark_moved(self) -> None:
         """Another process goes on with it: whoever reads, or comes to, reads on there."""
         self.ended = self._moved = True
         self.detach()
@@ -172,20 +177,20 @@ class Stream:
 
     async def can_resume_after(self, number: int) -> bool:
         """Whether everything after a number is still known, if need be from an earlier process."""
-        await self._events.recall(self.number)
-        return self._events.after(self.number, number) is not None
+        await self._events.load_stream(self.number)
+        return self._events.read_after(self.number, number) is not None
 
     def take(self) -> bytes:
         """The events that are there to be read, as they go out."""
-        found = self._events.after(self.number, self.read)
+        found = self._events.read_after(self.number, self.last_read)
         if not found:
             return b""
-        self.read = found[-1][0]
+        self.last_read = found[-1][0]
         self._taken_bytes = sum(len(frame) for _, frame in found)
-        self._events.given(self.number, self.read)
+        self._events.mark_delivered(self.number, self.last_read)
         return b"".join([self._encode_event(number, frame) for number, frame in found])
 
-    def written(self) -> None:
+    def confirm_written(self) -> None:
         """What was taken is on its way to the peer."""
         self.unread_bytes = max(0, self.unread_bytes - self._taken_bytes)
         self._taken_bytes = 0

@@ -32,13 +32,13 @@ class Patient:
     def __init__(self) -> None:
         self.begun, self.left = asyncio.Event(), asyncio.Event()
 
-    async def carried(self, visit: ForwardedRequest) -> bool:
+    async def handle_forwarded(self, request: ForwardedRequest) -> bool:
         self.begun.set()
-        await visit.wait_disconnected()
+        await request.wait_disconnected()
         self.left.set()
         return True
 
-    def renamed(self) -> None:
+    def on_renamed(self) -> None:
         pass
 
 
@@ -68,27 +68,27 @@ def ask(visit: int, size: int = 0) -> RequestFrame:
 
 async def test_what_a_process_that_is_lost_has_brought_is_waited_for_by_nobody(arrivals: InboundDispatcher) -> None:
     host = Patient()
-    arrivals.hosts.append(host)
-    arrivals.heard("a", ask(1))
+    arrivals.targets.append(host)
+    arrivals.on_frame("a", ask(1))
     await host.begun.wait()
-    arrivals.lost("b")
+    arrivals.on_peer_lost("b")
     await asyncio.sleep(0)
     assert not host.left.is_set()
-    arrivals.lost("a")
+    arrivals.on_peer_lost("a")
     async with asyncio.timeout(PATIENCE):
         await host.left.wait()
     await arrivals.close()
 
 
 async def test_of_too_many_requests_no_body_is_waited_for(arrivals: InboundDispatcher, said: list[HolderFrame]) -> None:
-    arrivals.hosts.append(Patient())
-    arrivals.heard("a", ask(1, 5))
-    arrivals.heard("a", ask(2, 5))
+    arrivals.targets.append(Patient())
+    arrivals.on_frame("a", ask(1, 5))
+    arrivals.on_frame("a", ask(2, 5))
     await arrivals.close()
-    assert [(frame.visit, frame.status) for frame in said if isinstance(frame, ResponseFrame)] == [(2, 503)]
-    arrivals.heard("a", DisconnectFrame(1))
-    arrivals.heard("a", ask(3, 0))
-    arrivals.heard("a", DisconnectFrame(3))
+    assert [(frame.number, frame.status) for frame in said if isinstance(frame, ResponseFrame)] == [(2, 503)]
+    arrivals.on_frame("a", DisconnectFrame(1))
+    arrivals.on_frame("a", ask(3, 0))
+    arrivals.on_frame("a", DisconnectFrame(3))
     await arrivals.close()
     assert len(said) == 1
 
@@ -97,20 +97,20 @@ async def test_what_was_turned_away_is_not_done_though_the_rest_of_it_comes_at_o
     arrivals: InboundDispatcher, said: list[HolderFrame]
 ) -> None:
     class Noting(Patient):
-        async def carried(self, visit: ForwardedRequest) -> bool:
-            posted.append(visit.posted)
-            return await super().carried(visit)
+        async def handle_forwarded(self, request: ForwardedRequest) -> bool:
+            posted.append(request.received_body)
+            return await super().handle_forwarded(request)
 
     posted: list[bytes] = []
-    arrivals.hosts.append(Noting())
-    arrivals.heard("a", ask(1))
-    arrivals.heard("a", ask(2, 1))
-    arrivals.heard("a", ChunkFrame(2, b"x"))
-    arrivals.heard("a", DisconnectFrame(1))
+    arrivals.targets.append(Noting())
+    arrivals.on_frame("a", ask(1))
+    arrivals.on_frame("a", ask(2, 1))
+    arrivals.on_frame("a", ChunkFrame(2, b"x"))
+    arrivals.on_frame("a", DisconnectFrame(1))
     await arrivals.close()
-    arrivals.heard("a", DisconnectFrame(2))
+    arrivals.on_frame("a", DisconnectFrame(2))
     assert posted == [b""]
-    assert [(frame.visit, frame.status) for frame in said if isinstance(frame, ResponseFrame)] == [(2, 503)]
+    assert [(frame.number, frame.status) for frame in said if isinstance(frame, ResponseFrame)] == [(2, 503)]
 
 
 @pytest.mark.parametrize(("begins", "told"), [(False, ResponseFrame), (True, StreamEndFrame)])
@@ -122,13 +122,13 @@ async def test_what_fails_in_our_own_hands_is_answered_so_or_goes_no_further(
     told: type[HolderFrame],
 ) -> None:
     class Broken(Patient):
-        async def carried(self, visit: ForwardedRequest) -> bool:
+        async def handle_forwarded(self, request: ForwardedRequest) -> bool:
             if begins:
-                await visit.begin_stream()
+                await request.begin_stream()
             raise RuntimeError("broken")
 
-    arrivals.hosts.append(Broken())
-    arrivals.heard("a", ask(1))
+    arrivals.targets.append(Broken())
+    arrivals.on_frame("a", ask(1))
     await arrivals.close()
     gc.collect()
     assert isinstance(said[-1], told)
@@ -142,15 +142,15 @@ async def test_what_is_not_answered_by_the_end_is_given_up(
     arrivals: InboundDispatcher, said: list[HolderFrame]
 ) -> None:
     class Stuck(Patient):
-        async def carried(self, visit: ForwardedRequest) -> bool:
+        async def handle_forwarded(self, request: ForwardedRequest) -> bool:
             try:
-                return await super().carried(visit)
+                return await super().handle_forwarded(request)
             finally:
                 ended.set()
 
     ended = asyncio.Event()
-    arrivals.hosts.append(Stuck())
-    arrivals.heard("a", ask(1))
+    arrivals.targets.append(Stuck())
+    arrivals.on_frame("a", ask(1))
     await arrivals.close()
     assert ended.is_set()
     assert said == []
@@ -163,27 +163,27 @@ async def test_what_a_process_has_not_passed_on_is_for_whoever_comes_next_to_a_s
     stream, begun = Stream(STANDALONE, MemoryEventStore(10, 10_000)), asyncio.Event()
 
     class Reader(Patient):
-        async def carried(self, visit: ForwardedRequest) -> bool:
+        async def handle_forwarded(self, request: ForwardedRequest) -> bool:
             begun.set()
-            await Responder(Settings(), LoopClock(asyncio.get_running_loop())).flow(visit, stream)
+            await Responder(Settings(), LoopClock(asyncio.get_running_loop())).write_stream(request, stream)
             self.left.set()
             return True
 
     host = Reader()
-    arrivals.hosts.append(host)
+    arrivals.targets.append(host)
     older = [(b"mcp-protocol-version", b"2025-06-18")]
-    arrivals.heard("a", RequestFrame(1, "GET", "s", False, older, "", "", None, None, 1000, 0, b""))
+    arrivals.on_frame("a", RequestFrame(1, "GET", "s", False, older, "", "", None, None, 1000, 0, b""))
     await begun.wait()
     for number in range(3):
         stream.write(b'{"number":%d}' % number)
         await asyncio.sleep(0)
     parts = [frame for frame in said if isinstance(frame, ChunkFrame)]
-    arrivals.heard("a", CreditFrame(1, len(parts[0].data)))
-    arrivals.lost("a")
+    arrivals.on_frame("a", CreditFrame(1, len(parts[0].data)))
+    arrivals.on_peer_lost("a")
     async with asyncio.timeout(PATIENCE):
         await host.left.wait()
     assert sum(len(part.data) for part in parts) == 3 * len(parts[0].data)
-    assert stream.read == 1
+    assert stream.last_read == 1
 
 
 def test_only_events_are_given_back_by_who_reads_the_stream_that_anybody_may_come_to() -> None:
@@ -199,5 +199,5 @@ def test_only_events_are_given_back_by_who_reads_the_stream_that_anybody_may_com
         stream.write(b'{"number":2}')
         reader = stream.attach()
         stream.take()
-        stream.give_back(reader if mine else object(), size)
-        assert stream.read == read
+        stream.rewind(reader if mine else object(), size)
+        assert stream.last_read == read

@@ -17,7 +17,7 @@ from trunkline.stores.signed_frames import FrameSigner
 from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.stores.store import Held
 from trunkline.transports.http.authenticator import Admitted, CallbackAuthenticator
-from trunkline.transports.http.forwarding.frames import ANSWERED, INGRESS_KIND
+from trunkline.transports.http.forwarding.frames import HOLDER_KIND, INGRESS_KIND
 
 
 @pytest.fixture
@@ -234,7 +234,7 @@ async def test_a_stream_that_is_opened_anew_elsewhere_takes_the_place_of_the_oth
     await newer.finished()
 
 
-@pytest.mark.parametrize("kind", [INGRESS_KIND, ANSWERED])
+@pytest.mark.parametrize("kind", [INGRESS_KIND, HOLDER_KIND])
 async def test_request_whose_message_is_lost_without_notice_is_answered(pair: list[Place], kind: bytes) -> None:
     """A bus should tell of each loss. If it does not, the front finds out that the holder does not work on it."""
     ident = await pair[0].session()
@@ -275,7 +275,7 @@ async def test_who_stops_waits_for_what_others_answer_and_lets_those_go_who_only
     asked = pair[1].begin("POST", call("quietly"), mcp_session_id=ident)
     await pair[0].begun.wait()
     ending = asyncio.ensure_future(pair[1].server.aclose())
-    pair[1].app.release()
+    pair[1].app.close_idle_streams()
     assert (await listening.finished()).ended
     done, _ = await asyncio.wait([ending], timeout=0.2)
     assert not done
