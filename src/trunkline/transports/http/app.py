@@ -1,7 +1,9 @@
-"""An ASGI application around a server: Streamable HTTP and WebSocket at one path, HTTP+SSE beside it.
+"""ASGI application around a server: Streamable HTTP and WebSocket at one path, HTTP+SSE beside it.
 
-It runs under any ASGI server and can be mounted anywhere. Nothing has to be entered before the first request; whoever
-has a lifespan lets it end the application, whoever has none may call `aclose`. Everybody who comes passes the guard.
+The application runs under any ASGI server and can be mounted under any path. It starts the server with the first
+request, so a lifespan is optional: where the ASGI server sends lifespan events, the shutdown event closes the
+application; otherwise the owner may call `aclose`. Every request passes the listener guard (Host and Origin) and the
+authenticator before an endpoint reads its body.
 """
 
 import asyncio
@@ -43,9 +45,9 @@ _SINGLE_HEADERS: Final = frozenset(
         b"dpop",
     }
 )
-_ROUTING_HEADERS: Final = (b"mcp-method", b"mcp-name")  # what repeats something of the body
+_ROUTING_HEADERS: Final = (b"mcp-method", b"mcp-name")  # headers that repeat a part of the body
 _PARAM_HEADER_PREFIX: Final = b"mcp-param-"
-_AMBIGUOUS_VALUE: Final = b"\0"  # no header has it, so it contradicts whatever the body says
+_AMBIGUOUS_VALUE: Final = b"\0"  # no header contains it, so it contradicts any body
 _CORS_METHODS: Final = b"GET, POST, DELETE, OPTIONS"
 _CORS_REQUEST_HEADERS: Final = (
     *(b"content-type", b"accept", b"authorization", b"mcp-session-id", b"mcp-protocol-version", b"last-event-id"),
@@ -56,7 +58,7 @@ _METADATA_METHODS: Final = b"GET, OPTIONS"
 
 
 class App:
-    """Answers HTTP requests and WebSockets by their path."""
+    """ASGI application that routes HTTP requests and WebSockets by path."""
 
     def __init__(
         self,
@@ -70,10 +72,13 @@ class App:
         relay: Callable[[], Relay | None] = lambda: None,
         health: Health | None = None,
     ) -> None:
-        """`start` readies the server for the running loop, as often as it is asked; `stop` ends it; `released` ends
-        what it has open for those who only listen. Without a gate everybody may come in, as nobody in particular.
-        `keeper` gives who keeps sessions, of a server that is ready, and `relay` who carries requests to those that
-        other processes hold; `health` says how it stands."""
+        """Create the application; nothing is opened before the first request.
+
+        `start` prepares the server for the running loop and may be called repeatedly; `stop` ends it. `close_listeners`
+        ends the `subscriptions/listen` requests of the server. Without an authenticator every request is admitted,
+        without a principal. `session_backend` and `relay` return the backend of durable sessions and the relay to other
+        processes, once the server has started. `health` answers `/livez` and `/readyz`.
+        """
         self._start = start
         self._stop = stop
         self._close_listeners = close_listeners
@@ -86,24 +91,24 @@ class App:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answers what comes in; ASGI's way in. Every framework has types of its own for the arguments."""
+        """Handle one ASGI scope. The arguments are `Any` because every framework has types of its own for them."""
         kind = scope["type"]
         if kind == "lifespan":
             await self._run_lifespan(receive, send)
             return
-        house = self._state
-        if house is None or self._loop is not asyncio.get_running_loop():
-            house = await self._ensure_state()
+        state = self._state
+        if state is None or self._loop is not asyncio.get_running_loop():
+            state = await self._ensure_state()
         if kind == "http":
-            await house.handle_http(HttpRequest(house.proxies.resolve_scope(scope), receive, send))
+            await state.handle_http(HttpRequest(state.proxies.resolve_scope(scope), receive, send))
         elif kind == "websocket":
-            await house.handle_websocket(house.proxies.resolve_scope(scope), receive, send)
+            await state.handle_websocket(state.proxies.resolve_scope(scope), receive, send)
         else:
             raise NotImplementedError(f"this application does not serve {kind}")
 
     async def _ensure_state(self) -> "AppState":
         guard, loop = await self._start(), asyncio.get_running_loop()
-        if self._state is None or self._loop is not loop:  # which it may not be for others who came meanwhile
+        if self._state is None or self._loop is not loop:  # a concurrent request may have created it
             self._state = AppState(
                 guard,
                 self._path,
@@ -118,11 +123,11 @@ class App:
 
     @property
     def state(self) -> "AppState | None":
-        """What is open now."""
+        """The state on the current event loop; None before the first request and after `aclose`."""
         return self._state
 
     async def _run_lifespan(self, receive: Receive, send: Send) -> None:
-        """Starts and stops with the ASGI server."""
+        """Start and stop with the ASGI server's lifespan events."""
         while True:
             message: Any = await receive()
             step = message["type"].rpartition(".")[2]
@@ -132,7 +137,7 @@ class App:
                     on_shutdown_signal(self._on_stop_signal)
                 else:
                     await self.aclose()
-            except Exception as error:  # noqa: BLE001 - told to whoever runs us
+            except Exception as error:  # noqa: BLE001 - reported to the ASGI server
                 await send({"type": f"lifespan.{step}.failed", "message": str(error)})
                 return
             await send({"type": f"lifespan.{step}.complete"})
@@ -140,31 +145,34 @@ class App:
                 return
 
     def close_idle_streams(self) -> None:
-        """Ends the streams that wait for something to happen: whoever runs us is about to stop, and may wait for them.
-        What is being worked on is still answered."""
+        """End the streams that answer no request, and admit nothing new: the ASGI server is about to stop and would
+        wait for them. Requests in progress are still answered."""
         if self._state is not None:
             self._state.close_idle_streams()
 
     def _on_stop_signal(self) -> None:
-        """The same, where nobody else sees to it that what is being worked on has an end, and who runs us would cut
-        every WebSocket off."""
+        """Close idle streams and every WebSocket on a stop signal, and schedule the end of the rest.
+
+        Used under a foreign ASGI server, which sets no deadline for requests in progress and would cut WebSockets off
+        without a close frame.
+        """
         self.close_idle_streams()
         if self._state is not None:
             self._state.websocket.close("the server is about to stop")
             self._state.schedule_close()
 
     async def aclose(self) -> None:
-        """Ends every session in good order. The application can be used again."""
-        house, self._state, self._loop = self._state, None, None
-        if house is not None:
-            house.stop_admitting()
+        """End every session in good order. The application can be used again afterwards."""
+        state, self._state, self._loop = self._state, None, None
+        if state is not None:
+            state.stop_admitting()
         await self._stop()
-        if house is not None:
-            house.close()
+        if state is not None:
+            state.close()
 
 
 class AppState:
-    """What an application has open on one event loop."""
+    """Endpoints and connections of an application on one event loop."""
 
     def __init__(
         self,
@@ -179,16 +187,16 @@ class AppState:
     ) -> None:
         settings = guard.settings
         self._relay = relay
-        self._forwarder = front = None if relay is None else Forwarder(relay)
+        self._forwarder = forwarder = None if relay is None else Forwarder(relay)
         self.guard = guard
         self.proxies = TrustedProxies(settings.trusted_proxies)
         self.modern = ModernEndpoint(guard)
         self.streamable_http: SessionEndpoint | NoSessionEndpoint = (
-            SessionEndpoint(guard, self.modern, session_backend, front)
+            SessionEndpoint(guard, self.modern, session_backend, forwarder)
             if settings.http_sessions
             else NoSessionEndpoint(guard, self.modern)
         )
-        self.http_sse = HttpSseEndpoint(guard, _MESSAGES_PATH, front)
+        self.http_sse = HttpSseEndpoint(guard, _MESSAGES_PATH, forwarder)
         self.websocket = WebSocketEndpoint(guard, settings)
         self._path = path
         self._authenticator = authenticator
@@ -204,7 +212,8 @@ class AppState:
             relay.inbound.targets.append(self)
 
     async def handle_forwarded(self, request: ForwardedRequest) -> bool:
-        """Answers an HTTP request that another process has let in, if what it is for is here."""
+        """Answer a request that another process has forwarded; return False if its session or stream is not held
+        here."""
         if request.is_sse_post:
             return await self.http_sse.handle_forwarded(request)
         return isinstance(self.streamable_http, SessionEndpoint) and await self.streamable_http.handle_forwarded(
@@ -212,15 +221,16 @@ class AppState:
         )
 
     def on_renamed(self) -> None:
-        """Nobody finds streams of HTTP+SSE by a name that this process has no more."""
+        """Close HTTP+SSE streams whose tokens name this process by its former id: other processes cannot forward to
+        them."""
         self.http_sse.close_unreachable()
 
     async def handle_http(self, request: HttpRequest) -> None:
-        """Answers an HTTP request, if it may come in."""
+        """Check, authenticate and route one HTTP request."""
         scope, headers = request.scope, request.headers
         if len(headers) != len(scope["headers"]):
             if (name := _find_duplicate_header(scope["headers"])) is not None:
-                await request.refuse(400, f"the header {name} must not stand there twice")
+                await request.refuse(400, f"the header {name} must not occur twice")
                 return
             headers.update(_ambiguous_headers(scope["headers"]))
         route = _route_path(scope)
@@ -230,13 +240,13 @@ class AppState:
         if handle is None and await self._serve_metadata(request, route):
             return
         origin = headers.get(b"origin")
-        if (why := self.guard.refusal(headers.get(b"host"), origin)) is not None:
-            await request.refuse(403, why, kind="access_denied")
+        if (reason := self.guard.refusal(headers.get(b"host"), origin)) is not None:
+            await request.refuse(403, reason, kind="access_denied")
             return
         if origin is not None:
             request.extra_headers = _cors_headers(origin)
         if handle is None:
-            await request.refuse(404, f"there is nothing here; the endpoint is {self._path}", kind="not_found")
+            await request.refuse(404, f"not found: the MCP endpoint is {self._path}", kind="not_found")
         elif scope["method"] == "OPTIONS":
             await request.respond(204, b"", *_preflight_headers(headers.get(b"access-control-request-headers", b"")))
         elif self._authenticator is None or await self._authenticate(
@@ -245,27 +255,30 @@ class AppState:
             await handle(request)
 
     async def _authenticate(self, request: HttpRequest, authenticator: Authenticator, path: str) -> bool:
-        """Whether whoever sent a request may come in; it is told if not."""
-        verdict = authenticator.authenticate(request.scope, request.headers, path)
-        if not isinstance(verdict, Admitted | Rejected):
-            verdict = await verdict
-        if isinstance(verdict, Rejected):
-            await request.refuse(verdict.status, verdict.reason, *verdict.headers, kind=verdict.kind)
+        """Authenticate a request and set its principal; respond with the refusal and return False if it is rejected."""
+        result = authenticator.authenticate(request.scope, request.headers, path)
+        if not isinstance(result, Admitted | Rejected):
+            result = await result
+        if isinstance(result, Rejected):
+            await request.refuse(result.status, result.reason, *result.headers, kind=result.kind)
             return False
-        request.principal = verdict.principal
-        request.auth_expires_at = self._auth_expiry(verdict)
-        request.scope_challenge = partial(authenticator.scope_challenge, request.scope, path, verdict.principal)
+        request.principal = result.principal
+        request.auth_expires_at = self._auth_expiry(result)
+        request.scope_challenge = partial(authenticator.scope_challenge, request.scope, path, result.principal)
         return True
 
     def _auth_expiry(self, admitted: Admitted) -> float | None:
         return None if admitted.expires_in is None else self.guard.clock.now() + admitted.expires_in
 
     def _resource_path(self, route: str) -> str:
-        """The path of an endpoint, as clients know it: what HTTP+SSE posts to is a part of its stream."""
+        """Return the path that clients know as the resource: the POST path of HTTP+SSE belongs to its stream's path."""
         return route if route == self._path else _SSE_PATH
 
     async def _serve_metadata(self, request: HttpRequest, route: str) -> bool:
-        """Shows whoever asks how to get in, if that is asked for: whatever page it comes from, and whoever it is."""
+        """Serve the authorization metadata document if the route is its path; return False otherwise.
+
+        The document is public: any origin may read it, without credentials.
+        """
         page = None if self._authenticator is None else self._authenticator.metadata_document(request.scope, route)
         if page is None or self.guard.refusal(request.headers.get(b"host"), None) is not None:
             return False
@@ -284,32 +297,38 @@ class AppState:
         return True
 
     async def handle_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Takes a WebSocket, if it may come in."""
+        """Check and authenticate a WebSocket handshake, and hand it to the WebSocket endpoint."""
         headers = dict(scope["headers"])
         refused = _find_duplicate_header(scope["headers"]) or self.guard.refusal(
             headers.get(b"host"), headers.get(b"origin")
         )
         if refused is not None or _route_path(scope) != self._path:
             await receive()  # websocket.connect
-            await send({"type": "websocket.close", "code": 1008, "reason": (refused or "there is nothing here")[:120]})
+            await send(
+                {
+                    "type": "websocket.close",
+                    "code": 1008,
+                    "reason": (refused or f"not found: the MCP endpoint is {self._path}")[:120],
+                }
+            )
             return
-        verdict = (
+        result = (
             Admitted() if self._authenticator is None else self._authenticator.authenticate(scope, headers, self._path)
         )
-        if not isinstance(verdict, Admitted | Rejected):
-            verdict = await verdict
-        if isinstance(verdict, Rejected):
+        if not isinstance(result, Admitted | Rejected):
+            result = await result
+        if isinstance(result, Rejected):
             await receive()
-            await refuse_handshake(scope, send, verdict.status, verdict.reason, *verdict.headers)
+            await refuse_handshake(scope, send, result.status, result.reason, *result.headers)
         else:
-            await self.websocket.handle(scope, receive, send, verdict.principal, self._auth_expiry(verdict))
+            await self.websocket.handle(scope, receive, send, result.principal, self._auth_expiry(result))
 
     def stop_admitting(self) -> None:
-        """Lets nobody new in."""
+        """Refuse new connections and sessions from now on."""
         self.guard.shut()
 
     def close_idle_streams(self) -> None:
-        """Ends the streams on which nothing is being answered."""
+        """Stop admitting, and end the streams that answer no request."""
         self.stop_admitting()
         self._close_listeners()
         self.streamable_http.close_idle_streams()
@@ -318,13 +337,13 @@ class AppState:
             self._forwarder.close_idle_streams()
 
     def schedule_close(self) -> None:
-        """Ends what is left once `drain_timeout` is over."""
+        """Close everything that is left once `drain_timeout` has passed."""
         limit, clock = self.guard.settings.drain_timeout, self.guard.clock
         if limit is not None and self._close_timer is None:
             self._close_timer = clock.call_at(clock.now() + limit, self.close)
 
     def close(self) -> None:
-        """Ends what is left."""
+        """Close every endpoint; requests in progress are interrupted."""
         if self._close_timer is not None:
             self._close_timer.cancel()
         if self._relay is not None and self in self._relay.inbound.targets:
@@ -338,7 +357,7 @@ class AppState:
 
 
 def _find_duplicate_header(raw: Headers) -> str | None:
-    """A header that must not be there twice, and is."""
+    """Return the name of a header that occurs twice and must not; None if there is none."""
     seen: set[bytes] = set()
     for name, _ in raw:
         if name in seen and name in _SINGLE_HEADERS:
@@ -348,13 +367,17 @@ def _find_duplicate_header(raw: Headers) -> str | None:
 
 
 def _ambiguous_headers(raw: Headers) -> Headers:
-    """Headers of those that repeat the body which are there twice: who stands between may have read either."""
+    """Return a contradicting value for each repeated header that mirrors the body.
+
+    An intermediary may have acted on either occurrence, so the request must not pass the comparison with its body.
+    """
     times = Counter(name for name, _ in raw if name in _ROUTING_HEADERS or name.startswith(_PARAM_HEADER_PREFIX))
     return [(name, _AMBIGUOUS_VALUE) for name, count in times.items() if count > 1]
 
 
 def _preflight_headers(requested: bytes) -> Headers:
-    """What lets a page ask; which arguments it repeats in headers is between it and the tools."""
+    """Return the CORS preflight headers. Every requested `Mcp-Param-*` header is allowed: which of them exist depends
+    on the tools."""
     params = [name for each in requested.split(b",") if (name := each.strip().lower()).startswith(_PARAM_HEADER_PREFIX)]
     return [
         (b"access-control-allow-methods", _CORS_METHODS),
@@ -364,7 +387,7 @@ def _preflight_headers(requested: bytes) -> Headers:
 
 
 def _cors_headers(origin: bytes) -> Headers:
-    """What lets a page of an origin that is allowed read our answers."""
+    """Return the headers that let a page of an allowed origin read the response."""
     return [
         (b"access-control-allow-origin", origin),
         (b"access-control-expose-headers", b"mcp-session-id, mcp-protocol-version, www-authenticate"),
@@ -373,7 +396,7 @@ def _cors_headers(origin: bytes) -> Headers:
 
 
 def _route_path(scope: Scope) -> str:
-    """The path within the application, wherever it is mounted."""
+    """Return the path within the application, without the mount's root path and a trailing slash."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     if root and path.startswith(root):

@@ -1,6 +1,6 @@
-"""The seam to who decides, before anything of a request is read, whether its sender is known and may come in.
+"""Authenticator protocol: decides from a request's headers who the caller is, before the body is read.
 
-A gate is asked about every request, however long a session has been open: an id is not a proof of who comes with it.
+The application calls it for every request, however old the session: a session id does not prove the caller's identity.
 """
 
 from collections.abc import Awaitable, Callable, Hashable, Sequence
@@ -14,18 +14,18 @@ from trunkline.transports.http.request import Headers, Scope, insufficient_scope
 __all__ = ["Admitted", "AuthResult", "Authenticator", "CallbackAuthenticator", "Identify", "Rejected"]
 
 Identify = Callable[[Scope], Any]
-"""Who is known to have sent a request, from what has been verified about it; None for nobody in particular."""
+"""Returns the principal of a request from what middleware has verified about it; None for an anonymous caller."""
 
 
 class Admitted(Struct, frozen=True):
-    """Whoever comes may come in."""
+    """The caller is admitted."""
 
     principal: Any = None
-    expires_in: float | None = None  # for how many seconds that holds; None: as long as the line
+    expires_in: float | None = None  # seconds; None: as long as the connection
 
 
 class Rejected(Struct, frozen=True):
-    """Whoever comes is turned away: the status, the reason in words and by its kind, and what goes with it."""
+    """The caller is rejected: status, reason, error kind, and headers such as the challenge."""
 
     status: int
     reason: str
@@ -37,39 +37,42 @@ AuthResult = Admitted | Rejected
 
 
 class Authenticator(Protocol):
-    """Decides who may come in. `path` is always that of an endpoint within the application, as it is known to whoever
-    comes there."""
+    """Decides whether a caller is admitted. `path` is the endpoint's path within the application, as clients know
+    it."""
 
     def authenticate(self, scope: Scope, headers: dict[bytes, bytes], path: str) -> AuthResult | Awaitable[AuthResult]:
-        """Whether the sender of a request may come in; at once, where nobody has to be asked."""
+        """Return the result for a request; an awaitable only if a verifier has to do I/O."""
         ...
 
     def metadata_document(self, scope: Scope, route: str) -> bytes | None:
-        """What anybody may read at a path within the application: a JSON document that says how to get in."""
+        """Return the JSON metadata document that is public at a route; None if there is none."""
         ...
 
     def scope_challenge(self, scope: Scope, path: str, principal: Any, scopes: Sequence[str]) -> tuple[bytes, bytes]:
-        """The header that tells a sender, who was let in, which scopes are needed for what it asked."""
+        """Return the `WWW-Authenticate` header that names the scopes an admitted caller lacks for its request."""
         ...
 
 
 class CallbackAuthenticator:
-    """A gate for applications that know by themselves who comes: everybody is let in, under the name they give."""
+    """Authenticator of applications that identify callers themselves: admits every caller under the principal that a
+    callback returns."""
 
     def __init__(self, identify: Identify) -> None:
         self._identify = identify
 
-    def authenticate(self, scope: Scope, headers: dict[bytes, bytes], path: str) -> Admitted:  # noqa: ARG002 - the seam's
-        """The principal of a request. What cannot be told from others cannot own anything."""
+    def authenticate(self, scope: Scope, headers: dict[bytes, bytes], path: str) -> Admitted:  # noqa: ARG002 - the protocol's
+        """Return the principal of a request. It must be hashable, since it owns sessions and tasks."""
         principal = self._identify(scope)
         if not isinstance(principal, Hashable):
-            raise MisuseError(f"identify must give something hashable, such as a name, not {type(principal).__name__}")
+            raise MisuseError(
+                f"identify= must return a hashable principal, such as a name, not {type(principal).__name__}"
+            )
         return Admitted(principal)
 
-    def metadata_document(self, scope: Scope, route: str) -> bytes | None:  # noqa: ARG002 - the seam's
-        """Nobody has to be told how to get in."""
+    def metadata_document(self, scope: Scope, route: str) -> bytes | None:  # noqa: ARG002 - the protocol's
+        """Return None: the application has its own way to log in."""
         return None
 
     def scope_challenge(self, scope: Scope, path: str, principal: Any, scopes: Sequence[str]) -> tuple[bytes, bytes]:  # noqa: ARG002
-        """Which scopes are needed."""
+        """Return a challenge without a link to resource metadata."""
         return insufficient_scope_challenge(scopes)

@@ -1,7 +1,4 @@
-"""How long a peer may take to say what it has begun to say. One timer watches all who are being read.
-
-Reading what is posted: its kind, its length, and how long it may take to arrive.
-"""
+"""Reading request bodies under their size and time limits."""
 
 import asyncio
 from typing import Any, Final
@@ -20,7 +17,7 @@ ReaderTask = asyncio.Task[Any] | None
 
 
 class ReadDeadlines:
-    """Watches tasks that read what a peer sends, and stops whoever takes too long."""
+    """Deadlines of the tasks that are reading a body. One timer serves all of them."""
 
     def __init__(self, clock: Clock, timeout: float | None) -> None:
         self._clock = clock
@@ -30,7 +27,7 @@ class ReadDeadlines:
         self._timer: Timer | None = None
 
     def watch_current_task(self) -> ReaderTask:
-        """Watches the current task, which begins to read."""
+        """Start the current task's deadline."""
         task = asyncio.current_task()
         if self._timeout is not None:
             self._started_at[task] = now = self._clock.now()
@@ -39,11 +36,11 @@ class ReadDeadlines:
         return task
 
     def unwatch(self, task: ReaderTask) -> None:
-        """It has read."""
+        """Remove a task that has finished reading."""
         self._started_at.pop(task, None)
 
     def take_timeout(self, task: ReaderTask) -> bool:
-        """Whether a task was stopped from here; if so, that cancellation is taken back."""
+        """Return whether a task was cancelled because its deadline passed; if so, take the cancellation back."""
         if task is None or task not in self._timed_out:
             return False
         self._timed_out.discard(task)
@@ -55,9 +52,7 @@ class ReadDeadlines:
         now, limit = self._clock.now(), self._timeout or 0.0
         for task, since in list(self._started_at.items()):
             if now - since < limit:
-                self._timer = self._clock.call_at(
-                    since + limit, self._cancel_overdue
-                )  # they stand in the order of time
+                self._timer = self._clock.call_at(since + limit, self._cancel_overdue)  # the dict is in order of time
                 return
             del self._started_at[task]
             if task is not None:
@@ -65,7 +60,7 @@ class ReadDeadlines:
                 task.cancel()
 
     def close(self) -> None:
-        """Watches nobody any more."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -75,22 +70,22 @@ _CONNECTION_CLOSE: Final = (b"connection", b"close")
 
 
 class BodyReader:
-    """Reads messages from the bodies of requests."""
+    """Reads messages from request bodies; refuses unsupported, oversized and slow ones."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._size_limit = settings.http_body_size_limit
         self._deadlines = ReadDeadlines(clock, settings.body_timeout)
 
     async def read_message(self, request: HttpRequest) -> Incoming | None:
-        """What was posted; None if there is none to be had, which the peer has been told."""
+        """Return the decoded message; None if there is none, after the request was refused."""
         body = await self.read_body(request)
         return None if body is None else codec.decode_strict(body)
 
     async def read_body(self, request: HttpRequest) -> bytes | None:
-        """The same, as it came."""
+        """Return the raw body; None if there is none, after the request was refused."""
         if not is_utf8_json(request.headers.get(b"content-type", b"")):
-            why = "the content type must be application/json, in UTF-8"
-            await request.refuse(415, why, kind="unsupported_media_type")
+            reason = "the content type must be application/json, in UTF-8"
+            await request.refuse(415, reason, kind="unsupported_media_type")
             return None
         length = request.headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self._size_limit:
@@ -115,5 +110,5 @@ class BodyReader:
         await request.refuse_with_error(413, MessageTooLarge(self._size_limit), _CONNECTION_CLOSE)
 
     def close(self) -> None:
-        """Waits for nobody any more."""
+        """Stop watching deadlines."""
         self._deadlines.close()

@@ -1,7 +1,7 @@
-"""What proxies say about the requests that they pass on, believed only if they are trusted.
+"""`X-Forwarded-*` headers, honoured only from trusted proxies.
 
-A proxy names the caller, the scheme, and the path that it has taken away in front. Anybody could say the same, so from
-whoever is no trusted proxy these headers mean nothing.
+A proxy reports the client's address, the scheme, and the path prefix that it has stripped. Any client can send the same
+headers, so they are ignored unless the connection comes from a trusted proxy.
 """
 
 import ipaddress
@@ -17,33 +17,33 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class TrustedProxies:
-    """Those who are believed."""
+    """Networks whose `X-Forwarded-*` headers are honoured."""
 
     def __init__(self, trusted: Iterable[str]) -> None:
-        """Addresses and networks: `10.0.0.7`, `10.0.0.0/8`, `::1`."""
+        """Take addresses and networks: `10.0.0.7`, `10.0.0.0/8`, `::1`. Raise `ConfigError` for anything else."""
         try:
             self._networks: list[Network] = [ipaddress.ip_network(text) for text in trusted]
         except ValueError as error:
             raise ConfigError(f"trusted_proxies must be addresses or networks such as 10.0.0.0/8: {error}") from None
 
     def resolve_scope(self, scope: Scope) -> Scope:
-        """A request as it was before the proxies; the very same if it did not come through one that is trusted."""
+        """Return the scope as the client sent it; the same object unless it came through a trusted proxy."""
         client = cast("Sequence[Any] | None", scope.get("client"))
         if not self._networks or not client or not self._trusts(client[0]):
             return scope
         headers = _forwarded_headers(scope)
-        seen = dict(scope, proxied=True)
+        resolved = dict(scope, proxied=True)
         if b"x-forwarded-for" in headers:
-            seen["client"] = (self._client_address(headers[b"x-forwarded-for"].decode("latin-1")), 0)
+            resolved["client"] = (self._client_address(headers[b"x-forwarded-for"].decode("latin-1")), 0)
         if (scheme := headers.get(b"x-forwarded-proto", b"").strip().lower()) in {b"http", b"https"}:
-            seen["scheme"] = scheme.decode()
+            resolved["scheme"] = scheme.decode()
         prefix = headers.get(b"x-forwarded-prefix", b"").decode("latin-1").strip().rstrip("/")
         if prefix.startswith("/") and not prefix.startswith("//") and prefix.isprintable():
-            seen["prefix"] = prefix
-        return seen
+            resolved["prefix"] = prefix
+        return resolved
 
     def _client_address(self, forwarded_for: str) -> str:
-        """The last of those whom a request has passed that is no proxy of ours; what came before may be invented."""
+        """Return the last hop that is no trusted proxy. Earlier hops may be forged."""
         hops = [hop.strip() for hop in forwarded_for.split(",")]
         return next((hop for hop in reversed(hops) if not self._trusts(hop)), hops[0])
 
@@ -56,7 +56,7 @@ class TrustedProxies:
 
 
 def _forwarded_headers(scope: Scope) -> dict[bytes, bytes]:
-    """The headers that proxies add; of one that stands there several times, all of it."""
+    """Return the `X-Forwarded-*` headers; repeated ones are joined by commas."""
     found: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         if name.startswith(b"x-forwarded-"):

@@ -1,7 +1,7 @@
-"""Whether a server lives, and whether it is ready: `/livez` and `/readyz`, for whoever watches over it.
+"""Health endpoints `/livez` and `/readyz` for load balancers and orchestrators.
 
-Of the whole, or of one worker by its number (`/readyz/2`). Whoever asks is told, whichever name it calls the server by,
-and needs no token: nothing is said that helps anybody but who has to decide where to send requests.
+Both report on all workers, or on one by its number (`/readyz/2`). They answer under any Host and without a token: the
+response holds nothing but what a load balancer needs to route requests.
 """
 
 import asyncio
@@ -24,37 +24,37 @@ _DEAD_STATES: Final = frozenset({"silent", "gone"})
 
 
 class Health(Struct, frozen=True):
-    """What is known of how a server stands."""
+    """State of the server and its workers, served over HTTP."""
 
-    states: Callable[[], Sequence[str]]  # of each worker, by its number
+    states: Callable[[], Sequence[str]]  # of each worker, in order of its number
     store_writable: Callable[[], Awaitable[bool]]
-    checks: Callable[[], Awaitable[Mapping[str, bool]]]  # that the server's author has named, and whether each is well
+    checks: Callable[[], Awaitable[Mapping[str, bool]]]  # results of the server's own health checks, by name
 
     async def try_handle(self, request: HttpRequest, route: str) -> bool:
-        """Answers a request, if that is what it asks for."""
-        asked = _ROUTE.fullmatch(route)
-        if asked is None:
+        """Answer a request for a health route; return False if the route is another one."""
+        match = _ROUTE.fullmatch(route)
+        if match is None:
             return False
         if request.scope["method"] not in {"GET", "HEAD"}:
             await request.refuse_method(_METHODS)
             return True
         states = self.states()
-        one = None if asked[2] is None else int(asked[2])
-        if one is not None and one >= len(states):
-            await request.refuse(404, f"there is no worker {one}", kind="not_found")
+        worker = None if match[2] is None else int(match[2])
+        if worker is not None and worker >= len(states):
+            await request.refuse(404, f"there is no worker {worker}", kind="not_found")
             return True
-        of = states if one is None else [states[one]]
-        well, said = (self._alive(of), {}) if asked[1] == "livez" else await self._readiness(of)
-        shown = (
+        selected = states if worker is None else [states[worker]]
+        healthy, details = (self._alive(selected), {}) if match[1] == "livez" else await self._readiness(selected)
+        workers = (
             {"workers": dict(zip(map(str, range(len(states))), states, strict=True))}
-            if one is None
+            if worker is None
             else {
-                "worker": one,
-                "state": states[one],
+                "worker": worker,
+                "state": states[worker],
             }
         )
-        body = codec.to_json({"ok": well, **said, **shown})
-        await request.respond(200 if well else 503, body, JSON_CONTENT_TYPE, _NO_STORE)
+        body = codec.to_json({"ok": healthy, **details, **workers})
+        await request.respond(200 if healthy else 503, body, JSON_CONTENT_TYPE, _NO_STORE)
         return True
 
     def _alive(self, states: Sequence[str]) -> bool:
@@ -62,5 +62,5 @@ class Health(Struct, frozen=True):
 
     async def _readiness(self, states: Sequence[str]) -> "tuple[bool, dict[str, Any]]":
         writable, checks = await asyncio.gather(self.store_writable(), self.checks())
-        well = writable and all(checks.values()) and _READY in states
-        return well, {"store": writable, **({"checks": checks} if checks else {})}
+        healthy = writable and all(checks.values()) and _READY in states
+        return healthy, {"store": writable, **({"checks": checks} if checks else {})}

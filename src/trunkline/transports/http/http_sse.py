@@ -1,6 +1,7 @@
-"""HTTP+SSE, as revision 2024-11-05 had it: a stream of events from us, and an address that the peer posts to.
+"""HTTP+SSE of revision 2024-11-05: one event stream from the server, and a URL that the client posts to.
 
-The first event names that address. It holds a token that nobody can guess, and belongs to whoever opened the stream.
+The first event names that URL. It contains an unguessable token and works only for the principal that opened the
+stream.
 """
 
 import asyncio
@@ -26,42 +27,42 @@ __all__ = ["HttpSseChannel", "HttpSseEndpoint"]
 
 
 class HttpSseChannel:
-    """One stream of events, and what is posted for it."""
+    """Channel of one event stream and the messages posted for it."""
 
     def __init__(self, peer: str, settings: Settings) -> None:
         self._info = ChannelInfo("sse", peer)
         self._settings = settings
         self._receiver: Receiver | None = None
         self._unsent_events: deque[bytes] = deque()
-        self._unsent_bytes = 0  # bytes that wait, or that are being written out
+        self._unsent_bytes = 0  # queued, or being written
         self._drain_waiter: asyncio.Future[None] | None = None  # done when fewer bytes are unsent
         self._wake = asyncio.Event()
-        self._pending_requests: set[RequestId] = set()  # what is not answered yet
-        self._closing = False  # as soon as all is answered
+        self._pending_requests: set[RequestId] = set()  # ids of requests in progress
+        self._closing = False  # the channel ends once no request is in progress
         self._closed = False
 
     @property
     def info(self) -> ChannelInfo:
-        """What kind of line this is."""
+        """Description of the channel."""
         return self._info
 
     @property
     def closed(self) -> bool:
-        """Whether it has ended."""
+        """Whether the stream has ended."""
         return self._closed
 
     def open(self, receiver: Receiver) -> None:
-        """Names who is told of messages."""
+        """Set the receiver of incoming messages."""
         self._receiver = receiver
 
     def receive(self, message: Incoming, origin: MessageOrigin) -> None:
-        """Hands a message up."""
+        """Pass a posted message up, and note the requests in it."""
         if self._receiver is not None and not self._closed:
             self._pending_requests.update(part.id for part in _split_batch(message) if isinstance(part, Request))
             self._receiver.received([message], origin)
 
     def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:  # noqa: ARG002
-        """Takes a message for the stream."""
+        """Queue a message for the stream. The channel ends if more than `unsent_limit` bytes are unsent."""
         if self._closed:
             return
         event = sse.encode_event(codec.encode(cast("Any", message)), kind="message")
@@ -78,10 +79,10 @@ class HttpSseChannel:
             self.close_when_idle()
 
     def pause(self) -> None:
-        """Nothing to be done: each POST is read by itself."""
+        """Do nothing: each POST is read by itself."""
 
     def resume(self) -> None:
-        """Nothing to be done either."""
+        """Do nothing, like `pause`."""
 
     async def drain(self) -> None:
         """Wait while more than `unsent_high` bytes are unsent."""
@@ -92,43 +93,43 @@ class HttpSseChannel:
 
     def _wake_drain(self) -> None:
         """Wake the handlers that wait in `drain`."""
-        eased, self._drain_waiter = self._drain_waiter, None
-        if eased is not None:
-            eased.set_result(None)
+        waiter, self._drain_waiter = self._drain_waiter, None
+        if waiter is not None:
+            waiter.set_result(None)
 
     async def close(self) -> None:
-        """Ends the stream, once all is written."""
+        """End the stream after the queued events were written."""
         self.terminate(ChannelClosed("closed"))
 
     def close_when_idle(self) -> None:
-        """Ends the stream once nothing is being answered on it any more."""
+        """End the stream once no request on it is in progress."""
         self._closing = True
         if not self._pending_requests:
             self.terminate(ChannelClosed("the server is about to stop"))
 
     def give_up(self, ident: RequestId) -> None:
-        """That request was cancelled, and is not answered."""
+        """Expect no reply to a cancelled request."""
         self._pending_requests.discard(ident)
         if self._closing:
             self.close_when_idle()
 
     def close_stream(self) -> None:
-        """Nothing to be done: the stream is the line, and nobody could read on."""
+        """Do nothing: the stream is the connection, and a client cannot resume it."""
 
     def terminate(self, closed: ChannelClosed) -> None:
-        """The stream is over."""
+        """End the channel with a reason."""
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
-            receiver.closed(closed)  # which answers what is under way, so the channel closes after it
+            receiver.closed(closed)  # answers requests in progress, so the channel closes afterwards
         self._closed = True
         self._wake.set()
         self._wake_drain()
 
     async def write_stream(self, request: HttpRequest) -> None:
-        """Writes out what is sent, until the end of the stream or of the peer."""
-        gone = asyncio.ensure_future(request.wait_disconnected())
+        """Write queued events until the channel ends or the client disconnects."""
+        disconnected = asyncio.ensure_future(request.wait_disconnected())
         try:
-            while not gone.done():
+            while not disconnected.done():
                 if self._unsent_events:
                     data = b"".join(self._unsent_events)
                     self._unsent_events.clear()
@@ -139,10 +140,10 @@ class HttpSseChannel:
                     await request.end_stream()
                     return
                 else:
-                    await self._wait_for_event(request, gone)
+                    await self._wait_for_event(request, disconnected)
         finally:
             self.terminate(ChannelClosed("the peer closed the stream"))
-            await cancel_and_wait(gone)
+            await cancel_and_wait(disconnected)
 
     async def _wait_for_event(self, request: HttpRequest, disconnected: "asyncio.Future[Any]") -> None:
         self._wake.clear()
@@ -157,29 +158,29 @@ class HttpSseChannel:
 
 
 def _split_batch(message: Incoming | Encoded | Sequence[Message]) -> Sequence[Any]:
-    """The messages in what was read, or is sent."""
+    """Return the messages in what was received or is sent."""
     if isinstance(message, Batch):
         return message.messages
     return message if isinstance(message, Sequence) else (message,)
 
 
 class HttpSseEndpoint:
-    """Two addresses: one for streams, one for what is posted."""
+    """Two routes: GET opens a stream, POST delivers a message to one."""
 
     def __init__(self, guard: ListenerGuard, messages_path: str, forwarder: Forwarder | None = None) -> None:
-        """What is posted for a stream that another process has is carried there by the front."""
+        """Without a forwarder, streams of other processes are unknown here."""
         self._guard = guard
         self._settings = guard.settings
         self._body_reader = BodyReader(guard.settings, guard.clock)
         self._forwarder = forwarder
-        self._messages_path = messages_path  # the path to post to
+        self._messages_path = messages_path  # the path that clients post to
         self._channels: dict[str, tuple[HttpSseChannel, Any]] = {}
 
     def __len__(self) -> int:
         return len(self._channels)
 
     async def handle_stream(self, request: HttpRequest) -> None:
-        """Opens a stream of events."""
+        """Open an event stream and write it until it ends."""
         if request.scope["method"] != "GET":
             await request.refuse_method(b"GET, OPTIONS")
             return
@@ -191,7 +192,7 @@ class HttpSseEndpoint:
         channel.open(self._guard.admit(channel, channel.terminate))
         self._channels[token] = (channel, request.principal)
         root: str = request.scope.get("prefix", "") + request.scope.get("root_path", "")
-        expired = ChannelClosed("what proved who the stream is for has run out")
+        expired = ChannelClosed("the credentials of the stream have expired")
         expiry = (
             None
             if request.auth_expires_at is None
@@ -210,12 +211,12 @@ class HttpSseEndpoint:
             channel.terminate(ChannelClosed("the peer closed the stream"))
 
     def _new_token(self) -> str:
-        """What nobody can guess, and which process has the stream, where there are others."""
+        """Return an unguessable token, followed by the id of this process if there are several."""
         token = secrets.token_urlsafe(32)
         return token if self._forwarder is None else f"{token}.{self._forwarder.name}"
 
     async def handle_post(self, request: HttpRequest) -> None:
-        """Takes a message for a stream; its answer goes there."""
+        """Deliver a posted message to its stream, here or in another process. Replies go to the stream."""
         if request.scope["method"] != "POST":
             await request.refuse_method(b"POST, OPTIONS")
             return
@@ -238,7 +239,7 @@ class HttpSseEndpoint:
         channel.receive(message, MessageOrigin(request.principal, HeaderView(request.headers), channel))
 
     async def _refuse_unknown_session(self, request: HttpRequest) -> None:
-        await request.refuse(404, "there is no such session; open a stream first", kind="session_not_found")
+        await request.refuse(404, "session not found; open a stream first", kind="session_not_found")
 
     async def _forward(self, request: HttpRequest, forwarder: Forwarder, holder: str, token: str) -> None:
         body = await self._body_reader.read_body(request)
@@ -253,7 +254,7 @@ class HttpSseEndpoint:
                 pass
 
     async def handle_forwarded(self, request: ForwardedRequest) -> bool:
-        """Takes a message that another process has let in, if its stream is here."""
+        """Deliver a message that another process forwarded; return False if its stream is not here."""
         channel, owner = self._channels.get(request.target_id, (None, None))
         if channel is None or not request.belongs_to(owner):
             return False
@@ -261,18 +262,19 @@ class HttpSseEndpoint:
         return True
 
     def close_idle_streams(self) -> None:
-        """Ends the streams on which nothing is being answered, and the others when it is."""
+        """End the streams with no request in progress now, and the rest as soon as they have none."""
         for channel, _ in list(self._channels.values()):
             channel.close_when_idle()
 
     def close_unreachable(self) -> None:
-        """Ends the streams that other processes do not find any more: who comes back has one that they do."""
+        """End the streams whose token names a former id of this process: their clients reconnect and get a reachable
+        one."""
         for token, (channel, _) in list(self._channels.items()):
             if self._forwarder is not None and token.rpartition(".")[2] != self._forwarder.name:
-                channel.terminate(ChannelClosed("this process has another name"))
+                channel.terminate(ChannelClosed("this process has a new id"))
 
     def close(self, reason: str) -> None:
-        """Ends every stream."""
+        """End every stream."""
         for channel, _ in list(self._channels.values()):
             channel.terminate(ChannelClosed(reason))
         self._body_reader.close()

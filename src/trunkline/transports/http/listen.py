@@ -1,4 +1,4 @@
-"""Waiting for clients over HTTP, with uvicorn and httptools, on the loop that is running."""
+"""HTTP listener on the running loop, with uvicorn and httptools."""
 
 import asyncio
 import contextlib
@@ -25,11 +25,11 @@ from trunkline.transports.websocket.uvicorn_protocol import WebSocketConnection
 
 __all__ = ["default_host_names", "listen_http"]
 
-_WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - to be told from the others
+_WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - only compared with
 
 
 def default_host_names(host: str) -> tuple[str, ...]:
-    """The names that a server is known by if it is bound to a host, beside those of its own machine."""
+    """Return the host names that a server bound to `host` answers to, besides the loopback names."""
     if host in _WILDCARDS:
         return (socket.gethostname(), ANY_IP_ADDRESS)
     return (f"[{host}]" if ":" in host else host,)
@@ -48,9 +48,11 @@ async def listen_http(
     health: Health | None = None,
     source: ConnectionSource | None = None,
 ) -> Listener:
-    """Waits for clients at a host and port: Streamable HTTP and WebSocket at a path, HTTP+SSE beside it. Sessions
-    outlive this process if there is a keeper; `relay` carries requests to where others are held. Where there is a
-    source of connections, somebody else listens there."""
+    """Listen for HTTP clients: Streamable HTTP and WebSocket at `path`, HTTP+SSE beside it.
+
+    With a session backend, sessions outlive this process; `relay` forwards requests for sessions of other processes.
+    With a `source`, connections come from it (a supervisor listens) and no socket is bound here.
+    """
 
     async def guarded() -> ListenerGuard:
         return guard
@@ -71,9 +73,9 @@ async def listen_http(
     scheme = "https" if tls else "http"
     if source is None:
         listening = bind(host, port, await resolve(host, port))
-        bound = [place.getsockname()[:2] for place in listening]
+        bound = [sock.getsockname()[:2] for sock in listening]
         address = f"{scheme}://{format_host_port(*bound[0])}{path}"
-        warn_if_unencrypted(address, [place[0] for place in bound], tls)
+        warn_if_unencrypted(address, [sock[0] for sock in bound], tls)
         source = Acceptor(listening, guard.reserve)
     else:
         address = f"{scheme}://{format_host_port(host, port)}{path}"
@@ -82,9 +84,9 @@ async def listen_http(
 
 
 def _uvicorn_config(app: App, settings: Settings) -> Config:
-    """uvicorn's settings: everything that is ours to do is off."""
+    """Return uvicorn's configuration, with every feature off that this package implements itself."""
     config = Config(
-        app,  # pyright: ignore[reportArgumentType] - ASGI as we have it is less exact
+        app,  # pyright: ignore[reportArgumentType] - our ASGI types are less exact
         loop="none",
         http="httptools",
         ws=WebSocketConnection,
@@ -99,14 +101,14 @@ def _uvicorn_config(app: App, settings: Settings) -> Config:
         proxy_headers=False,
         server_header=False,
         date_header=False,
-        timeout_keep_alive=settings.idle_timeout,  # pyright: ignore[reportArgumentType] - it is only added to a time
+        timeout_keep_alive=settings.idle_timeout,  # pyright: ignore[reportArgumentType] - uvicorn only adds it to a time
     )
     config.load()
     return config
 
 
 class _HttpListener:
-    """A place where clients are waited for."""
+    """Listener that owns the application and its connections."""
 
     def __init__(self, app: App, opener: TransportOpener, connections: Connections, address: str) -> None:
         self._app = app
@@ -116,16 +118,17 @@ class _HttpListener:
 
     @property
     def address(self) -> str:
-        """Where it is; the port that was chosen, if it was left open."""
+        """The URL, with the port that the system chose if it was 0."""
         return self._address
 
     async def close(self) -> None:
-        """Takes no more clients, and lets those go who wait for nothing in particular."""
+        """Accept no more connections and end idle streams."""
         self._opener.close()
         self._app.close_idle_streams()
 
     async def gone(self) -> None:
-        """Ends what is left: answers that are being written have a moment, what waits for a request has none."""
+        """Close the application and its connections. Responses in progress get one second to finish; idle connections
+        none."""
         await self._app.aclose()
         state = self._connections.state
         for connection in list(state.connections):

@@ -1,7 +1,7 @@
-"""Streamable HTTP of the modern era: each POST stands for itself, and so does its answer.
+"""Streamable HTTP of the modern era (2026-07-28): each POST is self-contained.
 
-All of them share one channel. Since clients choose their ids without knowing of each other, each request is given one
-of our own for as long as it is under way. A peer that hangs up has called its request off.
+All requests share one channel. Clients choose request ids independently, so the channel gives each request an internal
+id while it is in progress. A client that disconnects cancels its request.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ _KIND_BY_CODE: Final = {-32700: "parse_error", -32602: "invalid_params"}
 
 
 class ModernChannel:
-    """What all requests that stand for themselves go through."""
+    """Channel that all self-contained requests share."""
 
     def __init__(self, settings: Settings) -> None:
         self._info = ChannelInfo("http", shared=True)
@@ -57,61 +57,64 @@ class ModernChannel:
 
     @property
     def info(self) -> ChannelInfo:
-        """What kind of line this is."""
+        """Description of the channel: shared by unrelated peers."""
         return self._info
 
     @property
     def closed(self) -> bool:
-        """Whether it has ended."""
+        """Whether the channel has ended."""
         return self._closed
 
     @property
     def resumable(self) -> bool:
-        """Nobody can come back to a request that stands for itself."""
+        """False: a client cannot resume the stream of a self-contained request."""
         return False
 
     def __len__(self) -> int:
         return len(self._exchanges)
 
     def open(self, receiver: Receiver) -> None:
-        """Names who is told of messages."""
+        """Set the receiver of incoming messages."""
         self._receiver = receiver
 
-    # --- in ------------------------------------------------------------------------------------
+    # --- incoming ------------------------------------------------------------------------------------
 
     def begin_exchange(self, request: Request, origin: MessageOrigin) -> Exchange:
-        """Hands a request up under an id of our own, and gives what has come of it so far."""
-        made = Exchange(self, [request.id])
-        number = made.internal_id = next(self._internal_ids)
-        self._exchanges[number] = made
+        """Pass a request up under an internal id; return its exchange, which may be decided already."""
+        exchange = Exchange(self, [request.id])
+        number = exchange.internal_id = next(self._internal_ids)
+        self._exchanges[number] = exchange
         if self._receiver is not None:
             self._receiver.received(
                 [Request(number, request.method, request.params)],
-                MessageOrigin(origin.principal, origin.headers, made, request.id),
+                MessageOrigin(origin.principal, origin.headers, exchange, request.id),
             )
-        return made
+        return exchange
 
     def cancel_exchange(self, exchange: Exchange) -> None:
-        """Nobody waits for the answer any more."""
+        """Cancel an exchange whose client no longer waits; do nothing if it is answered."""
         if exchange.response is None and self._receiver is not None:
-            params: Any = codec.to_raw(CancelledParams(request_id=exchange.internal_id, reason="the client hung up"))
+            params: Any = codec.to_raw(
+                CancelledParams(request_id=exchange.internal_id, reason="the client disconnected")
+            )
             self._exchanges.pop(exchange.internal_id, None)
             self._receiver.received([Notification("notifications/cancelled", params)], MessageOrigin())
 
     def forget_request(self, ident: RequestId, exchange: Exchange) -> None:  # noqa: ARG002 - each has one request
-        """The answer will not come."""
+        """Expect no reply to a request any more."""
         self._exchanges.pop(exchange.internal_id, None)
 
     def pause(self) -> None:
-        """Nothing to be done: each POST waits for its own answer."""
+        """Do nothing: each POST waits for its own reply."""
 
     def resume(self) -> None:
-        """Nothing to be done either."""
+        """Do nothing, like `pause`."""
 
-    # --- out -----------------------------------------------------------------------------------
+    # --- outgoing -----------------------------------------------------------------------------------
 
     def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:
-        """Takes an answer, or something that belongs to one. What belongs to none has nowhere to go."""
+        """Send a reply, or a message about a request in progress. A message about no request is dropped: there is no
+        stream for it."""
         if isinstance(message, Response | ErrorResponse):
             exchange = self._exchanges.pop(cast("RequestId", message.id), None)
             if exchange is not None:
@@ -126,33 +129,33 @@ class ModernChannel:
                 stream.end()
                 self.cancel_exchange(exchange)
 
-    def new_stream(self, requests: Sequence[RequestId]) -> Stream:  # noqa: ARG002 - the seam's
-        """A stream of events for one answer; nobody comes back for it, so nothing of it is kept."""
+    def new_stream(self, requests: Sequence[RequestId]) -> Stream:  # noqa: ARG002 - the protocol's
+        """Return an event stream for one reply. It has no event ids and keeps nothing for replay."""
         return Stream(0, MemoryEventStore(0, 0), has_event_ids=False)
 
     async def drain(self) -> None:
-        """Waits while somebody reads too slowly what is sent."""
+        """Wait while a peer reads too slowly."""
         for exchange in list(self._exchanges.values()):
             await exchange.drain()
 
     async def wait_drained(self, stream: Stream | None) -> None:
-        """Waits while a stream is read too slowly."""
+        """Wait while a stream is read too slowly."""
         if stream is not None:
             await stream.wait_drained(self._settings.unsent_high)
 
-    # --- the end -------------------------------------------------------------------------------
+    # --- closing -------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Ends it."""
+        """End the channel and all its exchanges."""
         self.terminate(ChannelClosed("closed"))
 
     def terminate(self, closed: ChannelClosed) -> None:
-        """It is over."""
+        """End the channel with a reason, and abandon its exchanges."""
         if self._closed:
             return
         self._closed = True
         if self._receiver is not None:
-            self._receiver.closed(closed)  # which answers what is under way
+            self._receiver.closed(closed)  # answers the requests in progress
         exchanges, self._exchanges = self._exchanges, {}
         for exchange in exchanges.values():
             if exchange.stream is not None:
@@ -161,7 +164,7 @@ class ModernChannel:
 
 
 def _http_status(message: ErrorResponse) -> int:
-    """The status that goes with an error: the specification's, where it names one."""
+    """Return the HTTP status of an error: the specification's where it names one, otherwise 200."""
     data: Any = message.error.data
     if isinstance(data, dict) and cast("dict[str, Any]", data).get("kind") == InvalidEnvelope.kind:
         return 400
@@ -169,7 +172,7 @@ def _http_status(message: ErrorResponse) -> int:
 
 
 class ModernEndpoint:
-    """Answers requests that stand for themselves."""
+    """POST handler of self-contained requests."""
 
     def __init__(self, guard: ListenerGuard) -> None:
         self._guard = guard
@@ -177,7 +180,7 @@ class ModernEndpoint:
         self._channel: ModernChannel | None = None
 
     async def try_handle(self, request: HttpRequest, message: Incoming) -> bool:
-        """Answers what is of the modern era; False if it is not."""
+        """Answer a message of the modern era; return False if it belongs to the handshake era."""
         modern = is_modern(request)
         if isinstance(message, Request):
             if modern or has_envelope(message.params):
@@ -186,26 +189,28 @@ class ModernEndpoint:
         elif modern:
             match message:
                 case Notification():
-                    await request.respond(202)  # there is nothing to act on: nobody can call off what is not its own
+                    await request.respond(
+                        202
+                    )  # nothing to do: a client can only cancel its own request, by disconnecting
                 case Malformed():
                     await refuse_malformed(request, message)
                 case _:
-                    await request.refuse(400, "a message here is one request or notification")
+                    await request.refuse(400, "post one request or notification at a time")
             return True
         return False
 
     def _refusal_reason(self) -> str | None:
-        """Why nothing more can be answered now; None if it can."""
+        """Return why no more requests are accepted now; None if they are."""
         if self._guard.closing:
             return "the server is about to stop"
-        most = self._guard.settings.max_connections
-        if self._channel is not None and len(self._channel) >= most:
-            return f"{most} requests are being answered, which is the most; try again later"
+        limit = self._guard.settings.max_connections
+        if self._channel is not None and len(self._channel) >= limit:
+            return f"{limit} requests are in progress, which is the limit (max_connections); try again later"
         return None
 
     async def _handle_request(self, request: HttpRequest, message: Request) -> None:
-        if (why := self._refusal_reason()) is not None:
-            await self._refuse_unavailable(request, message, why)
+        if (reason := self._refusal_reason()) is not None:
+            await self._refuse_unavailable(request, message, reason)
             return
         channel = self._channel
         if channel is None or channel.closed:
@@ -224,28 +229,29 @@ class ModernEndpoint:
         await request.refuse(503, reason, (b"retry-after", b"1"), kind="temporarily_unavailable", request_id=message.id)
 
     async def _wait_decided(self, request: HttpRequest, exchange: Exchange) -> None:
-        """Waits until it is known how a request is answered, or the peer has gone."""
-        gone, changed = asyncio.ensure_future(request.wait_disconnected()), exchange.decision()
-        gone.add_done_callback(lambda _: changed.done() or changed.set_result(None))
+        """Wait until the response is decided, or the client has disconnected."""
+        disconnected, decision = asyncio.ensure_future(request.wait_disconnected()), exchange.decision()
+        disconnected.add_done_callback(lambda _: decision.done() or decision.set_result(None))
         request.when_half_closed(exchange.begin_response)
         try:
             await self._responder.wait_decided(exchange)
         finally:
-            await cancel_and_wait(gone)
+            await cancel_and_wait(disconnected)
 
     def close(self, reason: str) -> None:
-        """Ends what is being answered."""
+        """Interrupt the requests in progress."""
         if self._channel is not None:
             self._channel.terminate(ChannelClosed(reason))
 
 
 def is_modern(request: HttpRequest) -> bool:
-    """Whether the headers of a request name a revision of the modern era."""
+    """Return whether the version header names a revision of the modern era."""
     return request.headers.get(VERSION_HEADER) in _MODERN_VERSIONS
 
 
 async def check_version(request: HttpRequest, message: Incoming | None = None) -> bool:
-    """Whether the revision that a request names is one with a handshake, or none; the peer is told if it is not."""
+    """Return whether the version header is absent or names a revision of the handshake era; refuse the request
+    otherwise."""
     version = request.headers.get(VERSION_HEADER)
     if version is None or version in _HANDSHAKE_VERSIONS:
         return True
@@ -257,6 +263,6 @@ async def check_version(request: HttpRequest, message: Incoming | None = None) -
 
 
 async def refuse_malformed(request: HttpRequest, message: Malformed) -> None:
-    """Tells a peer that what it posted is no message."""
+    """Respond 400 to a body that is no valid message."""
     kind = _KIND_BY_CODE.get(message.code, "invalid_request")
     await request.refuse(400, message.why, code=message.code, kind=kind, request_id=message.id)

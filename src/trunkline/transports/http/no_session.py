@@ -1,7 +1,7 @@
-"""Streamable HTTP without sessions: every request stands for itself, so any process can answer any of them.
+"""Streamable HTTP of the handshake era without sessions: any process can answer any request.
 
-Nothing is kept between two requests. What needs a conversation is not to be had: questions to the client,
-subscriptions, a stream for what belongs to no request.
+The server keeps no state between requests. Features that need a session are unavailable: requests to the client,
+subscriptions, and the standalone stream.
 """
 
 from typing import Final
@@ -20,11 +20,11 @@ from trunkline.wire.messages import Malformed, Request
 __all__ = ["NoSessionEndpoint"]
 
 _METHODS: Final = b"POST, OPTIONS"
-_DEFAULT_VERSION: Final = Revision.V2025_03_26.value.encode()  # what is spoken by those who do not say
+_DEFAULT_VERSION: Final = Revision.V2025_03_26.value.encode()  # the revision of clients that do not send the header
 
 
 class NoSessionEndpoint:
-    """One address, and the requests that are being answered there."""
+    """POST handler that opens a channel for each request and closes it with the reply."""
 
     def __init__(self, guard: ListenerGuard, modern: ModernEndpoint) -> None:
         self._guard = guard
@@ -35,7 +35,7 @@ class NoSessionEndpoint:
         self._channels: dict[HttpChannel, None] = {}
 
     async def handle(self, request: HttpRequest) -> None:
-        """Answers one HTTP request."""
+        """Answer one HTTP request."""
         if request.scope["method"] != "POST":
             await request.refuse_method(_METHODS)
             return
@@ -52,12 +52,12 @@ class NoSessionEndpoint:
         if isinstance(message, Malformed):
             await refuse_malformed(request, message)
         elif len(self._channels) >= self._settings.max_sessions or self._guard.closing:
-            why = f"{self._settings.max_sessions} requests are being answered, which is the most; try again later"
-            await request.refuse(503, why, (b"retry-after", b"1"), kind="too_many_sessions")
+            limit = f"{self._settings.max_sessions} requests are in progress, which is the limit (max_sessions)"
+            await request.refuse(503, f"{limit}; try again later", (b"retry-after", b"1"), kind="too_many_sessions")
         else:
-            opening = isinstance(message, Request) and message.method == "initialize"
+            is_initialize = isinstance(message, Request) and message.method == "initialize"
             channel = self._open_channel(
-                request, None if opening else request.headers.get(VERSION_HEADER, _DEFAULT_VERSION).decode()
+                request, None if is_initialize else request.headers.get(VERSION_HEADER, _DEFAULT_VERSION).decode()
             )
             exchange = channel.begin_exchange(message, request.principal, HeaderView(request.headers))
             if exchange.request_ids and exchange.response is None:
@@ -78,10 +78,10 @@ class NoSessionEndpoint:
         channel.terminate(ChannelClosed("the request was answered"))
 
     def close_idle_streams(self) -> None:
-        """Nothing to be done: every stream here answers something."""
+        """Do nothing: every stream here answers a request."""
 
     def close(self, reason: str) -> None:
-        """Ends what is being answered."""
+        """Interrupt the requests in progress."""
         for channel in list(self._channels):
             self._channels.pop(channel)
             channel.terminate(ChannelClosed(reason))

@@ -1,4 +1,4 @@
-"""One HTTP request, as ASGI has it, and what can be answered to it."""
+"""One HTTP request as ASGI delivers it, and the methods that respond to it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -33,33 +33,33 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 RESPOND_EXTENSION: Final = "trunkline.answer"
-"""The extension of ASGI that our own listener has: an answer that is no refusal, given in one call."""
+"""ASGI extension of the built-in listener: writes a whole response that is no error in one call."""
 WRITE_EXTENSION: Final = "trunkline.more"
-"""Another one: more of a stream, in one call."""
+"""ASGI extension of the built-in listener: writes one more chunk of a stream without waiting."""
 
 HALF_CLOSED_EXTENSION: Final = "trunkline.half_closed"
-"""One more: a callback for when the peer sends no more, though it may still read."""
+"""ASGI extension of the built-in listener: registers a callback for the peer closing its sending side."""
 
 JSON_CONTENT_TYPE: Final = (b"content-type", b"application/json")
-_FIRST_ERROR_STATUS: Final = 400  # the first status of an answer that says no
+_FIRST_ERROR_STATUS: Final = 400  # the lowest status of an error
 _NO_EXTENSIONS: Final[dict[str, Any]] = {}
 _SSE_HEADERS: Final[Headers] = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache, no-transform"),
-    (b"x-accel-buffering", b"no"),  # proxies that gather would hold back events
+    (b"x-accel-buffering", b"no"),  # a buffering proxy would hold back events
 ]
 
 
 class BodyTooLarge(Exception):
-    """More than may be sent."""
+    """The request body exceeds the size limit."""
 
 
 class Disconnected(Exception):
-    """The peer went before it had said all."""
+    """The peer disconnected before the request was complete."""
 
 
 class HttpRequest:
-    """A request, and the way to answer it."""
+    """An HTTP request, its authenticated principal, and the way to respond to it."""
 
     __slots__ = (
         "_send",
@@ -76,23 +76,23 @@ class HttpRequest:
         self.scope = scope
         self.receive = receive
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        if len(self.headers) < len(scope["headers"]) and b"accept" in self.headers:  # RFC 9110, 5.3: may be divided
+        if len(self.headers) < len(scope["headers"]) and b"accept" in self.headers:  # RFC 9110, 5.3: it may be split
             self.headers[b"accept"] = b", ".join(value for name, value in scope["headers"] if name == b"accept")
-        self.extra_headers: Headers = []  # what goes with every answer
+        self.extra_headers: Headers = []  # added to every response
         self.principal: Any = None
-        self.auth_expires_at: float | None = None  # when what proves who sent it runs out, by the guard's clock
+        self.auth_expires_at: float | None = None  # by the guard's clock
         self.scope_challenge: Callable[[Sequence[str]], tuple[bytes, bytes]] = (
-            insufficient_scope_challenge  # says which scopes are needed
+            insufficient_scope_challenge  # names the missing scopes
         )
         self._send = send
 
     async def respond(self, status: int, body: bytes = b"", *headers: tuple[bytes, bytes]) -> None:
-        """A whole answer."""
-        told = [*headers, *self.extra_headers, (b"content-length", b"%d" % len(body))]
-        answer: Any = (self.scope.get("extensions") or _NO_EXTENSIONS).get(RESPOND_EXTENSION)
-        if answer is not None and status < _FIRST_ERROR_STATUS and answer(status, told, body):
+        """Send a whole response, in one write where the listener supports it."""
+        all_headers = [*headers, *self.extra_headers, (b"content-length", b"%d" % len(body))]
+        respond_at_once: Any = (self.scope.get("extensions") or _NO_EXTENSIONS).get(RESPOND_EXTENSION)
+        if respond_at_once is not None and status < _FIRST_ERROR_STATUS and respond_at_once(status, all_headers, body):
             return
-        await self._send({"type": "http.response.start", "status": status, "headers": told})
+        await self._send({"type": "http.response.start", "status": status, "headers": all_headers})
         await self._send({"type": "http.response.body", "body": body})
 
     async def refuse(
@@ -104,7 +104,8 @@ class HttpRequest:
         kind: str = "invalid_request",
         request_id: RequestId | None = None,
     ) -> None:
-        """An answer that says no: a JSON-RPC error, without an id where the message was not looked at."""
+        """Send an error response with a JSON-RPC error as its body. The error has no id unless `request_id` is
+        given."""
         data: dict[str, Any] = {"kind": kind}
         if (seconds := dict(headers).get(b"retry-after")) is not None:
             data["retryAfterMs"] = int(seconds) * 1000
@@ -113,72 +114,73 @@ class HttpRequest:
     async def refuse_with_error(
         self, status: int, error: ProtocolError, *headers: tuple[bytes, bytes], request_id: RequestId | None = None
     ) -> None:
-        """The same, for an error that says more."""
-        told = {"code": error.code, "message": error.message, "data": error.data}
-        known = {} if request_id is None else {"id": request_id}
+        """Send an error response whose body is the given error."""
+        error_object = {"code": error.code, "message": error.message, "data": error.data}
+        identified = {} if request_id is None else {"id": request_id}
         await self.respond(
-            status, codec.to_json({"jsonrpc": "2.0", **known, "error": told}), JSON_CONTENT_TYPE, *headers
+            status, codec.to_json({"jsonrpc": "2.0", **identified, "error": error_object}), JSON_CONTENT_TYPE, *headers
         )
 
     async def refuse_method(self, allowed: bytes) -> None:
-        """Another method than those that are served here."""
+        """Respond 405 with the methods that are allowed."""
         await self.refuse_with_error(
-            405, ProtocolError.rebuilt(f"this address takes {allowed.decode()}", -32600), (b"allow", allowed)
+            405, ProtocolError.rebuilt(f"method not allowed: use {allowed.decode()}", -32600), (b"allow", allowed)
         )
 
     @property
     def peer(self) -> str:
-        """Where the request comes from."""
+        """The client's address and port; empty if unknown."""
         client = self.scope.get("client")
         return format_host_port(client[0], client[1]) if client else ""
 
     @property
     def client_host(self) -> str:
-        """The address that the request comes from, without its port; of a proxy that is trusted, the one it names."""
+        """The client's address without its port; behind a trusted proxy, the address that the proxy reports."""
         client = self.scope.get("client")
         return client[0] if client else ""
 
     async def begin_stream(self) -> None:
-        """The beginning of a stream of events."""
+        """Start the response with the headers of an event stream."""
         await self.begin_response(200, _SSE_HEADERS)
 
     async def begin_response(self, status: int, headers: Headers) -> None:
-        """The beginning of a stream."""
+        """Start a response whose body follows in chunks."""
         await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.extra_headers]})
 
     @property
     def write_nowait(self) -> Callable[[bytes], bool] | None:
-        """Writes more of a stream at once, unless the peer reads too slowly; only our own listener has that."""
+        """A function that writes a chunk at once and returns False if the peer reads too slowly. None unless the
+        built-in listener serves the request."""
         return (self.scope.get("extensions") or _NO_EXTENSIONS).get(WRITE_EXTENSION)
 
     async def write(self, data: bytes) -> None:
-        """More of a stream."""
+        """Write a chunk of a stream, waiting while the peer reads too slowly."""
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     @property
     def unacknowledged_bytes(self) -> int:
-        """Bytes of a stream that were written and, as far as is known, have not been passed on to the peer. Where it is
-        at the other end of the line, nobody knows of any."""
+        """Bytes of a stream that were written but not acknowledged by the process that forwards them to the client.
+        Always 0 for a direct connection, where TCP acknowledgements are invisible."""
         return 0
 
     async def end_stream(self) -> None:
-        """The end of a stream."""
+        """End a stream."""
         await self._send({"type": "http.response.body", "body": b""})
 
     async def wait_disconnected(self) -> None:
-        """Waits until the peer has gone."""
+        """Wait until the peer has disconnected."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
     def when_half_closed(self, callback: Callable[[], object]) -> None:
-        """Have a callback called once the peer sends no more: it may have gone, or wait for its answer. What is written
-        to it then finds that out. Only our own listener tells."""
+        """Call a callback once the peer has closed its sending side: it may be gone, or still be reading. Only a later
+        write tells which. Does nothing unless the built-in listener serves the request."""
         register: Any = (self.scope.get("extensions") or _NO_EXTENSIONS).get(HALF_CLOSED_EXTENSION)
         if register is not None:
             register(callback)
 
     async def read_body(self, limit: int) -> bytes:
-        """All that the request holds. Raises `BodyTooLarge` as soon as it is, and `Disconnected`."""
+        """Return the whole body. Raise `BodyTooLarge` as soon as it exceeds the limit, and `Disconnected`."""
         pieces: list[bytes] = []
         size = 0
         while True:
@@ -195,7 +197,7 @@ class HttpRequest:
 
 
 class HeaderView(Mapping[str, str]):
-    """The headers of a request, as text."""
+    """Read-only mapping of a request's headers as text, with case-insensitive names."""
 
     __slots__ = ("_raw",)
 
@@ -206,7 +208,7 @@ class HeaderView(Mapping[str, str]):
         return self._raw[_encode_header_name(name)].decode("latin-1")
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A header; `default` if it is not there."""
+        """Return a header, or `default` if it is absent."""
         found = self._raw.get(_encode_header_name(name))
         return default if found is None else found.decode("latin-1")
 
@@ -218,8 +220,11 @@ class HeaderView(Mapping[str, str]):
 
 
 async def cancel_and_wait(task: "asyncio.Task[Any]") -> None:
-    """Cancel a task and wait for its end. Awaiting the task itself would raise its error here, and the traceback of
-    that error would keep this request alive until the collector finds it."""
+    """Cancel a task and wait for its end.
+
+    Awaiting the task itself would raise its error here, and the traceback of that error would keep the request alive
+    until the garbage collector runs.
+    """
     task.cancel()
     await asyncio.wait([task])
     if not task.cancelled():
@@ -227,11 +232,11 @@ async def cancel_and_wait(task: "asyncio.Task[Any]") -> None:
 
 
 def insufficient_scope_challenge(scopes: Sequence[str]) -> tuple[bytes, bytes]:
-    """The header that says which scopes are needed, and nothing of where they are to be had."""
+    """Return a `WWW-Authenticate` header that names the required scopes, without a link to resource metadata."""
     return (b"www-authenticate", f'Bearer error="insufficient_scope", scope="{" ".join(scopes)}"'.encode())
 
 
 @lru_cache(256)
 def _encode_header_name(name: str) -> bytes:
-    """The name of a header, as it is kept."""
+    """Return a header name in the form ASGI uses."""
     return name.lower().encode("latin-1")

@@ -1,7 +1,7 @@
-"""Answering what was posted: by plain JSON if the answer is the first thing that is sent, otherwise by events.
+"""Responding to a POST: plain JSON if the reply is the first message sent, an event stream otherwise.
 
-Writing goes at the pace of whoever reads. What it has not read yet is kept for it, up to `unsent_limit`; a peer that
-lets more than that pile up has its session ended.
+Streams are written at the reader's pace. The channel buffers up to `unsent_limit` bytes for a slow reader; beyond that
+it ends the session.
 """
 
 import asyncio
@@ -23,12 +23,14 @@ from trunkline.wire.messages import ErrorResponse, RequestId
 __all__ = ["VERSION_HEADER", "Responder", "refuse_not_acceptable", "respond_interrupted"]
 
 VERSION_HEADER: Final = b"mcp-protocol-version"
-_PRIMED_SINCE: Final = Revision.V2025_11_25.value.encode()  # since when a stream begins with an event that has no data
-_ACCEPT_BOTH_REQUIRED: Final = "Accept must have application/json and text/event-stream"
+_PRIMED_SINCE: Final = (
+    Revision.V2025_11_25.value.encode()
+)  # since this revision a stream begins with an event without data
+_ACCEPT_BOTH_REQUIRED: Final = "Accept must include application/json and text/event-stream"
 
 
 class Responder:
-    """Writes out what comes of exchanges, and streams."""
+    """Writes the outcome of exchanges, and streams, to HTTP responses."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._clock = clock
@@ -37,7 +39,8 @@ class Responder:
         self._decision_timeouts = DecisionTimeouts(settings.stream_keepalive)
 
     async def wait_decided(self, exchange: Exchange) -> None:
-        """Waits until it is known how an exchange is answered; by events, if that takes so long that proxies ask."""
+        """Wait until it is decided how an exchange is answered. After `stream_keepalive` seconds it becomes an event
+        stream, so that proxies see bytes before their own timeouts."""
         if exchange.request_ids and not exchange.decided:
             self._decision_timeouts.add(exchange)
             try:
@@ -49,7 +52,7 @@ class Responder:
                 self._decision_timeouts.discard(exchange)
 
     async def respond(self, request: HttpRequest, exchange: Exchange) -> None:
-        """Answers one POST, about which it is decided how."""
+        """Answer the POST of an exchange that is decided."""
         if exchange.stream is not None:
             await self.write_stream(request, exchange.stream)
         elif exchange.response is not None:
@@ -57,7 +60,7 @@ class Responder:
         elif exchange.request_ids and not exchange.cancelled_ids:
             await respond_interrupted(request, exchange.request_ids, "the session has ended")
         elif exchange.malformed_ids and not exchange.request_ids:
-            await request.refuse(400, "the message could not be read", kind=InvalidRequest.kind)
+            await request.refuse(400, "the message could not be parsed", kind=InvalidRequest.kind)
         else:
             await request.respond(202)
 
@@ -68,8 +71,10 @@ class Responder:
             await request.respond(exchange.status if exchange.request_ids else 400, answer, JSON_CONTENT_TYPE)
 
     async def write_stream(self, request: HttpRequest, stream: Stream, after: int | None = None) -> None:
-        """Writes a stream out until it ends, the peer goes, somebody else reads it, or what proved who it is for has
-        run out: with a new proof it can be read on."""
+        """Write a stream until it ends, the peer disconnects, another reader takes over, or the credentials expire.
+
+        After an expiry the client can resume the stream with new credentials.
+        """
         reader = stream.attach(after)
         try:
             await request.begin_stream()
@@ -85,42 +90,42 @@ class Responder:
         except BaseException:
             stream.detach_reader(reader)
             raise
-        gone = asyncio.ensure_future(request.wait_disconnected())
-        gone.add_done_callback(lambda _: stream.wake_reader())
-        silence = SseKeepalive(self._keepalive_interval, stream.wake_reader)
+        disconnected = asyncio.ensure_future(request.wait_disconnected())
+        disconnected.add_done_callback(lambda _: stream.wake_reader())
+        keepalive = SseKeepalive(self._keepalive_interval, stream.wake_reader)
         expiry = (
             None
             if request.auth_expires_at is None
             else self._clock.call_at(request.auth_expires_at, lambda: stream.detach_reader(reader))
         )
-        if (more := request.write_nowait) is not None and stream.is_current_reader(reader):
-            stream.push = silence.wrap_write(more)
+        if (write_nowait := request.write_nowait) is not None and stream.is_current_reader(reader):
+            stream.push = keepalive.wrap_write(write_nowait)
         try:
-            while stream.is_current_reader(reader) and not gone.done():
+            while stream.is_current_reader(reader) and not disconnected.done():
                 if data := stream.take():
                     await request.write(data)
                     stream.confirm_written()
-                    silence.reset()
+                    keepalive.reset()
                 elif stream.exhausted:
                     break
-                elif silence.due:
+                elif keepalive.due:
                     await request.write(sse.COMMENT)
-                    silence.reset()
+                    keepalive.reset()
                 else:
                     await stream.wait_for_change()
-            if not gone.done():
+            if not disconnected.done():
                 await request.end_stream()
         finally:
-            silence.stop()
+            keepalive.stop()
             if expiry is not None:
                 expiry.cancel()
             stream.rewind(reader, request.unacknowledged_bytes)
             stream.detach_reader(reader)
-            await cancel_and_wait(gone)
+            await cancel_and_wait(disconnected)
 
 
 class DecisionTimeouts:
-    """Exchanges that somebody works on. Those that take too long are answered by events; one timer watches all."""
+    """Deadlines of undecided exchanges; overdue ones switch to an event stream. One timer serves all of them."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
@@ -128,14 +133,14 @@ class DecisionTimeouts:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, exchange: Exchange) -> None:
-        """Its time runs from now on."""
+        """Start an exchange's deadline."""
         loop = asyncio.get_running_loop()
         self._started_at[exchange] = loop.time()
         if self._timer is None:
             self._timer = loop.call_later(self._timeout, self._open_overdue_streams)
 
     def discard(self, exchange: Exchange) -> None:
-        """It is decided, or nobody waits for it any more."""
+        """Remove an exchange that is decided or abandoned."""
         self._started_at.pop(exchange, None)
 
     def _open_overdue_streams(self) -> None:
@@ -143,14 +148,17 @@ class DecisionTimeouts:
         loop = asyncio.get_running_loop()
         for exchange, since in list(self._started_at.items()):
             if (left := since + self._timeout - loop.time()) > 0:
-                self._timer = loop.call_later(left, self._open_overdue_streams)  # they stand in the order of time
+                self._timer = loop.call_later(left, self._open_overdue_streams)  # the dict is in order of time
                 return
             del self._started_at[exchange]
             exchange.open_stream()
 
 
 class SseKeepalive:
-    """How long a stream has said nothing. Its timer is set anew when it goes off, not with everything that is said."""
+    """Keep-alive state of one stream: due after `interval` seconds without a write.
+
+    A write only notes the time; the timer is rescheduled when it fires, not with every write.
+    """
 
     __slots__ = (
         "_interval",
@@ -170,12 +178,12 @@ class SseKeepalive:
         self._timer = self._loop.call_later(interval, self._check)
 
     def reset(self) -> None:
-        """Something was said."""
+        """Note a write."""
         self.due = False
         self._last_write = self._loop.time()
 
     def wrap_write(self, write_nowait: Callable[[bytes], bool]) -> Callable[[bytes], bool]:
-        """The same way to write, which breaks the silence."""
+        """Return a write function that resets the keep-alive when it writes."""
 
         def write(data: bytes) -> bool:
             written = write_nowait(data)
@@ -193,24 +201,24 @@ class SseKeepalive:
         self._timer = self._loop.call_later(left if left > 0 else self._interval, self._check)
 
     def stop(self) -> None:
-        """Nothing more is said."""
+        """Stop the timer."""
         self._timer.cancel()
 
 
 async def respond_interrupted(
     request: HttpRequest, ids: Sequence[RequestId], reason: str, *, batch: bool = False
 ) -> None:
-    """Answer requests that may have been begun, and whose own answers will not come.
+    """Answer requests whose handlers may have started but whose results will not arrive.
 
-    The status is 200, as of any JSON-RPC error: some proxies repeat a POST that came to 502, 503 or 504, and clients of
-    MCP repeat one that came to 404 in a new session.
+    The status is 200, as for any JSON-RPC error: some proxies repeat a POST that got 502, 503 or 504, and MCP clients
+    repeat one that got 404 in a new session.
     """
     error = error_object(Interrupted(reason), Revision.V2026_07_28)
-    answers = [ErrorResponse(ident, error) for ident in ids]
-    body = codec.encode(answers if batch or len(answers) > 1 else answers[0])
+    replies = [ErrorResponse(ident, error) for ident in ids]
+    body = codec.encode(replies if batch or len(replies) > 1 else replies[0])
     await request.respond(200, body, JSON_CONTENT_TYPE)
 
 
 async def refuse_not_acceptable(request: HttpRequest) -> None:
-    """Tells a peer that it has to take both kinds of answers."""
+    """Respond 406: a client must accept both JSON and event streams."""
     await request.refuse(406, _ACCEPT_BOTH_REQUIRED, kind="media_type_not_acceptable")

@@ -1,8 +1,8 @@
-"""Hearing early that the process is about to stop.
+"""Early notice of SIGINT and SIGTERM under a foreign ASGI server.
 
-An ASGI server that is told to stop waits for its responses to end before it tells the application, and a stream of
-events has no end of its own: so both would wait for each other. Whoever runs us has its signal handlers in place when
-the application starts; ours goes in front of them and passes everything on.
+An ASGI server that receives a stop signal waits for its responses to end before it sends the lifespan shutdown event,
+and an event stream does not end by itself: they would wait for each other. The ASGI server's signal handlers are in
+place when the application starts, so a handler of ours runs first and then calls the previous one.
 """
 
 import asyncio
@@ -18,8 +18,10 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def on_shutdown_signal(callback: Callable[[], None]) -> None:
-    """Calls a function on the running loop when the process is told to stop; does nothing outside the main thread, or
-    where nobody else has asked to be told."""
+    """Call a function on the running loop when the process receives SIGINT or SIGTERM.
+
+    Does nothing outside the main thread, or for signals without a handler to chain to.
+    """
     if threading.current_thread() is not threading.main_thread():
         return
     loop = asyncio.get_running_loop()
@@ -32,9 +34,9 @@ def on_shutdown_signal(callback: Callable[[], None]) -> None:
 def _chain_handler(
     previous: Callable[[int, FrameType | None], Any], loop: asyncio.AbstractEventLoop, callback: Callable[[], None]
 ) -> Callable[[int, FrameType | None], Any]:
-    def told(number: int, frame: FrameType | None) -> Any:
+    def handler(number: int, frame: FrameType | None) -> Any:
         if not loop.is_closed():
             loop.call_soon_threadsafe(callback)
         return previous(number, frame)
 
-    return told
+    return handler

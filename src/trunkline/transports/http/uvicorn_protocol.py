@@ -1,11 +1,11 @@
-"""Connections of HTTP as uvicorn and httptools have them, with limits that neither has.
+"""HTTP connections based on uvicorn and httptools, with limits that neither has.
 
-A peer that connects has to send the headers of a request within a time, and no more of them than so many bytes. One
-that does not read what it is sent is cut off after a while. Request lines and transfer codings that httptools takes
-leniently are refused (RFC 9112). Everything else is uvicorn's.
+A peer has to send the headers of a request within a time limit and a size limit. A peer that does not read its
+responses is disconnected after `write_timeout`. Request lines and transfer codings that httptools accepts leniently are
+refused (RFC 9112). Everything else is uvicorn's.
 
 Faults are contained: an exception in a callback of the loop, or in a request's coroutine, is reported as one incident
-and closes its own connection. A peer may send any bytes at any time, so a request can still be at work when its
+and closes its own connection. A peer may send any bytes at any time, so a request can still be in progress when its
 connection has closed; from `connection_lost` on, all of a connection's requests count as disconnected, and nothing is
 written for them.
 """
@@ -64,7 +64,7 @@ _OLD_CODING: Final = _refusal(400, "HTTP/1.0 has no transfer codings: send a Con
 
 
 class Connections:
-    """All connections of one listener, and whom of them is being waited for."""
+    """All connections of one listener, and their deadlines."""
 
     def __init__(self, guard: ListenerGuard, config: Config) -> None:
         self.guard = guard
@@ -76,7 +76,7 @@ class Connections:
         self._reading = DeadlineSet(guard, settings.header_timeout, HttpConnection.too_slow)
         self._writing = DeadlineSet(guard, settings.write_timeout, HttpConnection.stuck)
         self._idle = DeadlineSet(guard, settings.idle_timeout, HttpConnection.timeout_keep_alive_handler)
-        self.awaits_headers = self._reading.add  # headers are waited for
+        self.awaits_headers = self._reading.add  # the headers of a request are due
         self.headers_received = self._reading.discard
         self.write_blocked = self._writing.add
         self.write_resumed = self._writing.discard
@@ -84,21 +84,21 @@ class Connections:
         self.idle_ended = self._idle.discard
 
     def answer_soon(self, connection: "HttpConnection", work: "Coroutine[Any, Any, None]") -> None:
-        """Has a request answered in the next turn of the loop, together with all that are read in this one: so they
-        are written together, too."""
+        """Answer a request in the next turn of the loop, together with all others read in this one, so that their
+        responses are written together."""
         if not self._unanswered:
             asyncio.get_running_loop().call_soon(self._answer)
         self._unanswered.append((connection, work))
 
     def _answer(self) -> None:
-        """Answers at once, as most requests can be. What has to wait for something goes on when that is done."""
+        """Answer requests that need no waiting at once; the others continue when they can."""
         unanswered, self._unanswered = self._unanswered, []
         for connection, work in unanswered:
             self._advance(connection, work)
 
     def _advance(self, connection: "HttpConnection", work: "Coroutine[Any, Any, None]") -> None:
-        """Run a request to its end or to where it waits. Waiting for a decision takes no task: who has it only writes
-        an answer out, unless the peer reads too slowly, or is answered by a stream."""
+        """Run a request to its end or to its first wait. Waiting for a decision takes no task: afterwards the request
+        only writes its response, unless the peer reads too slowly or the response is a stream."""
         try:
             waiting = work.send(None)
         except StopIteration:
@@ -107,7 +107,7 @@ class Connections:
             connection.failed(error)
             return
         if type(waiting) is Decision:
-            waiting._asyncio_future_blocking = False  # as tasks do, with whatever they are made to wait for
+            waiting._asyncio_future_blocking = False  # as asyncio.Task does with each future that it awaits
             waiting.add_done_callback(partial(self._decided, connection, work))
             self.state.tasks.add(cast("Any", waiting))  # so that the end of the listener waits for it, too
         else:
@@ -123,24 +123,24 @@ class Connections:
         self.state.tasks.add(task)
 
     def make(self) -> "HttpConnection":
-        """A protocol for one more connection."""
+        """Return the protocol of a new connection."""
         return HttpConnection(self)
 
     def forget(self, connection: "HttpConnection") -> None:
-        """A connection has ended, or become a WebSocket."""
+        """Remove the deadlines of a connection that has closed or become a WebSocket."""
         self._reading.discard(connection)
         self._writing.discard(connection)
         self._idle.discard(connection)
 
     def close(self) -> None:
-        """Waits for nobody any more."""
+        """Stop all deadlines."""
         self._reading.close()
         self._writing.close()
         self._idle.close()
 
 
 class DeadlineSet:
-    """Connections that have so much time for something; one timer for all of them."""
+    """Connections with a deadline of the same length; one timer serves all of them."""
 
     def __init__(
         self, guard: ListenerGuard, seconds: float | None, give_up: "Callable[[HttpConnection], None]"
@@ -152,14 +152,14 @@ class DeadlineSet:
         self._timer: Timer | None = None
 
     def add(self, connection: "HttpConnection") -> None:
-        """Its time runs from now on, or has been running already."""
+        """Start a connection's deadline, unless it is running."""
         if self._seconds is not None and connection not in self._since:
             self._since[connection] = now = self._clock.now()
             if self._timer is None:
                 self._timer = self._clock.call_at(now + self._seconds, self._expire_overdue)
 
     def discard(self, connection: "HttpConnection") -> None:
-        """It has done what it had to."""
+        """Remove a connection that has met its deadline."""
         self._since.pop(connection, None)
 
     def _expire_overdue(self) -> None:
@@ -167,9 +167,7 @@ class DeadlineSet:
         now, limit = self._clock.now(), self._seconds or 0.0
         for connection, since in list(self._since.items()):
             if now - since < limit:
-                self._timer = self._clock.call_at(
-                    since + limit, self._expire_overdue
-                )  # they stand in the order of time
+                self._timer = self._clock.call_at(since + limit, self._expire_overdue)  # the dict is in order of time
                 return
             del self._since[connection]
             try:
@@ -178,7 +176,7 @@ class DeadlineSet:
                 connection.failed(error)
 
     def close(self) -> None:
-        """Stops the clock."""
+        """Stop the timer."""
         self._since.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -199,7 +197,7 @@ class _Flow(FlowControl):
 
 
 class _Refused(Exception):
-    """Stops the parser; the peer has been told."""
+    """Stops the parser after a refusal was written."""
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -227,7 +225,7 @@ class HttpConnection(HttpToolsProtocol):
         self._probe: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """The line stands, unless there are too many."""
+        """Accept the connection unless there are too many or the server is stopping."""
         try:
             super().connection_made(transport)
             self.flow = _Flow(transport, self.pipeline)
@@ -241,7 +239,7 @@ class HttpConnection(HttpToolsProtocol):
             self.failed(error)
 
     def data_received(self, data: bytes) -> None:
-        """Takes what was read."""
+        """Parse received bytes."""
         self._aside_bytes += len(data)
         if self._header_bytes:
             self._read = self._read[self._at :] + data
@@ -275,7 +273,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._aside_bytes > self._connections.most_header_bytes:
             self._refuse(_TOO_LONG)
         elif self.cycle and self.cycle.response_complete:
-            self._connections.awaits_headers(self)  # what it says belongs to no request: one has to begin soon
+            self._connections.awaits_headers(self)  # these bytes belong to no request: one has to begin soon
 
     def _parse(self, data: bytes) -> None:
         parser: Any = self.parser
@@ -293,7 +291,7 @@ class HttpConnection(HttpToolsProtocol):
             self._refuse(_UNREADABLE)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Has a request answered, once all of it is there if that is soon, and then perhaps in one call."""
+        """Start a request: in one call once its whole body has arrived, if that is soon; in a task otherwise."""
         self._answering = cycle
         self._on_half_closed = None
         cycle.scope["extensions"] = self._extensions
@@ -308,7 +306,7 @@ class HttpConnection(HttpToolsProtocol):
         self.tasks.add(task)
 
     def on_message_complete(self) -> None:
-        """All of a request is there."""
+        """Answer the request whose last byte was parsed."""
         self._codings = []
         super().on_message_complete()
         unstarted, self._unstarted = self._unstarted, None
@@ -316,7 +314,7 @@ class HttpConnection(HttpToolsProtocol):
             self._connections.answer_soon(self, self._respond(*unstarted))
 
     async def _respond(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Have the application answer one request; whatever it raises ends here."""
+        """Have the application answer one request, and contain whatever it raises."""
         try:
             await app(cycle.scope, cycle.receive, cycle.send)
             if not cycle.response_complete and not cycle.disconnected:
@@ -342,7 +340,7 @@ class HttpConnection(HttpToolsProtocol):
             self.transport.close()
 
     def answer(self, status: int, headers: Headers, body: bytes) -> bool:
-        """Answers the request at hand in one write, which wakes the peer once; False if that is not the way now."""
+        """Write the whole response to the current request in one write; return False if that is not possible now."""
         cycle = self._answering
         if cycle is None or cycle.disconnected or self.flow.write_paused:
             return False
@@ -358,7 +356,7 @@ class HttpConnection(HttpToolsProtocol):
         return True
 
     def write_nowait(self, data: bytes) -> bool:
-        """Writes one more piece of a stream at once; False if that is not the way now."""
+        """Write one more chunk of a stream at once; return False if that is not possible now."""
         cycle = self._answering
         if cycle is None or cycle.disconnected or self.flow.write_paused:
             return False
@@ -368,7 +366,7 @@ class HttpConnection(HttpToolsProtocol):
         return True
 
     def on_response_complete(self) -> None:
-        """A request is answered: the next one begins, or is waited for."""
+        """Start the next request, or the idle timeout."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -384,13 +382,13 @@ class HttpConnection(HttpToolsProtocol):
         self._connections.idle_ended(self)
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Reset the state of the request being parsed."""
         self._header_bytes = 1
         self._codings = []
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or a trailer: those would pass for headers that nobody on the way has seen, and are dropped."""
+        """Store a header. Trailers are dropped: no intermediary has checked them as headers."""
         if self._header_bytes:
             name = name.lower()
             if name == b"expect":
@@ -400,7 +398,7 @@ class HttpConnection(HttpToolsProtocol):
             self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """The headers of a request are there."""
+        """Check the size and syntax of a complete head."""
         if self._aside_bytes > self._connections.most_header_bytes and self._headers_too_long():
             self._refuse(_TOO_LONG)
             raise _Refused
@@ -430,7 +428,7 @@ class HttpConnection(HttpToolsProtocol):
             raise _Refused
 
     def _invalid_head(self) -> bytes | None:
-        """The refusal of a request that is no HTTP/1.x; None if there is nothing wrong."""
+        """Return the refusal of a request that is not valid HTTP/1.x; None if it is."""
         parser: Any = self.parser
         version: str = parser.get_http_version()
         line = b"%b %b HTTP/%b\r\n" % (parser.get_method(), self.url, version.encode())
@@ -442,7 +440,7 @@ class HttpConnection(HttpToolsProtocol):
             *others, last = [each.strip() for each in b",".join(self._codings).split(b",")]
             if last == b"chunked" and others and b"chunked" not in others:
                 return _BAD_CODING
-            return _UNREADABLE  # RFC 9112, 6.3: nobody knows where its body ends
+            return _UNREADABLE  # RFC 9112, 6.3: the end of its body is undefined
         if self._codings and version == "1.0":
             return _OLD_CODING
         return None if self.url.startswith(b"/") and b"#" not in self.url else self._absolute_form()
@@ -455,8 +453,8 @@ class HttpConnection(HttpToolsProtocol):
         return self._read.startswith(line, self._at)
 
     def _absolute_form(self) -> bytes | None:
-        """Take an absolute target for what it is: its path is the path, and its authority replaces the header Host
-        (RFC 9112, 3.2.2). Returns the refusal of a target that is none."""
+        """Resolve an absolute target: its path is the path, and its authority replaces the header Host (RFC 9112,
+        3.2.2). Return the refusal of an invalid target."""
         scheme, colon, rest = self.url.partition(b"://")
         if not colon or scheme.lower() not in {b"http", b"https"} or b"#" in rest:
             return _BAD_TARGET
@@ -469,7 +467,7 @@ class HttpConnection(HttpToolsProtocol):
         return None
 
     def _headers_too_long(self) -> bool:
-        """The same for headers that came in one read, beside other things."""
+        """Return whether the headers of this request exceed the limit, where one read held more than them."""
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         return size > self._connections.most_header_bytes
 
@@ -477,13 +475,13 @@ class HttpConnection(HttpToolsProtocol):
         return any(name in {b"content-length", b"transfer-encoding"} for name, _ in self.headers)
 
     def on_body(self, body: bytes) -> None:
-        """A piece of a body."""
+        """Pass on a chunk of a body."""
         self._aside_bytes = 0
         self._at += len(body)
         super().on_body(body)
 
     def handle_websocket_upgrade(self) -> None:
-        """It becomes a WebSocket, unless an earlier request is still to be answered on it."""
+        """Upgrade to a WebSocket, unless an earlier request on the connection is unanswered."""
         if self._answer_is_due():
             self.transport.close()
             return
@@ -492,45 +490,46 @@ class HttpConnection(HttpToolsProtocol):
         super().handle_websocket_upgrade()
         protocol: Any = self.transport.get_protocol()
         protocol.report = partial(self._connections.guard.connection_failed, "websocket", self._peer)
-        if not protocol.handshake_initiated:  # no request that can open one, which nobody else would answer
+        if not protocol.handshake_initiated:  # it cannot open a WebSocket, and nothing else would answer it
             self._refuse(_UNREADABLE)
 
     def pause_writing(self) -> None:
-        """The peer reads too slowly."""
+        """Start the write timeout: the peer reads too slowly."""
         self._connections.write_blocked(self)
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        """The peer has read."""
+        """Stop the write timeout."""
         self._connections.write_resumed(self)
         super().resume_writing()
 
     def stuck(self) -> None:
-        """It has read nothing for long enough."""
+        """Abort a connection whose peer has not read for `write_timeout`."""
         self.transport.abort()
 
     def too_slow(self) -> None:
-        """Its headers were waited for long enough."""
+        """Refuse a request whose headers did not arrive in time."""
         self._refuse(_TOO_SLOW)
 
     def _refuse(self, answer: bytes) -> None:
-        """Close the connection with a refusal of what is being read, unless an earlier request would take that for its
-        answer."""
+        """Close the connection with a refusal of what is being parsed, unless an earlier request would take that for
+        its response."""
         if not self.transport.is_closing():
             if not self._answer_is_due():
                 self.transport.write(answer)
             self.transport.close()
 
     def _answer_is_due(self) -> bool:
-        """Whether another request than the one that is being read is to be answered first, or an answer has begun."""
+        """Return whether an earlier request is unanswered, or a response has begun."""
         cycle = self._answering
         if cycle is None or cycle.response_complete:
             return False
         return cycle.response_started or cycle is not self.cycle or not cycle.more_body
 
     def eof_received(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride] - the loop asks for one
-        """The peer sends no more. It may still read: what it has asked for is answered, and then the connection closes.
-        A peer that has closed altogether looks the same until something is written to it, which it resets."""
+        """Handle the peer closing its sending side. It may still read: the current request is answered, then the
+        connection closes. A peer that has closed altogether looks the same until something is written to it, which it
+        resets."""
         cycle: Any = self.cycle
         if self.scheme == "https" or self._header_bytes or cycle is None or cycle.response_complete or cycle.more_body:
             return False  # TLS has no half-closed connections; a request that is incomplete is never answered
@@ -542,16 +541,16 @@ class HttpConnection(HttpToolsProtocol):
         return True
 
     def when_half_closed(self, callback: Callable[[], object]) -> None:
-        """Have a callback called once the peer sends no more, while the request at hand is being answered."""
+        """Call a callback once the peer has closed its sending side, while the current request is in progress."""
         if self._half_closed:
             callback()
         else:
             self._on_half_closed = callback
 
     def _probe_peer(self, seconds: float) -> None:
-        """Write a comment into the stream of events at hand, if there is one, and again: a peer that has gone resets
-        the first, and the next finds that out. A stream that answers a GET has no end of its own, and what it is sent
-        is meant for a peer that is certainly there: it is closed."""
+        """Write a comment into the current event stream, if there is one, and again after a while: a peer that is gone
+        resets the first, and the next write finds that out. A stream that answers a GET does not end by itself and must
+        reach a peer that is certainly there, so it is closed instead."""
         self._probe = None
         if self.transport.is_closing() or seconds > _PROBE_LONGEST:
             return
@@ -563,12 +562,12 @@ class HttpConnection(HttpToolsProtocol):
         self._probe = self.loop.call_later(seconds, self._probe_peer, seconds * 2)
 
     def _cycles(self) -> list[RequestResponseCycle]:
-        """The requests that are not answered yet, and perhaps the last one that was."""
+        """Return the unanswered requests, and perhaps the last answered one."""
         found = [cycle for cycle in (self._answering, self.cycle) if cycle is not None]
         return [*found, *(cycle for cycle, _ in self.pipeline)]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The line is gone."""
+        """Mark all requests of the connection as disconnected."""
         self._connections.forget(self)
         if self._probe is not None:
             self._probe.cancel()
@@ -580,11 +579,11 @@ class HttpConnection(HttpToolsProtocol):
 
 
 def _nothing() -> None:
-    """Replaces the callback of a response that is complete."""
+    """Replace the callback of a complete response."""
 
 
 async def _resumed(work: "Coroutine[Any, Any, None]", waiting: Any) -> None:
-    """Goes on with something that has begun to wait."""
+    """Continue a coroutine that has begun to wait."""
     await _begun(work, waiting)
 
 
@@ -593,7 +592,7 @@ def _begun(work: "Coroutine[Any, Any, None]", waiting: Any) -> "Generator[Any, A
     while True:
         try:
             value = yield waiting
-        except BaseException as error:  # noqa: BLE001 - it is meant for the work
+        except BaseException as error:  # noqa: BLE001 - it is raised inside the coroutine
             step: Callable[[Any], Any] = work.throw
             value = error
         else:

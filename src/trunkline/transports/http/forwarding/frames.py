@@ -1,7 +1,7 @@
-"""What processes say to each other about requests that one carries to another, and how it is written.
+"""Frames that processes exchange about forwarded requests, and their encoding.
 
-The process that a client has come to is the front, the one that holds the client's session is the holder. The front
-numbers what it carries; a number is never used again.
+The ingress is the process that a client is connected to; the holder is the process that holds the client's session. The
+ingress numbers the requests it forwards and never reuses a number.
 """
 
 from collections.abc import Callable
@@ -32,11 +32,9 @@ __all__ = [
     "encode_frame",
 ]
 
-INGRESS_KIND: Final = b"V"  # what a front says
-HOLDER_KIND: Final = b"A"  # what a holder says
-CHUNK_SIZE: Final = (
-    256 * 1024
-)  # bytes in one frame at most; what is longer goes in parts, for others want to be heard, too
+INGRESS_KIND: Final = b"V"  # kind of a message from an ingress
+HOLDER_KIND: Final = b"A"  # kind of a message from a holder
+CHUNK_SIZE: Final = 256 * 1024  # bytes of data in a frame: larger frames would delay other messages on the bus
 
 
 class _Frame(msgspec.Struct, array_like=True):
@@ -44,19 +42,19 @@ class _Frame(msgspec.Struct, array_like=True):
 
 
 class RequestFrame(_Frame, tag=0):
-    """A request."""
+    """A forwarded request."""
 
     method: str
-    target_id: str  # of the session; the token of a stream of HTTP+SSE
-    is_sse_post: bool  # whether it is for such a stream
-    headers: Headers  # those that the holder reads; credentials are not among them
+    target_id: str  # session id, or token of an HTTP+SSE stream
+    is_sse_post: bool  # for an HTTP+SSE stream
+    headers: Headers  # those that the holder reads, without credentials
     peer: str
-    owner_id: str  # who sent it
-    principal: bytes | None  # the same in full; None if that cannot be written
-    expires_in: float | None  # seconds until what proves that runs out
-    window: int  # bytes that may be on their way to the front
+    owner_id: str  # identifies the sender
+    principal: bytes | None  # the sender in full; None if it cannot be encoded
+    expires_in: float | None  # seconds until the credentials expire
+    window: int  # bytes that may be in transit to the ingress
     body_size: int  # of the body
-    body: bytes  # or the first part of it
+    body: bytes  # or its first chunk
 
 
 class ChunkFrame(_Frame, tag=1):
@@ -66,26 +64,26 @@ class ChunkFrame(_Frame, tag=1):
 
 
 class CreditFrame(_Frame, tag=2):
-    """Bytes that have been passed on to the client: so many more may be sent."""
+    """Bytes that the ingress has written to the client: as many more may be sent."""
 
     size: int
 
 
 class DisconnectFrame(_Frame, tag=3):
-    """The client has gone, or the front waits for nothing more."""
+    """The client has disconnected, or the ingress no longer waits for a response."""
 
 
 class ResponseFrame(_Frame, tag=4):
-    """A whole answer."""
+    """A whole response."""
 
     status: int
     headers: Headers
     body_size: int  # of the body
-    body: bytes  # or the first part of it
+    body: bytes  # or its first chunk
 
 
 class StreamStartFrame(_Frame, tag=5):
-    """The beginning of a stream."""
+    """The start of a stream."""
 
     status: int
     headers: Headers
@@ -96,17 +94,17 @@ class StreamEndFrame(_Frame, tag=6):
 
 
 class NotHeldFrame(_Frame, tag=7):
-    """What the request is for is not held here."""
+    """The process does not hold the session or stream of the request; nothing was done."""
 
 
 class PendingFrame(msgspec.Struct, array_like=True, tag=8):
-    """The requests whose answers a front waits for, of one holder. All that was said of them was said before."""
+    """All requests for which an ingress awaits responses from one holder. Sent after every other frame about them."""
 
     numbers: list[int]
 
 
 class UnknownFrame(msgspec.Struct, array_like=True, tag=9):
-    """Those of them that the holder has answered, or has never heard of: what is missing was lost on the way."""
+    """Those of the pending requests that the holder has answered or never received: frames about them were lost."""
 
     numbers: list[int]
 

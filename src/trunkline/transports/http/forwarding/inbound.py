@@ -1,7 +1,7 @@
-"""Requests that another process has carried here, since what they are for is held here.
+"""Requests that other processes have forwarded here, because this process holds their session.
 
-The other process has let them in, and has read them. They are answered like those that come by themselves, and what is
-said goes back over the line between processes: at once while there is credit, and no faster than it is given.
+The ingress has authenticated and read them. The endpoints answer them like direct requests; responses go back over the
+bus, no faster than the ingress grants credit.
 """
 
 import asyncio
@@ -30,45 +30,45 @@ from trunkline.transports.listener_limits import RetryLater
 __all__ = ["MISSING_SCOPES_HEADER", "ForwardedRequest", "ForwardingTarget", "InboundDispatcher", "PrincipalSerializer"]
 
 MISSING_SCOPES_HEADER: Final = b"trunkline-lacks"
-"""Names scopes that are needed, in place of the header that the front makes of it."""
+"""Header between processes that names missing scopes; the ingress replaces it by a `WWW-Authenticate` challenge."""
 
 _CONTENT_LENGTH: Final = b"content-length"
 _TOO_MANY_REQUESTS: Final = RetryLater(
-    "too many requests are being answered; try again later", "temporarily_unavailable", b"1"
+    "too many forwarded requests are in progress; try again later", "temporarily_unavailable", b"1"
 )
-_CLOSE_GRACE: Final = 1.0  # seconds that what is left to be said has at the end
+_CLOSE_GRACE: Final = 1.0  # seconds for the responses in progress
 
 
 class PrincipalSerializer(Protocol):
-    """How principals cross from one process to another."""
+    """Transfers principals between processes."""
 
     def owner_id(self, principal: Any) -> str:
-        """A principal in letters: those of another are others."""
+        """Return a text that identifies a principal; different principals have different texts."""
         ...
 
     def encode(self, principal: Any) -> bytes | None:
-        """All of a principal; None if what is read would not be the same."""
+        """Return a principal encoded in full; None if decoding would not give an equal one."""
         ...
 
     def decode(self, encoded: bytes) -> Any:
-        """The principal that was written."""
+        """Return the principal from its encoded form."""
         ...
 
 
 class ForwardingTarget(Protocol):
-    """Holds what requests are for."""
+    """Application that may hold the sessions of forwarded requests."""
 
     async def handle_forwarded(self, request: "ForwardedRequest") -> bool:
-        """Answers a request, if what it is for is held here."""
+        """Answer a request; return False if its session or stream is not held here."""
         ...
 
     def on_renamed(self) -> None:
-        """This process may have another name, and nobody reaches it under the one before."""
+        """React to a possible new process id; other processes no longer reach this one by the former id."""
         ...
 
 
 class ForwardedRequest(HttpRequest):
-    """A request that another process has let in and read, and the way to answer it."""
+    """A request that the ingress has authenticated and read. Its responses become frames."""
 
     __slots__ = (
         "_body",
@@ -103,45 +103,45 @@ class ForwardedRequest(HttpRequest):
         self._credit = frame.window
         self._credit_waiter: asyncio.Future[None] | None = None
         self._disconnected = asyncio.Event()
-        self._pending_head: tuple[int, Headers] | None = None  # of an answer whose body is still to come
+        self._pending_head: tuple[int, Headers] | None = None  # of a response whose body follows
         self._body = bytearray(frame.body) if len(frame.body) < frame.body_size else frame.body
-        self._response_started = False  # something was said
+        self._response_started = False
 
-    # --- what was asked ----------------------------------------------------------------------------
+    # --- the request ----------------------------------------------------------------------------
 
     @property
     def target_id(self) -> str:
-        """The session that it is for, or the token of a stream."""
+        """The session id, or the token of an HTTP+SSE stream."""
         return self._frame.target_id
 
     @property
     def is_sse_post(self) -> bool:
-        """Whether it is for a stream of HTTP+SSE."""
+        """Whether the request is a POST for an HTTP+SSE stream."""
         return self._frame.is_sse_post
 
     @property
     def peer(self) -> str:
-        """Where the request comes from."""
+        """The client's address, as the ingress knows it."""
         return self._frame.peer
 
     @property
     def received_body(self) -> bytes:
-        """The body."""
+        """The body, as far as it has arrived."""
         return bytes(self._body)
 
     @property
     def body_complete(self) -> bool:
-        """Whether all of it is here."""
+        """Whether the whole body has arrived."""
         return len(self._body) == self._frame.body_size
 
     def add_body(self, part: bytes) -> None:
-        """More of the body."""
+        """Append a chunk to the body."""
         if isinstance(self._body, bytearray):
             self._body += part
 
     def belongs_to(self, owner: Any) -> bool:
-        """Whether who sent it is the owner of what it is for. It counts as sent by whom the front has let in, or by the
-        owner, if that principal could not be written."""
+        """Return whether the sender is the given owner, and set the request's principal if so: the sender as the
+        ingress authenticated it, or the owner if that principal could not be encoded."""
         if self._codec.owner_id(owner) != self._frame.owner_id:
             return False
         self.principal = self.sender_principal if self.has_principal else owner
@@ -149,30 +149,30 @@ class ForwardedRequest(HttpRequest):
 
     @property
     def has_principal(self) -> bool:
-        """Whether it is known here who sent it, and not only by which letters."""
+        """Whether the frame carries the sender's principal in full, not only its owner id."""
         return self._frame.principal is not None or self._frame.owner_id == self._codec.owner_id(None)
 
     @property
     def sender_principal(self) -> Any:
-        """Who sent it, if that is known here."""
+        """The sender's principal; meaningful only if `has_principal`."""
         written = self._frame.principal
         return None if written is None else self._codec.decode(written)
 
-    # --- what the front says meanwhile -------------------------------------------------------------
+    # --- frames of the ingress -------------------------------------------------------------
 
     def disconnect(self) -> None:
-        """Nobody waits for the answer any more."""
+        """Note that the ingress no longer waits for the response."""
         self._disconnected.set()
         self._wake_sender()
 
     def add_credit(self, size: int) -> None:
-        """So much has been passed on."""
+        """Add credit: the ingress has written that many bytes to the client."""
         self._credit += size
         self._wake_sender()
 
     @property
     def unacknowledged_bytes(self) -> int:
-        """Bytes that the front has not said to have passed on."""
+        """Bytes that the ingress has not reported as written to the client."""
         return self._frame.window - self._credit
 
     def _wake_sender(self) -> None:
@@ -183,37 +183,37 @@ class ForwardedRequest(HttpRequest):
         await self._disconnected.wait()
         return {"type": "http.disconnect"}
 
-    # --- what is answered --------------------------------------------------------------------------
+    # --- the response --------------------------------------------------------------------------
 
     def reject_not_held(self) -> None:
-        """What it is for is not held here."""
+        """Tell the ingress that the session or stream is not held here."""
         self._send_frame(NotHeldFrame(self._frame.number))
 
     async def fail(self) -> None:
-        """There is no answer, for something of ours went wrong; or no more of one."""
+        """Respond 500 after an internal error, or end the stream if a response has begun."""
         if self._response_started:
             self._send_frame(StreamEndFrame(self._frame.number))
         else:
             await self.respond(500, b"Internal Server Error", (b"content-type", b"text/plain"))
 
     def _send_response(self, status: int, headers: Headers, body: bytes) -> bool:
-        """Answers in one frame; False if it is too long for that."""
+        """Send a response in one frame; return False if it is too long."""
         if len(body) > CHUNK_SIZE:
             return False
         self._response_started = True
-        told = [header for header in headers if header[0] != _CONTENT_LENGTH]
-        self._send_frame(ResponseFrame(self._frame.number, status, told, len(body), body))
+        sent_headers = [header for header in headers if header[0] != _CONTENT_LENGTH]
+        self._send_frame(ResponseFrame(self._frame.number, status, sent_headers, len(body), body))
         return True
 
     def _send_chunk_nowait(self, data: bytes) -> bool:
-        """More of a stream, at once; False if the front has enough to do."""
+        """Send a chunk of a stream at once; return False if the credit does not cover it."""
         if len(data) > min(CHUNK_SIZE, self._credit):
             return False
         self._credit -= len(data)
         return self._send_frame(ChunkFrame(self._frame.number, data))
 
     async def _asgi_send(self, message: dict[str, Any]) -> None:
-        """Takes a message of ASGI."""
+        """Translate an ASGI message into frames."""
         if message["type"] == "http.response.start":
             self._response_started = True
             status, headers = message["status"], message["headers"]
@@ -230,12 +230,12 @@ class ForwardedRequest(HttpRequest):
 
     async def _send_whole_response(self, status: int, headers: Headers, body: bytes) -> None:
         if not self._send_response(status, headers, body):
-            told = [header for header in headers if header[0] != _CONTENT_LENGTH]
-            self._send_frame(ResponseFrame(self._frame.number, status, told, len(body), body[:CHUNK_SIZE]))
+            sent_headers = [header for header in headers if header[0] != _CONTENT_LENGTH]
+            self._send_frame(ResponseFrame(self._frame.number, status, sent_headers, len(body), body[:CHUNK_SIZE]))
             await self._send_chunks(body[CHUNK_SIZE:])
 
     async def _send_chunks(self, data: bytes) -> None:
-        """Says something, as fast as there is credit for it and the line takes it."""
+        """Send data in chunks as credit and the bus allow."""
         start = 0
         while start < len(data) and not self._disconnected.is_set():
             if self._credit <= 0:
@@ -254,7 +254,7 @@ def _missing_scopes_header(scopes: Any) -> tuple[bytes, bytes]:
 
 
 class InboundDispatcher:
-    """All requests that were carried here."""
+    """All requests that were forwarded here; dispatches frames to them."""
 
     def __init__(
         self,
@@ -274,43 +274,43 @@ class InboundDispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def on_frame(self, ingress: str, frame: IngressFrame) -> None:
-        """Takes what a front says."""
+        """Handle a frame of an ingress."""
         if isinstance(frame, PendingFrame):
             if unknown := [number for number in frame.numbers if (ingress, number) not in self._requests]:
                 self._send_frame(ingress, UnknownFrame(unknown))
             return
-        visit = self._requests.get((ingress, frame.number))
+        request = self._requests.get((ingress, frame.number))
         match frame:
             case RequestFrame():
                 self._begin(ingress, frame)
-            case _ if visit is None:
+            case _ if request is None:
                 pass
             case ChunkFrame():
-                visit.add_body(frame.data)
-                if visit.body_complete:
-                    self._spawn(self._serve((ingress, frame.number), visit))
+                request.add_body(frame.data)
+                if request.body_complete:
+                    self._spawn(self._serve((ingress, frame.number), request))
             case CreditFrame():
-                visit.add_credit(frame.size)
+                request.add_credit(frame.size)
             case DisconnectFrame():
-                visit.disconnect()
-                if not visit.body_complete:
+                request.disconnect()
+                if not request.body_complete:
                     del self._requests[ingress, frame.number]
 
     def _begin(self, ingress: str, request_frame: RequestFrame) -> None:
         until = None if request_frame.expires_in is None else self._clock.now() + request_frame.expires_in
-        visit = ForwardedRequest(
+        request = ForwardedRequest(
             request_frame, self._codec, until, lambda frame: self._send_frame(ingress, frame), self._wait_sent
         )
         if len(self._requests) >= self._max_requests:
             self._spawn(
-                visit.refuse(
+                request.refuse(
                     503, _TOO_MANY_REQUESTS.why, (b"retry-after", _TOO_MANY_REQUESTS.wait), kind=_TOO_MANY_REQUESTS.kind
                 )
             )
             return
-        self._requests[ingress, request_frame.number] = visit
-        if visit.body_complete:
-            self._spawn(self._serve((ingress, request_frame.number), visit))
+        self._requests[ingress, request_frame.number] = request
+        if request.body_complete:
+            self._spawn(self._serve((ingress, request_frame.number), request))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -319,8 +319,8 @@ class InboundDispatcher:
 
     async def _serve(self, key: tuple[str, int], request: ForwardedRequest) -> None:
         try:
-            for host in list(self.targets):
-                if await host.handle_forwarded(request):
+            for target in list(self.targets):
+                if await target.handle_forwarded(request):
                     return
             request.reject_not_held()
         except Exception:
@@ -330,17 +330,17 @@ class InboundDispatcher:
             del self._requests[key]
 
     def on_peer_lost(self, ingress: str | None) -> None:
-        """What that front was sent, or has sent, may be lost: nobody there waits for an answer any more."""
-        for (name, number), visit in list(self._requests.items()):
+        """Disconnect the requests of an ingress whose messages may be lost; of all if it is None."""
+        for (name, number), request in list(self._requests.items()):
             if ingress is None or name == ingress:
-                visit.disconnect()
-                if not visit.body_complete:
+                request.disconnect()
+                if not request.body_complete:
                     del self._requests[name, number]
 
     async def close(self) -> None:
-        """Waits a moment for what is left to be said, and gives up the rest."""
+        """Wait up to a second for the responses in progress, then cancel the rest."""
         if self._tasks:
-            _, left = await asyncio.wait(self._tasks, timeout=_CLOSE_GRACE)
-            for task in left:
+            _, unfinished = await asyncio.wait(self._tasks, timeout=_CLOSE_GRACE)
+            for task in unfinished:
                 task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
+            await asyncio.gather(*unfinished, return_exceptions=True)

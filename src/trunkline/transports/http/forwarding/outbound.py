@@ -1,8 +1,8 @@
-"""Carrying requests to the process that holds what they are for, and their answers back.
+"""Forwarding requests to the process that holds their session, and relaying the responses.
 
-Whoever of several processes a client comes to lets it in, and reads what it sends; where another one holds its session,
-that one answers. What it answers is passed on as it comes, at the pace of who reads: no more than a window's worth of
-it is ever on the way. A process that is lost on the way has answered or not, which nobody knows.
+The process that receives a request authenticates and reads it; if another process holds its session, that one answers.
+The response is relayed as it arrives, at the client's pace: at most one window of bytes is in transit. If the holder is
+lost on the way, it is unknown whether it handled the request.
 """
 
 import asyncio
@@ -43,67 +43,69 @@ from trunkline.transports.http.session.channel import Decision
 __all__ = ["ClusterLink", "ForwardOutcome", "Forwarder", "Relay"]
 
 _FORWARDED_HEADERS: Final = frozenset({b"accept", b"content-type", b"last-event-id"})
-_CHECK_INTERVAL: Final = 1.0  # seconds: whether those who are waited for are still there
+_CHECK_INTERVAL: Final = 1.0  # seconds between checks of the holders
 
 
 class ClusterLink(Protocol):
-    """The line to the other processes. What one sends to another arrives in order and once, or both are told."""
+    """Messaging between the processes of a cluster. Messages from one process to another arrive once and in order, or
+    both sides get an `on_lost` callback."""
 
     @property
     def name(self) -> str:
-        """What this process is called among them. It may have another name later."""
+        """Id of this process. It changes when the process rejoins after an eviction."""
         ...
 
     @property
     def peers(self) -> Collection[str]:
-        """Those that are there."""
+        """Ids of the other processes."""
         ...
 
     def on(self, kind: bytes, handler: Callable[[str, bytes], Any]) -> None:
-        """Has a function be told who says something of a kind, and what."""
+        """Register the handler of one kind of message; it receives the sender and the body."""
         ...
 
     def on_lost(self, callback: Callable[[str | None], None]) -> None:
-        """Has a function be told whose messages may have been lost, of None: anybody's; or who is gone."""
+        """Register a callback for a peer whose messages may be lost, or that is dead; None stands for every peer."""
         ...
 
     def on_evicted(self, callback: Callable[[], None]) -> None:
-        """Has a function be told that others take this process for dead: nobody reaches it under its name."""
+        """Register a callback for the eviction of this process: peers no longer reach it by its id."""
         ...
 
     def on_missed(self, callback: Callable[[], None]) -> None:
-        """Has a function be told that it was out of reach for a while, and may have another name now."""
+        """Register a callback for the end of a time without contact, after which the process may have a new id."""
         ...
 
     def send(self, to: str, kind: bytes, body: bytes) -> bool:
-        """Sends something to one process. False if nothing was sent: it is certain that nobody is there, or there is no
-        way to others for now."""
+        """Send a message to one process. Return False if nothing was sent, because that process is certainly dead or
+        the bus is unavailable."""
         ...
 
     async def drain(self) -> None:
-        """Waits while much of what was sent has not left yet."""
+        """Wait while much of the sent data has not left yet."""
         ...
 
     async def evict_if_dead(self, name: str) -> bool:
-        """Whether a process is gone. Raises `StoreError` if that cannot be found out."""
+        """Return whether a process is dead, evicting it if its lease has run out. Raise `StoreError` if the store
+        fails."""
         ...
 
     async def wait_until_reachable(self, name: str) -> bool:
-        """Whether a process is there to be sent something, once that is not in doubt. Raises `StoreError` if that
-        cannot be found out."""
+        """Wait until a suspected process is reachable or dead; return whether it is reachable. Raise `StoreError` if
+        the store fails."""
         ...
 
 
 class ForwardOutcome(Enum):
-    """What has become of a request that was to be carried."""
+    """Outcome of forwarding a request."""
 
     ANSWERED = auto()
-    NOT_HELD = auto()  # that process does not hold what it is for, or is gone: nothing was done
-    LOST = auto()  # on the way: nobody knows whether anything was done, and the client has been told nothing
+    NOT_HELD = auto()  # that process is dead or does not hold the session: nothing was done
+    LOST = auto()  # the holder was lost: it is unknown whether it did anything, and the client got no response
 
 
 class Relay:
-    """All that one process carries for others, and has carried by others."""
+    """Forwarding of one process, in both directions."""
 
     def __init__(self, cluster: ClusterLink, codec: PrincipalSerializer, settings: Settings, clock: Clock) -> None:
         self.cluster = cluster
@@ -131,64 +133,67 @@ class Relay:
     def _on_holder_frame(self, holder: str, data: bytes) -> None:
         frame = decode_holder_frame(data)
         if isinstance(frame, UnknownFrame):
-            for line in [line for number in frame.numbers if (line := self._pending.get(number)) is not None]:
-                if line.holder == holder:
-                    line.mark_lost()
+            for forward in [forward for number in frame.numbers if (forward := self._pending.get(number)) is not None]:
+                if forward.holder == holder:
+                    forward.mark_lost()
             return
-        line = self._pending.get(frame.number)
-        if line is not None and line.holder == holder:
-            line.on_frame(frame)
+        forward = self._pending.get(frame.number)
+        if forward is not None and forward.holder == holder:
+            forward.on_frame(frame)
 
     def on_peer_lost(self, name: str | None) -> None:
-        """What that process was sent or has sent may be lost: nobody waits for it any more."""
-        for line in list(self._pending.values()):
-            if name is None or line.holder == name:
-                line.mark_lost()
+        """Fail the forwards to a process whose messages may be lost, and disconnect its requests; None stands for every
+        process."""
+        for forward in list(self._pending.values()):
+            if name is None or forward.holder == name:
+                forward.mark_lost()
         self.inbound.on_peer_lost(name)
 
     def _on_renamed(self) -> None:
-        for host in self.inbound.targets:
-            host.on_renamed()
+        for target in self.inbound.targets:
+            target.on_renamed()
 
-    # --- what others answer ------------------------------------------------------------------------
+    # --- requests to other processes ------------------------------------------------------------------------
 
     def begin(self, holder: str, request: HttpRequest) -> "PendingForward":
-        """One more request that is carried."""
+        """Create a forward to a holder, and start checking holders."""
         number = next(self._numbers)
-        line = self._pending[number] = PendingForward(self, number, holder, request)
+        forward = self._pending[number] = PendingForward(self, number, holder, request)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_CHECK_INTERVAL, self._check_pending)
-        return line
+        return forward
 
     def end(self, forward: "PendingForward") -> None:
-        """It is over."""
+        """Remove a forward that is over."""
         del self._pending[forward.number]
         if self._drain_waiter is not None and not self._drain_waiter.done() and not self._has_pending_replies():
             self._drain_waiter.set_result(None)
 
     def _has_pending_replies(self) -> bool:
-        """Whether somebody waits for an answer; a stream of what belongs to no request is none."""
-        return any(not line.is_standalone_stream for line in self._pending.values())
+        """Return whether a client waits for a reply; standalone streams do not count."""
+        return any(not forward.is_standalone_stream for forward in self._pending.values())
 
     async def drained(self) -> None:
-        """Waits until all that is carried is answered."""
+        """Wait until every forwarded request is answered."""
         if self._has_pending_replies():
             self._drain_waiter = asyncio.get_running_loop().create_future()
             await self._drain_waiter
 
     def _check_pending(self) -> None:
-        """Those who are waited for may be gone, and nobody else looks. Or a message was lost on the way there or back,
-        and neither side was told: each is asked whether it still works on what it is waited for."""
+        """Check every second whether the holders are alive and still work on the forwarded requests.
+
+        A holder may be dead without any other process looking, or a frame may be lost without either side noticing.
+        """
         self._timer = None
         if self._pending:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_CHECK_INTERVAL, self._check_pending)
-            for holder in {line.holder for line in self._pending.values()}:
-                pending = [number for number, line in self._pending.items() if line.holder == holder]
+            for holder in {forward.holder for forward in self._pending.values()}:
+                pending = [number for number, forward in self._pending.items() if forward.holder == holder]
                 self.cluster.send(holder, INGRESS_KIND, encode_frame(PendingFrame(pending)))
             if self._check_task is None:
                 self._check_task = loop.create_task(
-                    self._check_holders({line.holder for line in self._pending.values()})
+                    self._check_holders({forward.holder for forward in self._pending.values()})
                 )
 
     async def _check_holders(self, holders: Collection[str]) -> None:
@@ -201,9 +206,9 @@ class Relay:
             self._check_task = None
 
     async def close(self) -> None:
-        """Carries nothing any more; what is being written to others has a moment."""
-        for line in list(self._pending.values()):
-            line.mark_lost()
+        """Fail all forwards; requests from other processes get a moment to finish."""
+        for forward in list(self._pending.values()):
+            forward.mark_lost()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -213,7 +218,7 @@ class Relay:
 
 
 class Forwarder:
-    """What one place where clients come has carried to others."""
+    """Forwards requests of one application."""
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
@@ -221,48 +226,49 @@ class Forwarder:
 
     @property
     def name(self) -> str:
-        """What this process is called among the others."""
+        """Id of this process in the cluster."""
         return self._relay.cluster.name
 
     def has_peer(self, name: str) -> bool:
-        """Whether there is another process of that name."""
+        """Return whether there is another process of that id."""
         return name in self._relay.cluster.peers
 
     async def is_reachable(self, name: str) -> bool:
-        """Whether a process can be asked, once that is not in doubt. Raises `StoreError` if that is not known."""
+        """Return whether a process can receive requests, waiting while it is suspected. Raise `StoreError` if the store
+        fails."""
         return await self._relay.cluster.wait_until_reachable(name)
 
     async def forward(
         self, request: HttpRequest, holder: str, target_id: str, body: bytes = b"", *, is_sse_post: bool = False
     ) -> ForwardOutcome:
-        """Has another process answer a request; the client has the answer then, unless it says otherwise."""
-        line = self._relay.begin(holder, request)
-        self._pending.add(line)
+        """Have another process answer a request. Unless the outcome is `ANSWERED`, the client got no response."""
+        forward = self._relay.begin(holder, request)
+        self._pending.add(forward)
         try:
-            if not line.send_request(target_id, body, is_sse_post=is_sse_post):
+            if not forward.send_request(target_id, body, is_sse_post=is_sse_post):
                 return ForwardOutcome.NOT_HELD
             if len(body) > CHUNK_SIZE:
-                await line.send_body_rest(body)
-            return await line.deliver_response()
+                await forward.send_body_rest(body)
+            return await forward.deliver_response()
         finally:
-            self._pending.discard(line)
-            self._relay.end(line)
-            line.end()
+            self._pending.discard(forward)
+            self._relay.end(forward)
+            forward.end()
 
     def close_idle_streams(self) -> None:
-        """Ends the streams on which nothing is being answered."""
-        for line in list(self._pending):
-            if line.is_standalone_stream:
-                line.mark_lost()
+        """End the standalone streams."""
+        for forward in list(self._pending):
+            if forward.is_standalone_stream:
+                forward.mark_lost()
 
     def close(self) -> None:
-        """Ends what is left."""
-        for line in list(self._pending):
-            line.mark_lost()
+        """Fail all forwards of this application."""
+        for forward in list(self._pending):
+            forward.mark_lost()
 
 
 class PendingForward:
-    """One request that another process answers."""
+    """One request that a holder answers."""
 
     __slots__ = (
         "_change_waiter",
@@ -284,36 +290,36 @@ class PendingForward:
         self._request = request
         self._frames: deque[HolderFrame] = deque()
         self._change_waiter: Decision | None = None
-        self._write_nowait: Callable[[bytes], bool] | None = None  # writes at once
-        self._uncredited_bytes = 0  # bytes for which the holder has no credit yet
+        self._write_nowait: Callable[[bytes], bool] | None = None  # of the client's connection
+        self._uncredited_bytes = 0  # written to the client, not credited yet
         self._lost = False
-        self._holder_done = False  # the holder has said all
+        self._holder_done = False  # the response is complete
 
     @property
     def is_standalone_stream(self) -> bool:
-        """Whether it is a stream for whatever happens, and no answer."""
+        """Whether the request is a GET, whose stream answers no request."""
         return self._request.scope["method"] == "GET"
 
-    # --- asking ------------------------------------------------------------------------------------
+    # --- sending the request ------------------------------------------------------------------------------------
 
     def send_request(self, target_id: str, body: bytes, *, is_sse_post: bool) -> bool:
-        """Sends the request, or the beginning of it; False if nobody is there."""
-        visit, relay = self._request, self._relay
-        ask = RequestFrame(
+        """Send the request with the first chunk of its body; return False if the holder is not there."""
+        request, relay = self._request, self._relay
+        frame = RequestFrame(
             number=self.number,
-            method=visit.scope["method"],
+            method=request.scope["method"],
             target_id=target_id,
             is_sse_post=is_sse_post,
-            headers=_select_forwarded_headers(visit.headers),
-            peer=visit.peer,
-            owner_id=relay.codec.owner_id(visit.principal),
-            principal=relay.codec.encode(visit.principal),
-            expires_in=None if visit.auth_expires_at is None else visit.auth_expires_at - relay.clock.now(),
+            headers=_select_forwarded_headers(request.headers),
+            peer=request.peer,
+            owner_id=relay.codec.owner_id(request.principal),
+            principal=relay.codec.encode(request.principal),
+            expires_in=None if request.auth_expires_at is None else request.auth_expires_at - relay.clock.now(),
             window=relay.window,
             body_size=len(body),
             body=body[:CHUNK_SIZE],
         )
-        sent = self._send_frame(ask)
+        sent = self._send_frame(frame)
         self._holder_done = not sent
         return sent
 
@@ -321,20 +327,20 @@ class PendingForward:
         return self._relay.cluster.send(self.holder, INGRESS_KIND, encode_frame(frame))
 
     async def send_body_rest(self, body: bytes) -> None:
-        """Sends what did not fit into the first frame."""
+        """Send the rest of a body that did not fit into the first frame."""
         for start in range(CHUNK_SIZE, len(body), CHUNK_SIZE):
             await self._relay.cluster.drain()
             self._send_frame(ChunkFrame(self.number, body[start : start + CHUNK_SIZE]))
 
     def end(self) -> None:
-        """Nobody waits any more."""
+        """Tell the holder that this process no longer waits, unless the response was complete."""
         if not self._holder_done:
             self._send_frame(DisconnectFrame(self.number))
 
-    # --- hearing -----------------------------------------------------------------------------------
+    # --- receiving frames -----------------------------------------------------------------------------------
 
     def on_frame(self, frame: HolderFrame) -> None:
-        """Takes what the holder says."""
+        """Handle a frame of the holder: write a chunk at once if the client is waiting for it, queue it otherwise."""
         if (
             type(frame) is ChunkFrame
             and self._write_nowait is not None
@@ -348,11 +354,11 @@ class PendingForward:
 
     @property
     def _is_waiting(self) -> bool:
-        """Whether all that came is written, and more is waited for."""
+        """Whether everything received was written, and the client waits for more."""
         return not self._frames and self._change_waiter is not None and not self._change_waiter.done()
 
     def mark_lost(self) -> None:
-        """Nothing more comes."""
+        """Expect no more frames."""
         self._lost = True
         self._wake_up()
 
@@ -366,7 +372,7 @@ class PendingForward:
         return self._change_waiter
 
     async def _next_frame(self) -> HolderFrame | None:
-        """What the holder says next; None if nothing more comes."""
+        """Return the holder's next frame; None if the holder is lost."""
         while not self._frames:
             if self._lost:
                 return None
@@ -374,17 +380,17 @@ class PendingForward:
         return self._frames.popleft()
 
     def _acknowledge(self, size: int) -> None:
-        """So much has been passed on. Credit is given for much at a time; of a stream that is for whatever happens, at
-        once: what was not passed on is for whoever comes next."""
+        """Note bytes written to the client, and grant credit for half a window at a time. A standalone stream grants it
+        at once: the holder gives unacknowledged events to the next reader."""
         self._uncredited_bytes += size
         if self.is_standalone_stream or self._uncredited_bytes * 2 >= self._relay.window:
             self._send_frame(CreditFrame(self.number, self._uncredited_bytes))
             self._uncredited_bytes = 0
 
-    # --- answering ---------------------------------------------------------------------------------
+    # --- responding to the client ---------------------------------------------------------------------------------
 
     async def deliver_response(self) -> ForwardOutcome:
-        """Brings the client its answer."""
+        """Relay the holder's response to the client."""
         first = await self._next_frame()
         match first:
             case ResponseFrame():
@@ -403,7 +409,8 @@ class PendingForward:
         return ForwardOutcome.ANSWERED
 
     def _response_headers(self, head: ResponseFrame | StreamStartFrame) -> list[tuple[bytes, bytes]]:
-        """The headers of an answer. How to get more rights is for the front to say, which knows how it was reached."""
+        """Return the response headers. The ingress writes the challenge for missing scopes, since it knows the URL that
+        the client used."""
         challenge = self._request.scope_challenge
         return [
             challenge(value.decode().split()) if name == MISSING_SCOPES_HEADER else (name, value)
@@ -411,7 +418,7 @@ class PendingForward:
         ]
 
     async def _read_whole_body(self, answer: ResponseFrame) -> bytes | None:
-        """The body of an answer; None if it does not come."""
+        """Return the body of a response; None if the holder is lost before it is complete."""
         if len(answer.body) == answer.body_size:
             return answer.body
         body = bytearray(answer.body)
@@ -423,34 +430,37 @@ class PendingForward:
         return bytes(body)
 
     async def _write_stream(self, head: StreamStartFrame) -> None:
-        """Writes a stream out until it ends, the client goes, or the holder is lost: who comes back reads on."""
-        visit = self._request
-        await visit.begin_response(head.status, self._response_headers(head))
-        gone = asyncio.ensure_future(visit.wait_disconnected())
-        gone.add_done_callback(self._wake_up)
-        self._write_nowait = visit.write_nowait
+        """Relay a stream until it ends, the client disconnects, or the holder is lost; the client can resume it."""
+        request = self._request
+        await request.begin_response(head.status, self._response_headers(head))
+        disconnected = asyncio.ensure_future(request.wait_disconnected())
+        disconnected.add_done_callback(self._wake_up)
+        self._write_nowait = request.write_nowait
         try:
-            while not gone.done():
+            while not disconnected.done():
                 if self._frames:
                     frame = self._frames.popleft()
                     if type(frame) is not ChunkFrame:
                         self._holder_done = type(frame) is StreamEndFrame
                         break
-                    await visit.write(frame.data)
+                    await request.write(frame.data)
                     self._acknowledge(len(frame.data))
                 elif self._lost:
                     break
                 else:
                     await self._wait_for_change()
             self._write_nowait = None
-            if not gone.done():
-                await visit.end_stream()
+            if not disconnected.done():
+                await request.end_stream()
         finally:
             self._write_nowait = None
-            await cancel_and_wait(gone)
+            await cancel_and_wait(disconnected)
 
 
 def _select_forwarded_headers(headers: Mapping[bytes, bytes]) -> Headers:
-    """Return the headers that the holder reads. The front has authenticated the caller and sends the principal, so
-    credentials (`Authorization`, `DPoP`, cookies, whatever a custom gate looks at) stay in this process."""
+    """Return the headers that the holder reads.
+
+    The ingress has authenticated the caller and sends the principal, so credentials (`Authorization`, `DPoP`, cookies,
+    headers of a custom authenticator) stay in this process.
+    """
     return [(name, value) for name, value in headers.items() if name in _FORWARDED_HEADERS or name.startswith(b"mcp-")]

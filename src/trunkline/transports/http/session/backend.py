@@ -1,7 +1,8 @@
-"""The seam to who keeps sessions, so that a client can go on with one though the process that held it is gone.
+"""Session backend protocol: durable sessions, which a client can continue after its process is gone.
 
-What a session is about is known above; who holds its id, when it was used and what was sent in it is known here. So the
-two meet: the transport says when a session is opened, used and ended, and has back what it is asked for.
+The transport knows who holds a session id, when the session was used and which events were sent; the server above knows
+what the session negotiated. The transport reports when a session is created, used and ended, and the backend stores and
+restores it.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ __all__ = ["EXPIRED", "Expired", "HeldElsewhere", "RestoredStreams", "SessionBac
 
 
 class Expired(Enum):
-    """What is said of a session that was not used for too long."""
+    """Result of `acquire` for a session that expired."""
 
     EXPIRED = auto()
 
@@ -26,83 +27,83 @@ EXPIRED: Final = Expired.EXPIRED
 
 
 class HeldElsewhere(Struct, frozen=True):
-    """Another process holds a session."""
+    """Another process holds the session's lease."""
 
     holder: str
 
 
 class RestoredStreams(Struct, frozen=True):
-    """What is known of the streams of a session that goes on."""
+    """Streams of a restored session."""
 
-    streams: Sequence[int]  # that can be read on; nothing more comes on them
-    newest_stream: int  # the highest number that a stream has had
-    delivered: int  # up to where the stream of what belongs to no request was given to somebody
+    streams: Sequence[int]  # numbers of the ended streams that a client can resume
+    newest_stream: int  # the highest number of a stream
+    delivered: int  # number of the last event of the standalone stream that a reader took
 
 
 class StoredSession(Protocol):
-    """A session that is kept. All raise `StoreError` if it cannot be."""
+    """One durable session. Methods raise `StoreError` if the store fails."""
 
     @property
     def events(self) -> EventStore:
-        """What is sent in it."""
+        """The event store of its streams."""
         ...
 
     async def claim_quota(self, principal: Any) -> bool:
-        """Counts a new one among the sessions of a principal, in all processes together; False if it would be one too
-        many."""
+        """Count a new session against its principal's quota across all processes; return False if the quota is used
+        up."""
         ...
 
     async def restore(self, principal: Any) -> RestoredStreams | None:
-        """Makes its conversation what it was, on the channel that was opened for it. Once, and not of a new one. None
-        if it cannot be told any more what it was."""
+        """Restore the negotiated state on the channel that was opened for the session. Called once, and not for a new
+        session. Return None if the record cannot be read."""
         ...
 
     def touch(self) -> None:
-        """It was used now."""
+        """Note that the session is in use, which extends its lifetime."""
         ...
 
     async def confirm_lease(self) -> bool:
-        """Whether this process still holds it."""
+        """Return whether this process still holds the lease."""
         ...
 
     def on_taken_over(self, callback: Callable[[], None]) -> None:
-        """Names who is told when another process has taken it: nothing that is done here counts any more."""
+        """Call a function when another process has taken the lease: from then on, writes of this process are fenced."""
         ...
 
     @property
     def pending_writes(self) -> "asyncio.Future[None] | None":
-        """What is done when all that has changed about it is kept; None if it is."""
+        """A future that is done when every change was written; None if there is nothing to write."""
         ...
 
     async def delete(self) -> None:
-        """Keeps nothing of it any more: it was ended."""
+        """Delete the session from the store: it has ended."""
         ...
 
     async def release(self) -> None:
-        """Leaves one that was found to whoever finds it next: it is not gone on with here."""
+        """Release the lease of an acquired session that is not continued here."""
         ...
 
 
 class SessionBackend(Protocol):
-    """Keeps the sessions of an endpoint."""
+    """Creates, finds and deletes the durable sessions of an endpoint."""
 
     def create(self, ident: str) -> StoredSession:
-        """A session that a client is about to open. Nothing is kept of it before its handshake is made."""
+        """Return a new session. Nothing is stored before its handshake is complete."""
         ...
 
     @property
     def lease_valid_until(self) -> float:
-        """Until when, by the loop's time, no other process can have taken what this one holds. From then on a session
-        has to be confirmed before it is used."""
+        """Time, on the loop's clock, until which no other process can have taken a lease of this one. After it, a
+        session's lease must be confirmed before use."""
         ...
 
     def delete_later(self, stored: StoredSession) -> None:
-        """A session has ended by itself. Soon nothing of it is kept any more."""
+        """Delete a session that ended by itself, in the background."""
         ...
 
     async def acquire(
         self, ident: str, principal: Any
     ) -> StoredSession | Literal[Expired.EXPIRED] | HeldElsewhere | None:
-        """A session of that principal's, which this process holds from now on; or who holds it. None if there is none.
-        Raises `StoreError` if that cannot be found out."""
+        """Acquire a session of that principal for this process; return its holder if another process has it, None if
+        there is no such session. Raise `StoreError` if the store fails."""
         ...

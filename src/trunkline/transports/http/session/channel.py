@@ -1,8 +1,8 @@
-"""The channel of one HTTP session: many requests over HTTP, one conversation.
+"""Channel of one HTTP session: many HTTP requests, one conversation.
 
-Each POST is an exchange. What is answered while it is handed over, or later, finds its way by the request that it is
-about: the answer to an exchange that has sent nothing else is plain JSON, anything before it makes it a stream of
-events. What belongs to no request goes to the stream of the GET.
+Each POST is an exchange. An outgoing message finds its exchange by the request that it is about. A reply that is the
+first message of its exchange is sent as plain JSON; any message before it turns the response into an event stream.
+Messages about no request go to the standalone stream, which the client opens with GET.
 """
 
 import asyncio
@@ -32,32 +32,33 @@ __all__ = ["Decision", "Exchange", "HttpChannel", "missing_scopes"]
 
 
 class StreamOwner(Protocol):
-    """Who makes streams."""
+    """Creates the streams of exchanges; implemented by channels."""
 
     def new_stream(self, requests: Sequence[RequestId]) -> Stream:
-        """One more, for the answers to some requests."""
+        """Create a stream for the replies to some requests."""
         ...
 
     async def wait_drained(self, stream: Stream | None) -> None:
-        """Waits while one is read too slowly."""
+        """Wait while a stream is read too slowly."""
         ...
 
     @property
     def resumable(self) -> bool:
-        """Whether a peer can come back to one."""
+        """Whether a client can resume a stream."""
         ...
 
     def forget_request(self, ident: RequestId, exchange: "Exchange") -> None:
-        """The answer to a request will not come."""
+        """Expect no reply to a request any more."""
         ...
 
 
 class Decision(asyncio.Future[None]):
-    """Done when it is known how an exchange is answered. Who has waited for it only writes that out."""
+    """Future that is done when it is decided how an exchange is answered. The request that awaits it then only writes
+    the response, which is why the listener needs no task for it."""
 
 
 class Exchange:
-    """One POST: what it asks, and what comes of it."""
+    """One POST: its requests, and its response so far."""
 
     __slots__ = (
         "_channel",
@@ -77,29 +78,29 @@ class Exchange:
 
     def __init__(self, channel: "StreamOwner", ids: Sequence[RequestId]) -> None:
         self._channel = channel
-        self.request_ids = ids  # of the requests in it
-        self.internal_id = 0  # of our own, where ids are not enough
-        self.status = 200  # of a plain answer
-        self.missing_scopes: Sequence[str] | None = None  # the scopes that would be needed for another answer
-        self.malformed_ids: Sequence[RequestId | None] = ()  # the ids of what is no message, where they could be read
-        self.response: bytes | None = None  # the last message
-        self.failed = False  # the answer is an error
-        self.abandoned = False  # there will be no answer
-        self.cancelled_ids: tuple[RequestId, ...] = ()  # the requests that were cancelled
-        self.stream: Stream | None = None  # once something was sent before the answer
-        self.on_finished: Callable[[], None] | None = None  # is told of the answer
+        self.request_ids = ids  # of the requests in the POST
+        self.internal_id = 0  # used by channels that clients share
+        self.status = 200  # of a plain JSON response
+        self.missing_scopes: Sequence[str] | None = None  # set by an insufficient_scope error
+        self.malformed_ids: Sequence[RequestId | None] = ()  # ids of malformed messages; None where unreadable
+        self.response: bytes | None = None  # the reply, encoded
+        self.failed = False  # the reply is an error
+        self.abandoned = False  # no reply will follow
+        self.cancelled_ids: tuple[RequestId, ...] = ()
+        self.stream: Stream | None = None  # set once a message precedes the reply
+        self.on_finished: Callable[[], None] | None = None  # called after the reply
         self._decision: Decision | None = None
 
     def matches_reply_id(self, ident: Any) -> bool:
-        """Whether an answer under that id, given while this is handed over, can only be meant for it."""
+        """Return whether a reply with that id, sent while this exchange is being received, can only belong to it."""
         return ident in self.request_ids or ident in self.malformed_ids or not isinstance(ident, int | str)
 
     def send_event(self, frame: bytes) -> None:
-        """Sends something before the answer."""
+        """Send a message before the reply, which makes the response an event stream."""
         self.open_stream().write(frame)
 
     def finish(self, frame: bytes, *, failed: bool) -> None:
-        """Sends the answer."""
+        """Send the reply."""
         self.response = frame
         self.failed = failed
         if self.stream is not None:
@@ -110,34 +111,34 @@ class Exchange:
             self.on_finished()
 
     def open_stream(self) -> Stream:
-        """The stream of events that this exchange is answered with from now on."""
+        """Return the event stream of this exchange, creating it if necessary."""
         if self.stream is None:
             self.stream = self._channel.new_stream(self.request_ids)
             self._set_decided()
         return self.stream
 
     def begin_response(self) -> None:
-        """Open the stream if it is not decided yet how this is answered: what is written shows whether the peer is
+        """Open the event stream if nothing is decided yet: writing to the connection shows whether the client is still
         there."""
         if not self.decided:
             self.open_stream()
 
     async def drain(self) -> None:
-        """Waits while the peer reads too slowly what it is sent before the answer."""
+        """Wait while the client reads the events before the reply too slowly."""
         await self._channel.wait_drained(self.stream)
 
     def detach(self) -> None:
-        """No reader will come for this POST: what it sends waits in the event log for a client that comes back."""
+        """Note that no reader will attach for this POST: its events stay in the log for a client that resumes."""
         self.open_stream().detach()
 
     def close_stream(self) -> None:
-        """Lets the peer go, who comes back for the rest of the stream. Nothing is lost by that; where nobody can come
-        back, nobody is let go."""
+        """Disconnect the client, which resumes the stream later without loss. Do nothing where streams are not
+        resumable."""
         if self._channel.resumable:
             self.open_stream().disconnect_reader()
 
     def give_up(self, ident: RequestId) -> None:
-        """That request was cancelled; when all are, there will be no answer."""
+        """Note that a request was cancelled; abandon the exchange when all its requests are."""
         self.cancelled_ids = (*self.cancelled_ids, ident)
         self._channel.forget_request(ident, self)
         if all(one in self.cancelled_ids for one in self.request_ids):
@@ -146,7 +147,7 @@ class Exchange:
             self.abandon()
 
     def abandon(self) -> None:
-        """There will be no answer."""
+        """Expect no reply any more."""
         self.abandoned = True
         if self.stream is not None:
             self.stream.end()
@@ -158,18 +159,18 @@ class Exchange:
 
     @property
     def decided(self) -> bool:
-        """Whether it is known how it is answered: by JSON, by events, or not at all."""
+        """Whether it is decided how the POST is answered: with JSON, with events, or without a reply."""
         return self.response is not None or self.stream is not None or self.abandoned
 
     def decision(self) -> Decision:
-        """Done when it is decided."""
+        """Return the future that is done once the exchange is decided."""
         if self._decision is None:
             self._decision = Decision()
         return self._decision
 
 
 class HttpChannel:
-    """One session."""
+    """Channel of one session, or of one POST where sessions are off."""
 
     __slots__ = (
         "_closed",
@@ -194,98 +195,96 @@ class HttpChannel:
         session: str | None = None,
         events: EventStore | None = None,
     ) -> None:
-        """`session` is the id of one that is kept, with what is sent in it, in `events`."""
+        """`session` is the id of a durable session, whose events are in `events`."""
         self._info = ChannelInfo("http", peer, revision=revision, session=session)
         self._settings = settings
         self._receiver: Receiver | None = None
         self._closed = False
         self._moved = False
-        self._current_exchange: Exchange | None = None  # the one that is being handed over
+        self._current_exchange: Exchange | None = None  # the exchange whose message is being passed up
         self._exchanges: dict[RequestId, Exchange] = {}
-        self._events = events  # if not given, made when the first event is sent
+        self._events = events  # created with the first event if not given
         self._stream_numbers: count[int] | None = None
         self._streams: dict[int, Stream] = {}
-        self.active_requests = 0  # HTTP requests that are under way
+        self.active_requests = 0  # HTTP requests in progress
         if events is not None:
             events.on_committed(self._wake_reader)
 
     @property
     def info(self) -> ChannelInfo:
-        """What kind of line this is."""
+        """Description of the channel."""
         return self._info
 
     @property
     def resumable(self) -> bool:
-        """Whether it is a session, to which a peer can come back."""
+        """Whether the channel is a session, whose streams a client can resume."""
         return self._info.revision is None
 
     @property
     def closed(self) -> bool:
-        """Whether the session has ended."""
+        """Whether the session has ended in this process."""
         return self._closed
 
     @property
     def permanently_closed(self) -> bool:
-        """Whether it has ended for good: nobody goes on with it later, or in another process."""
+        """Whether the session has ended for good: no process continues it."""
         return self._closed and not self._moved
 
     def open(self, receiver: Receiver) -> None:
-        """Names who is told of messages."""
+        """Set the receiver of incoming messages."""
         self._receiver = receiver
 
-    # --- in ------------------------------------------------------------------------------------
+    # --- incoming ------------------------------------------------------------------------------------
 
     def begin_exchange(self, message: Incoming, principal: Any, headers: Mapping[str, str]) -> Exchange:
-        """Hands a message up, and gives what has come of it so far, which is also the stream of its origin."""
-        made = self._current_exchange = self._create_exchange(message)
+        """Pass a message up; return its exchange, which may be decided already."""
+        exchange = self._current_exchange = self._create_exchange(message)
         try:
             if self._receiver is not None:
-                self._receiver.received([message], MessageOrigin(principal, headers, made))
+                self._receiver.received([message], MessageOrigin(principal, headers, exchange))
         finally:
             self._current_exchange = None
-        if made.response is None:
-            self._register(made)
-        return made
+        if exchange.response is None:
+            self._register(exchange)
+        return exchange
 
     def _create_exchange(self, message: Incoming) -> Exchange:
         if type(message) is Request:
             return Exchange(self, (message.id,))
         parts = message.messages if isinstance(message, Batch) else (message,)
-        made = Exchange(self, [part.id for part in parts if isinstance(part, Request)])
-        made.malformed_ids = [part.id for part in parts if isinstance(part, Malformed)]
-        return made
+        exchange = Exchange(self, [part.id for part in parts if isinstance(part, Request)])
+        exchange.malformed_ids = [part.id for part in parts if isinstance(part, Malformed)]
+        return exchange
 
     def _register(self, exchange: Exchange) -> None:
-        """The answer will come later, unless the session has ended meanwhile."""
+        """Register an exchange for later replies; abandon it if the session has ended meanwhile."""
         if self._closed:
             exchange.abandon()
             return
         for ident in exchange.request_ids:
             if ident not in exchange.cancelled_ids:
-                self._exchanges.setdefault(ident, exchange)  # one that is in use was refused by whoever received it
+                self._exchanges.setdefault(ident, exchange)  # the receiver has refused an id that is in use
 
     def forget_request(self, ident: RequestId, exchange: Exchange) -> None:
-        """The answer will not come."""
+        """Expect no reply to a request any more."""
         if self._exchanges.get(ident) is exchange:
             del self._exchanges[ident]
 
     def pause(self) -> None:
-        """Nothing to be done: each POST waits for its own answer, so a peer cannot run ahead of us by much."""
+        """Do nothing: each POST waits for its own reply, so a client cannot run far ahead."""
 
     def resume(self) -> None:
-        """Nothing to be done either."""
+        """Do nothing, like `pause`."""
 
-    # --- out -----------------------------------------------------------------------------------
+    # --- outgoing -----------------------------------------------------------------------------------
 
     def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:
-        """Takes a message for the stream that it belongs to."""
+        """Send a message to the exchange or stream that it belongs to."""
         if self._closed:
             return
         frame = encode(cast("Any", message))
         current = self._current_exchange
-        if (
-            type(message) is Response and current is not None and message.id in current.request_ids
-        ):  # the short way of most
+        if type(message) is Response and current is not None and message.id in current.request_ids:  # the common case
             current.finish(frame, failed=False)
         elif isinstance(message, Response | ErrorResponse):
             self._finish_exchange([message.id], frame, message if isinstance(message, ErrorResponse) else None)
@@ -303,7 +302,7 @@ class HttpChannel:
                 self.terminate(ChannelClosed(f"the peer left {stream.unread_bytes} bytes unread"))
 
     def _find_exchange(self, ident: RequestId) -> Exchange | None:
-        """The exchange that a request belongs to."""
+        """Return the exchange of a request."""
         current = self._current_exchange
         return current if current is not None and ident in current.request_ids else self._exchanges.get(ident)
 
@@ -314,7 +313,7 @@ class HttpChannel:
         else:
             exchange = next((self._exchanges[ident] for ident in idents if ident in self._exchanges), None)
         if exchange is None:
-            return  # nobody waits for it any more
+            return  # no exchange waits for it any more
         for one in exchange.request_ids:
             if self._exchanges.get(one) is exchange:
                 del self._exchanges[one]
@@ -324,22 +323,22 @@ class HttpChannel:
     # --- streams -------------------------------------------------------------------------------
 
     def ensure_stream(self, number: int) -> Stream:
-        """The stream of a number, made if it is not there."""
-        found = self._streams.get(number)
-        if found is None:
+        """Return the stream of a number, creating it if necessary."""
+        stream = self._streams.get(number)
+        if stream is None:
             if self._events is None:
                 self._events = MemoryEventStore(self._settings.replay_events, self._settings.replay_bytes)
-            found = self._streams[number] = Stream(number, self._events)
+            stream = self._streams[number] = Stream(number, self._events)
             if self._moved:
-                found.mark_moved()
-        return found
+                stream.mark_moved()
+        return stream
 
     def find_stream(self, number: int) -> Stream | None:
-        """The stream of a number, if it is there; the one of the GET always is."""
+        """Return the stream of a number if it exists; the standalone stream always does."""
         return self.ensure_stream(STANDALONE) if number == STANDALONE else self._streams.get(number)
 
     def restore_streams(self, streams: Sequence[int], newest_stream: int, delivered: int) -> None:
-        """Goes on with the streams that another process has begun: those that have ended, and the one of the GET."""
+        """Restore the streams of an earlier process: the ended ones, and the standalone stream."""
         self.ensure_stream(STANDALONE).last_read = delivered
         for number in streams:
             self.ensure_stream(number).end()
@@ -350,17 +349,17 @@ class HttpChannel:
             stream.wake_reader()
 
     def new_stream(self, requests: Sequence[RequestId]) -> Stream:
-        """One more stream. The oldest that have ended are forgotten when there are too many, or too many bytes."""
+        """Create a stream. Forget the oldest ended streams if there are too many, or if they hold too many bytes."""
         if self._stream_numbers is None:
             self._stream_numbers = count(1)
         self._evict_streams()
-        made = self.ensure_stream(next(self._stream_numbers))
+        stream = self.ensure_stream(next(self._stream_numbers))
         if self._events is not None:
-            self._events.begin(made.number, requests)
-        return made
+            self._events.begin(stream.number, requests)
+        return stream
 
     def _evict_streams(self) -> None:
-        """Forget the streams that ended first, as long as there are more than a session may have kept for replay."""
+        """Forget the streams that ended first while the session exceeds its limits on replay."""
         events, settings = self._events, self._settings
         if events is None:
             return
@@ -373,42 +372,41 @@ class HttpChannel:
                 self.forget_stream(number)
 
     def detach_standalone_reader(self) -> None:
-        """Lets whoever waits for what belongs to no request go, and come back later."""
-        waiting = self._streams.get(STANDALONE)
-        if waiting is not None and waiting.attached:
-            waiting.detach()
+        """Detach the reader of the standalone stream; the client reconnects later."""
+        standalone = self._streams.get(STANDALONE)
+        if standalone is not None and standalone.attached:
+            standalone.detach()
 
     def forget_stream(self, number: int) -> None:
-        """Nobody will come back for that stream."""
+        """Forget a stream that no client will resume."""
         self._streams.pop(number, None)
         if self._events is not None:
             self._events.drop(number)
 
-    # --- the end -------------------------------------------------------------------------------
+    # --- closing -------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """Waits while somebody reads too slowly what is sent."""
+        """Wait while a stream is read too slowly."""
         for stream in list(self._streams.values()):
             await self.wait_drained(stream)
 
     async def wait_drained(self, stream: Stream | None) -> None:
-        """Waits while a stream is read too slowly."""
+        """Wait while a stream is read too slowly."""
         if stream is not None:
             await stream.wait_drained(self._settings.unsent_high)
 
     async def close(self) -> None:
-        """Ends the session and all of its streams, as far as this process is concerned: one that is kept goes on later,
-        or in another."""
+        """End the session and its streams in this process. A durable session continues later, or in another process."""
         self._moved = self._info.session is not None
         self.terminate(ChannelClosed("closed"))
 
     def terminate(self, closed: ChannelClosed) -> None:
-        """The session is over."""
+        """End the session with a reason, and abandon its exchanges."""
         if self._closed:
             return
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
-            receiver.closed(closed)  # which answers what is under way, so the channel closes after it
+            receiver.closed(closed)  # answers requests in progress, so the channel closes afterwards
         self._closed = True
         for stream in self._streams.values():
             stream.end()
@@ -417,7 +415,7 @@ class HttpChannel:
             exchange.abandon()
 
     def mark_moved(self) -> None:
-        """Another process goes on with the session. Whoever reads a stream is let go, to read on there."""
+        """End the channel because another process continues the session; clients resume their streams there."""
         if not self._closed:
             self._moved = True
             for stream in self._streams.values():
@@ -426,8 +424,8 @@ class HttpChannel:
 
 
 def missing_scopes(error: ErrorResponse) -> Sequence[str] | None:
-    """The scopes without which something was refused; None if that is not what an error is about."""
+    """Return the scopes that a request lacked; None if the error is another one."""
     data: Any = error.error.data
-    if not isinstance(data, dict) or (told := cast("dict[str, Any]", data)).get("kind") != InsufficientScope.kind:
+    if not isinstance(data, dict) or (details := cast("dict[str, Any]", data)).get("kind") != InsufficientScope.kind:
         return None
-    return told.get("scopes") or ()
+    return details.get("scopes") or ()

@@ -1,7 +1,7 @@
-"""Streamable HTTP, the server's side: one address, to which every message is posted.
+"""Streamable HTTP with sessions, server side: POST, GET and DELETE at one path.
 
-A GET opens the stream for what belongs to no request, or goes on with a stream that broke off. A broken line cancels
-nothing: what is answered meanwhile waits for the peer to come back.
+GET opens the standalone stream, or resumes a stream that broke off. A broken connection cancels nothing: events wait
+for the client to come back.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ __all__ = ["SessionEndpoint"]
 
 _METHODS: Final = b"GET, POST, DELETE, OPTIONS"
 _MODERN_METHODS: Final = b"POST, OPTIONS"
-_HANDSHAKE_VERSIONS: Final = frozenset((None, *(revision.value.encode() for revision in HANDSHAKE)))  # None: not named
+_HANDSHAKE_VERSIONS: Final = frozenset((None, *(revision.value.encode() for revision in HANDSHAKE)))  # None: no header
 
 
 class SessionEndpoint:
-    """One address, and the sessions that were opened there."""
+    """Handler of one path, and its sessions."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class SessionEndpoint:
         backend: SessionBackend | None = None,
         forwarder: Forwarder | None = None,
     ) -> None:
-        """Sessions outlive this process if there is a keeper. Those that others hold are reached through the front."""
+        """With a backend, sessions outlive this process. The forwarder reaches sessions of other processes."""
         self.sessions = SessionTable(guard.settings, guard.clock, backend)
         self._backend = backend
         self._restorer = SessionRestorer(guard, self.sessions, backend)
@@ -63,11 +63,11 @@ class SessionEndpoint:
         self._responder = Responder(guard.settings, guard.clock)
 
     async def handle(self, request: HttpRequest) -> None:
-        """Answers one HTTP request."""
+        """Answer one HTTP request."""
         match request.scope["method"]:
             case "POST":
                 await self._handle_post(request)
-            case "GET" | "DELETE" if is_modern(request):  # which has neither sessions nor streams without a request
+            case "GET" | "DELETE" if is_modern(request):  # it has neither sessions nor a standalone stream
                 await request.refuse_method(_MODERN_METHODS)
             case "GET":
                 await self._handle_get(request)
@@ -99,7 +99,7 @@ class SessionEndpoint:
     async def _handle_message(
         self, request: HttpRequest, message: Incoming, found: HttpSession | SessionRefusal | None
     ) -> None:
-        """Answers what was posted, in a session that was found; or says why there is none."""
+        """Answer a message in the session that was found, or open one; refuse it if neither is possible."""
         if await self._modern.try_handle(request, message):
             return
         session = found if isinstance(found, HttpSession) else await self._open_session(request, message, found)
@@ -117,7 +117,7 @@ class SessionEndpoint:
                 await self._responder.wait_decided(exchange)
             if SESSION_HEADER not in request.headers:
                 if exchange.failed:
-                    with contextlib.suppress(StoreError):  # what is left of it expires
+                    with contextlib.suppress(StoreError):  # the rest of it expires
                         await self._end_session(session, "the handshake failed")
                 else:
                     request.extra_headers = [(SESSION_HEADER, session.id.encode()), *request.extra_headers]
@@ -133,7 +133,7 @@ class SessionEndpoint:
             channel.active_requests -= 1
 
     def _local_session(self, request: HttpRequest) -> HttpSession | None:
-        """The session that a request names, if nothing speaks against it."""
+        """Return the session that a request names if it is here and usable at once."""
         ident = request.headers.get(SESSION_HEADER)
         if ident is None or request.headers.get(VERSION_HEADER) not in _HANDSHAKE_VERSIONS:
             return None
@@ -142,7 +142,7 @@ class SessionEndpoint:
     async def _open_session(
         self, request: HttpRequest, message: Incoming, refusal: SessionRefusal | None
     ) -> HttpSession | None:
-        """The session that a message opens; None if it opens none, which the peer has been told."""
+        """Open a session for `initialize`; refuse any other message without a session, and return None."""
         if not await check_version(request, message):
             return None
         if refusal is not None:
@@ -153,41 +153,44 @@ class SessionEndpoint:
         if isinstance(message, Malformed):
             await refuse_malformed(request, message)
         else:
-            await request.refuse(400, "a session is needed: initialize, then send Mcp-Session-Id")
+            await request.refuse(400, "a session is required: initialize, then send Mcp-Session-Id")
         return None
 
     async def _create_session(self, request: HttpRequest) -> HttpSession | None:
         ident = self.sessions.new_id()
-        kept = None if self._backend is None else self._backend.create(ident)
+        stored = None if self._backend is None else self._backend.create(ident)
         try:
-            busy = await self._refusal_for(request, kept)
+            refusal = await self._refusal_for(request, stored)
         except StoreError:
             await refuse_session(request, STORE_UNAVAILABLE)
             return None
-        if busy is not None:
-            await request.refuse(503, busy.why, (b"retry-after", busy.wait), kind=busy.kind)
+        if refusal is not None:
+            await request.refuse(503, refusal.why, (b"retry-after", refusal.wait), kind=refusal.kind)
             return None
-        if kept is None:
+        if stored is None:
             channel = HttpChannel(request.peer, self._settings)
         else:
-            channel = HttpChannel(request.peer, self._settings, session=ident, events=kept.events)
+            channel = HttpChannel(request.peer, self._settings, session=ident, events=stored.events)
         channel.open(self._guard.admit_session(channel))
-        return self.sessions.add(ident, channel, request.principal, kept, host=request.client_host, stage=Stage.OPENED)
+        return self.sessions.add(
+            ident, channel, request.principal, stored, host=request.client_host, stage=Stage.OPENED
+        )
 
     async def _refusal_for(self, request: HttpRequest, stored: StoredSession | None) -> RetryLater | None:
-        """Why a client cannot have one more session, here or in all processes together; None if it can."""
-        busy = self._local_refusal(request)
-        if busy is not None or stored is None:
-            return busy
+        """Return why a client cannot open one more session, in this process or in all; None if it can."""
+        refusal = self._local_refusal(request)
+        if refusal is not None or stored is None:
+            return refusal
         if not await self._claim_quota(stored, request.principal):
             return RetryLater(self.sessions.quota_message)
-        busy = self._local_refusal(request)  # others may have come meanwhile
-        if busy is not None:
+        refusal = self._local_refusal(request)  # sessions may have been opened meanwhile
+        if refusal is not None:
             await stored.delete()
-        return busy
+        return refusal
 
     async def _claim_quota(self, stored: StoredSession, principal: Any) -> bool:
-        """Count a new session among those of its principal in all processes, in place of one that was never used."""
+        """Count a new session against its principal's quota; if that is used up, end a session that was never used in
+        its place."""
         if await stored.claim_quota(principal):
             return True
         unused = self.sessions.oldest_unused_of(principal)
@@ -201,14 +204,14 @@ class SessionEndpoint:
         return SHUTTING_DOWN if self._guard.closing else None if full is None else RetryLater(full)
 
     async def _wait_persisted(self, stored: StoredSession) -> bool:
-        """Whether what a notification has changed about a session is kept, within a moment."""
-        if (unsettled := stored.pending_writes) is None:
+        """Wait up to `quick_timeout` until the change by a notification is written; return whether it is."""
+        if (writes := stored.pending_writes) is None:
             return True
-        done, _ = await asyncio.wait([unsettled], timeout=self._settings.quick_timeout)
-        return bool(done) and unsettled.exception() is None
+        done, _ = await asyncio.wait([writes], timeout=self._settings.quick_timeout)
+        return bool(done) and writes.exception() is None
 
     async def _end_session(self, session: HttpSession, reason: str) -> None:
-        """Ends a session for good."""
+        """End a session for good, in all processes."""
         self.sessions.remove(session, reason)
         if session.stored is not None:
             await session.stored.delete()
@@ -217,7 +220,7 @@ class SessionEndpoint:
 
     async def _handle_get(self, request: HttpRequest) -> None:
         if not accepts(request.headers.get(b"accept", b""), EVENT_STREAM):
-            await request.refuse(406, "Accept must have text/event-stream", kind="media_type_not_acceptable")
+            await request.refuse(406, "Accept must include text/event-stream", kind="media_type_not_acceptable")
             return
         session = await self._find_session(request)
         if session is not None:
@@ -233,7 +236,7 @@ class SessionEndpoint:
                 await refuse_session(request, STORE_UNAVAILABLE)
                 return
             if not known:
-                await request.refuse(400, "Last-Event-ID names nothing in this session that is still kept")
+                await request.refuse(400, "Last-Event-ID names no event of this session that is still available")
                 return
         if self._guard.closing:
             await request.refuse(503, SHUTTING_DOWN.why, (b"retry-after", SHUTTING_DOWN.wait), kind=SHUTTING_DOWN.kind)
@@ -262,7 +265,7 @@ class SessionEndpoint:
 
     async def _find_session(self, request: HttpRequest) -> HttpSession | None:
         if SESSION_HEADER not in request.headers:
-            await request.refuse(400, "a session is needed: send Mcp-Session-Id")
+            await request.refuse(400, "a session is required: send Mcp-Session-Id")
             return None
         found = self._local_session(request)
         if found is None and await check_version(request):
@@ -272,10 +275,11 @@ class SessionEndpoint:
             return None
         return found
 
-    # --- what others have carried here -------------------------------------------------------------
+    # --- forwarded requests --------------------------------------------------------------------
 
     async def handle_forwarded(self, request: ForwardedRequest) -> bool:
-        """Answers a request that another process has let in, if its session is here, or can be."""
+        """Answer a request that another process forwarded; return False if its session is not here and cannot be
+        restored here."""
         ident, sessions = request.target_id, self.sessions
         try:
             if not sessions.holds(ident):
@@ -288,14 +292,15 @@ class SessionEndpoint:
             return True
         if session is not None:
             await self._dispatch_forwarded(request, session)
-        elif self._guard.closing or not sessions.holds(ident):  # somebody else will take it, or has
+        elif self._guard.closing or not sessions.holds(ident):  # another process takes it over
             return False
         else:
             await refuse_session(request, SESSION_NOT_FOUND)
         return True
 
     async def _restore_session(self, request: ForwardedRequest) -> None:
-        """Brings a session here that this process may have the right to, though it could not be brought before."""
+        """Wait for a restore in progress, or restore a session whose lease this process holds although an earlier
+        attempt failed."""
         await self._restorer.wait_restored(request.target_id)
         if request.has_principal and not self.sessions.holds(request.target_id):
             await self._restorer.find(request.target_id, request.sender_principal, request.peer)
@@ -309,20 +314,20 @@ class SessionEndpoint:
             case _:
                 await self._delete_session(request, session)
 
-    # --- the end -------------------------------------------------------------------------------
+    # --- closing -------------------------------------------------------------------------------
 
     def close_idle_streams(self) -> None:
-        """Ends the streams on which nothing is being answered."""
+        """End the standalone streams."""
         for session in self.sessions:
             session.channel.detach_standalone_reader()
 
     def close(self, reason: str) -> None:
-        """Ends every session."""
+        """End every session."""
         self.sessions.close(reason)
         self._body_reader.close()
 
 
 async def refuse_session(request: HttpRequest, refusal: SessionRefusal) -> None:
-    """Tells a peer why there is no session."""
+    """Respond with the reason why there is no session."""
     wait = () if refusal.retry_after is None else ((b"retry-after", refusal.retry_after),)
     await request.refuse(refusal.status, refusal.reason, *wait, kind=refusal.kind)

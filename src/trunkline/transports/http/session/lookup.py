@@ -1,11 +1,9 @@
-"""Going on with a session that another process has held: a request names it, and it is not here.
+"""Finding the session that a request names: in this process, restored from the store, or in the process that holds it.
 
-However many requests name it at once, it is brought back once. It counts from then on like any other: there have to be
-room for it and time left, and it belongs to whoever opened it. One that another process still holds stays there. One
-that is here is asked for too, when this process cannot be sure that nobody has taken it.
-
-Getting to a session that is not at hand: it is brought here if nobody holds it, or the request is carried to whoever
-does. Where a session is held is remembered until it is there no more.
+A session that no process holds is restored here, once, however many requests name it at the same time; quotas and
+expiry apply to it as to a new one. If another process holds it, the request is forwarded there, and the holder is
+cached until it no longer has the session. A session in this process goes the same way when its lease is not certainly
+valid.
 """
 
 import asyncio
@@ -30,16 +28,16 @@ __all__ = ["HOLDER_LOST", "SESSION_HEADER", "STORE_UNAVAILABLE", "SessionLookup"
 
 
 class SessionRefusal(Struct, frozen=True):
-    """Why there is no session: what the peer is told."""
+    """Why a request has no session: the HTTP error for the client."""
 
     reason: str
     kind: str
     status: int = 404
-    retry_after: bytes | None = None  # seconds until it is worth another try
+    retry_after: bytes | None = None  # seconds
 
 
-SESSION_NOT_FOUND: Final = SessionRefusal("there is no such session; initialize again", "session_not_found")
-SESSION_EXPIRED: Final = SessionRefusal("the session was not used for too long; initialize again", "session_expired")
+SESSION_NOT_FOUND: Final = SessionRefusal("session not found; initialize again", "session_not_found")
+SESSION_EXPIRED: Final = SessionRefusal("the session has expired; initialize again", "session_expired")
 SERVER_STOPPING: Final = SessionRefusal(TOLD_TO_ALL.why, TOLD_TO_ALL.kind, 503, TOLD_TO_ALL.wait)
 
 
@@ -47,7 +45,7 @@ LookupResult = HttpSession | SessionRefusal | HeldElsewhere
 
 
 class SessionRestorer:
-    """Finds sessions that are not here, or not for certain."""
+    """Restores sessions that are not in this process, or whose lease is uncertain."""
 
     def __init__(self, guard: ListenerGuard, sessions: SessionTable, backend: SessionBackend | None) -> None:
         self._guard = guard
@@ -56,8 +54,8 @@ class SessionRestorer:
         self._pending: dict[tuple[str, Any], asyncio.Task[LookupResult]] = {}
 
     async def find(self, ident: str, principal: Any, peer: str) -> LookupResult:
-        """The session of that id, if it is that principal's and is kept somewhere; or who holds it, or why there is
-        none. Raises `StoreError` if that cannot be found out."""
+        """Return the session of that id and principal, its holder, or the refusal. Raise `StoreError` if the store
+        fails."""
         if self._sessions.has_expired(ident, principal):
             return SESSION_EXPIRED
         if self._backend is None:
@@ -68,34 +66,35 @@ class SessionRestorer:
             task = asyncio.get_running_loop().create_task(self._find(self._backend, ident, principal, peer))
             self._pending[key] = task
             task.add_done_callback(lambda _: self._pending.pop(key))
-        return await asyncio.shield(task)  # who hangs up does not keep others from it
+        return await asyncio.shield(task)  # a request that is cancelled does not cancel the restore for the others
 
     async def wait_restored(self, ident: str) -> None:
-        """Waits for a session that is being brought here, if it is."""
-        if under_way := [task for (one, _), task in self._pending.items() if one == ident]:
-            await asyncio.wait(under_way)
+        """Wait for a restore of that session in progress, if there is one."""
+        if pending := [task for (one, _), task in self._pending.items() if one == ident]:
+            await asyncio.wait(pending)
 
     async def _find(self, backend: SessionBackend, ident: str, principal: Any, peer: str) -> LookupResult:
         if (session := await self._sessions.get_confirmed(ident, principal)) is not None:
             return session
         if self._guard.closing:
-            return SERVER_STOPPING  # what is here and closed may go on elsewhere
+            return SERVER_STOPPING  # a closed session here may continue in another process
         if self._sessions.holds(ident):
             return SESSION_NOT_FOUND
-        kept = await backend.acquire(ident, principal)
-        if kept is None:
+        stored = await backend.acquire(ident, principal)
+        if stored is None:
             return SESSION_NOT_FOUND
-        if kept is EXPIRED:
+        if stored is EXPIRED:
             return SESSION_EXPIRED
-        if isinstance(kept, HeldElsewhere):
-            return kept
-        found = self._refusal(principal) or await self._restore(kept, ident, principal, peer)
+        if isinstance(stored, HeldElsewhere):
+            return stored
+        found = self._refusal(principal) or await self._restore(stored, ident, principal, peer)
         if isinstance(found, SessionRefusal):
-            await kept.release()  # others may take it
+            await stored.release()  # another process may acquire it
         return found
 
     def _refusal(self, principal: Any) -> SessionRefusal | None:
-        """Return why no session is brought here now: the server is stopping, or has too many. None if one may be."""
+        """Return why no session can be restored here now: the server is stopping, or a limit is reached. None if it
+        can."""
         if self._guard.closing:
             return SERVER_STOPPING
         full = self._sessions.make_room(principal)
@@ -109,46 +108,46 @@ class SessionRestorer:
         try:
             revived = await stored.restore(principal)
         except BaseException:
-            channel.terminate(ChannelClosed("the session could not be brought back"))
+            channel.terminate(ChannelClosed("the session could not be restored"))
             await stored.release()
             raise
         if channel.closed:
             return SERVER_STOPPING
-        refusal = self._refusal(principal)  # others may have come meanwhile
+        refusal = self._refusal(principal)  # sessions may have been opened meanwhile
         if revived is None or refusal is not None:
-            channel.terminate(ChannelClosed("the session is not brought back"))
+            channel.terminate(ChannelClosed("the session was not restored"))
             return refusal or SESSION_NOT_FOUND
         channel.restore_streams(revived.streams, revived.newest_stream, revived.delivered)
         return self._sessions.add(ident, channel, principal, stored)
 
 
 SESSION_HEADER: Final = b"mcp-session-id"
-HOLDER_LOST: Final = "the process that worked on this request was lost"
+HOLDER_LOST: Final = "the process that handled this request was lost"
 STORE_UNAVAILABLE: Final = SessionRefusal(
-    "what is kept of sessions cannot be reached; try again later", "temporarily_unavailable", 503, b"1"
+    "the session store is unavailable; try again later", "temporarily_unavailable", 503, b"1"
 )
 _SESSION_MOVING: Final = SessionRefusal(
-    "the session is on its way between processes; try again", "temporarily_unavailable", 503, b"1"
+    "the session is moving between processes; try again", "temporarily_unavailable", 503, b"1"
 )
 _MAX_ATTEMPTS: Final = 4
-_RETRY_DELAY: Final = 0.05  # seconds before the second try; the next ones wait for longer
+_RETRY_DELAY: Final = 0.05  # seconds; times the number of attempts so far
 _MAX_CACHED_HOLDERS: Final = 10_000
 
 
 class SessionLookup:
-    """Finds sessions that are not at hand."""
+    """Finds the session of a request, or forwards the request to its holder."""
 
     def __init__(self, guard: ListenerGuard, restorer: SessionRestorer, forwarder: Forwarder | None) -> None:
-        """Without a front there are no other processes."""
+        """Without a forwarder there are no other processes."""
         self._guard = guard
         self._restorer = restorer
         self._forwarder = forwarder
         self._holders: dict[str, HeldElsewhere] = {}
 
     async def find_or_forward(self, request: HttpRequest, body: bytes = b"") -> HttpSession | SessionRefusal | None:
-        """The session that a request names, or why there is none; None if another process has answered the request."""
+        """Return the session that a request names, or the refusal; None if another process has answered the request."""
         ident = request.headers[SESSION_HEADER].decode("latin-1")
-        for tries in range(_MAX_ATTEMPTS):
+        for attempt in range(_MAX_ATTEMPTS):
             try:
                 found = self._holders.get(ident) or await self._restorer.find(ident, request.principal, request.peer)
                 if isinstance(found, HeldElsewhere) and not await self._is_reachable(found):
@@ -162,17 +161,17 @@ class SessionLookup:
                 return None
             if self._guard.closing:
                 return SERVER_STOPPING
-            await asyncio.sleep(_RETRY_DELAY * tries)
+            await asyncio.sleep(_RETRY_DELAY * attempt)
         return _SESSION_MOVING
 
     async def _is_reachable(self, held: HeldElsewhere) -> bool:
-        """Whether who holds a session can be asked; if it is gone, somebody else will hold it."""
+        """Return whether the holder can receive requests; if it is dead, another process will hold the session."""
         return self._forwarder is None or await self._forwarder.is_reachable(held.holder)
 
     async def _forward(
         self, forwarder: Forwarder, request: HttpRequest, held: HeldElsewhere, ident: str, body: bytes
     ) -> bool:
-        """Whether the request was answered by who holds the session, as far as anybody knows."""
+        """Forward a request to the holder; return whether it was answered, as far as this process can tell."""
         if request.scope["method"] == "GET" and self._guard.closing:
             return False
         self._remember_holder(ident, held)
@@ -192,8 +191,10 @@ class SessionLookup:
 
 
 async def respond_holder_lost(request: HttpRequest, body: bytes) -> None:
-    """Answer a POST that another process may have taken, and has not answered. A notification or an answer does no harm
-    if it is posted again, which a status of 502 asks for."""
+    """Answer a POST that the holder may have received but did not answer.
+
+    Notifications and replies get 502: posting them again does no harm.
+    """
     message = codec.decode(body)
     parts = message.messages if isinstance(message, Batch) else (message,)
     ids = [part.id for part in parts if isinstance(part, Request)]

@@ -1,8 +1,9 @@
-"""The sessions of an HTTP endpoint: who has one, who may have one more, and whose time is up.
+"""Table of the sessions of an HTTP endpoint: lookup, quotas and expiry.
 
-A session belongs to the principal who opened it; to anybody else it does not exist. One that is used is never ended to
-make room. A session that was opened and not used since is: it expires early, and when a limit is reached the oldest of
-them makes room, those without a complete handshake first. Only when every session is in use, new ones are turned away.
+A session belongs to the principal that opened it; for any other principal it does not exist. The table never evicts a
+session in use to make room. A session that was opened but never used expires early, and when a limit is reached the
+oldest of them is evicted, those without a complete handshake first. Only when every session is in use, new sessions are
+refused.
 """
 
 import ipaddress
@@ -25,22 +26,22 @@ from trunkline.wire.messages import Batch, Incoming, Notification
 __all__ = ["HttpSession", "SessionTable", "Stage", "address_group", "next_stage"]
 
 
-_MAX_EXPIRED_IDS: Final = 1000  # ids that are known to have expired
+_MAX_EXPIRED_IDS: Final = 1000  # expired ids to remember
 _INITIALIZED: Final = "notifications/initialized"
-_IPV6_PREFIX_BITS: Final = 64  # bits of an IPv6 address that one client may choose the rest of
-_TOUCHES_PER_TTL: Final = 10  # in the time that a session may be unused; that it was used is not kept more often
+_IPV6_PREFIX_BITS: Final = 64  # a client may choose the remaining bits of its IPv6 address
+_TOUCHES_PER_TTL: Final = 10  # a session's use is written at most this often within `session_ttl`
 
 
 class Stage(Enum):
     """How far a client has come with a session."""
 
     OPENED = auto()  # `initialize` was answered
-    CONFIRMED = auto()  # `notifications/initialized` came
-    USED = auto()  # and something after that
+    CONFIRMED = auto()  # `notifications/initialized` was received
+    USED = auto()  # a message or a stream followed
 
 
 def next_stage(stage: Stage, message: Incoming | None) -> Stage:
-    """The stage of a session after a message was posted in it; None stands for a stream that was opened."""
+    """Return the stage of a session after a message was posted in it; None stands for a stream that was opened."""
     if stage is not Stage.OPENED:
         return Stage.USED
     parts = message.messages if isinstance(message, Batch) else (message,)
@@ -49,7 +50,8 @@ def next_stage(stage: Stage, message: Incoming | None) -> Stage:
 
 
 def address_group(host: str) -> str:
-    """The address that a client is counted by: of IPv6 its network, since a client may choose the rest."""
+    """Return the address that a client is counted by. For IPv6 that is the /64 network: a client may choose the other
+    bits."""
     if ":" not in host:
         return host
     try:
@@ -59,22 +61,22 @@ def address_group(host: str) -> str:
 
 
 class LimitReached(Struct, frozen=True):
-    """A limit that has been reached: what a client is told, and which sessions count against it."""
+    """A limit that has been reached: the reason for the client, and which sessions count against it."""
 
     reason: str
     counts: Callable[["HttpSession"], bool]
 
 
 class HttpSession(Struct):
-    """A channel, whose it is, and when it was used last."""
+    """A session: its channel, its principal, and its time of last use."""
 
     id: str
     channel: HttpChannel
     principal: Any
     last_used: float
-    stored: StoredSession | None = None  # by whom it can be found, though this process is gone
-    touch_at: float = inf  # when it has to be told that the session is still in use
-    address: str | None = None  # that it is counted by; None: it is not
+    stored: StoredSession | None = None  # durable state, if there is a backend
+    touch_at: float = inf  # when the next use must be written to the backend
+    address: str | None = None  # counted by `max_sessions_per_address`; None: not counted
     stage: Stage = Stage.USED
 
 
@@ -82,23 +84,23 @@ class SessionTable:
     """All sessions of one endpoint."""
 
     def __init__(self, settings: Settings, clock: Clock, backend: SessionBackend | None = None) -> None:
-        """Of those that are kept, `keeper` says for how long nobody else can have them."""
+        """`backend` tells until when the leases of durable sessions are certainly valid."""
         self._backend = backend
         self._settings = settings
         self._clock = clock
         self._sessions: dict[str, HttpSession] = {}
-        self._count_by_principal: dict[Any, int] = {}  # how many each principal has
-        self._count_by_address: dict[str, int] = {}  # how many each address has, of clients without a principal
-        self._unused: dict[str, HttpSession] = {}  # those that are not used yet, the oldest first
-        self._expired: dict[str, Any] = {}  # the ids of those that ended last for want of use, and whose they were
+        self._count_by_principal: dict[Any, int] = {}
+        self._count_by_address: dict[str, int] = {}  # only clients without a principal
+        self._unused: dict[str, HttpSession] = {}  # not used yet, the oldest first
+        self._expired: dict[str, Any] = {}  # the principal by id of the sessions that expired last
         self._timer: Timer | None = None
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def make_room(self, principal: Any, host: str | None = None) -> str | None:
-        """Why a client cannot have one more session; None if it can. Sessions that were never used make room first,
-        then those that have ended."""
+        """Return why a client cannot open one more session; None if it can. Evict sessions that were never used first,
+        then remove closed ones."""
         while (limit := self._reached_limit(principal, host)) is not None:
             if (unused := self._oldest_unused(limit.counts)) is None:
                 return self._recheck_without_closed(principal, host)
@@ -106,7 +108,7 @@ class SessionTable:
         return None
 
     def _evict(self, session: HttpSession) -> None:
-        """Ends a session that was never used, for all processes."""
+        """End a session that was never used, in all processes."""
         if session.channel.closed:
             self._remove_closed(session)
             return
@@ -122,7 +124,7 @@ class SessionTable:
         return None if limit is None else limit.reason
 
     def oldest_unused_of(self, principal: Any) -> HttpSession | None:
-        """The session of a principal that can make room for a new one; None if it uses all that are here."""
+        """Return the session of a principal that may be evicted for a new one; None if all that are here are in use."""
         return self._oldest_unused(lambda session: session.principal == principal)
 
     def _oldest_unused(self, counts: Callable[[HttpSession], bool]) -> HttpSession | None:
@@ -135,17 +137,21 @@ class SessionTable:
         return confirmed
 
     def _reached_limit(self, principal: Any, host: str | None) -> LimitReached | None:
-        """The limit that one more session would exceed."""
+        """Return the limit that one more session would exceed."""
         settings = self._settings
-        most = settings.max_sessions_per_principal
-        if principal is not None and most is not None and self._count_by_principal.get(principal, 0) >= most:
+        limit_value = settings.max_sessions_per_principal
+        if (
+            principal is not None
+            and limit_value is not None
+            and self._count_by_principal.get(principal, 0) >= limit_value
+        ):
             return LimitReached(self.quota_message, lambda session: session.principal == principal)
-        most, address = settings.max_sessions_per_address, self._counted_address(principal, host)
-        if address is not None and most is not None and self._count_by_address.get(address, 0) >= most:
-            why = f"the address {address} has {most} sessions, which is the most (max_sessions_per_address)"
+        limit_value, address = settings.max_sessions_per_address, self._counted_address(principal, host)
+        if address is not None and limit_value is not None and self._count_by_address.get(address, 0) >= limit_value:
+            why = f"the address {address} has {limit_value} sessions, which is the limit (max_sessions_per_address)"
             return LimitReached(f"{why}; end one first, or authenticate", lambda session: session.address == address)
         if len(self._sessions) >= settings.max_sessions:
-            why = f"there are {settings.max_sessions} sessions, which is the most; try again later"
+            why = f"there are {settings.max_sessions} sessions, which is the limit (max_sessions); try again later"
             return LimitReached(why, lambda _: True)
         return None
 
@@ -154,12 +160,14 @@ class SessionTable:
 
     @property
     def quota_message(self) -> str:
-        """What a principal is told who has as many as it may."""
-        most = self._settings.max_sessions_per_principal
-        return f"this principal has {most} sessions, which is the most; end one first"
+        """The reason for a principal that has as many sessions as it may have."""
+        limit_value = self._settings.max_sessions_per_principal
+        return (
+            f"this principal has {limit_value} sessions, which is the limit (max_sessions_per_principal); end one first"
+        )
 
     def new_id(self) -> str:
-        """An id that nobody can guess."""
+        """Return an unguessable id."""
         return secrets.token_urlsafe(32)
 
     def add(
@@ -172,7 +180,7 @@ class SessionTable:
         host: str | None = None,
         stage: Stage = Stage.USED,
     ) -> HttpSession:
-        """Takes a session in, of a client at some host."""
+        """Add a session of a client at `host`, and start sweeping if a limit on idle time is set."""
         now, address = self._clock.now(), self._counted_address(principal, host)
         session = HttpSession(ident, channel, principal, now, stored, self._next_touch(now, stored), address, stage)
         self._sessions[session.id] = session
@@ -194,16 +202,16 @@ class SessionTable:
         return any(limit is not None for limit in limits)
 
     def advance_stage(self, session: HttpSession, message: Incoming | None) -> None:
-        """Note how far a client has come with a session that it has not used before."""
+        """Update the stage of a session that was not in use yet."""
         session.stage = next_stage(session.stage, message)
         if session.stage is Stage.USED:
             self._unused.pop(session.id, None)
             if session.stored is not None:
-                self._touch(session, self._clock.now())  # from now on it is kept for as long as any other
+                self._touch(session, self._clock.now())  # from now on its full lifetime applies
 
     def get(self, ident: str, principal: Any) -> HttpSession | None:
-        """The session of that id, if it is that principal's, still open, and certainly held here. It counts as used
-        from now on."""
+        """Return the session of that id if it is that principal's, open, and its lease is certainly valid; mark it
+        used."""
         session = self._sessions.get(ident)
         if session is None or session.principal != principal or session.channel.closed:
             return None
@@ -228,16 +236,15 @@ class SessionTable:
         return inf if stored is None or ttl is None else now + ttl / _TOUCHES_PER_TTL
 
     def principal_of(self, ident: str) -> Any:
-        """Whose session that is, of one that is here."""
+        """Return the principal of a session that is here."""
         return self._sessions[ident].principal
 
     def holds(self, ident: str) -> bool:
-        """Whether a session of that id is here, whoever's it is and whatever has become of it."""
+        """Return whether a session of that id is here, whatever its principal and state."""
         return ident in self._sessions
 
     async def get_confirmed(self, ident: str, principal: Any) -> HttpSession | None:
-        """The same as `get`, of a session of which it has to be asked whether it is held here. Raises `StoreError` if
-        that cannot be found out."""
+        """Like `get`, but confirm the lease with the store first. Raise `StoreError` if that fails."""
         session = self._sessions.get(ident)
         if session is None or session.principal != principal or session.channel.closed:
             return None
@@ -249,29 +256,29 @@ class SessionTable:
         return session
 
     def has_expired(self, ident: str, principal: Any) -> bool:
-        """Whether that principal had a session of that id, until it was not used for too long."""
+        """Return whether that principal had a session of that id that expired."""
         return ident in self._expired and self._expired[ident] == principal
 
     def __iter__(self) -> Iterator[HttpSession]:
         return iter(list(self._sessions.values()))
 
     def now(self) -> float:
-        """The time, as sessions know it."""
+        """Return the time on the table's clock."""
         return self._clock.now()
 
     def remove(self, session: HttpSession, reason: str) -> None:
-        """Ends a session."""
+        """End a session in this process."""
         if self._forget(session):
             session.channel.terminate(ChannelClosed(reason))
 
     def _remove_closed(self, session: HttpSession) -> None:
-        """Forgets a session whose channel is closed; if it is over, for all processes."""
+        """Remove a session whose channel is closed; if it ended for good, delete it from the backend as well."""
         self.remove(session, "the session has ended")
         if self._backend is not None and session.stored is not None and session.channel.permanently_closed:
             self._backend.delete_later(session.stored)
 
     def _forget_moved(self, session: HttpSession) -> None:
-        """Another process goes on with a session: it is none of ours any more."""
+        """Drop a session that another process has taken over."""
         self._forget(session)
         session.channel.mark_moved()
 
@@ -289,7 +296,7 @@ class SessionTable:
         self._timer = self._clock.call_at(self._clock.now() + self._settings.session_sweep, self._sweep)
 
     def _sweep(self) -> None:
-        """Ends the sessions that nobody has used for too long. One with a request or a stream under way is in use."""
+        """Expire idle sessions. A session with a request or stream in progress is in use."""
         self._timer = None
         now = self._clock.now()
         limits = self._idle_limits()
@@ -306,7 +313,7 @@ class SessionTable:
             self._schedule_sweep()
 
     def _idle_limits(self) -> dict[Stage, float]:
-        """How long a session may go unused."""
+        """Return how long a session may be idle at each stage, in seconds."""
         settings = self._settings
         used = inf if settings.session_ttl is None else settings.session_ttl
         early = {Stage.OPENED: settings.session_confirm_timeout, Stage.CONFIRMED: settings.session_unused_ttl}
@@ -316,14 +323,14 @@ class SessionTable:
         }
 
     def _expire(self, session: HttpSession, reason: str) -> None:
-        """Ends a session for want of use. What a store keeps of it expires by itself."""
+        """End an idle session and remember its id. Its records in the store expire by themselves."""
         self.remove(session, reason)
         self._expired[session.id] = session.principal
         while len(self._expired) > _MAX_EXPIRED_IDS:
             del self._expired[next(iter(self._expired))]
 
     def close(self, reason: str) -> None:
-        """Ends all of them."""
+        """End all sessions."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -332,7 +339,7 @@ class SessionTable:
 
 
 def _decrement(counts: dict[Any, int], key: Any) -> None:
-    """Count one less; a key that has none left is forgotten."""
+    """Decrement a count; remove it at zero."""
     left = counts[key] - 1
     if left:
         counts[key] = left

@@ -259,7 +259,7 @@ async def test_request_that_takes_longer_than_a_look_is_not_given_up(pair: list[
     asked = pair[1].begin("POST", call("quietly", id=7), mcp_session_id=ident)
     await pair[0].begun.wait()
     relay: Any = pair[1].server._relay
-    relay._look()
+    relay._check_pending()
     assert "result" in (await pair[1].ask("POST", request("ping"), mcp_session_id=ident)).json  # goes the same way
     pair[0].go.set()
     assert text_of(await asked.finished()) == "done"

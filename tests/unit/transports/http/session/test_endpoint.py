@@ -529,6 +529,6 @@ async def test_what_is_posted_must_be_json(kind: str, taken: bool) -> None:
 async def test_a_principal_has_to_be_something_that_can_be_told_from_others() -> None:
     async with hosted(Scene().server) as host:
         host.principal = {"name": "somebody"}
-        with pytest.raises(MisuseError, match="identify must give something hashable, such as a name, not dict"):
+        with pytest.raises(MisuseError, match="identify= must return a hashable principal, such as a name, not dict"):
             await host.session()
         host.principal = None
