@@ -131,7 +131,7 @@ async def standing(life: Life, session: str) -> list[tuple[list[str], str]]:
     """The subscriptions and the log level of a session, as they are in force and as they are kept."""
     [kept] = [one.stored for one in life.host.endpoint.sessions if one.id == session]
     connection = kept.connection  # type: ignore[union-attr]
-    uris = connection.shared.watchers.subscriptions.uris(connection)
+    uris = connection.shared.subscription_hooks.subscriptions.uris(connection)
     record = await life.record(session)
     return [
         (uris, LOGGING_LEVELS[connection.log_level]),
@@ -177,7 +177,7 @@ async def test_a_change_that_is_cancelled_while_the_store_does_not_answer_is_not
     [kept] = [one.stored for one in life.host.endpoint.sessions]
     connection = kept.connection  # type: ignore[union-attr]
     async with asyncio.timeout(PATIENCE):
-        while connection.shared.watchers.subscriptions.uris(connection):
+        while connection.shared.subscription_hooks.subscriptions.uris(connection):
             await asyncio.sleep(0)
         held.lift()
         while await standing(life, session) != before:

@@ -56,7 +56,7 @@ async def test_the_sessions_of_a_principal_are_counted_in_all_processes(life: Be
     for each in (one, other):
         refused = await opened(each)
         assert (refused.status, refused.json["error"]["data"]["kind"]) == (503, "too_many_sessions")
-        assert "has 2 sessions, which is the most" in refused.json["error"]["message"]
+        assert "has 2 sessions, which is the limit" in refused.json["error"]["message"]
     other.host.principal = "bob"
     assert not await is_full(other)
     other.host.principal = "anna"

@@ -143,7 +143,7 @@ async def test_credentials_of_a_request_stay_in_the_process_that_verified_them(
 class Brief(CallbackAuthenticator):
     """Lets everybody in for a moment."""
 
-    def admit(self, scope: Any, headers: Any, path: str) -> Admitted:
+    def authenticate(self, scope: Any, headers: Any, path: str) -> Admitted:
         return Admitted("ann", 0.05)
 
 
@@ -258,7 +258,7 @@ async def test_request_that_takes_longer_than_a_look_is_not_given_up(pair: list[
     ident = await pair[0].session()
     asked = pair[1].begin("POST", call("quietly", id=7), mcp_session_id=ident)
     await pair[0].begun.wait()
-    relay: Any = pair[1].server._relay
+    relay: Any = pair[1].server._forwarder
     relay._check_pending()
     assert "result" in (await pair[1].ask("POST", request("ping"), mcp_session_id=ident)).json  # goes the same way
     pair[0].go.set()
