@@ -197,7 +197,7 @@ async def test_a_client_of_the_redis_cannot_call_a_tool_as_another_principal(tmp
         session = await opened(http, one.url)
         crew = one.server._runtime.get_services().cluster
         assert crew is not None
-        identity = crew._place.standing.identity
+        identity = crew._membership.lease.identity
         assert identity is not None
         body = codec.encode(Request(7, "tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}}))
         ask = RequestFrame(
@@ -215,7 +215,7 @@ async def test_a_client_of_the_redis_cannot_call_a_tool_as_another_principal(tmp
             body=body,
         )
         payload = b"m" + INGRESS_KIND + encode_frame(ask)
-        bus: Any = crew._place._bus
+        bus: Any = crew._membership._bus
         forged = FrameSigner(StoreIdentity(identity.id, bytes(32), 0.0), "forger")
         genuine = FrameSigner(identity, "member")
         with valkey().client(db=1) as client:

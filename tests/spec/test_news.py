@@ -127,7 +127,7 @@ async def do(house: House, tool: str, **arguments: Any) -> None:
 
 async def settled(house: House) -> None:
     """Waits for what an answer would wait for."""
-    unsettled = house.news.unsettled
+    unsettled = house.news.pending_changes
     assert unsettled is not None
     await asyncio.wait_for(unsettled, PATIENCE)
 
@@ -191,14 +191,14 @@ async def test_an_answer_waits_until_another_process_has_kept_what_its_sessions_
 async def test_answers_pay_nothing_where_nothing_is_new_or_nobody_else_is_there(houses: Houses) -> None:
     here = await houses.one()
     here.server.notify_updated("note://a")
-    assert here.news.unsettled is None
+    assert here.news.pending_changes is None
     there = await houses.one()
     await do(here, "nothing")
-    assert here.news.unsettled is None
+    assert here.news.pending_changes is None
     here.server.notify_updated("note://a")
     await settled(here)
-    assert here.news.unsettled is None
-    assert there.news.unsettled is None
+    assert here.news.pending_changes is None
+    assert there.news.pending_changes is None
 
 
 @pytest.mark.off_the_record  # there is too much of it
@@ -220,7 +220,7 @@ async def test_while_many_wait_for_confirmation_the_rest_is_told_together(houses
     for number in range(300):
         here.server.notify_updated(f"note://{number}")
         await asyncio.sleep(0)
-    assert here.news._under_way == 100
+    assert here.news._batches_in_flight == 100
     store.go_on.set()
     await settled(here)
     assert told(hearer) == [f"note://{number}" for number in range(300)]
@@ -256,11 +256,11 @@ async def test_a_session_that_another_process_holds_hears_of_its_tasks(houses: H
     session = await host.session()
     stream = host.begin("GET", mcp_session_id=session)
     teller = TaskNotifier(here.server._runtime.get_services(), _record(session))
-    assert teller.status(_record(session))
-    teller.progress(1, 2, "half")
+    assert teller.send_status(_record(session))
+    teller.send_progress(1, 2, "half")
     methods = [(await stream.message())["method"] for _ in range(2)]
     assert methods == ["notifications/tasks/status", "notifications/progress"]
-    assert TaskNotifier(here.server._runtime.get_services(), _record("x" * 43)).status(_record("x" * 43))
+    assert TaskNotifier(here.server._runtime.get_services(), _record("x" * 43)).send_status(_record("x" * 43))
 
 
 def _record(session: str) -> TaskRecord:
@@ -283,12 +283,12 @@ def _record(session: str) -> TaskRecord:
 
 async def test_who_leaves_or_is_killed_delays_nobody(houses: Houses) -> None:
     here, there, third = [await houses.one(process_lease=10 * PATIENCE) for _ in range(3)]
-    left = third.crew.name
+    left = third.cluster.name
     await third.server.aclose()
-    await there.crew.close()
+    await there.cluster.close()
     async with asyncio.timeout(PATIENCE):  # less than a lease
         await do(here, "change", uri="note://a")
-    assert (here.crew.peers, here.seen.steps(left)) == (frozenset(), ["Meet", "Depart"])
+    assert (here.cluster.peers, here.seen.steps(left)) == (frozenset(), ["Meet", "Depart"])
 
 
 async def test_who_was_declared_dead_has_its_listeners_come_back_and_tells_everybody_everything(
@@ -301,7 +301,7 @@ async def test_who_was_declared_dead_has_its_listeners_come_back_and_tells_every
     wanted = {"resourceSubscriptions": ["note://a"]}
     listener.call("subscriptions/listen", enveloped(notifications=wanted), id="stays open")
     assert (await listener.receive())["method"] == "notifications/subscriptions/acknowledged"
-    await evict_process(here.store, there.crew.name, here.crew.name, 5.0, known_dead=True)
+    await evict_process(here.store, there.cluster.name, here.cluster.name, 5.0, known_dead=True)
     await there.seen.until("Join", 2)
     assert there.seen.steps()[-3:] == ["Deposed", "Join", "Meet"]
     assert (await listener.answer_to("stays open"))["result"] is not None

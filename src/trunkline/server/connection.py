@@ -291,11 +291,11 @@ class Connection(connection.Connection):
         """Tells that the session has left a phase; that the handshake is complete is kept."""
         super().report_phase_change(before)
         if before is Phase.INITIALIZING and self.durable_session is not None:
-            self.durable_session.changed()
+            self.durable_session.write_soon()
 
     def reply_once_persisted(self, reply: Any) -> Any:
         """An answer to a call that has changed something about the session: it leaves once that is kept."""
-        return reply if self.durable_session is None else self.durable_session.kept(reply)
+        return reply if self.durable_session is None else self.durable_session.reply_after_write(reply)
 
     def restore(
         self, revision: Revision, agreed: NegotiatedCapabilities, client: Implementation | None, *, complete: bool
@@ -341,7 +341,7 @@ class DurableConnection(Connection):
     def _on_call_ended(self, call: IncomingRequest, value: Any, error: BaseException | None) -> None:
         """Answers a call that has come to its end, once everything is kept, here and elsewhere, that others are told:
         it may have been the reason, and who is answered counts on it."""
-        if call.done or (news := self._cluster_notifications.unsettled) is None:
+        if call.done or (news := self._cluster_notifications.pending_changes) is None:
             super()._on_call_ended(call, value, error)
             return
         if call.scheduled_at is None:  # it has no time yet

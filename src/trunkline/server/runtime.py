@@ -319,7 +319,7 @@ class ServerRuntime:
 
         news = ClusterNotifications(durable_sessions, cluster, self._on_remote_change)
         if cluster is not None:
-            self._cluster_announcer = Announcer(self._catalog.settings.list_changed_interval, clock, news.tell)
+            self._cluster_announcer = Announcer(self._catalog.settings.list_changed_interval, clock, news.publish)
             cluster.on_missed(partial(self._on_missed_messages, cluster))
             cluster.on_store_reset(self._reload_secrets)
             cluster.on_evicted(self.listen_streams.end)  # so that clients ask again what they want to hear of
@@ -367,7 +367,7 @@ class ServerRuntime:
         """A resource has changed: everybody is told who wants to know."""
         self.resource_updates.send(uri)
         if self._shared is not None and self._shared.cluster_notifications is not None:
-            self._shared.cluster_notifications.tell(uri)
+            self._shared.cluster_notifications.publish(uri)
 
     def _on_remote_change(self, change: str) -> None:
         """Another process tells what is new."""

@@ -26,7 +26,7 @@ class EvictionChecks:
 
     def __init__(self, store: Store, peers: PeerTable, lease_ttl: float, clock: Clock, wall: Clock) -> None:
         self._store = store
-        self._roster = peers
+        self._peers = peers
         self._lease_ttl = lease_ttl
         self._clock = clock
         self._wall = wall
@@ -55,7 +55,7 @@ class EvictionChecks:
         lease = await evict_process(self._store, name, evictor, self._lease_ttl, known_dead=known_dead)
         if isinstance(lease, Held) and lease.holder == name:
             left = min(max(lease.expires - self._wall.now(), CLOCK_MARGIN * self._lease_ttl), self._lease_ttl)
-            self._roster.alive(name, self._clock.now() + left)
+            self._peers.mark_alive(name, self._clock.now() + left)
             return False
         on_dead(name, isinstance(lease, Lease))
         return True
@@ -77,13 +77,13 @@ class SuspectedPeers:
     def __contains__(self, name: str) -> bool:
         return name in self._resolved
 
-    def about(self, names: Iterable[str]) -> None:
+    def add(self, names: Iterable[str]) -> None:
         """What those were sent may not have arrived."""
         for name in names:
             if name not in self._resolved:
                 self._resolved[name] = asyncio.get_running_loop().create_future()
 
-    def settle(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         """That one was heard of, or is gone."""
         if (settled := self._resolved.pop(name, None)) is not None and not settled.done():
             settled.set_result(None)
@@ -91,7 +91,7 @@ class SuspectedPeers:
     def clear(self) -> None:
         """Nobody waits any more."""
         for name in list(self._resolved):
-            self.settle(name)
+            self.remove(name)
 
     async def wait(self, name: str, clock: Clock, deadline: float) -> None:
         """Waits until that is settled, at most until then."""
@@ -124,133 +124,136 @@ class FailureDetector:
         heartbeat: LeaseHeartbeat,
         eviction_checks: EvictionChecks,
     ) -> None:
-        self._place = membership
-        self._roster = peers
+        self._membership = membership
+        self._peers = peers
         self._callbacks = callbacks
         self._lease_ttl = lease_ttl
         self._clock = clock
-        self._talk = broadcasts
-        self._pulse = heartbeat
+        self._broadcasts = broadcasts
+        self._heartbeat = heartbeat
         self._eviction_checks = eviction_checks
         self._suspects = SuspectedPeers()
         self._next_check: tuple[float, Timer] | None = None
 
     # --- who is seen, and who is not ---------------------------------------------------------------
 
-    def met(self, name: str) -> None:
+    def add_peer(self, name: str) -> None:
         """Another process is there."""
-        if name != self._place.name and self._roster.met(name, self._clock.now()):
-            self._callbacks.step("Meet", name)
+        if name != self._membership.name and self._peers.add(name, self._clock.now()):
+            self._callbacks.report_step("Meet", name)
 
     def record_message(self, name: str) -> None:
         """It is there, and is heard."""
-        self.met(name)
-        self._suspects.settle(name)
+        self.add_peer(name)
+        self._suspects.remove(name)
 
-    def alive(self, name: str) -> None:
+    def record_heartbeat(self, name: str) -> None:
         """It has said that it has renewed its lease."""
-        self._roster.alive(name, self._clock.now() + self._lease_ttl)
+        self._peers.mark_alive(name, self._clock.now() + self._lease_ttl)
 
-    def lost(self, name: str | None) -> None:
+    def suspect(self, name: str | None) -> None:
         """Something may not have arrived. Who is there is told again what it has not confirmed."""
-        if name is not None and self._roster.has_departed(name):
+        if name is not None and self._peers.has_departed(name):
             return  # that was said
-        self._suspects.about(self._roster.names if name is None else (name,))
-        self._callbacks.lost(name)
+        self._suspects.add(self._peers.names if name is None else (name,))
+        self._callbacks.notify_lost(name)
         if name is None:
-            self._place.broadcast(PING)
-        elif not self._place.reaches(name):
-            self._check(name, known_dead=True)
+            self._membership.broadcast(PING)
+        elif not self._membership.ping(name):
+            self._start_check(name, known_dead=True)
             return
-        for other in self._talk.awaited_peers() if name is None else (name,):
-            self._talk.resend(other)
+        for other in self._broadcasts.awaited_peers() if name is None else (name,):
+            self._broadcasts.resend(other)
 
     # --- who is dead -------------------------------------------------------------------------------
 
-    async def gone(self, name: str) -> bool:
+    async def evict_if_dead(self, name: str) -> bool:
         """Whether a process is gone: one that has been silent for too long is, from now on. Raises `StoreUnavailable`
         if that cannot be found out."""
-        if self._roster.has_departed(name):
+        if self._peers.has_departed(name):
             return True
-        if name == self._place.name:
+        if name == self._membership.name:
             return False
-        certain = not self._place.reaches(name)
+        certain = not self._membership.ping(name)
         if not certain:
-            await self._pulse.ensure_lease_valid()
-            if not self._place.may_evict or not self._roster.is_silent(name, self._clock.now()):
+            await self._heartbeat.ensure_lease_valid()
+            if not self._membership.may_evict or not self._peers.is_silent(name, self._clock.now()):
                 return False
-        return await asyncio.shield(self._check(name, known_dead=certain))
+        return await asyncio.shield(self._start_check(name, known_dead=certain))
 
-    async def there(self, name: str) -> bool:
+    async def wait_until_reachable(self, name: str) -> bool:
         """Whether a process is there to be sent something. Who was lost sight of is waited for, until it is heard of or
         gone. Raises `StoreUnavailable` if that cannot be found out, or if one that lives is not heard of for long."""
         began = self._clock.now()
         while name in self._suspects:
-            if await self.gone(name):
+            if await self.evict_if_dead(name):
                 return False
             if (now := self._clock.now()) >= began + _SUSPECT_TIMEOUT_LEASES * self._lease_ttl:
                 raise StoreUnavailable("a process that lives is not heard of")
             await self._suspects.wait(name, self._clock, now + self._lease_ttl / HEARTBEATS_PER_LEASE)
-        return not self._roster.has_departed(name)
+        return not self._peers.has_departed(name)
 
-    def _check(self, name: str, *, known_dead: bool = False) -> "asyncio.Task[bool]":
-        return self._eviction_checks.check(name, self._place.name, self._on_dead, known_dead=known_dead)
+    def _start_check(self, name: str, *, known_dead: bool = False) -> "asyncio.Task[bool]":
+        return self._eviction_checks.check(name, self._membership.name, self._on_dead, known_dead=known_dead)
 
     def _on_dead(self, name: str, evicted_now: bool) -> None:
         if evicted_now:
-            self._place.broadcast(EVICTED, name.encode())
-        self.depart(name, "DeclareDead" if evicted_now else None)
+            self._membership.broadcast(EVICTED, name.encode())
+        self.remove_peer(name, "DeclareDead" if evicted_now else None)
 
     def on_eviction_notice(self, name: str) -> None:
         """Another process says that it has declared one dead. That is a hint: what counts is what the store says, of
         this process as of others."""
-        if name == self._place.name:
-            self._pulse.renew_now()
-        elif self._place.may_evict and not self._roster.has_departed(name):
-            self._check(name)
+        if name == self._membership.name:
+            self._heartbeat.renew_now()
+        elif self._membership.may_evict and not self._peers.has_departed(name):
+            self._start_check(name)
 
-    def depart(self, name: str, step: str | None = None) -> None:
+    def remove_peer(self, name: str, step: str | None = None) -> None:
         """One is gone, for ever."""
-        if not self._roster.depart(name):
+        if not self._peers.remove(name):
             return
         if step is not None:
-            self._callbacks.step(step, name)
-        self._suspects.settle(name)
-        self._talk.gone(name)
-        self._callbacks.lost(name)
+            self._callbacks.report_step(step, name)
+        self._suspects.remove(name)
+        self._broadcasts.remove_peer(name)
+        self._callbacks.notify_lost(name)
 
     # --- looking -----------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def check_awaited_peers(self) -> None:
         """Finds out about those who are waited for and silent, and comes back when the next one may be."""
         self._cancel_next_check()
-        now, awaited = self._clock.now(), self._talk.awaited_peers()
-        for name in awaited - {self._place.name} if self._place.may_evict else ():
-            if self._roster.is_silent(name, now):
-                self._check(name)  # again with the next beat, if the store does not say
-        due = self._roster.silence(awaited, now)
+        now, awaited = self._clock.now(), self._broadcasts.awaited_peers()
+        for name in awaited - {self._membership.name} if self._membership.may_evict else ():
+            if self._peers.is_silent(name, now):
+                self._start_check(name)  # again with the next beat, if the store does not say
+        due = self._peers.next_silent_at(awaited, now)
         if due is not None:
-            self._next_check = due, self._clock.call_at(due, self.look)
+            self._next_check = due, self._clock.call_at(due, self.check_awaited_peers)
 
     def ensure_check_scheduled(self) -> None:
         """More is waited for, of all that are there: looks no later than when the first of them may be silent."""
         now = self._clock.now()
-        if self._next_check is None or (self._roster.silence(self._roster.names, now) or now) < self._next_check[0]:
-            self.look()
+        if (
+            self._next_check is None
+            or (self._peers.next_silent_at(self._peers.names, now) or now) < self._next_check[0]
+        ):
+            self.check_awaited_peers()
 
     def check_peers(self) -> None:
         """Looks, and sees to the one that was not heard of for longest, whom nobody waits for."""
-        self.look()
-        silent = self._roster.most_silent
-        if silent is not None and self._roster.is_silent(silent, self._clock.now()) and self._place.may_evict:
-            self._check(silent)
+        self.check_awaited_peers()
+        silent = self._peers.most_silent
+        if silent is not None and self._peers.is_silent(silent, self._clock.now()) and self._membership.may_evict:
+            self._start_check(silent)
 
     def _cancel_next_check(self) -> None:
         if self._next_check is not None:
             self._next_check[1].cancel()
             self._next_check = None
 
-    def forget(self) -> None:
+    def clear_suspects(self) -> None:
         """Waits for nobody any more: this process hears nothing."""
         self._suspects.clear()
 

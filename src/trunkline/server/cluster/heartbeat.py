@@ -34,12 +34,12 @@ class LeaseHeartbeat:
     ) -> None:
         """`enter` takes a new place, and `vacate` leaves one; `beat` and `returned` are told when there is a beat, and
         when this process has come back."""
-        self._place = membership
-        self._roster = peers
+        self._membership = membership
+        self._peers = peers
         self._callbacks = callbacks
         self._lease_ttl = lease_ttl
         self._clock = clock
-        self._enter = join
+        self._join = join
         self._disconnect = disconnect
         self._on_heartbeat = on_heartbeat
         self._on_rejoined = on_rejoined
@@ -88,54 +88,54 @@ class LeaseHeartbeat:
         if error is not None and self.running:
             self._schedule(_RETRIES_PER_LEASE)
             if not isinstance(error, StoreError):
-                self._callbacks.report("the lease of this process", error)
+                self._callbacks.report_failure("the lease of this process", error)
 
     async def ensure_lease_valid(self) -> None:
         """Sees whether this process lives. Raises `StoreUnavailable` if it cannot be sure of that."""
-        if self._place.lease_valid:
+        if self._membership.lease_valid:
             return
         self.renew_now()
         if self._renewal is not None:
             await asyncio.wait([self._renewal])
-        if not self._place.lease_valid:
+        if not self._membership.lease_valid:
             raise StoreUnavailable("this process does not know whether it is taken for dead itself")
 
     # --- life and death ----------------------------------------------------------------------------
 
     async def _renew(self) -> None:
         """Says in the store, and to the others, that this process lives; or finds out that it does not."""
-        if not self._place.taken:
+        if not self._membership.joined:
             await self._rejoin()
             return
-        standing = self._place.standing
-        sure_until = standing.sure_until
+        standing = self._membership.lease
+        sure_until = standing.valid_until
         regained = not await standing.renew()
-        if regained and not await standing.take():
+        if regained and not await standing.acquire():
             await self._handle_eviction()
             return
-        self._place.broadcast(HEARTBEAT)
+        self._membership.broadcast(HEARTBEAT)
         if self._clock.now() >= sure_until:  # it may be this process that has heard nothing of the others
-            self._roster.mark_all_alive(self._clock.now() + self._lease_ttl)
+            self._peers.mark_all_alive(self._clock.now() + self._lease_ttl)
         if regained:
-            self._callbacks.step("Regain", self._place.name)
+            self._callbacks.report_step("Regain", self._membership.name)
             self._callbacks.notify_missed()
 
     async def _handle_eviction(self) -> None:
         """Lets go of everything, and comes back under another name."""
-        self._callbacks.step("Deposed", self._place.name)
-        self._place.standing.lost()
-        self._roster.depart(self._place.name)
+        self._callbacks.report_step("Deposed", self._membership.name)
+        self._membership.lease.invalidate()
+        self._peers.remove(self._membership.name)
         self._callbacks.notify_evicted()
-        self._callbacks.lost(None)
+        self._callbacks.notify_lost(None)
         await self._disconnect()
         await self._rejoin()
 
     async def _rejoin(self) -> None:
         """Comes back. What others have told meanwhile may be anything."""
-        before = self._place.standing.identity
-        await self._enter()
-        if self._place.standing.identity != before:
+        before = self._membership.lease.identity
+        await self._join()
+        if self._membership.lease.identity != before:
             self._callbacks.notify_store_reset()
-        self._callbacks.lost(None)
+        self._callbacks.notify_lost(None)
         self._on_rejoined()
         self._callbacks.notify_missed()

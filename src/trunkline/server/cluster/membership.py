@@ -42,7 +42,7 @@ class PeerTable:
         """`seconds` is how long one may be silent."""
         self._lease_ttl = lease_ttl
         self._alive_until: dict[str, float] = {}  # of those who were met: until when nobody needs to ask after them
-        self._gone: dict[str, None] = {}
+        self._departed: dict[str, None] = {}
 
     @property
     def names(self) -> frozenset[str]:
@@ -52,14 +52,14 @@ class PeerTable:
     def __len__(self) -> int:
         return len(self._alive_until)
 
-    def met(self, name: str, now: float) -> bool:
+    def add(self, name: str, now: float) -> bool:
         """One is there; False if that is known, or if it is not really."""
-        if name in self._alive_until or name in self._gone:
+        if name in self._alive_until or name in self._departed:
             return False
         self._alive_until[name] = now + self._lease_ttl
         return True
 
-    def alive(self, name: str, until: float) -> None:
+    def mark_alive(self, name: str, until: float) -> None:
         """Nobody needs to ask after that one until then."""
         if name in self._alive_until:
             self._alive_until[name] = until
@@ -68,29 +68,29 @@ class PeerTable:
         """Nobody needs to ask after anybody until then: it was this process that has heard nothing."""
         self._alive_until = dict.fromkeys(self._alive_until, until)
 
-    def depart(self, name: str) -> bool:
+    def remove(self, name: str) -> bool:
         """One is gone, for ever; False if that is known."""
-        if name in self._gone:
+        if name in self._departed:
             return False
         self._alive_until.pop(name, None)
-        self._gone[name] = None
-        if len(self._gone) > _MAX_DEPARTED:
-            del self._gone[next(iter(self._gone))]
+        self._departed[name] = None
+        if len(self._departed) > _MAX_DEPARTED:
+            del self._departed[next(iter(self._departed))]
         return True
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Nobody was met."""
         self._alive_until.clear()
 
     def has_departed(self, name: str) -> bool:
         """Whether that one is known to be gone."""
-        return name in self._gone
+        return name in self._departed
 
     def is_silent(self, name: str, now: float) -> bool:
         """Whether somebody needs to ask after that one."""
         return self._alive_until.get(name, _NEVER) <= now
 
-    def silence(self, names: Iterable[str], now: float) -> float | None:
+    def next_silent_at(self, names: Iterable[str], now: float) -> float | None:
         """When the next of those who are not silent will be, if nothing is heard; None if all are."""
         return min((until for name in names if (until := self._alive_until.get(name, _NEVER)) > now), default=None)
 
@@ -114,7 +114,7 @@ class ProcessLease:
 
     def __init__(self, store: Store, ttl: float, clock: Clock, wall: Clock) -> None:
         self.name = token_hex(8)
-        self.sure_until = float("-inf")  # on the clock of the loop: nobody can have declared this process dead
+        self.valid_until = float("-inf")  # on the clock of the loop: nobody can have declared this process dead
         self.may_evict_from = float("inf")  # on the clock of the loop: from then on silence may be taken for death
         self.identity: StoreIdentity | None = None  # of the store, when this process joined
         self._store = store
@@ -123,7 +123,7 @@ class ProcessLease:
         self._wall = wall
         self._lease: Lease | None = None
 
-    async def take(self) -> bool:
+    async def acquire(self) -> bool:
         """Takes the lease, for the first time or again; False if somebody has declared this process dead, or may have,
         since the store has lost its data."""
         last, asked = self._lease, self._clock.now()
@@ -166,18 +166,18 @@ class ProcessLease:
 
     def _set_lease(self, lease: Lease, requested_at: float) -> None:
         self._lease = lease
-        self.sure_until = requested_at + self._ttl * (1 - CLOCK_MARGIN)
+        self.valid_until = requested_at + self._ttl * (1 - CLOCK_MARGIN)
 
     async def release(self) -> None:
         """Gives the lease back."""
-        self.lost()
+        self.invalidate()
         lease, self._lease = self._lease, None
         if lease is not None:
             await await_store(self._store.release(lease), min(self._ttl, _RELEASE_TIMEOUT))
 
-    def lost(self) -> None:
+    def invalidate(self) -> None:
         """Nothing is sure any more."""
-        self.sure_until = float("-inf")
+        self.valid_until = float("-inf")
 
 
 async def evict_process(store: Store, name: str, evictor: str, timeout: float, *, known_dead: bool) -> Lease | Held:
@@ -217,7 +217,7 @@ class Membership:
     ) -> None:
         """`bus` is for the first place; the store has others."""
         self._store = store
-        self._roster = peers
+        self._peers = peers
         self._callbacks = callbacks
         self._lease_ttl = lease_ttl
         self._clock = clock
@@ -225,7 +225,7 @@ class Membership:
         self._initial_bus: Bus | None = bus
         self._bus: Bus | None = None  # open, between entering and leaving
         self._listener: BufferedListener | None = None
-        self.standing = self._new_lease()
+        self.lease = self._new_lease()
 
     def _new_lease(self) -> ProcessLease:
         return ProcessLease(self._store, self._lease_ttl, self._clock, self._wall)
@@ -233,48 +233,48 @@ class Membership:
     @property
     def name(self) -> str:
         """What this process is called, or was called last."""
-        return self.standing.name
+        return self.lease.name
 
     @property
     def lease_valid(self) -> bool:
         """Whether nobody can have declared this process dead."""
-        return self._clock.now() < self.standing.sure_until
+        return self._clock.now() < self.lease.valid_until
 
     @property
     def may_evict(self) -> bool:
         """Whether this process may declare others dead that are silent: it is sure that it lives itself, and all that
         were sure of it before the store lost its data have found out."""
-        return self.lease_valid and self._clock.now() >= self.standing.may_evict_from
+        return self.lease_valid and self._clock.now() >= self.lease.may_evict_from
 
     @property
-    def taken(self) -> bool:
+    def joined(self) -> bool:
         """Whether this process has a place now."""
         return self._bus is not None
 
-    async def enter(self, target: BusListener) -> None:
+    async def join(self, target: BusListener) -> None:
         """Makes up a name, and has it known."""
         bus, self._initial_bus = self._initial_bus or self._store.bus(), None
         standing = self._new_lease()
         ears = BufferedListener(target)
         try:
-            if bus is None or not await standing.take() or standing.identity is None:
+            if bus is None or not await standing.acquire() or standing.identity is None:
                 raise StoreUnavailable("there is no way to the processes that share the store")
             await bus.open(standing.name, ears, standing.identity)
         except BaseException:
             with suppress(StoreError):
                 await standing.release()
             raise
-        self.standing, self._bus, self._listener = standing, bus, ears
-        self._callbacks.step("Join", standing.name)
-        ears.begin()
+        self.lease, self._bus, self._listener = standing, bus, ears
+        self._callbacks.report_step("Join", standing.name)
+        ears.start()
         bus.publish(HEARTBEAT)
 
     async def leave(self) -> None:
         """Says and hears nothing any more."""
         bus, self._bus = self._bus, None
-        self._roster.forget()
+        self._peers.clear()
         if self._listener is not None:
-            self._listener.end()
+            self._listener.stop()
         if bus is not None:
             await bus.close()
 
@@ -283,7 +283,7 @@ class Membership:
     def send(self, to: str, kind: bytes, body: bytes = b"") -> bool:
         """Sends something to one process. False if nothing was sent: it is certain that nobody is there, or this
         process has no name for now."""
-        if self._roster.has_departed(to):
+        if self._peers.has_departed(to):
             return False
         return self._bus is not None and self._bus.send(to, kind + body)
 
@@ -292,16 +292,16 @@ class Membership:
         if self._bus is not None:
             self._bus.publish(kind + body)
 
-    async def sent(self) -> None:
+    async def drain(self) -> None:
         """Waits while much of what was sent has not left yet."""
         if self._bus is not None:
             await self._bus.sent()
 
-    def reaches(self, name: str) -> bool:
+    def ping(self, name: str) -> bool:
         """False if it is certain that a process is not there; otherwise it is asked to say that it is."""
         return self._bus is None or self._bus.send(name, PING)
 
-    def warn(self, name: str) -> None:
+    def warn_evicted(self, name: str) -> None:
         """Tells a process that others take for dead, and that does not know, to see for itself."""
         if self._bus is not None:
             self._bus.send(name, CHECK_LEASE)

@@ -51,14 +51,14 @@ class ClusterCallbacks:
 
     def __init__(self, observers: Observers, clock: Clock) -> None:
         self.on_lost: list[Callable[[str | None], None]] = []
-        self.on_deposed: list[Callable[[], None]] = []
+        self.on_evicted: list[Callable[[], None]] = []
         self.on_missed: list[Callable[[], None]] = []
         self.on_store_reset: list[Callable[[], None]] = []
         self._handlers: dict[bytes, MessageHandler] = {}
         self._observers = observers
         self._clock = clock
 
-    def on(self, kind: bytes, handler: MessageHandler) -> None:
+    def register(self, kind: bytes, handler: MessageHandler) -> None:
         """Has a function be told what comes of a kind."""
         if kind in self._handlers:
             raise ValueError(f"somebody else is told what comes of the kind {kind!r}")
@@ -69,14 +69,14 @@ class ClusterCallbacks:
         handler = self._handlers.get(message[:1])
         return None if handler is None else self._call_safely(partial(handler, sender, message[1:]))
 
-    def lost(self, name: str | None) -> None:
+    def notify_lost(self, name: str | None) -> None:
         """That process is gone, or messages from or to it may be lost; of None: anybody's."""
         for lost in self.on_lost:
             self._call_safely(partial(lost, name))
 
     def notify_evicted(self) -> None:
         """This process was declared dead."""
-        for deposed in self.on_deposed:
+        for deposed in self.on_evicted:
             self._call_safely(deposed)
 
     def notify_missed(self) -> None:
@@ -93,28 +93,28 @@ class ClusterCallbacks:
         try:
             return action()
         except Exception as error:  # noqa: BLE001 - an error of our own, which must not end the bus
-            self.report("what another process has said", error)
+            self.report_failure("what another process has said", error)
             return None
 
     # --- observers ---------------------------------------------------------------------------------
 
-    def step(self, step: str, name: str) -> None:
+    def report_step(self, step: str, name: str) -> None:
         """Something has become of a process."""
         if self._observers:
             self._observers.on(CrewStep(connection=0, at=self._clock.now(), step=step, process=name))
 
-    def unconfirmed(self) -> None:
+    def report_unacknowledged(self) -> None:
         """A process has not confirmed what it was told, and is not waited for."""
         if self._observers:
             at = self._clock.now()
             self._observers.on(Dropped(connection=0, at=at, why="a process does not confirm it", kind="news"))
 
-    def rejected(self, why: str) -> None:
+    def report_rejected_frame(self, why: str) -> None:
         """A frame on the bus failed verification."""
         if self._observers:
             self._observers.on(Dropped(connection=0, at=self._clock.now(), why=why, kind="bus frame"))
 
-    def report(self, operation: str, error: BaseException) -> None:
+    def report_failure(self, operation: str, error: BaseException) -> None:
         """Something of ours went wrong."""
         if self._observers.hear_failures:
             at = self._clock.now()
@@ -129,22 +129,22 @@ class BufferedListener:
     def __init__(self, target: BusListener) -> None:
         self._target = target
         self._buffered: list[Callable[[], None]] | None = []
-        self._ended = False
+        self._stopped = False
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """The process has its name."""
         early, self._buffered = self._buffered or [], None
         for heard in early:
             heard()
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """It has it no more."""
-        self._ended = True
+        self._stopped = True
 
     def _deliver(self, event: Callable[[], None]) -> None:
         if self._buffered is not None:
             self._buffered.append(event)
-        elif not self._ended:
+        elif not self._stopped:
             event()
 
     def heard(self, sender: str, message: bytes) -> None:
@@ -161,5 +161,5 @@ class BufferedListener:
 
     def rejected(self, why: str) -> None:
         """A frame failed verification."""
-        if not self._ended:
+        if not self._stopped:
             self._target.rejected(why)

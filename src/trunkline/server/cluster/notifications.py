@@ -37,18 +37,18 @@ class ClusterNotifications:
         self._sessions = sessions
         self._cluster = cluster
         self._on_change = on_change
-        self._waiting: list[str] = []
+        self._queue: list[str] = []
         self._acknowledged: asyncio.Future[None] | None = None  # when all is confirmed that is new by now
         self._queue_acknowledged: asyncio.Future[None] | None = None  # when what waits is
-        self._under_way = 0
+        self._batches_in_flight = 0
         if cluster is not None:
             cluster.on(_CHANGES, self._on_changes)
             cluster.on(_SESSION_NOTIFICATION, self._on_session_notification)
 
     @property
-    def unsettled(self) -> "asyncio.Future[Any] | None":
+    def pending_changes(self) -> "asyncio.Future[Any] | None":
         """What is done when all is kept and confirmed that is new by now; None if it is."""
-        kept, told = self._sessions.news, self._acknowledged
+        kept, told = self._sessions.urgent_writes, self._acknowledged
         if told is None or told.done():
             self._acknowledged = None
             return kept
@@ -56,39 +56,42 @@ class ClusterNotifications:
 
     # --- telling the others ------------------------------------------------------------------------
 
-    def tell(self, change: str) -> None:
+    def publish(self, change: str) -> None:
         """Something is new: a resource, or a list."""
         if self._cluster is None or self._cluster.alone:
             return
-        self._waiting.append(change)
-        if len(self._waiting) > _MAX_QUEUED_CHANGES:
-            self._waiting = list(dict.fromkeys(self._waiting))
+        self._queue.append(change)
+        if len(self._queue) > _MAX_QUEUED_CHANGES:
+            self._queue = list(dict.fromkeys(self._queue))
         if self._queue_acknowledged is None:
             loop = asyncio.get_running_loop()
             self._acknowledged = self._queue_acknowledged = loop.create_future()
-            if self._under_way < _MAX_BATCHES_IN_FLIGHT:
+            if self._batches_in_flight < _MAX_BATCHES_IN_FLIGHT:
                 loop.call_soon(self._send_queue, self._cluster)
 
     def _send_queue(self, cluster: "Cluster") -> None:
         """Sends what waits."""
         sending, self._queue_acknowledged = self._queue_acknowledged, None
-        waiting, self._waiting = self._waiting, []
+        waiting, self._queue = self._queue, []
         last = None
         for start in range(0, len(waiting), _MAX_CHANGES_PER_BATCH):
-            last = cluster.tell(_CHANGES, codec.to_json(waiting[start : start + _MAX_CHANGES_PER_BATCH])) or last
+            last = (
+                cluster.broadcast_reliably(_CHANGES, codec.to_json(waiting[start : start + _MAX_CHANGES_PER_BATCH]))
+                or last
+            )
         if sending is None:
             return
         if last is None:
             sending.set_result(None)
         else:
-            self._under_way += 1
+            self._batches_in_flight += 1
             last.add_done_callback(lambda _: self._finish_batch(cluster, sending))
 
     def _finish_batch(self, cluster: "Cluster", acknowledged: "asyncio.Future[None]") -> None:
         if not acknowledged.done():  # somebody may have stopped waiting
             acknowledged.set_result(None)
-        self._under_way -= 1
-        if self._queue_acknowledged is not None and self._under_way == _MAX_BATCHES_IN_FLIGHT - 1:
+        self._batches_in_flight -= 1
+        if self._queue_acknowledged is not None and self._batches_in_flight == _MAX_BATCHES_IN_FLIGHT - 1:
             self._send_queue(cluster)
 
     def notify_session(self, session_id: str, method: str, params: Any) -> None:
@@ -102,7 +105,7 @@ class ClusterNotifications:
     def _on_changes(self, _: str, body: bytes) -> "asyncio.Future[None] | None":
         for piece in _decode_changes(body):
             self._on_change(piece)
-        return self._sessions.news
+        return self._sessions.urgent_writes
 
     def _on_session_notification(self, _: str, body: bytes) -> None:
         session, name, frame = body.split(b"\n", 2)

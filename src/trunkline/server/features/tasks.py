@@ -173,7 +173,7 @@ async def _list(
     session = None if call.origin.principal is not None else tasks.session_of(connection)
     whose = session or owner
     after = b"" if params.cursor is None else catalog.cursors.open_name(_CURSOR, params.cursor, now, whose)
-    shown, last = await tasks.repository.page(owner, session, after.decode(), catalog.tools.size_of(params.limit))
+    shown, last = await tasks.repository.list_page(owner, session, after.decode(), catalog.tools.size_of(params.limit))
     cursor = None if last is None else catalog.cursors.seal_name(_CURSOR, last.encode(), now, whose)
     if _dialect(connection, call, shown[0] if shown else None) is Dialect.FOUNDING:
         return ListFoundingTasksResult([to_founding_task(record) for record in shown], cursor=cursor)

@@ -171,7 +171,7 @@ def _run_with_task_capacity(
 
 
 def _check_task_capacity(connection: Connection, call: IncomingRequest) -> None:
-    connection.shared.tasks.make_room(owner_of(call.origin.principal))
+    connection.shared.tasks.check_limits(owner_of(call.origin.principal))
 
 
 def _prepare_modern_call(

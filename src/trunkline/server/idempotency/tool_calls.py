@@ -84,7 +84,7 @@ async def _store_finished_task(making: NewTask, record: TaskRecord, result: Call
     connection = making.connection
     started = record.start(record.created_at)
     written = codec.to_raw(project(result, connection.revision_of(making.call)))
-    await connection.shared.tasks.repository.keep(
+    await connection.shared.tasks.repository.create_without_lease(
         started.complete(started.created_at, written, is_error=result.is_error)
     )
     return started

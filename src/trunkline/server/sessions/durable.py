@@ -99,12 +99,12 @@ class DurableSession:
     ) -> None:
         self.connection: Connection | None = None  # who holds it now
         self.owner = ""  # the principal, in letters
-        self.ending = False  # for good: nobody finds it any more
+        self.dropping = False  # for good: nobody finds it any more
         self.lease = lease
-        lease.taken = self._handle_taken
+        lease.on_taken = self._handle_taken
         self._ident = ident
-        self._home = lease.at
-        self._record_key = f"{self._home}/record"
+        self._key_prefix = lease.key
+        self._record_key = f"{self._key_prefix}/record"
         self._settings = settings
         self._wall = wall
         self._batcher = batcher
@@ -114,7 +114,7 @@ class DurableSession:
         self._unused_lifetime = unused_lifetime(settings)
         self._created = wall.now()
         self._generation = 0
-        self._found: SessionRecord | None = None  # what another process has left
+        self._previous_record: SessionRecord | None = None  # what another process has left
         self._taken_callback: Callable[[], None] | None = None  # that yet another has taken it
         self._change_lock = asyncio.Lock()  # of changes that requests ask for
         self._ending_subscriptions: set[str] = set()  # subscriptions that end when it is kept that they have
@@ -138,11 +138,11 @@ class DurableSession:
     def on_taken_over(self, callback: Callable[[], None]) -> None:
         """Names who is told when another process has taken it."""
         self._taken_callback = callback
-        if self.lease.over:  # meanwhile
+        if self.lease.ended:  # meanwhile
             callback()
 
     def _handle_taken(self) -> None:
-        self.events.lose()
+        self.events.fence()
         self.connection = None
         if self._taken_callback is not None:
             self._taken_callback()
@@ -161,20 +161,20 @@ class DurableSession:
     def touch(self) -> None:
         """It was used now: that is written down soon, and it is held for longer."""
         self._used = True
-        self.changed()
+        self.write_soon()
         self.lease.renew()
         if self._quota_entry is not None:
             self._quota_entry.renew()
 
-    def changed(self) -> None:
+    def write_soon(self) -> None:
         """It has changed: it is written down as it is, soon."""
-        if (connection := self._standing) is not None:
+        if (connection := self._negotiated_connection) is not None:
             self._batcher.put(
                 self.lease, self._record_key, codec.to_json(self._build_record(connection)), self._expires_at()
             )
 
     @property
-    def _standing(self) -> "Connection | None":
+    def _negotiated_connection(self) -> "Connection | None":
         """The conversation, if there is one to come back to."""
         connection = self.connection
         return None if connection is None or connection.session.negotiated is None else connection
@@ -194,8 +194,8 @@ class DurableSession:
                 client=session.peer,
                 log_level=LOGGING_LEVELS[connection.log_level],
                 generation=self._generation,
-                stream=self.events.newest,
-                event=self.events.last,
+                stream=self.events.newest_stream,
+                event=self.events.last_event,
             ),
             capabilities=RecordedCapabilities(dict(agreed.server), dict(agreed.client)),
             subscriptions=[
@@ -207,20 +207,20 @@ class DurableSession:
 
     def _begin_write(self) -> "asyncio.Future[Any] | None":
         """What is done when it is kept as it is now; None if there is nothing to be kept."""
-        if (connection := self._standing) is None:
+        if (connection := self._negotiated_connection) is None:
             return None
-        return self._batcher.keep(
+        return self._batcher.put_or_fail(
             self.lease, self._record_key, codec.to_json(self._build_record(connection)), self._expires_at()
         )
 
-    async def keep(self) -> None:
+    async def write(self) -> None:
         """Waits until it is kept as it is now."""
         if (keeping := self._begin_write()) is not None:
             await asyncio.shield(keeping)
-        elif self.lease.over:
-            raise Fenced(self._home, 0)
+        elif self.lease.ended:
+            raise Fenced(self._key_prefix, 0)
 
-    def kept(self, reply: Any) -> Work:
+    def reply_after_write(self, reply: Any) -> Work:
         """An answer, once what it says is kept. If the store is unavailable, `NotNow` is answered instead."""
         keeping = self._begin_write()
         return reply if keeping is None else DeferredResult(_raise_not_now_if_unavailable(keeping), reply)
@@ -256,11 +256,11 @@ class DurableSession:
         try:
             if not await do():
                 return False
-            await self.keep()
+            await self.write()
         except BaseException as error:
             if isinstance(error, StoreUnavailable | asyncio.CancelledError):
                 await self._undo(undo)
-            self.changed()  # half of it may be done; and the store may have kept it all the same
+            self.write_soon()  # half of it may be done; and the store may have kept it all the same
             if isinstance(error, StoreUnavailable):
                 raise _not_now_error() from error
             raise
@@ -276,29 +276,29 @@ class DurableSession:
     @property
     def pending_writes(self) -> "asyncio.Future[None] | None":
         """What is done when all that has changed is kept; None if it is."""
-        return self._batcher.unsettled(self.lease)
+        return self._batcher.pending_writes(self.lease)
 
     async def delete(self) -> None:
         """Keeps nothing of it any more."""
         self.connection = None
-        self.ending = True
+        self.dropping = True
         self.events.close()
         try:
             if (unsettled := self.pending_writes) is not None:
                 await asyncio.wait([unsettled])
-            while page := await self.lease.store.scan(f"{self._home}/", limit=_PAGE_SIZE):
+            while page := await self.lease.store.scan(f"{self._key_prefix}/", limit=_PAGE_SIZE):
                 await self.lease.commit([Delete(item.key) for item in page])
             await self.lease.release()
             if self._quota_entry is not None:
                 await self._quota_entry.remove()
         finally:
-            self.ending = False
+            self.dropping = False
 
     # --- going on ------------------------------------------------------------------------------
 
-    def found(self, record: SessionRecord) -> None:
+    def load_record(self, record: SessionRecord) -> None:
         """Another process has held it, and this is how it left it."""
-        self._found = record
+        self._previous_record = record
         self._used = True
         self._created = record.created_at
         self.owner = record.metadata.principal
@@ -307,7 +307,7 @@ class DurableSession:
 
     async def restore(self, principal: Any) -> RestoredStreams | None:
         """Makes its conversation what it was; None if it cannot be read what that is."""
-        connection, record = self.connection, self._found
+        connection, record = self.connection, self._previous_record
         if connection is None or record is None:
             raise StoreUnavailable("the session has ended meanwhile")
         meta = record.metadata
@@ -327,11 +327,11 @@ class DurableSession:
         await self._fail_pending_requests(connection, pending)
         connection.log_level = LOGGING_LEVELS.index(meta.log_level)
         connection.facts.emit(RestoreStep, step="RestoreCapabilities")
-        await self.keep()
+        await self.write()
         if self._quota_entry is not None:
             self._quota_entry.renew()
         connection.facts.emit(RestoreStep, step="StartMonitoring")
-        return RestoredStreams(streams, self.events.newest, self.events.read)
+        return RestoredStreams(streams, self.events.newest_stream, self.events.delivered)
 
     async def _restore_subscriptions(self, connection: "Connection", uris: Sequence[str], principal: Any) -> None:
         call = IncomingRequest(
@@ -421,7 +421,7 @@ class DurableSessions:
     @property
     def lease_valid_until(self) -> float:
         """Until when no other process can have taken what this one holds."""
-        return inf if self._cluster is None else self._cluster.sure_until
+        return inf if self._cluster is None else self._cluster.lease_valid_until
 
     def _lose_leases(self) -> None:
         """This process was taken for dead, and others may hold what it held."""
@@ -431,7 +431,7 @@ class DurableSessions:
     def _check_lease_holders(self) -> None:
         """This process may have another name than before."""
         for kept in list(self._sessions.values()):
-            kept.lease.renamed()
+            kept.lease.check_holder()
 
     def attach(self, connection: "Connection", ident: str) -> DurableSession | None:
         """What is kept of the session that a connection is for."""
@@ -446,7 +446,7 @@ class DurableSessions:
         return None if kept is None else kept.connection
 
     @property
-    def news(self) -> "asyncio.Future[None] | None":
+    def urgent_writes(self) -> "asyncio.Future[None] | None":
         """What is done when all that clients have yet to hear of, in whatever session, is kept; None if it is."""
         return self._batcher.urgent_writes
 
@@ -461,7 +461,7 @@ class DurableSessions:
             return found
         if self._cluster is None:
             return self._resume(ident, None, found)
-        lease = await self._take(key_of("session", ident), self._cluster)
+        lease = await self._acquire_lease(key_of("session", ident), self._cluster)
         if not isinstance(lease, Lease):
             return lease
         found = await self._read_record(ident, principal)  # as it is now that nobody else can change it
@@ -476,7 +476,7 @@ class DurableSessions:
         """What is kept of a session of that principal's."""
         item = await self._store.get(f"{key_of('session', ident)}/record")
         held = self._sessions.get(ident)
-        if item is None or (held is not None and held.ending):
+        if item is None or (held is not None and held.dropping):
             return None
         try:
             record = read_record(item.value)
@@ -490,7 +490,7 @@ class DurableSessions:
             return EXPIRED
         return record
 
-    async def _take(self, key: str, cluster: "Cluster") -> Lease | HeldElsewhere:
+    async def _acquire_lease(self, key: str, cluster: "Cluster") -> Lease | HeldElsewhere:
         """The right to a session, or who has it and is not gone."""
         given = await self._store.acquire(key, cluster.name, self._ttl)
         if not isinstance(given, Lease) and await cluster.evict_if_dead(given.holder):
@@ -499,7 +499,7 @@ class DurableSessions:
 
     def _resume(self, ident: str, lease: Lease | None, record: SessionRecord) -> DurableSession:
         kept = self._create(ident, lease)
-        kept.found(record)
+        kept.load_record(record)
         return kept
 
     def _report_failure(self, operation: str, error: BaseException) -> None:

@@ -33,7 +33,7 @@ _ENDED_STREAM: Final = codec.to_json(StreamRecord(()))
 class _WriteProgress(Struct):
     """How far a stream is kept."""
 
-    safe: int  # the number of the last event that is
+    last_written: int  # the number of the last event that is
     pending_writes: int = 0  # that were asked for since all of it was
 
 
@@ -48,16 +48,16 @@ class DurableEventLog:
         expires_at: Callable[[], float | None],
     ) -> None:
         self._lease = lease
-        self._home = lease.at
+        self._key_prefix = lease.key
         self._store = lease.store
         self._batcher = batcher
         self._expires_at = expires_at
-        self._log = MemoryEventStore(settings.replay_events, settings.replay_bytes)
+        self._memory = MemoryEventStore(settings.replay_events, settings.replay_bytes)
         self._trimmed_to: dict[int, int] = {}  # by stream, the number before the oldest event that is kept
         self._unwritten: dict[int, _WriteProgress] = {}  # streams of which not all is kept
         self._unloaded: set[int] = set()  # streams whose events are in the store alone
         self._drop_tasks: set[asyncio.Task[None]] = set()
-        self._read = 0  # up to where what belongs to no request was given to somebody, as it is written down
+        self._delivered = 0  # up to where what belongs to no request was given to somebody, as it is written down
         self._last_delivered_live = 0  # the last of it that somebody was there for when it came
         self._on_written: Callable[[int], None] | None = None
         self._batch_done: asyncio.Future[None] | None = None  # the last that something was added to
@@ -66,29 +66,29 @@ class DurableEventLog:
         ] = {}  # of each stream in it, the newest event and how many writes
         self._closed = False
         self._fenced = False  # another process goes on
-        self.newest = 0  # the highest number of a stream
+        self.newest_stream = 0  # the highest number of a stream
 
     def on_committed(self, callback: Callable[[int], None]) -> None:
         """Names who is told of streams of which more is kept now."""
         self._on_written = callback
 
     @property
-    def last(self) -> int:
+    def last_event(self) -> int:
         """The number of the newest event that belongs to no request."""
-        return self._log.bounds(STANDALONE)[1]
+        return self._memory.bounds(STANDALONE)[1]
 
     # --- writing -------------------------------------------------------------------------------
 
     def begin(self, stream: int, requests: Sequence[RequestId]) -> None:
         """A stream begins, on which some requests are answered."""
-        self.newest = max(self.newest, stream)
-        self._put(f"{self._home}/streams/{stream:08}", codec.to_json(StreamRecord(requests)), stream, 0)
+        self.newest_stream = max(self.newest_stream, stream)
+        self._write(f"{self._key_prefix}/streams/{stream:08}", codec.to_json(StreamRecord(requests)), stream, 0)
 
     def append(self, stream: int, frame: bytes, last_read: int | None) -> int:
         """Keeps one more, and lets the oldest go."""
-        number = self._log.append(stream, frame, last_read)
-        self._put(self._event_key(stream, number), frame, stream, number)
-        oldest, _ = self._log.bounds(stream)
+        number = self._memory.append(stream, frame, last_read)
+        self._write(self._event_key(stream, number), frame, stream, number)
+        oldest, _ = self._memory.bounds(stream)
         for gone in range(self._trimmed_to.get(stream, 0) + 1, oldest + 1):
             self._batcher.delete(self._lease, self._event_key(stream, gone))
         self._trimmed_to[stream] = oldest
@@ -104,14 +104,16 @@ class DurableEventLog:
             self._write_position(number)
 
     def _write_position(self, number: int) -> None:
-        if number > self._read:
-            self._read = number
+        if number > self._delivered:
+            self._delivered = number
             if not self._closed:
-                self._batcher.put(self._lease, f"{self._home}/position", codec.to_json(number), self._expires_at())
+                self._batcher.put(
+                    self._lease, f"{self._key_prefix}/position", codec.to_json(number), self._expires_at()
+                )
 
     def end(self, stream: int) -> None:
         """The requests of a stream have been answered."""
-        self._put(f"{self._home}/streams/{stream:08}", _ENDED_STREAM, stream, self._log.bounds(stream)[1])
+        self._write(f"{self._key_prefix}/streams/{stream:08}", _ENDED_STREAM, stream, self._memory.bounds(stream)[1])
 
     def drop(self, stream: int) -> None:
         """Forgets a stream."""
@@ -120,11 +122,11 @@ class DurableEventLog:
             self._drop_tasks.add(task)
             task.add_done_callback(self._drop_tasks.discard)
             return
-        oldest, last = self._log.bounds(stream)
+        oldest, last = self._memory.bounds(stream)
         for number in range(oldest + 1, last + 1):
             self._batcher.delete(self._lease, self._event_key(stream, number))
-        self._batcher.delete(self._lease, f"{self._home}/streams/{stream:08}")
-        self._log.drop(stream)
+        self._batcher.delete(self._lease, f"{self._key_prefix}/streams/{stream:08}")
+        self._memory.drop(stream)
         self._trimmed_to.pop(stream, None)
 
     async def _load_and_drop(self, stream: int) -> None:
@@ -133,9 +135,9 @@ class DurableEventLog:
             self.drop(stream)
 
     def _event_key(self, stream: int, number: int) -> str:
-        return f"{self._home}/events/{stream:08}/{number:012}"
+        return f"{self._key_prefix}/events/{stream:08}/{number:012}"
 
-    def _put(self, key: str, value: bytes, stream: int, number: int) -> None:
+    def _write(self, key: str, value: bytes, stream: int, number: int) -> None:
         """Keeps something of a stream, of which `number` is the newest event then. What belongs to no request is kept
         before anybody is answered: an answer may be what it was about."""
         if self._closed:
@@ -145,20 +147,20 @@ class DurableEventLog:
         done = self._batcher.put(self._lease, key, value, self._expires_at(), urgent=stream == STANDALONE)
         if done is not self._batch_done:
             self._batch_done, self._batch_streams = done, {}
-            done.add_done_callback(partial(self._kept, self._batch_streams))
+            done.add_done_callback(partial(self._finish_batch, self._batch_streams))
         unsafe = self._unwritten.get(stream)
         if unsafe is None:
             unsafe = self._unwritten[stream] = _WriteProgress(number - 1)
         unsafe.pending_writes += 1
         self._batch_streams[stream] = (number, unsafe.pending_writes)
 
-    def _kept(self, batch: dict[int, tuple[int, int]], _: "asyncio.Future[None]") -> None:
+    def _finish_batch(self, batch: dict[int, tuple[int, int]], _: "asyncio.Future[None]") -> None:
         """A round has been written, or never will be: more of some streams can be sent. What was refused is not."""
         if self._fenced:
             return
         for stream, (number, writes) in batch.items():
             unsafe = self._unwritten[stream]
-            unsafe.safe = number
+            unsafe.last_written = number
             if unsafe.pending_writes == writes:
                 del self._unwritten[stream]
             if self._on_written is not None:
@@ -168,7 +170,7 @@ class DurableEventLog:
         """Keeps nothing more."""
         self._closed = True
 
-    def lose(self) -> None:
+    def fence(self) -> None:
         """Another process goes on with them. What is not known to be kept by now is never there to be read."""
         self._closed = self._fenced = True
 
@@ -180,13 +182,13 @@ class DurableEventLog:
 
     def size(self, stream: int) -> int:
         """Bytes of a stream that this process holds beside the store."""
-        return self._log.size(stream)
+        return self._memory.size(stream)
 
     def read_after(self, stream: int, number: int) -> Sequence[tuple[int, bytes]] | None:
         """What came after a number and is kept; None if that is no longer known."""
-        found = self._log.read_after(stream, number)
+        found = self._memory.read_after(stream, number)
         unsafe = self._unwritten.get(stream)
-        return found if unsafe is None or not found else [event for event in found if event[0] <= unsafe.safe]
+        return found if unsafe is None or not found else [event for event in found if event[0] <= unsafe.last_written]
 
     # --- going on ------------------------------------------------------------------------------
 
@@ -200,19 +202,19 @@ class DurableEventLog:
             if requests := read_stream(item.value).pending:
                 pending[stream] = requests
         streams = sorted(self._unloaded)
-        self.newest = max([newest_stream, *streams])
+        self.newest_stream = max([newest_stream, *streams])
         self._unloaded.add(STANDALONE)
         await self.load_stream(STANDALONE)
-        if self.last < last_event:
-            self._log.restore(STANDALONE, last_event, ())
-        position = await self._store.get(f"{self._home}/position")
-        self._read = min(self.last, 0 if position is None else read_number(position.value))
+        if self.last_event < last_event:
+            self._memory.restore(STANDALONE, last_event, ())
+        position = await self._store.get(f"{self._key_prefix}/position")
+        self._delivered = min(self.last_event, 0 if position is None else read_number(position.value))
         return streams, pending
 
     @property
-    def read(self) -> int:
+    def delivered(self) -> int:
         """Up to where what belongs to no request was given to somebody."""
-        return max(self._read, self._log.bounds(STANDALONE)[0])
+        return max(self._delivered, self._memory.bounds(STANDALONE)[0])
 
     async def load_stream(self, stream: int) -> None:
         """Gets what an earlier process has kept of a stream."""
@@ -224,11 +226,11 @@ class DurableEventLog:
         self._unloaded.discard(stream)
         if items:
             first = int(items[0].key.rpartition("/")[2]) - 1
-            self._log.restore(stream, first, [item.value for item in items])
+            self._memory.restore(stream, first, [item.value for item in items])
             self._trimmed_to[stream] = first
 
     async def _scan_all(self, part: str) -> list[Item]:
-        prefix, found = f"{self._home}/{part}/", list[Item]()
+        prefix, found = f"{self._key_prefix}/{part}/", list[Item]()
         while page := await self._store.scan(prefix, after=found[-1].key if found else "", limit=_PAGE_SIZE):
             found += page
         return found

@@ -41,7 +41,7 @@ class SessionQuota:
         )
         self._unused_ttl = unused_lifetime(settings)
         self._wall = wall
-        self._beside: set[asyncio.Future[int]] = set()
+        self._renewals: set[asyncio.Future[int]] = set()
 
     def entry(self, ident: str, principal_name: str) -> "QuotaEntry | None":
         """The entry of a session of whoever has that name; None if nobody counts them."""
@@ -49,12 +49,14 @@ class SessionQuota:
             return None
         return QuotaEntry(self, key_of("owner", owner_from_name(principal_name), "open", ident))
 
-    def _put(self, key: str, ttl: float | None) -> Put:
+    def _entry_write(self, key: str, ttl: float | None) -> Put:
         return Put(key, b"", None if ttl is None else self._wall.now() + ttl)
 
     async def add(self, key: str) -> bool:
         """Adds an entry, if there may be one more. It lasts until the session is used, or could have been."""
-        await self._store.commit([self._put(key, self._entry_ttl if self._unused_ttl is None else self._unused_ttl)])
+        await self._store.commit(
+            [self._entry_write(key, self._entry_ttl if self._unused_ttl is None else self._unused_ttl)]
+        )
         if await self._count(key.rpartition("/")[0] + "/") <= (self._limit or 0):
             return True
         await self._store.commit([Delete(key)])
@@ -69,12 +71,12 @@ class SessionQuota:
 
     def renew(self, key: str) -> None:
         """Has an entry last, soon. If that cannot be written, it is when it is said next."""
-        renewing = asyncio.ensure_future(self._store.commit([self._put(key, self._entry_ttl)]))
-        self._beside.add(renewing)
+        renewing = asyncio.ensure_future(self._store.commit([self._entry_write(key, self._entry_ttl)]))
+        self._renewals.add(renewing)
         renewing.add_done_callback(self._finish_renewal)
 
     def _finish_renewal(self, renewal: "asyncio.Future[int]") -> None:
-        self._beside.discard(renewal)
+        self._renewals.discard(renewal)
         if not renewal.cancelled():
             renewal.exception()
 
@@ -85,8 +87,8 @@ class SessionQuota:
 
     async def close(self) -> None:
         """Waits for what is being written."""
-        if self._beside:
-            await asyncio.wait(self._beside)
+        if self._renewals:
+            await asyncio.wait(self._renewals)
 
 
 class QuotaEntry:

@@ -32,7 +32,7 @@ class WriteBatcher:
         self._on_failure = on_failure
         self._closed = False
         self._final_retry_failed = False  # the store has failed once more since `close`
-        self._waiting: dict[SessionLease, WritesByKey] = {}  # for the next round
+        self._queued: dict[SessionLease, WritesByKey] = {}  # for the next round
         self._queued_done: asyncio.Future[None] | None = None  # when those are written
         self._in_flight: dict[SessionLease, WritesByKey] = {}  # in the round that is under way
         self._in_flight_done: asyncio.Future[None] | None = None  # when those are
@@ -52,16 +52,16 @@ class WriteBatcher:
             self._urgent_done = done
         return done
 
-    def keep(self, lease: SessionLease, key: str, value: bytes, expires: float | None) -> "asyncio.Future[Any]":
+    def put_or_fail(self, lease: SessionLease, key: str, value: bytes, expires: float | None) -> "asyncio.Future[Any]":
         """Keeps a value; gives what is done when it is. What is alone in its session goes to the store by itself, which
         costs half; it is not tried again. Otherwise it goes with a round, which is; yet whoever waits for it is told
         that the store is unavailable as soon as that is known."""
         put = Put(key, value, expires)
-        if lease in self._waiting or lease in self._in_flight:
+        if lease in self._queued or lease in self._in_flight:
             heeding = _checked_for_fencing(lease, self._add(lease, put))
             self._fail_fast_waiters.append(heeding)
             return heeding
-        return lease.begin(put)
+        return lease.commit_first(put)
 
     def delete(self, lease: SessionLease, key: str) -> "asyncio.Future[None]":
         """Keeps a value no longer."""
@@ -70,7 +70,7 @@ class WriteBatcher:
     def _add(self, lease: SessionLease, write: Write) -> "asyncio.Future[None]":
         loop = asyncio.get_running_loop()
         done = self._queued_done = self._queued_done or loop.create_future()
-        writes = self._waiting.setdefault(lease, {})
+        writes = self._queued.setdefault(lease, {})
         writes.pop(write.key, None)
         writes[write.key] = write
         if self._task is None:
@@ -79,11 +79,11 @@ class WriteBatcher:
 
     # --- waiting -------------------------------------------------------------------------------
 
-    def unsettled(self, lease: SessionLease) -> "asyncio.Future[None] | None":
+    def pending_writes(self, lease: SessionLease) -> "asyncio.Future[None] | None":
         """What is done when all is written that was asked for by now in a session; None if it is. It fails if another
         process has taken that (`Fenced`)."""
         done = (
-            self._queued_done if lease in self._waiting else self._in_flight_done if lease in self._in_flight else None
+            self._queued_done if lease in self._queued else self._in_flight_done if lease in self._in_flight else None
         )
         return None if done is None else _checked_for_fencing(lease, done)
 
@@ -106,9 +106,9 @@ class WriteBatcher:
     async def _run(self) -> None:
         try:
             while (done := self._queued_done) is not None:
-                self._in_flight, self._waiting = self._waiting, {}
+                self._in_flight, self._queued = self._queued, {}
                 self._in_flight_done, self._queued_done = done, None
-                commits = [self._begin(at, list(writes.values())) for at, writes in self._in_flight.items()]
+                commits = [self._start_commit(at, list(writes.values())) for at, writes in self._in_flight.items()]
                 failures = [await self._finish_commits(*commit) for commit in commits]  # all of them are under way
                 self._in_flight, self._in_flight_done = {}, None
                 self._fail_fast_waiters = [heeding for heeding in self._fail_fast_waiters if not heeding.done()]
@@ -120,7 +120,7 @@ class WriteBatcher:
         finally:
             self._task = None
 
-    def _begin(
+    def _start_commit(
         self, lease: SessionLease, writes: Sequence[Write]
     ) -> "tuple[SessionLease, Sequence[Write], asyncio.Future[int]]":
         return lease, writes, lease.commit(writes[:_MAX_WRITES_PER_COMMIT])
@@ -133,7 +133,7 @@ class WriteBatcher:
         try:
             await self._await_commit(lease, writes[:_MAX_WRITES_PER_COMMIT], first_commit)
             for start in range(_MAX_WRITES_PER_COMMIT, len(writes), _MAX_WRITES_PER_COMMIT):
-                await self._await_commit(*self._begin(lease, writes[start : start + _MAX_WRITES_PER_COMMIT]))
+                await self._await_commit(*self._start_commit(lease, writes[start : start + _MAX_WRITES_PER_COMMIT]))
         except Fenced:
             return None  # whom that concerns has been told
         except Exception as error:  # noqa: BLE001 - told to whoever waits, and to the operator
@@ -155,7 +155,7 @@ class WriteBatcher:
                 if not self._closed:
                     await asyncio.sleep(_RETRY_DELAY)
                 last = self._closed
-                _, _, commit = self._begin(lease, writes)
+                _, _, commit = self._start_commit(lease, writes)
             else:
                 return
 
@@ -174,7 +174,7 @@ def _checked_for_fencing(lease: SessionLease, done: "asyncio.Future[None]") -> "
     def settle(_: "asyncio.Future[None]") -> None:
         if heeding.done():
             return
-        error = Fenced(lease.at, 0) if lease.over else done.exception()
+        error = Fenced(lease.key, 0) if lease.ended else done.exception()
         if error is None:
             heeding.set_result(None)
         else:

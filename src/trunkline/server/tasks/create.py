@@ -163,7 +163,7 @@ def new_task_record(new_task: NewTask, params: CallToolParams) -> TaskRecord:
     entry, connection, call, _ = new_task
     asked: dict[str, Any] = {"name": params.name, "arguments": codec.original_json(params.arguments)}
     ttl = None if call.envelope is not None or params.task is None else params.task.ttl
-    record = connection.shared.tasks.new(
+    record = connection.shared.tasks.new_record(
         owner_of(call.origin.principal),
         caller_of(connection, call),
         ("tools/call", codec.to_raw(asked)),
@@ -199,7 +199,7 @@ async def _create_and_start(
     entry, connection, call, work = new_task
     shared, tasks = connection.shared, connection.shared.tasks
     teller = TaskNotifier(shared, record, connection) if notify_client else None
-    begun = tasks.begin(
+    begun = tasks.create_and_start(
         shared,
         record,
         entry,

@@ -32,7 +32,7 @@ class DetachedPeer(CallPeer):
     def __init__(self, shared: "SharedServices", runner: "TaskRunner") -> None:
         self.facts = FactReporter(shared.clock, shared.observers)
         self._shared = shared
-        self._attempt = runner
+        self._runner = runner
         self._thread = threading.get_ident()
 
     @property
@@ -58,7 +58,7 @@ class DetachedPeer(CallPeer):
     @property
     def local(self) -> bool:
         """Whether its client is somebody who has not to say who it is."""
-        return self._attempt.caller.local
+        return self._runner.caller.local
 
     @property
     def lifespan(self) -> Any:
@@ -87,34 +87,34 @@ class DetachedPeer(CallPeer):
 
     def revision_of(self, call: IncomingRequest) -> Revision:  # noqa: ARG002 - there is one call
         """The revision that the task was asked for in."""
-        return Revision(self._attempt.caller.revision)
+        return Revision(self._runner.caller.revision)
 
     def client_of(self, call: IncomingRequest) -> ClientFacts:  # noqa: ARG002 - there is one call
         """Who asked for the task."""
-        return ClientFacts(self._attempt.caller.info, self._attempt.caller.capabilities)
+        return ClientFacts(self._runner.caller.info, self._runner.caller.capabilities)
 
     def asker_of(self, call: IncomingRequest) -> Asker:  # noqa: ARG002 - there is one call
         """Who keeps its questions until they are fetched."""
-        return self._attempt
+        return self._runner
 
     def drain_of(self, call: IncomingRequest) -> Callable[[], Coroutine[Any, Any, None]]:  # noqa: ARG002
         """Wait while the client that is told of the task reads too slowly."""
-        return self._attempt.drain
+        return self._runner.drain
 
     def progress(self, call: IncomingRequest, progress: float, total: float | None, message: str | None) -> None:
         """Says how far the task has come; it must grow."""
         if call.record_progress(progress, self.now()):
-            self._attempt.advance(progress, total, message)
+            self._runner.report_progress(progress, total, message)
         else:
             self.facts.report_dropped(f"progress {progress:g} does not grow", "progress_value_invalid")
 
     def checkpoint_of(self, call: IncomingRequest) -> Raw | UnsetType:  # noqa: ARG002 - there is one call
         """What an earlier run of the task has kept."""
-        return self._attempt.checkpoint
+        return self._runner.checkpoint
 
     async def save_checkpoint(self, call: IncomingRequest, checkpoint: Raw) -> None:  # noqa: ARG002 - there is one call
         """Keeps what the task needs to go on from here."""
-        await self._attempt.reach(checkpoint)
+        await self._runner.save_checkpoint(checkpoint)
 
     async def begin_task(self, call: IncomingRequest) -> None:
         """It is one."""

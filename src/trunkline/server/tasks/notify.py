@@ -32,7 +32,7 @@ class TaskNotifier:
         self.dialect = dialect_of(record)
         self._shared = shared
         self._record = record
-        self._line = connection
+        self._connection = connection
         self._held_back: list[Callable[[], object]] | None = None if connection is None else []
         self._client_knows: asyncio.Future[None] | None = None  # done when the client knows of the task
 
@@ -48,39 +48,39 @@ class TaskNotifier:
             self._client_knows.set_result(None)
             self._client_knows = None
 
-    def status(self, record: TaskRecord) -> bool:
+    def send_status(self, record: TaskRecord) -> bool:
         """Tells how the task stands; False if nobody is there, nor will be."""
         founding = self.dialect is Dialect.FOUNDING
-        return self._tell(
+        return self._send(
             _STATUS, to_founding_status(record) if founding else to_augmented_task(record, TaskStatusParams)
         )
 
-    def progress(self, progress: float, total: float | None, message: str | None) -> None:
+    def send_progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Tells how far the task has come, if its client wants to know."""
         token, related = self._record.progress_token, {RELATED_TASK: {"taskId": self._record.task_id}}
         if token is not None:
             said = ProgressParams(progress_token=token, progress=progress, total=total, message=message, meta=related)
-            self._tell("notifications/progress", said)
+            self._send("notifications/progress", said)
 
     async def drain(self) -> None:
         """Wait until the client knows of the task, and while it reads too slowly what it is told."""
         if self._held_back is not None:
             self._client_knows = self._client_knows or self._shared.threads.loop.create_future()
             await asyncio.shield(self._client_knows)
-        if self._line is not None:
-            await self._line.channel.drain()
+        if self._connection is not None:
+            await self._connection.channel.drain()
 
-    def _tell(self, name: str, params: Any) -> bool:
+    def _send(self, name: str, params: Any) -> bool:
         if self._held_back is not None:
-            self._held_back.append(partial(self._tell, name, params))
+            self._held_back.append(partial(self._send, name, params))
             return True
         keeper, news, session = (
             self._shared.durable_sessions,
             self._shared.cluster_notifications,
             self._record.caller.session,
         )
-        if self._line is None or self._line.close_reason is not None:
-            self._line = None if keeper is None or session is None else keeper.connection_of(session)
-            if self._line is None and news is not None and session is not None:
+        if self._connection is None or self._connection.close_reason is not None:
+            self._connection = None if keeper is None or session is None else keeper.connection_of(session)
+            if self._connection is None and news is not None and session is not None:
                 news.notify_session(session, name, params)
-        return (self._line is not None and self._line.notify(name, params)) or keeper is not None
+        return (self._connection is not None and self._connection.notify(name, params)) or keeper is not None

@@ -53,7 +53,7 @@ def _lost_error(record: TaskRecord) -> ErrorObject:
 class _OrphanedTask(Struct):
     """A task that nobody works on."""
 
-    kept: StoredTask
+    stored: StoredTask
     lease: Lease
 
 
@@ -67,7 +67,7 @@ class TaskRecovery:
         self._lasting = lasting
         self._holder = f"{tasks.holder}, recovering"  # unlike whoever makes tasks: it asks for what it may hold itself
         self._timer: Timer | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._scan_task: asyncio.Task[None] | None = None
         self._closed = False
         self._audit_due = 0.0
         if shared.cluster is not None:
@@ -82,33 +82,33 @@ class TaskRecovery:
     def _on_peer_lost(self, name: str | None) -> None:
         """Another process has gone, or may have: what it worked on is for others."""
         if name is not None and not self._closed and self._rank < _IMMEDIATE_SCANNERS:
-            self.look_at(self._shared.wall_clock.now())
+            self.schedule_scan(self._shared.wall_clock.now())
 
-    def look_at(self, when: float) -> None:
+    def schedule_scan(self, when: float) -> None:
         """Looks at that time, if it would not look earlier."""
         wall = self._shared.wall_clock
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = wall.call_at(max(when, wall.now() + _MIN_SCAN_INTERVAL), self._look)
+        self._timer = wall.call_at(max(when, wall.now() + _MIN_SCAN_INTERVAL), self._start_scan)
 
-    def _look(self) -> None:
+    def _start_scan(self) -> None:
         self._timer = None
-        if self._looking is None or self._looking.done():
-            self._looking = self._shared.threads.loop.create_task(self._scan())
+        if self._scan_task is None or self._scan_task.done():
+            self._scan_task = self._shared.threads.loop.create_task(self._scan())
 
     async def close(self) -> None:
         """Looks no more."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait([self._looking])
+        if self._scan_task is not None:
+            self._scan_task.cancel()
+            await asyncio.wait([self._scan_task])
 
     async def _scan(self) -> None:
         """Looks once at all that somebody should work on, and says when to look again."""
         now, before = self._shared.wall_clock.now(), self._rank
-        due = now + self._tasks.lease * (1 + before) if self._lasting else None
+        due = now + self._tasks.lease_ttl * (1 + before) if self._lasting else None
         with contextlib.suppress(StoreError):  # then the next look finds it
             if self._lasting and now >= self._audit_due:
                 await self._audit(now)
@@ -124,7 +124,7 @@ class TaskRecovery:
                     if held is not None and not before:
                         due = held if due is None else min(due, held)
         if due is not None and self._timer is None:
-            self.look_at(due)
+            self.schedule_scan(due)
 
     async def _audit(self, now: float) -> None:
         """Have unfinished tasks without a mark found, once an hour for all processes that share the store."""
@@ -145,7 +145,7 @@ class TaskRecovery:
         if kept.record.ended:
             await shelf.delete_mark_key(mark)
             return None
-        lease = await shelf.take(owner, task_id, self._holder, self._tasks.lease)
+        lease = await shelf.acquire(owner, task_id, self._holder, self._tasks.lease_ttl)
         if isinstance(lease, Held):
             return lease.expires
         kept = await shelf.find(owner, task_id)  # as it is now that nobody else can work on it
@@ -156,11 +156,11 @@ class TaskRecovery:
             await self._recover(_OrphanedTask(kept, lease))
         except TooManyTasks:
             await shelf.release(lease)
-            return self._shared.wall_clock.now() + self._tasks.lease
+            return self._shared.wall_clock.now() + self._tasks.lease_ttl
         return None
 
     async def _recover(self, orphan: _OrphanedTask) -> None:
-        record = orphan.kept.record
+        record = orphan.stored.record
         params = _read_params(record.params)
         entry = self._shared.catalog.tools.live.get(params.name)
         try:
@@ -172,25 +172,25 @@ class TaskRecovery:
         else:
             await self._resume(orphan, entry, work)
 
-    async def _fail(self, found: _OrphanedTask) -> None:
-        record = found.kept.record
+    async def _fail(self, orphan: _OrphanedTask) -> None:
+        record = orphan.stored.record
         with contextlib.suppress(Fenced):
             await self._tasks.change(
-                record.client, record.task_id, lambda found, now: found.fail(now, _lost_error(found)), found.lease
+                record.client, record.task_id, lambda found, now: found.fail(now, _lost_error(found)), orphan.lease
             )
             await asyncio.gather(
-                self._tasks.repository.delete_mark(record), self._tasks.repository.release(found.lease)
+                self._tasks.repository.delete_mark(record), self._tasks.repository.release(orphan.lease)
             )
 
     async def _resume(self, orphan: _OrphanedTask, entry: ToolEntry, work: "WorkFactory") -> None:
-        self._tasks.make_room(orphan.kept.record.client)
+        self._tasks.check_limits(orphan.stored.record.client)
 
         def taken(record: TaskRecord, now: float) -> TaskRecord:
             if record.ended:
                 return record
             return record.start(now) if record.state is TaskState.PENDING else record.resume(now)
 
-        record = orphan.kept.record
+        record = orphan.stored.record
         changed = await self._tasks.repository.change(record.client, record.task_id, taken, orphan.lease)
         if changed is not None and not changed[1].record.ended:
             self._tasks.take_over(self._shared, changed[1], orphan.lease, entry, work)

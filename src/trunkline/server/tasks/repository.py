@@ -105,7 +105,9 @@ class TaskRepository:
         item = await self._store.get(key_of_task(owner, task_id))
         return None if item is None else _decode_stored(item)
 
-    async def page(self, owner: str, session: str | None, after: str, size: int) -> tuple[list[TaskRecord], str | None]:
+    async def list_page(
+        self, owner: str, session: str | None, after: str, size: int
+    ) -> tuple[list[TaskRecord], str | None]:
         """Tasks of an owner that come after a name, the oldest first: their names begin with the time. Of one who is
         nobody in particular, those of a conversation. If there are more, gives the name that the next ones follow."""
         prefix = (_owner_tasks_key(owner) if session is None else _session_tasks_key(owner, session)) + "/"
@@ -128,14 +130,14 @@ class TaskRepository:
         return found
 
     async def create(
-        self, record: TaskRecord, holder: str, ttl: float, beside: Sequence[Put] = (), *, places: int | None = None
+        self, record: TaskRecord, holder: str, ttl: float, extra_writes: Sequence[Put] = (), *, slots: int | None = None
     ) -> tuple[StoredTask, Lease]:
         """Keep a new task and take its lease. What is kept beside it is kept with it, or neither is (`Conflict`). With
         `places`, its owner has no more than so many at work, or neither is kept (`TooManyTasks`)."""
         take = partial(self._create_with_mark, holder, ttl)
         try:
             return await (
-                take(record, beside) if places is None else self._create_in_slot(take, record, beside, places)
+                take(record, extra_writes) if slots is None else self._create_in_slot(take, record, extra_writes, slots)
             )
         except (Conflict, TooManyTasks):
             await self.delete_mark(record)
@@ -194,7 +196,7 @@ class TaskRepository:
             if not ours:
                 del self._slots_in_use[record.client]
 
-    async def keep(self, record: TaskRecord, extra_writes: Sequence[Put] = ()) -> int:
+    async def create_without_lease(self, record: TaskRecord, extra_writes: Sequence[Put] = ()) -> int:
         """Keeps a new task, which nobody works on yet; the version that it has."""
         return await self._store.commit(_creation_writes(record, extra_writes))
 
@@ -227,7 +229,7 @@ class TaskRepository:
         """Nobody has to work on it any more."""
         await self._store.commit([Delete(_mark_key(record))])
 
-    async def take(self, owner: str, task_id: str, holder: str, ttl: float) -> Lease | Held:
+    async def acquire(self, owner: str, task_id: str, holder: str, ttl: float) -> Lease | Held:
         """The right to work on a task, or who has it."""
         return await self._store.acquire(key_of_task(owner, task_id), holder, ttl)
 

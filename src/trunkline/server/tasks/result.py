@@ -40,9 +40,9 @@ async def wait_for_outcome(
     delivery, can_be_asked = _QuestionSender(connection, call), call.envelope is None
     connection.adjust_call_limit(1)  # it waits for something else, and shall keep nobody from being answered
     try:
-        with tasks.question_delivery.waiting(task_id) if can_be_asked else nullcontext():
+        with tasks.question_delivery.result_waiter(task_id) if can_be_asked else nullcontext():
             while True:
-                with tasks.watchers.expecting(owner, task_id) as heard:
+                with tasks.watchers.expect_change(owner, task_id) as heard:
                     record = (await tasks.get(owner, task_id)).record
                     found = get_outcome(record)
                     if found is not None:
@@ -52,7 +52,7 @@ async def wait_for_outcome(
                     await _wait_for_change_or_expiry(heard, record, connection)
     finally:
         connection.adjust_call_limit(-1)
-        delivery.end()
+        delivery.stop()
 
 
 async def _wait_for_change_or_expiry(
@@ -82,10 +82,10 @@ class QuestionDelivery:
         self._senders: dict[str, _QuestionSender] = {}  # by the name of the task
 
     @contextmanager
-    def waiting(self, task_id: str) -> "Generator[None]":
+    def result_waiter(self, task_id: str) -> "Generator[None]":
         """Somebody waits for a task, and is asked what others are asked no more."""
         self._result_waiters[task_id] += 1
-        self._stop(task_id)
+        self._stop_sender(task_id)
         try:
             yield
         finally:
@@ -98,21 +98,21 @@ class QuestionDelivery:
         seen = self._seen_questions.setdefault(connection, {})
         before = seen.pop(record.task_id, frozenset[str]())
         if not record.questions:
-            self._stop(record.task_id)
+            self._stop_sender(record.task_id)
             return
         seen[record.task_id] = frozenset(record.questions)
         if before & record.questions.keys() and record.task_id not in self._result_waiters:
             if record.task_id not in self._senders:
-                self._senders[record.task_id] = _QuestionSender(connection, None, self._forget)
+                self._senders[record.task_id] = _QuestionSender(connection, None, self._forget_sender)
             self._senders[record.task_id].send_open(record)
 
-    def _forget(self, sender: "_QuestionSender") -> None:
+    def _forget_sender(self, sender: "_QuestionSender") -> None:
         self._senders = {name: other for name, other in self._senders.items() if other is not sender}
 
-    def _stop(self, task_id: str) -> None:
+    def _stop_sender(self, task_id: str) -> None:
         asking = self._senders.pop(task_id, None)
         if asking is not None:
-            asking.end()
+            asking.stop()
 
 
 class _QuestionSender:
@@ -136,14 +136,16 @@ class _QuestionSender:
         self._cancel_requests(self._requests.keys() - record.questions.keys())
         for key, question in record.questions.items():
             if key not in self._requests:
-                asking = self._requests[key] = self._connection.loop.create_task(self._ask(record, key, question))
+                asking = self._requests[key] = self._connection.loop.create_task(
+                    self._ask_and_record(record, key, question)
+                )
                 asking.add_done_callback(self._on_request_done)
 
     def _on_request_done(self, _: "asyncio.Task[None]") -> None:
         if self._on_done is not None and all(asking.done() for asking in self._requests.values()):
             self._on_done(self)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Nobody waits any more: what is still open stays so, for the next. What was answered just now is heard
         first."""
         self._connection.loop.call_soon(lambda: self._cancel_requests(self._requests.keys()))
@@ -153,7 +155,7 @@ class _QuestionSender:
             if key not in self._answered:
                 self._requests[key].cancel()
 
-    async def _ask(self, record: TaskRecord, key: str, question: InputRequest) -> None:
+    async def _ask_and_record(self, record: TaskRecord, key: str, question: InputRequest) -> None:
         step = await self._request_answer(record, key, question)
         if step is not None:
             self._answered.add(key)

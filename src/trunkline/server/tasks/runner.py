@@ -73,7 +73,7 @@ class TaskRunner:
         self._shared = shared
         self._entry = entry
         self._exposes_errors = exposes_errors
-        self._line = DetachedPeer(shared, self)
+        self._peer = DetachedPeer(shared, self)
         self._call = IncomingRequest(
             record.task_id, _TOOLS_CALL, shared.clock.now(), origin=MessageOrigin(principal=principal)
         )
@@ -84,7 +84,7 @@ class TaskRunner:
         self._call.once = EffectLog(dict(record.effects), self._record_effect)
         if self.caller.modern:
             self._call.envelope = Envelope(self.caller.revision, self.caller.capabilities, self.caller.info)
-        self._waiting: dict[str, asyncio.Future[Raw]] = {}  # for answers, by the names of questions
+        self._answer_waiters: dict[str, asyncio.Future[Raw]] = {}  # for answers, by the names of questions
         self._question_counts: dict[str, int] = {}
         self._used_keys: set[str] = set()
         self._timers: list[Timer] = []
@@ -92,8 +92,8 @@ class TaskRunner:
         self._flush_timer: Timer | None = None
         self._progress: tuple[float, float | None, str | None] = (0, None, None)  # told last
         self._notifier: TaskNotifier | None = None
-        self._beside: set[asyncio.Task[None]] = set()
-        self.work: asyncio.Task[None]  # from when it is started
+        self._side_tasks: set[asyncio.Task[None]] = set()
+        self.run_task: asyncio.Task[None]  # from when it is started
         self._stopped = False  # nothing of it is kept any more
         self._writing_outcome = False  # the work is done, and what it came to is being written
         self._ending = False  # nothing runs any more, and the lease is being given back
@@ -104,7 +104,7 @@ class TaskRunner:
         return self.record.checkpoint
 
     @property
-    def over(self) -> bool:
+    def stopped(self) -> bool:
         """Whether nothing of it is kept any more."""
         return self._stopped
 
@@ -124,7 +124,7 @@ class TaskRunner:
         for due, late in ((self.record.deadline, self._on_timeout), (self.record.expires_at, self._on_expired)):
             if due is not None:
                 self._timers.append(wall.call_at(due, late))
-        self.work = self._shared.threads.loop.create_task(self._run(make_work))
+        self.run_task = self._shared.threads.loop.create_task(self._run(make_work))
 
     async def _run(self, make_work: Callable[[Context | None], Any]) -> None:
         try:
@@ -136,14 +136,14 @@ class TaskRunner:
         except (Fenced, asyncio.CancelledError):
             pass  # it is somebody else's now, or nobody's
         except StoreError as error:
-            self._line.facts.report_failure(self._call, "-", error)
+            self._peer.facts.report_failure(self._call, "-", error)
         finally:
             await self._finish()
 
     async def _run_to_outcome(self, make_work: Callable[[Context | None], Any]) -> Transition:
         """What the work comes to, as what happens to the task."""
         try:
-            context = Context(self._line, self._call) if self._entry.handler.wants_context else None
+            context = Context(self._peer, self._call) if self._entry.handler.wants_context else None
             value = await run_work(make_work(context), self._shared.threads)
             result = self._encode_result(value)
         except (Fenced, asyncio.CancelledError) as error:
@@ -161,7 +161,7 @@ class TaskRunner:
         blame = to_modern_error(error) if self.caller.modern else error
         failure = build_failure(blame, self._call, revision, expose=self._exposes_errors)
         if failure.reference is not None:
-            self._line.facts.report_failure(self._call, failure.reference, error)
+            self._peer.facts.report_failure(self._call, failure.reference, error)
         if isinstance(failure.reply, ProtocolError):
             fault = error_object(failure.reply, revision)
             return lambda record, now: record.fail(now, fault)
@@ -179,15 +179,15 @@ class TaskRunner:
         self._stopped = self._call.done = True
         for timer in filter(None, (*self._timers, self._renewal_timer, self._flush_timer)):
             timer.cancel()
-        for task in list(self._beside):
+        for task in list(self._side_tasks):
             task.cancel()
-        await self._tasks.ended(self)
+        await self._tasks.finish_run(self)
         self._call.once = None  # which refers to this attempt, as the line does
-        del self._line
+        del self._peer
 
     # --- what it writes --------------------------------------------------------------------------
 
-    async def write(self, transition: Transition) -> None:
+    async def update(self, transition: Transition) -> None:
         """Has something happen to the task, as the one who works on it. Raises `Fenced` if it is not that any more, and
         `CancelledError` if the task has ended meanwhile."""
 
@@ -217,25 +217,25 @@ class TaskRunner:
         `Fenced` if the task cannot be ours any more."""
         while True:
             try:
-                return await self.write(transition)
+                return await self.update(transition)
             except StoreUnavailable:
                 if self._check_lease_lost():
                     raise Fenced(self.lease.name, self.lease.token) from None
                 await asyncio.sleep(_RETRY_DELAY)
 
-    async def reach(self, checkpoint: Raw) -> None:
+    async def save_checkpoint(self, checkpoint: Raw) -> None:
         """Keeps what the task needs to go on from here."""
         await self._update_with_retry(lambda record, now: record.save_checkpoint(now, checkpoint))
 
     async def _record_effect(self, name: str, effect: Raw) -> None:
         await self._update_with_retry(lambda record, now: record.record_effect(now, name, effect))
 
-    def advance(self, progress: float, total: float | None, message: str | None) -> None:
+    def report_progress(self, progress: float, total: float | None, message: str | None) -> None:
         """It has got somewhere: told at once, and kept a little later, together with what follows."""
         if self._check_lease_lost():
             return
         if self._notifier is not None:
-            self._notifier.progress(progress, total, message)
+            self._notifier.send_progress(progress, total, message)
         self._progress = (progress, total, message)
         if self._flush_timer is None:
             wall = self._shared.wall_clock
@@ -249,17 +249,17 @@ class TaskRunner:
     def _flush_progress(self) -> None:
         self._flush_timer = None
         progress, total, message = self._progress
-        self.beside(lambda: self.write(lambda record, now: record.advance(now, progress, total, message)))
+        self.spawn(lambda: self.update(lambda record, now: record.advance(now, progress, total, message)))
 
     # --- holding it ------------------------------------------------------------------------------
 
     def _schedule_renewal(self) -> None:
-        wall, ttl = self._shared.wall_clock, self._tasks.lease
-        self._renewal_timer = wall.call_at(wall.now() + ttl / 3, lambda: self.beside(self._renew))
+        wall, ttl = self._shared.wall_clock, self._tasks.lease_ttl
+        self._renewal_timer = wall.call_at(wall.now() + ttl / 3, lambda: self.spawn(self._renew))
 
     async def _renew(self) -> None:
         try:
-            self.lease = await self._shared.store.renew(self.lease, self._tasks.lease)
+            self.lease = await self._shared.store.renew(self.lease, self._tasks.lease_ttl)
         except Fenced:
             self.stop()
         except StoreError:
@@ -274,16 +274,16 @@ class TaskRunner:
         return self._stopped
 
     def _on_timeout(self) -> None:
-        self.beside(self._time_out)
+        self.spawn(self._time_out)
 
     async def _time_out(self) -> None:
-        await self.write(lambda record, now: record.time_out(now))
+        await self.update(lambda record, now: record.time_out(now))
         self.stop()
 
     def _on_expired(self) -> None:
         self.stop()
 
-    def beside(self, action: Callable[[], Awaitable[object]]) -> None:
+    def spawn(self, action: Callable[[], Awaitable[object]]) -> None:
         """Does something while the work goes on."""
 
         async def done() -> None:
@@ -291,22 +291,22 @@ class TaskRunner:
                 await action()
 
         task = self._shared.threads.loop.create_task(done())
-        self._beside.add(task)
-        task.add_done_callback(self._beside.discard)
+        self._side_tasks.add(task)
+        task.add_done_callback(self._side_tasks.discard)
 
     def stop(self) -> None:
         """Nothing of this is wanted any more: the work is cancelled. What it has come to by now is written."""
         self._stopped = self._call.done = self._call.cancelled = True
-        if self.work is asyncio.current_task():
+        if self.run_task is asyncio.current_task():
             self._shared.threads.loop.call_soon(self._cancel)  # a handler may catch what is raised now, and go on
         else:
             self._cancel()
-        for waiting in self._waiting.values():
+        for waiting in self._answer_waiters.values():
             waiting.cancel()
 
     def _cancel(self) -> None:
         if not self._writing_outcome and not self._ending:
-            self.work.cancel()
+            self.run_task.cancel()
 
     # --- asking ----------------------------------------------------------------------------------
 
@@ -331,7 +331,7 @@ class TaskRunner:
                 raise ClientLacksCapability(path)
         own = self._question_key(key, name)
         if own not in self.record.answers and own not in self.record.refusals:
-            await self._put(own, InputRequest(name, self._encode_params(params)), timeout)
+            await self._ask_and_wait(own, InputRequest(name, self._encode_params(params)), timeout)
         if own in self.record.refusals:
             error = self.record.refusals[own]
             raise PeerError(error.code, error.message, error.data)
@@ -352,27 +352,27 @@ class TaskRunner:
         self._used_keys.add(requested)
         return f"{requested} (again {self.record.attempt})" if requested in self.record.withdrawn else requested
 
-    async def _put(self, key: str, question: InputRequest, timeout: float | None) -> None:
+    async def _ask_and_wait(self, key: str, question: InputRequest, timeout: float | None) -> None:
         """Keeps a question and waits until it is settled."""
-        waiting = self._waiting[key] = self._shared.threads.loop.create_future()
+        waiting = self._answer_waiters[key] = self._shared.threads.loop.create_future()
         try:
             if key not in self.record.questions:  # an earlier run may have asked
-                await self.write(lambda record, now: record.ask(now, {key: question}))
-            self.heard(self.record)
+                await self.update(lambda record, now: record.ask(now, {key: question}))
+            self.on_change(self.record)
             async with asyncio.timeout(timeout):
                 await waiting
         except TimeoutError:
-            await self.write(lambda record, now: record.withdraw(now, [key]))
+            await self.update(lambda record, now: record.withdraw(now, [key]))
             raise RequestTimeout(question.method, timeout or 0.0) from None
         finally:
-            del self._waiting[key]
+            del self._answer_waiters[key]
 
-    def heard(self, record: TaskRecord) -> None:
+    def on_change(self, record: TaskRecord) -> None:
         """Something has happened to the task: answers have come, or it has ended."""
         self.record = record
         if record.ended and not self._stopped:
             self.stop()
-        for key, waiting in self._waiting.items():
+        for key, waiting in self._answer_waiters.items():
             if (key in record.answers or key in record.refusals) and not waiting.done():
                 waiting.set_result(Raw(b""))
 

@@ -46,7 +46,7 @@ class TaskService:
         self.repository = TaskRepository(store, wall)
         self.watchers = TaskWatchers(store, self.repository)
         self.question_delivery = QuestionDelivery()
-        self.lease = settings.task_lease
+        self.lease_ttl = settings.task_lease
         self._store = store
         self._wall = wall
         self._settings = settings
@@ -68,7 +68,7 @@ class TaskService:
 
     # --- making ----------------------------------------------------------------------------------
 
-    def new(
+    def new_record(
         self, owner: str, caller: TaskCaller, request: tuple[str, Raw], policy: TaskPolicy, *, ttl: float | None = None
     ) -> TaskRecord:
         """The record of a task that is yet to be kept, of a method and its params. `ttl` is for how long its client
@@ -89,7 +89,7 @@ class TaskService:
             poll_interval_ms=round(poll * 1000),
         )
 
-    def make_room(self, owner: str) -> None:
+    def check_limits(self, owner: str) -> None:
         """Raises `TooManyTasks` if an owner may have no more of them at work, as far as this process knows, or the
         process has no room."""
         settings = self._settings
@@ -105,7 +105,7 @@ class TaskService:
         """How many tasks an owner may have at work in all processes together, where that has to be counted."""
         return self._settings.max_tasks_per_principal if self._store.lasting else None
 
-    async def begin(
+    async def create_and_start(
         self,
         shared: "SharedServices",
         record: TaskRecord,
@@ -123,7 +123,7 @@ class TaskService:
         is not begun here; when the store answers again, a task that was kept is begun if something beside it names it,
         and cancelled if not."""
         self.start_recovery(shared, lasting=self._store.lasting)
-        self.make_room(record.client)
+        self.check_limits(record.client)
 
         def start(kept: StoredTask, lease: Lease) -> None:
             self._count_by_owner[kept.record.client] += 1
@@ -137,7 +137,7 @@ class TaskService:
             if not pending:
                 record = record.start(self._wall.now())
             kept, lease = await self.repository.create(
-                record, self.holder, self.lease, extra_writes, places=self._owner_limit
+                record, self.holder, self.lease_ttl, extra_writes, slots=self._owner_limit
             )
             start(kept, lease)
         except StoreUnavailable:
@@ -164,14 +164,14 @@ class TaskService:
         exposes = bool(self._settings.expose_errors)  # its client may be anywhere by now
         attempt = TaskRunner(self, shared, stored, lease, entry, principal=principal_of(caller), exposes_errors=exposes)
         self._start(attempt, stored, work, None if caller.modern else TaskNotifier(shared, stored.record))
-        self.watchers.tell(stored)
+        self.watchers.notify(stored)
 
     def start_recovery(self, shared: "SharedServices", *, lasting: bool) -> None:
         """Sees to tasks whose process has died, from now on; `lasting`: also to those of other processes."""
         if self._recovery is None:
             self._recovery = self._recovery_type(self, shared, lasting=lasting)
             if lasting:
-                self._recovery.look_at(self._wall.now())
+                self._recovery.schedule_scan(self._wall.now())
 
     def is_handled_here(self, task_id: str) -> bool:
         """Whether this process works on a task, or is about to decide what becomes of it."""
@@ -181,16 +181,16 @@ class TaskService:
         """A task was made, and nobody knows of it: it is cancelled."""
         attempt = None if creation.cancelled() or creation.exception() else self._runners.get(creation.result().task_id)
         if attempt is not None:
-            attempt.beside(lambda: attempt.write(lambda record, now: record.cancel(now)))
+            attempt.spawn(lambda: attempt.update(lambda record, now: record.cancel(now)))
 
     def _start(self, runner: TaskRunner, stored: StoredTask, work: WorkFactory, notifier: TaskNotifier | None) -> None:
         if notifier is not None:
-            self.watchers.follow(stored, notifier.dialect, notifier.status)
+            self.watchers.follow(stored, notifier.dialect, notifier.send_status)
         self._runners[runner.record.task_id] = runner
-        self.watchers.works(runner.record, runner.heard)
+        self.watchers.attach_runner(runner.record, runner.on_change)
         runner.start(work, notifier)
 
-    async def ended(self, runner: TaskRunner) -> None:
+    async def finish_run(self, runner: TaskRunner) -> None:
         """Somebody does not work on a task any more. If it has ended, nobody has to; if not, somebody else may."""
         record = runner.record
         self._runners.pop(record.task_id, None)
@@ -204,7 +204,7 @@ class TaskService:
                 await self.change(record.client, record.task_id, lambda found, now: found.release(now), runner.lease)
             await self.repository.release(runner.lease)
             if self._recovery is not None and not self._closing:
-                self._recovery.look_at(self._wall.now())
+                self._recovery.schedule_scan(self._wall.now())
         except StoreError:
             pass  # the lease runs out by itself, and who looks for work finds that there is none
 
@@ -224,7 +224,7 @@ class TaskService:
         changed = await self.repository.change(owner, task_id, transition, fence)
         if changed is None:
             return None
-        self.watchers.tell(changed[1])
+        self.watchers.notify(changed[1])
         return changed[0].record, changed[1].record
 
     # --- the end ---------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ class TaskService:
     async def drain(self) -> None:
         """Waits for the work that would be lost with the process."""
         while dear := [attempt for attempt in self._runners.values() if not attempt.can_be_abandoned]:
-            await asyncio.wait([attempt.work for attempt in dear], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([attempt.run_task for attempt in dear], return_when=asyncio.FIRST_COMPLETED)
 
     async def close(self) -> None:
         """Lets go of all work, which others, or this one when it serves again, go on with as each tool has chosen."""
@@ -251,7 +251,7 @@ class TaskService:
         for attempt in attempts:
             attempt.stop()
         if attempts:
-            await asyncio.wait([attempt.work for attempt in attempts])
+            await asyncio.wait([attempt.run_task for attempt in attempts])
         self.watchers.close()
 
 

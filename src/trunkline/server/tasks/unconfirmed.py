@@ -34,17 +34,17 @@ class UnconfirmedTasks:
         """`most` limits how many are remembered; what becomes of others is left to recovery."""
         self._tasks = tasks
         self._limit = limit
-        self._waiting: dict[str, tuple[TaskRecord, StartRun | None]] = {}
+        self._unresolved: dict[str, tuple[TaskRecord, StartRun | None]] = {}
         self._resolver: asyncio.Task[None] | None = None
 
     def __contains__(self, task_id: str) -> bool:
-        return task_id in self._waiting
+        return task_id in self._unresolved
 
     def add(self, record: TaskRecord, start: StartRun | None) -> None:
         """Look a task up when the store answers again. `start` begins to work on it; None: it is to be cancelled."""
-        if self._limit is not None and len(self._waiting) >= self._limit:
+        if self._limit is not None and len(self._unresolved) >= self._limit:
             return
-        self._waiting[record.task_id] = (record, start)
+        self._unresolved[record.task_id] = (record, start)
         if self._resolver is None or self._resolver.done():
             self._resolver = asyncio.get_running_loop().create_task(self._resolve_all())
 
@@ -55,8 +55,8 @@ class UnconfirmedTasks:
             await asyncio.wait([self._resolver])
 
     async def _resolve_all(self) -> None:
-        while self._waiting:
-            task_id, (record, start) = next(iter(self._waiting.items()))
+        while self._unresolved:
+            task_id, (record, start) = next(iter(self._unresolved.items()))
             try:
                 await self._resolve(record, start)
             except StoreUnavailable:
@@ -64,13 +64,13 @@ class UnconfirmedTasks:
                 continue
             except StoreError:
                 pass  # another process has the task by now
-            del self._waiting[task_id]
+            del self._unresolved[task_id]
 
     async def _resolve(self, record: TaskRecord, start: StartRun | None) -> None:
         tasks, owner, task_id = self._tasks, record.client, record.task_id
         if await tasks.repository.find(owner, task_id) is None:
             return
-        lease = await tasks.repository.take(owner, task_id, tasks.holder, tasks.lease)
+        lease = await tasks.repository.acquire(owner, task_id, tasks.holder, tasks.lease_ttl)
         kept = await tasks.repository.find(owner, task_id)
         if not isinstance(lease, Lease) or kept is None:
             return

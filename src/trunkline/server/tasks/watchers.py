@@ -23,24 +23,24 @@ StatusCallback = Callable[[TaskRecord], bool]
 class _Follower:
     """Somebody who is told of changes, and what was told last."""
 
-    __slots__ = ("dialect", "last", "tell")
+    __slots__ = ("dialect", "last_seen", "notify")
 
     def __init__(self, notify: StatusCallback, dialect: Dialect, last_seen: TaskRecord) -> None:
-        self.tell = notify
+        self.notify = notify
         self.dialect = dialect
-        self.last = last_seen
+        self.last_seen = last_seen
 
 
 class _WatchedTask:
     """What is wanted to be known of one task."""
 
-    __slots__ = ("followers", "heard", "version", "work")
+    __slots__ = ("followers", "on_change", "version", "waiters")
 
     def __init__(self) -> None:
         self.version = 0
-        self.heard: list[asyncio.Future[None]] = []
+        self.waiters: list[asyncio.Future[None]] = []
         self.followers: list[_Follower] = []
-        self.work: Callable[[TaskRecord], None] | None = None
+        self.on_change: Callable[[TaskRecord], None] | None = None
 
 
 class TaskWatchers:
@@ -51,7 +51,7 @@ class TaskWatchers:
         self._repository = repository
         self._watched: dict[str, _WatchedTask] = {}
         self._watch: Watch | None = None
-        self._looking: dict[str, asyncio.Task[None]] = {}
+        self._refreshing: dict[str, asyncio.Task[None]] = {}
         self._stale: set[str] = set()  # of those, what has changed meanwhile
         self._ids: dict[str, tuple[str, str]] = {}
 
@@ -60,7 +60,7 @@ class TaskWatchers:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
-        for task in list(self._looking.values()):
+        for task in list(self._refreshing.values()):
             task.cancel()
         self._watched.clear()
 
@@ -73,13 +73,13 @@ class TaskWatchers:
 
     # --- those who want to know ------------------------------------------------------------------
 
-    def works(self, record: TaskRecord, on_change: Callable[[TaskRecord], None]) -> None:
+    def attach_runner(self, record: TaskRecord, on_change: Callable[[TaskRecord], None]) -> None:
         """Somebody works on a task here, and hears of what others make of it."""
-        self._watch_task(record.client, record.task_id).work = on_change
+        self._watch_task(record.client, record.task_id).on_change = on_change
 
     def detach_runner(self, record: TaskRecord) -> None:
         """Nobody does any more."""
-        self._watch_task(record.client, record.task_id).work = None
+        self._watch_task(record.client, record.task_id).on_change = None
         self._discard_if_unused(key_of_task(record.client, record.task_id))
 
     def follow(self, stored: StoredTask, dialect: Dialect, notify: StatusCallback) -> Callable[[], None]:
@@ -99,27 +99,27 @@ class TaskWatchers:
             self._discard_if_unused(key)
 
     @contextmanager
-    def expecting(self, owner: str, task_id: str) -> "Generator[asyncio.Future[None]]":
+    def expect_change(self, owner: str, task_id: str) -> "Generator[asyncio.Future[None]]":
         """Something to await until the next thing has happened to a task. Who looks at it after that misses nothing."""
         heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         known, key = self._watch_task(owner, task_id), key_of_task(owner, task_id)
-        known.heard.append(heard)
+        known.waiters.append(heard)
         try:
             yield heard
         finally:
-            if heard in known.heard:
-                known.heard.remove(heard)
+            if heard in known.waiters:
+                known.waiters.remove(heard)
             self._discard_if_unused(key)
 
     def _discard_if_unused(self, key: str) -> None:
         known = self._watched.get(key)
-        if known is not None and not known.heard and not known.followers and known.work is None:
+        if known is not None and not known.waiters and not known.followers and known.on_change is None:
             del self._watched[key]
             self._ids.pop(key, None)
 
     # --- what happens ------------------------------------------------------------------------------
 
-    def tell(self, stored: StoredTask) -> None:
+    def notify(self, stored: StoredTask) -> None:
         """Something has happened to a task. What is older than what was told is not told."""
         key = key_of_task(stored.record.client, stored.record.task_id)
         known = self._watched.get(key)
@@ -127,17 +127,19 @@ class TaskWatchers:
             return
         known.version = stored.version
         for follower in list(known.followers):
-            if is_notable_change(follower.last, stored.record, follower.dialect) and not follower.tell(stored.record):
+            if is_notable_change(follower.last_seen, stored.record, follower.dialect) and not follower.notify(
+                stored.record
+            ):
                 known.followers.remove(follower)
-            follower.last = stored.record
+            follower.last_seen = stored.record
         if stored.record.ended:
             known.followers.clear()
-        if known.work is not None:
-            known.work(stored.record)
+        if known.on_change is not None:
+            known.on_change(stored.record)
         self._wake(key, known)
 
     def _wake(self, key: str, watched: _WatchedTask) -> None:
-        heard, watched.heard = watched.heard, []
+        heard, watched.waiters = watched.waiters, []
         for one in heard:
             if not one.done():
                 one.set_result(None)
@@ -145,23 +147,23 @@ class TaskWatchers:
 
     def _on_store_change(self, keys: frozenset[str] | None) -> None:
         for key in list(self._watched) if keys is None else keys & self._watched.keys():
-            if key in self._looking:
+            if key in self._refreshing:
                 self._stale.add(key)
             else:
-                self._looking[key] = asyncio.get_running_loop().create_task(self._look(key))
+                self._refreshing[key] = asyncio.get_running_loop().create_task(self._refresh(key))
 
-    async def _look(self, key: str) -> None:
+    async def _refresh(self, key: str) -> None:
         try:
             self._stale.add(key)
             while key in self._stale and key in self._ids:
                 self._stale.discard(key)
                 kept = await self._repository.find(*self._ids[key])
                 if kept is not None:
-                    self.tell(kept)
+                    self.notify(kept)
                 elif (known := self._watched.get(key)) is not None:
                     self._wake(key, known)  # it is not there any more, which whoever waits will see
         except StoreUnavailable:
             pass  # once it is there again, it says that anything may have changed
         finally:
             self._stale.discard(key)
-            self._looking.pop(key, None)
+            self._refreshing.pop(key, None)

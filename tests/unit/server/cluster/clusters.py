@@ -79,18 +79,18 @@ class Member:
         bus = store.bus()
         assert bus is not None
         observers = Observers([self.seen])
-        self.crew = Cluster(store, bus, lease_ttl=seconds, clock=clock, wall=clock, observers=observers)
+        self.cluster = Cluster(store, bus, lease_ttl=seconds, clock=clock, wall=clock, observers=observers)
         self.heard: list[tuple[str, bytes]] = []
         self.lost: list[str | None] = []
         self.deposed = 0
         self.missed = 0
         self.confirms: asyncio.Future[None] | None = None  # None: at once
         self.passed: asyncio.Queue[None] = asyncio.Queue()
-        self.crew.on(b"t", self._hear)
-        self.crew.on(b"p", lambda _, __: self.passed.put_nowait(None))
-        self.crew.on_lost(self.lost.append)
-        self.crew.on_evicted(self._count_deposed)
-        self.crew.on_missed(self._count_missed)
+        self.cluster.on(b"t", self._hear)
+        self.cluster.on(b"p", lambda _, __: self.passed.put_nowait(None))
+        self.cluster.on_lost(self.lost.append)
+        self.cluster.on_evicted(self._count_deposed)
+        self.cluster.on_missed(self._count_missed)
 
     def _hear(self, sender: str, body: bytes) -> "asyncio.Future[None] | None":
         self.heard.append((sender, body))
@@ -104,24 +104,24 @@ class Member:
 
     @property
     def name(self) -> str:
-        return self.crew.name
+        return self.cluster.name
 
     async def beat(self, seconds: float = BEAT) -> None:
         """Lets time go by, and what falls due with it be done."""
         self.clock.advance(seconds)
-        if (beating := self.crew._pulse._renewal) is not None:
+        if (beating := self.cluster._heartbeat._renewal) is not None:
             await asyncio.wait([beating])
 
     async def vanish(self) -> None:
         """Ends as a process does that is killed: nobody is told, and nothing is given back."""
-        await self.crew.close()
+        await self.cluster.close()
 
 
 async def round_trip(one: Member, other: Member) -> None:
     """When this returns, each has heard what the other had sent before, and what was said to that."""
     async with asyncio.timeout(PATIENCE):
         for sender, receiver in ((one, other), (other, one), (one, other)):
-            assert sender.crew.send(receiver.name, b"p", b"")
+            assert sender.cluster.send(receiver.name, b"p", b"")
             await receiver.passed.get()
 
 
@@ -140,16 +140,16 @@ class Crews:
         await load_identity(store, clock.now() - SECONDS)  # as in a deployment that is older than a lease
         member = Member(store, clock)
         self._all.append(member)
-        await member.crew.join()
+        await member.cluster.join()
         for other in self._all[:-1]:
-            if other.name in member.crew.peers:
+            if other.name in member.cluster.peers:
                 await round_trip(member, other)
         return member
 
     async def end(self) -> None:
         for member in self._all:
             member.store.away, member.store.slow = False, None
-            await member.crew.leave()
+            await member.cluster.leave()
             await member.store.close()
 
 
@@ -158,7 +158,7 @@ async def on_redis(url: str, seconds: float = SECONDS) -> Member:
     store = RedisStore(url, prefix="crew")
     await store.open()
     member = Member(store, LoopClock(asyncio.get_running_loop()), seconds)
-    await member.crew.join()
+    await member.cluster.join()
     return member
 
 

@@ -31,45 +31,45 @@ async def test_who_joins_has_met_all_others_and_they_have_met_it(crews: Crews) -
     members = [await crews.one() for _ in range(3)]
     names = {member.name for member in members}
     assert len(names) == 3
-    assert [member.crew.others for member in members] == [names - {member.name} for member in members]
-    await members[0].crew.join()
+    assert [member.cluster.others for member in members] == [names - {member.name} for member in members]
+    await members[0].cluster.join()
     assert members[0].seen.steps(members[0].name) == ["Join"]
 
 
 async def test_who_leaves_is_gone_at_once_and_nobody_has_to_ask(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     name = other.name
-    await other.crew.leave()
+    await other.cluster.leave()
     assert await one.seen.until("Depart") == name
     one.store.asked.clear()
-    assert await one.crew.gone(name)
-    assert (one.crew.others, one.lost, one.store.asked) == (frozenset(), [name], [])
+    assert await one.cluster.gone(name)
+    assert (one.cluster.others, one.lost, one.store.asked) == (frozenset(), [name], [])
     assert isinstance(await one.store.acquire(f"process/{name}", "somebody", 1), Lease)
-    assert not one.crew.send(name, b"t", b"")
+    assert not one.cluster.send(name, b"t", b"")
 
 
 async def test_who_cannot_join_holds_no_lease(crews: Crews) -> None:
     one = await crews.one()
-    await one.crew.leave()
+    await one.cluster.leave()
     bus = one.store.bus()
     await bus.close()
     one.store.bus = lambda: bus
     one.store.asked.clear()
     with pytest.raises(StoreUnavailable):
-        await one.crew.join()
+        await one.cluster.join()
     assert isinstance(await one.store.acquire(one.store.asked[0], "somebody", 1), Lease)
-    assert one.crew.tell(b"t", b"") is None
+    assert one.cluster.tell(b"t", b"") is None
 
 
 async def test_over_redis_it_is_the_same() -> None:
     one, other = await on_redis(valkey().url), await on_redis(valkey().url)
-    assert (one.crew.others, other.crew.others) == ({other.name}, {one.name})
-    await done(one.crew.tell(b"t", b"news"))
+    assert (one.cluster.others, other.cluster.others) == ({other.name}, {one.name})
+    await done(one.cluster.tell(b"t", b"news"))
     assert other.heard == [(one.name, b"news")]
     name = other.name
-    await other.crew.leave()
+    await other.cluster.leave()
     assert await one.seen.until("Depart") == name
-    await one.crew.leave()
+    await one.cluster.leave()
     for member in (one, other):
         await member.store.close()
 
@@ -81,20 +81,20 @@ async def test_a_redis_that_is_started_again_finds_the_same_processes_which_hear
     one, other = await on_redis(redis.url, 1.0), await on_redis(redis.url, 1.0)
     names = [one.name, other.name]
     redis.kill()
-    telling = one.crew.tell(b"t", b"news")
+    telling = one.cluster.tell(b"t", b"news")
     async with asyncio.timeout(PATIENCE):
-        while max(one.crew.sure_until, other.crew.sure_until) > one.clock.now() - 0.3:
+        while max(one.cluster.sure_until, other.cluster.sure_until) > one.clock.now() - 0.3:
             await asyncio.sleep(0.05)
     redis.start()
     await one.seen.until("Regain")
     await other.seen.until("Regain")
     await done(telling)
-    await done(other.crew.tell(b"t", b"more"))
+    await done(other.cluster.tell(b"t", b"more"))
     assert ([one.name, other.name], one.deposed + other.deposed) == (names, 0)
     assert (other.heard, one.heard) == ([(one.name, b"news")], [(other.name, b"more")])
     assert one.seen.of(HandlerFailed) + other.seen.of(HandlerFailed) == []
     for member in (one, other):
-        await member.crew.leave()
+        await member.cluster.leave()
         await member.store.close()
     redis.kill()
 
@@ -105,7 +105,7 @@ async def test_a_redis_that_is_started_again_finds_the_same_processes_which_hear
 async def test_what_is_told_is_done_when_all_have_confirmed_it(crews: Crews) -> None:
     one, other, third = await crews.one(), await crews.one(), await crews.one()
     other.confirms = asyncio.get_running_loop().create_future()
-    telling = one.crew.tell(b"t", b"news")
+    telling = one.cluster.tell(b"t", b"news")
     await round_trip(one, other)
     await round_trip(one, third)
     assert (other.heard, third.heard) == ([(one.name, b"news")], [(one.name, b"news")])
@@ -117,17 +117,17 @@ async def test_what_is_told_is_done_when_all_have_confirmed_it(crews: Crews) -> 
 
 async def test_where_nobody_else_is_there_nothing_is_told(crews: Crews) -> None:
     one = await crews.one()
-    assert one.crew.alone
-    assert one.crew.tell(b"t", b"news") is None
+    assert one.cluster.alone
+    assert one.cluster.tell(b"t", b"news") is None
 
 
 async def test_what_was_told_first_is_done_first(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     other.confirms = asyncio.get_running_loop().create_future()
-    first = one.crew.tell(b"t", b"first")
+    first = one.cluster.tell(b"t", b"first")
     await round_trip(one, other)
     later, other.confirms = other.confirms, None
-    second = one.crew.tell(b"t", b"second")
+    second = one.cluster.tell(b"t", b"second")
     await round_trip(one, other)
     assert first is not None
     assert second is not None
@@ -140,9 +140,9 @@ async def test_what_was_told_first_is_done_first(crews: Crews) -> None:
 async def test_what_may_have_been_lost_is_told_again_and_heard_once(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     other.confirms = asyncio.get_running_loop().create_future()
-    telling = one.crew.tell(b"t", b"news")
-    one.crew.lost(other.name)
-    one.crew.lost(None)
+    telling = one.cluster.tell(b"t", b"news")
+    one.cluster.lost(other.name)
+    one.cluster.lost(None)
     await round_trip(one, other)
     assert other.heard == [(one.name, b"news")]
     assert one.lost == [other.name, None]
@@ -153,10 +153,10 @@ async def test_what_may_have_been_lost_is_told_again_and_heard_once(crews: Crews
 async def test_who_has_confirmed_says_so_again_if_asked_again(crews: Crews) -> None:
     one, other, third = await crews.one(), await crews.one(), await crews.one()
     third.confirms = asyncio.get_running_loop().create_future()
-    telling = one.crew.tell(b"t", b"news")
+    telling = one.cluster.tell(b"t", b"news")
     await round_trip(one, other)
-    one.crew._talk._pending.set_recipients({other.name, third.name})  # as if what it said had been lost
-    one.crew.lost(other.name)
+    one.cluster._talk._pending.set_recipients({other.name, third.name})  # as if what it said had been lost
+    one.cluster.lost(other.name)
     await round_trip(one, other)
     assert other.heard == [(one.name, b"news")]
     third.confirms.set_result(None)
@@ -169,25 +169,25 @@ async def test_what_a_handler_raises_is_reported_and_keeps_nobody_waiting(crews:
     def fails(_: str, __: bytes) -> None:
         raise RuntimeError("broken")
 
-    other.crew.on(b"f", fails)
-    await done(one.crew.tell(b"f", b"news"))
-    await done(one.crew.tell(b"unknown", b"news"))
+    other.cluster.on(b"f", fails)
+    await done(one.cluster.tell(b"f", b"news"))
+    await done(one.cluster.tell(b"unknown", b"news"))
     assert [str(fact.error) for fact in other.seen.of(HandlerFailed)] == ["broken"]
     with pytest.raises(ValueError, match="somebody else"):
-        other.crew.on(b"f", fails)
+        other.cluster.on(b"f", fails)
 
 
 async def test_who_lives_and_does_not_confirm_is_told_again_and_then_not_waited_for(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     other.confirms = asyncio.get_running_loop().create_future()
-    telling = one.crew.tell(b"t", b"news")
+    telling = one.cluster.tell(b"t", b"news")
     for _ in range(19):
         await other.beat()
         await round_trip(one, other)
         await one.beat()
     await done(telling)
     await round_trip(one, other)
-    assert one.crew.others == {other.name}
+    assert one.cluster.others == {other.name}
     assert [fact.kind for fact in one.seen.of(Dropped)] == ["news"]
     assert (other.missed, len(other.heard)) == (1, 1)
 
@@ -202,29 +202,29 @@ async def test_who_was_heard_from_lives_and_the_store_is_not_asked(crews: Crews)
         await round_trip(one, other)
         await one.beat()
     one.store.asked.clear()
-    assert not await one.crew.gone(other.name)
-    assert not await one.crew.gone(one.name)
+    assert not await one.cluster.gone(other.name)
+    assert not await one.cluster.gone(one.name)
     assert one.store.asked == []
 
 
 async def test_who_is_silent_and_holds_its_lease_lives(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
-    other.crew._place._bus, bus = None, other.crew._place._bus  # nobody hears it
-    await other.crew._place.standing.renew()
+    other.cluster._place._bus, bus = None, other.cluster._place._bus  # nobody hears it
+    await other.cluster._place.standing.renew()
     one.clock.advance(0)
-    one.crew._roster.alive(other.name, one.clock.now())
+    one.cluster._roster.alive(other.name, one.clock.now())
     one.store.asked.clear()
-    assert not await one.crew.gone(other.name)
-    assert not await one.crew.gone(other.name)
+    assert not await one.cluster.gone(other.name)
+    assert not await one.cluster.gone(other.name)
     assert one.store.asked == [f"process/{other.name}"]
-    other.crew._place._bus = bus
+    other.cluster._place._bus = bus
 
 
 async def test_who_is_silent_for_longer_than_its_lease_delays_no_answer_any_longer(crews: Crews) -> None:
     one, other, third = await crews.one(), await crews.one(), await crews.one()
     name, other.store.slow = other.name, asyncio.Event()
     other.confirms = asyncio.get_running_loop().create_future()
-    telling = one.crew.tell(b"t", b"news")
+    telling = one.cluster.tell(b"t", b"news")
     assert telling is not None
     for _ in range(2):
         await one.beat()
@@ -235,15 +235,15 @@ async def test_who_is_silent_for_longer_than_its_lease_delays_no_answer_any_long
     await done(telling)
     assert one.seen.steps(name) == ["Meet", "DeclareDead"]
     await third.seen.until("Meet", 2)
-    await until(lambda: name not in third.crew.others)
-    assert (one.crew.others, third.crew.others) == ({third.name}, {one.name})
+    await until(lambda: name not in third.cluster.others)
+    assert (one.cluster.others, third.cluster.others) == ({third.name}, {one.name})
     assert (one.lost, third.lost) == ([name], [name])
     other.store.slow.set()
 
 
 async def test_however_many_ask_one_finds_out(crews: Crews) -> None:
     one = await crews.one()
-    assert await asyncio.gather(*(one.crew.gone("of-long-ago") for _ in range(10))) == [True] * 10
+    assert await asyncio.gather(*(one.cluster.gone("of-long-ago") for _ in range(10))) == [True] * 10
     assert one.store.asked.count("process/of-long-ago") == 1
     assert one.seen.steps("of-long-ago") == ["DeclareDead"]
 
@@ -251,7 +251,7 @@ async def test_however_many_ask_one_finds_out(crews: Crews) -> None:
 async def test_who_stops_asking_does_not_stop_it_for_others(crews: Crews) -> None:
     one = await crews.one()
     one.store.slow = asyncio.Event()
-    asking = [asyncio.ensure_future(one.crew.gone("of-long-ago")) for _ in range(2)]
+    asking = [asyncio.ensure_future(one.cluster.gone("of-long-ago")) for _ in range(2)]
     await asyncio.sleep(0)
     asking[0].cancel()
     one.store.slow.set()
@@ -263,7 +263,7 @@ async def test_who_was_killed_is_dead_at_once_though_its_lease_runs(crews: Crews
     name = other.name
     await other.vanish()
     assert await one.seen.until("DeclareDead") == name
-    assert await one.crew.gone(name)
+    assert await one.cluster.gone(name)
     held = await one.store.acquire(f"process/{name}", name, 1)
     assert isinstance(held, Held)
     assert held.holder == one.name
@@ -273,10 +273,10 @@ async def test_a_store_that_does_not_say_who_is_dead_is_asked_again(crews: Crews
     one, other = await crews.one(), await crews.one()
     name, one.store.away = other.name, True
     with pytest.raises(StoreUnavailable):
-        await one.crew.gone("of-long-ago")
+        await one.cluster.gone("of-long-ago")
     await other.vanish()
-    telling = one.crew.tell(b"t", b"news")
-    await asyncio.gather(*one.crew._failure_detector._eviction_checks._checks.values(), return_exceptions=True)
+    telling = one.cluster.tell(b"t", b"news")
+    await asyncio.gather(*one.cluster._failure_detector._eviction_checks._checks.values(), return_exceptions=True)
     one.store.away = False
     await one.beat(SECONDS)
     await done(telling)
@@ -292,23 +292,23 @@ async def test_who_was_declared_dead_lets_go_and_comes_back_under_another_name(c
     name = other.name
     for _ in range(3):
         await one.beat()
-    assert await one.crew.gone(name)
+    assert await one.cluster.gone(name)
     assert await other.seen.until("Join", 2) == other.name != name
     assert (other.deposed, other.missed, other.seen.steps(name)) == (1, 1, ["Join", "Deposed"])
-    assert (one.crew.others, other.crew.others) == ({other.name}, {one.name})
-    assert await other.crew.gone(name)
+    assert (one.cluster.others, other.cluster.others) == ({other.name}, {one.name})
+    assert await other.cluster.gone(name)
     assert other.lost == [None, None]
-    await done(one.crew.tell(b"t", b"news"))
-    await done(other.crew.tell(b"t", b"more"))
+    await done(one.cluster.tell(b"t", b"news"))
+    await done(other.cluster.tell(b"t", b"more"))
     assert (other.heard, one.heard) == ([(one.name, b"news")], [(other.name, b"more")])
 
 
 async def test_what_is_told_without_a_name_is_told_under_the_next_one(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     await loses_its_name(one, other)
-    assert (other.deposed, other.crew.others, other.crew.alone) == (1, frozenset(), False)
-    telling = other.crew.tell(b"t", b"without a name")
-    assert not other.crew.send(one.name, b"t", b"")  # so that a request is not taken for begun
+    assert (other.deposed, other.cluster.others, other.cluster.alone) == (1, frozenset(), False)
+    telling = other.cluster.tell(b"t", b"without a name")
+    assert not other.cluster.send(one.name, b"t", b"")  # so that a request is not taken for begun
     await other.beat()
     assert telling is not None
     assert not telling.done()
@@ -321,7 +321,7 @@ async def test_what_is_told_without_a_name_is_told_under_the_next_one(crews: Cre
 async def test_what_was_told_and_not_confirmed_under_a_name_is_told_again_under_the_next_one(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     one.confirms = asyncio.get_running_loop().create_future()
-    telling = other.crew.tell(b"t", b"news")
+    telling = other.cluster.tell(b"t", b"news")
     await round_trip(one, other)
     await loses_its_name(one, other)
     one.confirms = None
@@ -337,7 +337,7 @@ async def loses_its_name(one: Member, other: Member) -> None:
     other.store.away, other.store.but = True, f"process/{other.name}"
     for _ in range(3):
         await one.beat()
-    assert await one.crew.gone(other.name)
+    assert await one.cluster.gone(other.name)
     await other.seen.until("Deposed")
     await other.beat(0)
 
@@ -348,35 +348,35 @@ async def test_a_lease_that_has_run_out_and_that_nobody_took_is_regained(crews: 
     await one.beat(2 * SECONDS)
     assert (one.name, one.deposed, one.missed) == (name, 0, 1)
     assert one.seen.steps(name) == ["Join", "Regain"]
-    assert one.crew.sure_until > one.clock.now()
+    assert one.cluster.sure_until > one.clock.now()
 
 
 async def test_who_slept_for_so_long_that_nobody_would_know_is_dead(crews: Crews) -> None:
     one, clock = await crews.one(), ManualClock(start=1_000_000.0)
     standing = ProcessLease(one.store, SECONDS, clock, clock)
     assert not await standing.renew()
-    assert await standing.take()
+    assert await standing.acquire()
     clock.advance(11 * 3600.0)
-    assert await standing.take()
+    assert await standing.acquire()
     clock.advance(13 * 3600.0)
-    assert not await standing.take()
+    assert not await standing.acquire()
 
 
 async def test_nobody_can_be_declared_dead_before_it_is_no_longer_sure(crews: Crews) -> None:
     one = await crews.one()
     started = one.clock.now()
-    assert one.crew.sure_until < started + SECONDS
+    assert one.cluster.sure_until < started + SECONDS
     one.store.slow = asyncio.Event()
     one.clock.advance(BEAT)
-    asked, beating = one.clock.now(), one.crew._pulse._renewal
+    asked, beating = one.clock.now(), one.cluster._pulse._renewal
     assert beating is not None
     await asyncio.sleep(0)
     one.clock.advance(1.0)
     one.store.slow.set()
     await asyncio.wait([beating])
-    assert started < one.crew.sure_until < asked + SECONDS
-    await one.crew.leave()
-    assert one.crew.sure_until < started
+    assert started < one.cluster.sure_until < asked + SECONDS
+    await one.cluster.leave()
+    assert one.cluster.sure_until < started
 
 
 @pytest.mark.parametrize("moment", range(5))
@@ -388,10 +388,10 @@ async def test_who_leaves_while_a_beat_fails_stays_away(crews: Crews, moment: in
     one.store.slow.set()
     for _ in range(moment):
         await asyncio.sleep(0)
-    await one.crew.close()
+    await one.cluster.close()
     one.store.away = False
     await one.beat()
-    assert one.crew.alone
+    assert one.cluster.alone
     assert one.seen.steps() == ["Join"]
 
 
@@ -400,26 +400,26 @@ async def test_a_store_that_was_away_is_tried_again_without_noise(crews: Crews) 
     name, one.store.away = one.name, True
     for _ in range(6):
         await one.beat()
-    assert one.crew.sure_until < one.clock.now()
+    assert one.cluster.sure_until < one.clock.now()
     one.store.away = False
     await one.beat()
-    assert (one.name, one.missed, one.crew.sure_until > one.clock.now()) == (name, 1, True)
+    assert (one.name, one.missed, one.cluster.sure_until > one.clock.now()) == (name, 1, True)
     assert one.seen.of(HandlerFailed) == []
 
 
 async def test_who_has_slept_itself_takes_nobody_for_dead(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
-    telling = one.crew.tell(b"t", b"news")
+    telling = one.cluster.tell(b"t", b"news")
     one.clock.advance(2 * SECONDS)
     other.clock.advance(2 * SECONDS)
-    assert not await one.crew.gone(other.name)
+    assert not await one.cluster.gone(other.name)
     await done(telling)
     await other.beat(0)
     assert (one.deposed, other.deposed) == (0, 0)
     one.store.away = True
     one.clock.advance(2 * SECONDS)
     with pytest.raises(StoreUnavailable, match="itself"):
-        await one.crew.gone(other.name)
+        await one.cluster.gone(other.name)
 
 
 async def test_a_store_that_answers_late_has_nobody_take_others_for_dead(crews: Crews) -> None:
@@ -467,9 +467,9 @@ async def test_those_who_were_silent_for_long_are_found_out_though_nobody_needs_
 async def test_who_says_something_though_it_is_dead_is_told_and_not_listened_to(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     name, other.store.slow = other.name, asyncio.Event()
-    one.crew._roster.depart(name)
-    other.crew.send(one.name, b"t", b"I live")
-    telling = other.crew.tell(b"t", b"news")
+    one.cluster._roster.depart(name)
+    other.cluster.send(one.name, b"t", b"I live")
+    telling = other.cluster.tell(b"t", b"news")
     other.store.slow.set()
     async with asyncio.timeout(PATIENCE):
         while other.store.asked.count(f"process/{name}") < 2:

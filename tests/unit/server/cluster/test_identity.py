@@ -32,16 +32,16 @@ async def crews(tmp_path: Path) -> AsyncIterator[Crews]:
 async def test_processes_on_two_databases_of_one_redis_are_two_deployments() -> None:
     here, there = await on_redis(f"{valkey().url}/1"), await on_redis(f"{valkey().url}/2")
     also_here = await on_redis(f"{valkey().url}/1")
-    assert (here.crew.others, also_here.crew.others) == ({also_here.name}, {here.name})
-    assert there.crew.others == frozenset()
-    there.crew.broadcast(EVICTED, also_here.name.encode())
-    await done(here.crew.tell(b"t", b"news"))
+    assert (here.cluster.others, also_here.cluster.others) == ({also_here.name}, {here.name})
+    assert there.cluster.others == frozenset()
+    there.cluster.broadcast(EVICTED, also_here.name.encode())
+    await done(here.cluster.tell(b"t", b"news"))
     assert also_here.heard == [(here.name, b"news")]
     assert (there.heard, there.seen.steps()) == ([], ["Join"])
-    assert also_here.name in here.crew.others
+    assert also_here.name in here.cluster.others
     assert [member.seen.of(Dropped) for member in (here, also_here, there)] == [[], [], []]
     for member in (here, also_here, there):
-        await member.crew.leave()
+        await member.cluster.leave()
         await member.store.close()
 
 
@@ -54,12 +54,12 @@ async def test_processes_on_a_store_that_lost_its_data_let_go_and_form_one_clust
     names, before = {member.name for member in members}, await read_identity(members[0].store)
     reset: list[Member] = []
     for member in members:
-        member.crew.on_store_reset(partial(reset.append, member))
+        member.cluster.on_store_reset(partial(reset.append, member))
     with redis.client() as client:
         client.flushall()
     for member in members:
         await member.seen.until("Join", 2)
-    await until(lambda: all(len(member.crew.others) == 2 for member in members))
+    await until(lambda: all(len(member.cluster.others) == 2 for member in members))
     assert not names & {member.name for member in members}
     assert [member.deposed for member in members] == [1, 1, 1]
     assert set(map(id, reset)) == set(map(id, members))
@@ -67,11 +67,11 @@ async def test_processes_on_a_store_that_lost_its_data_let_go_and_form_one_clust
     after = await read_identity(members[0].store)
     assert after is not None
     assert after != before
-    assert {member.crew._place.standing.identity for member in members} == {after}
-    await done(members[0].crew.tell(b"t", b"news"))
+    assert {member.cluster._place.standing.identity for member in members} == {after}
+    await done(members[0].cluster.tell(b"t", b"news"))
     assert [member.heard for member in members[1:]] == [[(members[0].name, b"news")]] * 2
     for member in members:
-        await member.crew.leave()
+        await member.cluster.leave()
         await member.store.close()
     redis.kill()
 
@@ -79,7 +79,7 @@ async def test_processes_on_a_store_that_lost_its_data_let_go_and_form_one_clust
 async def test_a_process_that_was_evicted_before_the_store_lost_its_data_does_not_go_on(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     name = other.name
-    await one.store.acquire(f"process/{name}", one.name, 100.0, over=other.crew._place.standing._lease.token)
+    await one.store.acquire(f"process/{name}", one.name, 100.0, over=other.cluster._place.standing._lease.token)
     await lose_data(one.store, one.name, name)
     await other.beat()
     assert other.seen.steps(name)[-1] == "Deposed"
@@ -97,7 +97,7 @@ async def test_a_process_is_not_sure_of_its_lease_before_it_knows_the_identity_o
     one.store.get = fail
     for _ in range(2):  # the second time there is a lease again that could be renewed
         await one.beat(SECONDS)
-        assert one.crew.sure_until < one.clock.now()
+        assert one.cluster.sure_until < one.clock.now()
         assert one.name == name
     one.store.get = get
     await one.beat()
@@ -122,39 +122,39 @@ async def held(store: Store, name: str) -> Held:
 async def test_a_notice_that_a_process_is_dead_is_checked_in_the_store(crews: Crews) -> None:
     one, other, third = await crews.one(), await crews.one(), await crews.one()
     one.store.asked.clear()
-    other.crew.broadcast(EVICTED, third.name.encode())
+    other.cluster.broadcast(EVICTED, third.name.encode())
     await round_trip(one, other)
     await until(lambda: f"process/{third.name}" in one.store.asked)
     await round_trip(one, third)
-    assert third.name in one.crew.others
+    assert third.name in one.cluster.others
     assert third.seen.steps(third.name) == ["Join"]
-    assert not await one.crew.gone(third.name)
+    assert not await one.cluster.gone(third.name)
 
 
 async def test_silence_evicts_no_process_while_the_identity_of_the_store_is_young(tmp_path: Path) -> None:
     redis = started(tmp_path / "redis")
     began = asyncio.get_running_loop().time()
     one = await on_redis(redis.url)
-    standing = one.crew._place.standing
+    standing = one.cluster._place.standing
     assert began + SECONDS <= standing.may_evict_from <= one.clock.now() + SECONDS
-    assert not await one.crew.gone("silent")  # it may not know yet that the store has lost its data
+    assert not await one.cluster.gone("silent")  # it may not know yet that the store has lost its data
     standing.may_evict_from = one.clock.now()
-    assert await one.crew.gone("silent")
-    await one.crew.leave()
+    assert await one.cluster.gone("silent")
+    await one.cluster.leave()
     await one.store.close()
     redis.kill()
 
 
 async def test_a_frame_that_was_rejected_is_a_fact() -> None:
     one = await on_redis(valkey().url)
-    identity = one.crew._place.standing.identity
+    identity = one.cluster._place.standing.identity
     assert identity is not None
     with valkey().client(db=1) as client:
         client.publish(Channels("crew", identity).of(one.name), b"forged")
     await until(lambda: one.seen.of(Dropped))
     [fact] = one.seen.of(Dropped)
     assert (fact.kind, fact.why) == ("bus frame", "it is not a frame of a bus")
-    await one.crew.leave()
+    await one.cluster.leave()
     await one.store.close()
 
 

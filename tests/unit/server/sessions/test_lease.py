@@ -438,7 +438,7 @@ async def test_what_waited_for_a_session_to_be_held_is_refused_if_it_was_lost_at
 
     first.store.acquire = too_late  # type: ignore[method-assign, assignment]
     holding = SessionLease("session/1", first.store, crew_of(first), TTL)
-    holding.taken = lost.set
+    holding.on_taken = lost.set
     with pytest.raises(Fenced):
         await holding.commit([Put("session/1/streams/00000001", b"")])
     assert lost.is_set()

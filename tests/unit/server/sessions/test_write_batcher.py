@@ -18,7 +18,7 @@ def put_one_of_each(gathering: WriteBatcher, store: FaultyStore) -> list[Session
     """Have something written in each session, in one round."""
     holdings = [SessionLease(at, store, None, 60.0) for at in SESSIONS]
     for at in holdings:
-        gathering.put(at, f"{at.at}/record", b"x", None)
+        gathering.put(at, f"{at.key}/record", b"x", None)
     return holdings
 
 

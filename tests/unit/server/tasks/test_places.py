@@ -48,7 +48,7 @@ async def stores(tmp_path: Path) -> AsyncIterator[list[SqliteStore]]:
 async def create(
     shelf: TaskRepository, made: TaskRecord, *, places: int = 3, beside: tuple[Put, ...] = ()
 ) -> StoredTask:
-    return (await shelf.create(made, "process", 10, beside, places=places))[0]
+    return (await shelf.create(made, "process", 10, beside, slots=places))[0]
 
 
 @pytest.mark.row("Q06")

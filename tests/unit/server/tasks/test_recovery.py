@@ -399,9 +399,9 @@ async def test_unfinished_tasks_without_a_mark_are_found() -> None:
     await scene.store.open()
     lost = [("t1", "ann"), ("t2", "ann"), ("t3", "ann0"), ("t4", "nobody")]
     for name, owner in lost:
-        await scene.shelf.keep(scene.made(name=name, owner=owner))
+        await scene.shelf.create_without_lease(scene.made(name=name, owner=owner))
     done = scene.made(name="t5", owner="ann").complete(scene.clock.now(), Raw(b"{}"))
-    await scene.shelf.keep(done)
+    await scene.shelf.create_without_lease(done)
     await scene.store.commit([Put("owner/ann/once/key", b"another kind of item")])
 
     async def work() -> None:

@@ -238,7 +238,7 @@ async def test_a_stream_that_is_opened_anew_elsewhere_takes_the_place_of_the_oth
 async def test_request_whose_message_is_lost_without_notice_is_answered(pair: list[Place], kind: bytes) -> None:
     """A bus should tell of each loss. If it does not, the front finds out that the holder does not work on it."""
     ident = await pair[0].session()
-    bus: Any = pair[1 if kind == INGRESS_KIND else 0].server._runtime.get_services().cluster._place._bus  # type: ignore[union-attr]
+    bus: Any = pair[1 if kind == INGRESS_KIND else 0].server._runtime.get_services().cluster._membership._bus  # type: ignore[union-attr]
     send, lost = bus.send, list[bytes]()
 
     def lose_first(to: str, message: bytes) -> bool:
