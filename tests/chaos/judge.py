@@ -77,7 +77,7 @@ def _felt(trouble: Trouble) -> float:
 def _own(history: History) -> Iterator[str]:
     """Nobody gets another's answer: each has the name of its deed in it; and everybody does its own."""
     for saw in history.saw:
-        if saw.outcome == "answered" and not saw.resent and saw.said.split()[0] != saw.deed:
+        if saw.outcome == "answered" and not saw.again and saw.said.split()[0] != saw.deed:
             yield f"{saw.deed} ({saw.kind}) was answered with {saw.said!r}, which is another's"
     for effect in history.effects:
         if owner(effect.run if effect.what == "post" else effect.deed) != effect.who:
@@ -91,7 +91,7 @@ def _answered_is_done(history: History) -> Iterator[str]:
     lasting = {(effect.what, effect.deed) for effect in history.effects}
     posted = {f"{effect.run} {effect.deed} {effect.number}" for effect in history.effects if effect.what == "post"}
     for saw in history.saw:
-        if saw.outcome != "answered" or saw.resent:
+        if saw.outcome != "answered" or saw.again:
             continue
         if saw.kind in {"pay", "pay_once", "linger", "ask"}:
             if saw.said.split()[-1] not in {effect.run for effect in done[saw.deed]}:
@@ -119,7 +119,7 @@ def _done_once(history: History) -> Iterator[str]:
 def _known_outcomes(history: History) -> Iterator[str]:
     """Nobody fails, and whose outcome is unknown was cut off by trouble; but for what may be asked again."""
     for saw in history.saw:
-        if saw.outcome == "answered" or saw.resent:
+        if saw.outcome == "answered" or saw.again:
             continue
         given_up = saw.kind == "given_up" and NOBODY_KNOWS in saw.said
         if saw.outcome == "failed" and not given_up:
@@ -132,7 +132,7 @@ def _known_outcomes(history: History) -> Iterator[str]:
 
 def _asked_again(history: History) -> Iterator[str]:
     for saw in history.saw:
-        if saw.resent and saw.outcome != "answered":
+        if saw.again and saw.outcome != "answered":
             yield f"{saw.deed} ({saw.kind}) was answered, and is not any more: {saw.said}"
 
 
@@ -166,7 +166,7 @@ def _updates(history: History) -> Iterator[str]:
 
 
 def _tasks(history: History) -> Iterator[str]:
-    kinds = {saw.deed: saw for saw in history.saw if saw.kind in TASKS and not saw.resent}
+    kinds = {saw.deed: saw for saw in history.saw if saw.kind in TASKS and not saw.again}
     many = any(one.kind not in {"death", "term"} for one in history.troubles)
     for deed, done in _by_deed(history, "step", "kept").items():
         saw = kinds.get(deed)

@@ -70,11 +70,11 @@ def _arguments() -> argparse.Namespace:
 
 
 def _report(history: History, recovered: list[Recovery], took: float) -> None:
-    outcomes = Counter((saw.kind, saw.outcome) for saw in history.saw if not saw.resent)
+    outcomes = Counter((saw.kind, saw.outcome) for saw in history.saw if not saw.again)
     for kind in sorted({kind for kind, _ in outcomes}):
         told = ", ".join(f"{outcomes[kind, how]} {how}" for how in ("answered", "unknown", "failed"))
         print(f"  {kind:10} {told}; {_across(history, kind)} answered across trouble")
-    again = sum(saw.resent for saw in history.saw)
+    again = sum(saw.again for saw in history.saw)
     print(f"  {len(history.effects)} effects, {again} asked for again, {len(history.heard)} updates heard")
     for kind in dict.fromkeys(one.kind for one in recovered):
         for name in ("back", "first", "whole"):
@@ -87,7 +87,7 @@ def _report(history: History, recovered: list[Recovery], took: float) -> None:
 
 def _across(history: History, kind: str) -> int:
     """How many were begun before something was done to the server, and answered after that."""
-    answered = [saw for saw in history.saw if saw.kind == kind and saw.outcome == "answered" and not saw.resent]
+    answered = [saw for saw in history.saw if saw.kind == kind and saw.outcome == "answered" and not saw.again]
     return sum(any(saw.began < one.at < saw.ended for one in history.troubles) for saw in answered)
 
 

@@ -62,10 +62,10 @@ class House:
         async def work() -> None: ...
 
     @property
-    def crew(self) -> Cluster:
-        crew = self.server._runtime.get_services().cluster
-        assert crew is not None
-        return crew
+    def cluster(self) -> Cluster:
+        cluster = self.server._runtime.get_services().cluster
+        assert cluster is not None
+        return cluster
 
     @property
     def news(self) -> ClusterNotifications:

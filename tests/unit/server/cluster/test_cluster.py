@@ -58,13 +58,13 @@ async def test_who_cannot_join_holds_no_lease(crews: Crews) -> None:
     with pytest.raises(StoreUnavailable):
         await one.cluster.join()
     assert isinstance(await one.store.acquire(one.store.asked[0], "somebody", 1), Lease)
-    assert one.cluster.tell(b"t", b"") is None
+    assert one.cluster.broadcast_reliably(b"t", b"") is None
 
 
 async def test_over_redis_it_is_the_same() -> None:
     one, other = await on_redis(valkey().url), await on_redis(valkey().url)
     assert (one.cluster.others, other.cluster.others) == ({other.name}, {one.name})
-    await done(one.cluster.tell(b"t", b"news"))
+    await done(one.cluster.broadcast_reliably(b"t", b"news"))
     assert other.heard == [(one.name, b"news")]
     name = other.name
     await other.cluster.leave()
@@ -81,15 +81,15 @@ async def test_a_redis_that_is_started_again_finds_the_same_processes_which_hear
     one, other = await on_redis(redis.url, 1.0), await on_redis(redis.url, 1.0)
     names = [one.name, other.name]
     redis.kill()
-    telling = one.cluster.tell(b"t", b"news")
+    telling = one.cluster.broadcast_reliably(b"t", b"news")
     async with asyncio.timeout(PATIENCE):
-        while max(one.cluster.sure_until, other.cluster.sure_until) > one.clock.now() - 0.3:
+        while max(one.cluster.lease_valid_until, other.cluster.lease_valid_until) > one.clock.now() - 0.3:
             await asyncio.sleep(0.05)
     redis.start()
     await one.seen.until("Regain")
     await other.seen.until("Regain")
     await done(telling)
-    await done(other.cluster.tell(b"t", b"more"))
+    await done(other.cluster.broadcast_reliably(b"t", b"more"))
     assert ([one.name, other.name], one.deposed + other.deposed) == (names, 0)
     assert (other.heard, one.heard) == ([(one.name, b"news")], [(other.name, b"more")])
     assert one.seen.of(HandlerFailed) + other.seen.of(HandlerFailed) == []
@@ -105,7 +105,7 @@ async def test_a_redis_that_is_started_again_finds_the_same_processes_which_hear
 async def test_what_is_told_is_done_when_all_have_confirmed_it(crews: Crews) -> None:
     one, other, third = await crews.one(), await crews.one(), await crews.one()
     other.confirms = asyncio.get_running_loop().create_future()
-    telling = one.cluster.tell(b"t", b"news")
+    telling = one.cluster.broadcast_reliably(b"t", b"news")
     await round_trip(one, other)
     await round_trip(one, third)
     assert (other.heard, third.heard) == ([(one.name, b"news")], [(one.name, b"news")])
@@ -118,16 +118,16 @@ async def test_what_is_told_is_done_when_all_have_confirmed_it(crews: Crews) -> 
 async def test_where_nobody_else_is_there_nothing_is_told(crews: Crews) -> None:
     one = await crews.one()
     assert one.cluster.alone
-    assert one.cluster.tell(b"t", b"news") is None
+    assert one.cluster.broadcast_reliably(b"t", b"news") is None
 
 
 async def test_what_was_told_first_is_done_first(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     other.confirms = asyncio.get_running_loop().create_future()
-    first = one.cluster.tell(b"t", b"first")
+    first = one.cluster.broadcast_reliably(b"t", b"first")
     await round_trip(one, other)
     later, other.confirms = other.confirms, None
-    second = one.cluster.tell(b"t", b"second")
+    second = one.cluster.broadcast_reliably(b"t", b"second")
     await round_trip(one, other)
     assert first is not None
     assert second is not None
@@ -140,7 +140,7 @@ async def test_what_was_told_first_is_done_first(crews: Crews) -> None:
 async def test_what_may_have_been_lost_is_told_again_and_heard_once(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     other.confirms = asyncio.get_running_loop().create_future()
-    telling = one.cluster.tell(b"t", b"news")
+    telling = one.cluster.broadcast_reliably(b"t", b"news")
     one.cluster.lost(other.name)
     one.cluster.lost(None)
     await round_trip(one, other)
@@ -153,9 +153,9 @@ async def test_what_may_have_been_lost_is_told_again_and_heard_once(crews: Crews
 async def test_who_has_confirmed_says_so_again_if_asked_again(crews: Crews) -> None:
     one, other, third = await crews.one(), await crews.one(), await crews.one()
     third.confirms = asyncio.get_running_loop().create_future()
-    telling = one.cluster.tell(b"t", b"news")
+    telling = one.cluster.broadcast_reliably(b"t", b"news")
     await round_trip(one, other)
-    one.cluster._talk._pending.set_recipients({other.name, third.name})  # as if what it said had been lost
+    one.cluster._broadcasts._pending.set_recipients({other.name, third.name})  # as if what it said had been lost
     one.cluster.lost(other.name)
     await round_trip(one, other)
     assert other.heard == [(one.name, b"news")]
@@ -170,8 +170,8 @@ async def test_what_a_handler_raises_is_reported_and_keeps_nobody_waiting(crews:
         raise RuntimeError("broken")
 
     other.cluster.on(b"f", fails)
-    await done(one.cluster.tell(b"f", b"news"))
-    await done(one.cluster.tell(b"unknown", b"news"))
+    await done(one.cluster.broadcast_reliably(b"f", b"news"))
+    await done(one.cluster.broadcast_reliably(b"unknown", b"news"))
     assert [str(fact.error) for fact in other.seen.of(HandlerFailed)] == ["broken"]
     with pytest.raises(ValueError, match="somebody else"):
         other.cluster.on(b"f", fails)
@@ -180,7 +180,7 @@ async def test_what_a_handler_raises_is_reported_and_keeps_nobody_waiting(crews:
 async def test_who_lives_and_does_not_confirm_is_told_again_and_then_not_waited_for(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     other.confirms = asyncio.get_running_loop().create_future()
-    telling = one.cluster.tell(b"t", b"news")
+    telling = one.cluster.broadcast_reliably(b"t", b"news")
     for _ in range(19):
         await other.beat()
         await round_trip(one, other)
@@ -209,22 +209,22 @@ async def test_who_was_heard_from_lives_and_the_store_is_not_asked(crews: Crews)
 
 async def test_who_is_silent_and_holds_its_lease_lives(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
-    other.cluster._place._bus, bus = None, other.cluster._place._bus  # nobody hears it
-    await other.cluster._place.standing.renew()
+    other.cluster._membership._bus, bus = None, other.cluster._membership._bus  # nobody hears it
+    await other.cluster._membership.lease.renew()
     one.clock.advance(0)
-    one.cluster._roster.alive(other.name, one.clock.now())
+    one.cluster._peers.mark_alive(other.name, one.clock.now())
     one.store.asked.clear()
     assert not await one.cluster.gone(other.name)
     assert not await one.cluster.gone(other.name)
     assert one.store.asked == [f"process/{other.name}"]
-    other.cluster._place._bus = bus
+    other.cluster._membership._bus = bus
 
 
 async def test_who_is_silent_for_longer_than_its_lease_delays_no_answer_any_longer(crews: Crews) -> None:
     one, other, third = await crews.one(), await crews.one(), await crews.one()
     name, other.store.slow = other.name, asyncio.Event()
     other.confirms = asyncio.get_running_loop().create_future()
-    telling = one.cluster.tell(b"t", b"news")
+    telling = one.cluster.broadcast_reliably(b"t", b"news")
     assert telling is not None
     for _ in range(2):
         await one.beat()
@@ -275,7 +275,7 @@ async def test_a_store_that_does_not_say_who_is_dead_is_asked_again(crews: Crews
     with pytest.raises(StoreUnavailable):
         await one.cluster.gone("of-long-ago")
     await other.vanish()
-    telling = one.cluster.tell(b"t", b"news")
+    telling = one.cluster.broadcast_reliably(b"t", b"news")
     await asyncio.gather(*one.cluster._failure_detector._eviction_checks._checks.values(), return_exceptions=True)
     one.store.away = False
     await one.beat(SECONDS)
@@ -298,8 +298,8 @@ async def test_who_was_declared_dead_lets_go_and_comes_back_under_another_name(c
     assert (one.cluster.others, other.cluster.others) == ({other.name}, {one.name})
     assert await other.cluster.gone(name)
     assert other.lost == [None, None]
-    await done(one.cluster.tell(b"t", b"news"))
-    await done(other.cluster.tell(b"t", b"more"))
+    await done(one.cluster.broadcast_reliably(b"t", b"news"))
+    await done(other.cluster.broadcast_reliably(b"t", b"more"))
     assert (other.heard, one.heard) == ([(one.name, b"news")], [(other.name, b"more")])
 
 
@@ -307,7 +307,7 @@ async def test_what_is_told_without_a_name_is_told_under_the_next_one(crews: Cre
     one, other = await crews.one(), await crews.one()
     await loses_its_name(one, other)
     assert (other.deposed, other.cluster.others, other.cluster.alone) == (1, frozenset(), False)
-    telling = other.cluster.tell(b"t", b"without a name")
+    telling = other.cluster.broadcast_reliably(b"t", b"without a name")
     assert not other.cluster.send(one.name, b"t", b"")  # so that a request is not taken for begun
     await other.beat()
     assert telling is not None
@@ -321,7 +321,7 @@ async def test_what_is_told_without_a_name_is_told_under_the_next_one(crews: Cre
 async def test_what_was_told_and_not_confirmed_under_a_name_is_told_again_under_the_next_one(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     one.confirms = asyncio.get_running_loop().create_future()
-    telling = other.cluster.tell(b"t", b"news")
+    telling = other.cluster.broadcast_reliably(b"t", b"news")
     await round_trip(one, other)
     await loses_its_name(one, other)
     one.confirms = None
@@ -348,7 +348,7 @@ async def test_a_lease_that_has_run_out_and_that_nobody_took_is_regained(crews: 
     await one.beat(2 * SECONDS)
     assert (one.name, one.deposed, one.missed) == (name, 0, 1)
     assert one.seen.steps(name) == ["Join", "Regain"]
-    assert one.cluster.sure_until > one.clock.now()
+    assert one.cluster.lease_valid_until > one.clock.now()
 
 
 async def test_who_slept_for_so_long_that_nobody_would_know_is_dead(crews: Crews) -> None:
@@ -365,18 +365,18 @@ async def test_who_slept_for_so_long_that_nobody_would_know_is_dead(crews: Crews
 async def test_nobody_can_be_declared_dead_before_it_is_no_longer_sure(crews: Crews) -> None:
     one = await crews.one()
     started = one.clock.now()
-    assert one.cluster.sure_until < started + SECONDS
+    assert one.cluster.lease_valid_until < started + SECONDS
     one.store.slow = asyncio.Event()
     one.clock.advance(BEAT)
-    asked, beating = one.clock.now(), one.cluster._pulse._renewal
+    asked, beating = one.clock.now(), one.cluster._heartbeat._renewal
     assert beating is not None
     await asyncio.sleep(0)
     one.clock.advance(1.0)
     one.store.slow.set()
     await asyncio.wait([beating])
-    assert started < one.cluster.sure_until < asked + SECONDS
+    assert started < one.cluster.lease_valid_until < asked + SECONDS
     await one.cluster.leave()
-    assert one.cluster.sure_until < started
+    assert one.cluster.lease_valid_until < started
 
 
 @pytest.mark.parametrize("moment", range(5))
@@ -400,16 +400,16 @@ async def test_a_store_that_was_away_is_tried_again_without_noise(crews: Crews) 
     name, one.store.away = one.name, True
     for _ in range(6):
         await one.beat()
-    assert one.cluster.sure_until < one.clock.now()
+    assert one.cluster.lease_valid_until < one.clock.now()
     one.store.away = False
     await one.beat()
-    assert (one.name, one.missed, one.cluster.sure_until > one.clock.now()) == (name, 1, True)
+    assert (one.name, one.missed, one.cluster.lease_valid_until > one.clock.now()) == (name, 1, True)
     assert one.seen.of(HandlerFailed) == []
 
 
 async def test_who_has_slept_itself_takes_nobody_for_dead(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
-    telling = one.cluster.tell(b"t", b"news")
+    telling = one.cluster.broadcast_reliably(b"t", b"news")
     one.clock.advance(2 * SECONDS)
     other.clock.advance(2 * SECONDS)
     assert not await one.cluster.gone(other.name)
@@ -467,9 +467,9 @@ async def test_those_who_were_silent_for_long_are_found_out_though_nobody_needs_
 async def test_who_says_something_though_it_is_dead_is_told_and_not_listened_to(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     name, other.store.slow = other.name, asyncio.Event()
-    one.cluster._roster.depart(name)
+    one.cluster._peers.remove(name)
     other.cluster.send(one.name, b"t", b"I live")
-    telling = other.cluster.tell(b"t", b"news")
+    telling = other.cluster.broadcast_reliably(b"t", b"news")
     other.store.slow.set()
     async with asyncio.timeout(PATIENCE):
         while other.store.asked.count(f"process/{name}") < 2:

@@ -35,7 +35,7 @@ async def test_processes_on_two_databases_of_one_redis_are_two_deployments() -> 
     assert (here.cluster.others, also_here.cluster.others) == ({also_here.name}, {here.name})
     assert there.cluster.others == frozenset()
     there.cluster.broadcast(EVICTED, also_here.name.encode())
-    await done(here.cluster.tell(b"t", b"news"))
+    await done(here.cluster.broadcast_reliably(b"t", b"news"))
     assert also_here.heard == [(here.name, b"news")]
     assert (there.heard, there.seen.steps()) == ([], ["Join"])
     assert also_here.name in here.cluster.others
@@ -67,8 +67,8 @@ async def test_processes_on_a_store_that_lost_its_data_let_go_and_form_one_clust
     after = await read_identity(members[0].store)
     assert after is not None
     assert after != before
-    assert {member.cluster._place.standing.identity for member in members} == {after}
-    await done(members[0].cluster.tell(b"t", b"news"))
+    assert {member.cluster._membership.lease.identity for member in members} == {after}
+    await done(members[0].cluster.broadcast_reliably(b"t", b"news"))
     assert [member.heard for member in members[1:]] == [[(members[0].name, b"news")]] * 2
     for member in members:
         await member.cluster.leave()
@@ -79,7 +79,7 @@ async def test_processes_on_a_store_that_lost_its_data_let_go_and_form_one_clust
 async def test_a_process_that_was_evicted_before_the_store_lost_its_data_does_not_go_on(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     name = other.name
-    await one.store.acquire(f"process/{name}", one.name, 100.0, over=other.cluster._place.standing._lease.token)
+    await one.store.acquire(f"process/{name}", one.name, 100.0, over=other.cluster._membership.lease._lease.token)
     await lose_data(one.store, one.name, name)
     await other.beat()
     assert other.seen.steps(name)[-1] == "Deposed"
@@ -97,7 +97,7 @@ async def test_a_process_is_not_sure_of_its_lease_before_it_knows_the_identity_o
     one.store.get = fail
     for _ in range(2):  # the second time there is a lease again that could be renewed
         await one.beat(SECONDS)
-        assert one.cluster.sure_until < one.clock.now()
+        assert one.cluster.lease_valid_until < one.clock.now()
         assert one.name == name
     one.store.get = get
     await one.beat()
@@ -135,7 +135,7 @@ async def test_silence_evicts_no_process_while_the_identity_of_the_store_is_youn
     redis = started(tmp_path / "redis")
     began = asyncio.get_running_loop().time()
     one = await on_redis(redis.url)
-    standing = one.cluster._place.standing
+    standing = one.cluster._membership.lease
     assert began + SECONDS <= standing.may_evict_from <= one.clock.now() + SECONDS
     assert not await one.cluster.gone("silent")  # it may not know yet that the store has lost its data
     standing.may_evict_from = one.clock.now()
@@ -147,7 +147,7 @@ async def test_silence_evicts_no_process_while_the_identity_of_the_store_is_youn
 
 async def test_a_frame_that_was_rejected_is_a_fact() -> None:
     one = await on_redis(valkey().url)
-    identity = one.cluster._place.standing.identity
+    identity = one.cluster._membership.lease.identity
     assert identity is not None
     with valkey().client(db=1) as client:
         client.publish(Channels("crew", identity).of(one.name), b"forged")
@@ -166,7 +166,7 @@ async def test_after_a_store_has_lost_its_data_processes_agree_on_keys_again(tmp
     for server in servers:
         await server.start()
     servings: list[Any] = [server._runtime for server in servers]
-    keys = [serving.ready().state_tokens._kept for serving in servings]
+    keys = [serving.get_services().state_tokens._stored_keys for serving in servings]
     cursors = [serving._catalog.cursors for serving in servings]
     before = keys[0].secrets()
     with redis.client() as client:
