@@ -1,13 +1,15 @@
-"""Types as JSON Schema, for peers to read.
+"""JSON Schemas of Python types, which are published to the peer.
 
-A type is described for one side: an argument as it is read, a result as it is written. What has a name is described
-once, in a book of definitions, under a name of its own; two classes of the same name get two.
+A schema describes a type for one direction: an argument as it is decoded, or a result as it is encoded. A named type is
+described once, as a definition; two classes of the same name get two definitions.
+
+This module is slow to import, so callers import it on first use.
 """
 
 import collections.abc
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -35,7 +37,14 @@ from trunkline.registry.class_layout import (
 from trunkline.registry.type_adapters import has_json, to_json
 from trunkline.wire import codec
 
-__all__ = ["Schema", "SchemaBuilder", "reachable_definitions", "referenced_name"]
+__all__ = [
+    "Schema",
+    "SchemaBuilder",
+    "reachable_definitions",
+    "referenced_name",
+    "schema_of_members",
+    "schema_of_type",
+]
 
 Schema = dict[str, Any]
 """A JSON Schema."""
@@ -82,6 +91,36 @@ _KEYWORDS: Final[Mapping[str, Mapping[str, str]]] = {  # keywords of limits, by 
     "object": {"min_length": "minProperties", "max_length": "maxProperties"},
 }
 _read: Final = codec.decoder(object)
+
+
+def schema_of_type(kind: Any, side: ValueDirection = ValueDirection.ARGUMENT) -> Schema:
+    """Return the schema of a type: the type at the root, and its definitions under `$defs`."""
+    builder = SchemaBuilder(side)
+    root = builder.describe(kind)
+    name = referenced_name(root)
+    schema = dict(builder.definitions[name]) if name is not None and len(root) == 1 else root
+    return _with_definitions(schema, builder.definitions)
+
+
+def schema_of_members(members: Sequence[Member], *, closed: bool) -> Schema:
+    """Return the schema of an object with these members. It always has `properties`, which some clients require."""
+    builder = SchemaBuilder(ValueDirection.ARGUMENT)
+    schema: Schema = {
+        "type": "object",
+        "properties": {member.json_name: builder.describe_member(member) for member in members},
+    }
+    if required := [member.json_name for member in members if member.required]:
+        schema["required"] = required
+    if closed:
+        schema["additionalProperties"] = False
+    return _with_definitions(schema, builder.definitions)
+
+
+def _with_definitions(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
+    """Add the definitions that a schema needs."""
+    if needed := reachable_definitions(schema, definitions):
+        schema["$defs"] = {name: definitions[name] for name in sorted(needed)}
+    return schema
 
 
 class SchemaBuilder:

@@ -11,7 +11,6 @@ from msgspec import NODEFAULT, UNSET, Struct
 
 from trunkline.errors import RegistrationError
 from trunkline.registry import type_adapters as kinds
-from trunkline.registry import validators
 from trunkline.registry.annotations import read_metadata
 from trunkline.registry.class_layout import UNIONS, Member, ValueDirection, is_plain
 from trunkline.registry.docstrings import Docstring
@@ -95,7 +94,9 @@ def arguments_type(owner: str, parameters: list[Parameter], *, open_ended: bool)
     for parameter in parameters:
         try:
             if not is_plain(parameter.annotation):
-                validators.schema_of_type(parameter.annotation)
+                from trunkline.registry.json_schema import schema_of_type
+
+                schema_of_type(parameter.annotation)
             adapted = kinds.adapt(parameter.annotation, ValueDirection.ARGUMENT)
             codec.decoder(adapted)  # raises now for a type that cannot be decoded
         except (TypeError, RuntimeError) as error:
@@ -120,7 +121,9 @@ def _field_of(parameter: Parameter) -> Any:
 
 def input_schema(parameters: tuple[Parameter, ...], *, closed: bool) -> dict[str, Any]:
     """Return the JSON Schema of all parameters."""
-    made = validators.schema_of_members([_as_member(parameter) for parameter in parameters], closed=closed)
+    from trunkline.registry.json_schema import schema_of_members
+
+    made = schema_of_members([_as_member(parameter) for parameter in parameters], closed=closed)
     for parameter in parameters:
         if parameter.description is not None:  # schemas from pydantic lack our description
             made["properties"][parameter.name].setdefault("description", parameter.description)

@@ -69,7 +69,7 @@ class Output(msgspec.Struct, frozen=True):
 
     def schema(self) -> dict[str, Any] | None:
         """Build the schema of the value itself."""
-        return None if self.returns is UNSET else validators.schema_of_type(self.returns, ValueDirection.RESULT)
+        return None if self.returns is UNSET else _result_schema(self.returns)
 
     def wrapped_schema(self) -> dict[str, Any] | None:
         """Build the schema of the structured content in the handshake era."""
@@ -90,7 +90,7 @@ def tool_output(returns: Any, name: str, settings: Settings, *, structured: bool
     if not structured or _is_unstructured(returns):
         return Output(UNSET, False, _unstructured_converter(name, settings))
     try:
-        described = None if is_plain(returns) else validators.schema_of_type(returns, ValueDirection.RESULT)
+        described = None if is_plain(returns) else _result_schema(returns)
         read_as = kinds.adapt(returns, ValueDirection.RESULT)
         check = _checker(returns, described, name)
     except (TypeError, RuntimeError) as error:
@@ -99,6 +99,12 @@ def tool_output(returns: Any, name: str, settings: Settings, *, structured: bool
     wraps = (get_origin(returns) or returns) is not dict if described is None else described.get("type") != "object"
     convert = _structured_converter(name, read_as, check, settings, wraps=wraps)
     return Output(returns, wraps, _text_converter(convert) if returns is str and settings.max_text is None else convert)
+
+
+def _result_schema(returns: Any) -> dict[str, Any]:
+    from trunkline.registry.json_schema import schema_of_type
+
+    return schema_of_type(returns, ValueDirection.RESULT)
 
 
 def _declared_type(returns: Any) -> Any:

@@ -1,28 +1,21 @@
-"""JSON Schema: made from Python types, and compiled into validators where it arrives as JSON Schema.
+"""Validators: JSON Schemas that are compiled to check values and to explain errors.
 
-Types are checked by decoding into them; the schema that is made of them is for the peer to read. A schema that was
-written by hand is compiled once. References that would need a network are never followed.
+Decoding validates the values of typed parameters. Validators are for custom schemas of tools and prompts, for schemas
+from peers, and for the explanation of a refusal. References to other documents are never followed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import Struct
 
 from trunkline.errors import RegistrationError
-from trunkline.registry.class_layout import Member, ValueDirection
 from trunkline.registry.complexity import Complexity, complexity, depth_of, size_of
 from trunkline.wire import codec
 
-if TYPE_CHECKING:
-    from trunkline.registry.json_schema import SchemaBuilder
-
-__all__ = ["Fault", "PeerValidator", "Validator", "form_validator", "schema_of_members", "schema_of_type"]
-
-
-Schema = dict[str, Any]
+__all__ = ["Fault", "PeerValidator", "Validator", "form_validator"]
 
 _MAX_CHECK_STEPS: Final = 5_000_000  # steps of 20 to 100 ns: half a second at most
 _MAX_EXPLAIN_STEPS: Final = 10_000  # steps, each of which may be an error of 20 to 40 µs
@@ -38,40 +31,6 @@ class Fault(Struct, frozen=True):
     path: str
     rule: str
     message: str
-
-
-def schema_of_type(kind: Any, side: ValueDirection = ValueDirection.ARGUMENT) -> Schema:
-    """The schema of a type; what it refers to stands under `$defs`, the type itself at the root."""
-    from trunkline.registry.json_schema import SchemaBuilder, referenced_name  # imported on use: slow
-
-    book = SchemaBuilder(side)
-    root = book.describe(kind)
-    name = referenced_name(root)
-    return _with_definitions(dict(book.definitions[name]) if name is not None and len(root) == 1 else root, book)
-
-
-def schema_of_members(members: Sequence[Member], *, closed: bool) -> Schema:
-    """The schema of an object with these members. It has `properties` also if there are none: some clients need it."""
-    from trunkline.registry.json_schema import SchemaBuilder
-
-    book = SchemaBuilder(ValueDirection.ARGUMENT)
-    schema: Schema = {
-        "type": "object",
-        "properties": {member.json_name: book.describe_member(member) for member in members},
-    }
-    if required := [member.json_name for member in members if member.required]:
-        schema["required"] = required
-    if closed:
-        schema["additionalProperties"] = False
-    return _with_definitions(schema, book)
-
-
-def _with_definitions(schema: Schema, book: "SchemaBuilder") -> Schema:
-    from trunkline.registry.json_schema import reachable_definitions
-
-    if needed := reachable_definitions(schema, book.definitions):
-        schema["$defs"] = {name: book.definitions[name] for name in sorted(needed)}
-    return schema
 
 
 class Validator:

@@ -14,8 +14,8 @@ from tests.unit.registry.table.kinds import Colour, Level, Point
 from tests.unit.registry.table.tools import answered, given, returning, taking
 
 from trunkline.errors import InvalidArguments, RegistrationError
+from trunkline.registry.json_schema import schema_of_type
 from trunkline.registry.results import BadResult
-from trunkline.registry.validators import schema_of_type
 
 
 @pytest.mark.parametrize(

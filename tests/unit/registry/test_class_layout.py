@@ -32,7 +32,7 @@ from tests.unit.registry.table.kinds import Box, Cat, Circle, Colour, Dog, Drawi
 from tests.unit.registry.table.tools import answered, given, returning, taking
 
 from trunkline.errors import InvalidArguments, RegistrationError
-from trunkline.registry.validators import schema_of_type
+from trunkline.registry.json_schema import schema_of_type
 from trunkline.wire import codec
 
 Item = TypeVar("Item")

@@ -13,8 +13,8 @@ from tests.unit.registry.table.tools import answered, given, returning, taking, 
 
 from trunkline.errors import InvalidArguments, RegistrationError
 from trunkline.protocol.types import CallToolResult
+from trunkline.registry.json_schema import schema_of_type
 from trunkline.registry.results import BadResult
-from trunkline.registry.validators import schema_of_type
 
 Item = TypeVar("Item")
 WRITTEN = {"day": "2026-01-02", "howMany": 2, "twice": 4}

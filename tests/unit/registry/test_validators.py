@@ -9,7 +9,8 @@ import pytest
 from msgspec import Meta, Struct
 
 from trunkline.errors import RegistrationError
-from trunkline.registry.validators import Fault, Validator, schema_of_type
+from trunkline.registry.json_schema import schema_of_type
+from trunkline.registry.validators import Fault, Validator
 
 
 class Colour(Enum):

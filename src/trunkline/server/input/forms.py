@@ -92,8 +92,10 @@ def _json_schema_of(answer_type: Any) -> Mapping[str, Any]:
         return schema
     if _is_pydantic_model(answer_type):
         return answer_type.model_json_schema()
+    from trunkline.registry.json_schema import schema_of_type
+
     try:
-        return validators.schema_of_type(answer_type)
+        return schema_of_type(answer_type)
     except TypeError as error:
         raise MisuseError(f"cannot build a form from {answer_type!r}: {str(error).splitlines()[-1]}") from None
 
