@@ -45,7 +45,7 @@ def accept_pending(listening: socket.socket, reserve: DescriptorReserve) -> Iter
             if error.errno in _CLOSED_ERRNOS or (number == 0 and _is_shut_down(listening)):
                 raise ListenerClosed(listening) from None
             return  # nothing waits, or what waited has gone; accept(2) also reports network errors of the connection
-        is_reserved = reserve.holds(connection.fileno())
+        is_reserved = reserve.contains(connection.fileno())
         yield connection
         if is_reserved:
             raise DescriptorsExhausted

@@ -29,7 +29,7 @@ class LogThrottle:
     def __init__(self) -> None:
         self._last_allowed: float | None = None
 
-    def due(self, now: float) -> bool:
+    def allow(self, now: float) -> bool:
         """Whether to report it now, which counts as done."""
         if self._last_allowed is not None and now - self._last_allowed < _THROTTLE_INTERVAL:
             return False
@@ -63,7 +63,7 @@ class DescriptorReserve(Struct, frozen=True):
             "the rest is kept for files and stores; raise the limit (ulimit -n), or lower max_connections"
         )
 
-    def holds(self, descriptor: int) -> bool:
+    def contains(self, descriptor: int) -> bool:
         """Whether a descriptor that was opened just now belongs to the reserve."""
         threshold = self.threshold()
         return threshold is not None and descriptor >= threshold
@@ -73,12 +73,12 @@ class DescriptorReserve(Struct, frozen=True):
         threshold = self.threshold()
         return threshold is None or _lowest_free(threshold) < threshold
 
-    def make_room(self, connections: int) -> None:
+    def raise_limit(self, connections: int) -> None:
         """Raise the soft limit as far as so many connections need, and the hard limit allows. Child processes inherit
         it, so it is raised no further, and a limit that is high enough stays as it is."""
         _raise_limit(_BASELINE_DESCRIPTORS + connections + self.size)
 
-    def connections(self, wanted: int) -> int:
+    def connection_limit(self, wanted: int) -> int:
         """How many connections can be open at once: `wanted`, or what is free below the reserve now; at least one."""
         threshold = self.threshold()
         return wanted if threshold is None else max(1, min(wanted, threshold - _lowest_free(threshold)))

@@ -77,7 +77,7 @@ class Login:
         headers = {"WWW-Authenticate": challenge}
         proof = sent or await engine.headers("POST", self.url)
         return await within(
-            engine.heard(HttpExchange("POST", self.url, proof, status, headers), lambda _: None), "a login"
+            engine.handle_response(HttpExchange("POST", self.url, proof, status, headers), lambda _: None), "a login"
         )
 
     async def fails(self, engine: TokenProvider | None = None, **challenged: Any) -> AuthorizationFailed:

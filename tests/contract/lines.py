@@ -54,7 +54,7 @@ class Recorder:
     def unanswered(self, request: RequestId, closed: ChannelClosed) -> None:
         self.without_answer.append((request, closed))
 
-    def asking(self, request: RequestId, *, begun: bool) -> None:
+    def authorizing(self, request: RequestId, *, begun: bool) -> None:
         self.questions.append((request, begun))
 
     def closed(self, closed: ChannelClosed) -> None:
@@ -141,9 +141,9 @@ class Pipe:
             data = self._queue.pop(0)
             self.unsent -= len(data)
             self._into.feed(data)
-        self._from.sent()
+        self._from.update_flow()
         if self._ended and not self._queue:
-            self._into.ended(ChannelClosed("end of stream"))
+            self._into.receive_eof(ChannelClosed("end of stream"))
 
     def pause(self) -> None:
         self._flowing = False
@@ -163,7 +163,7 @@ class Pipe:
         self._ended = True
         asyncio.get_running_loop().call_soon(self._flow)
 
-    async def gone(self) -> None: ...
+    async def wait_closed(self) -> None: ...
 
 
 def _channels(settings: Settings, framing: FramingName) -> tuple[StreamChannel, StreamChannel]:
@@ -195,7 +195,7 @@ async def pipes(settings: Settings, framing: FramingName = "lines") -> AsyncIter
 
     def open_(channel: StreamChannel, recorder: Recorder, reading: int, writing: int) -> None:
         def broke(error: OSError) -> None:
-            channel.lost(ChannelClosed("broke", error))
+            channel.abort(ChannelClosed("broke", error))
 
         class Source:
             def close(self) -> None:
@@ -207,8 +207,8 @@ async def pipes(settings: Settings, framing: FramingName = "lines") -> AsyncIter
             def __getattr__(self, name: str) -> Any:
                 return getattr(source, name)
 
-        source = open_reader(loop, reading, channel.feed, lambda: channel.ended(ChannelClosed("end of stream")))
-        sink = open_writer(loop, writing, channel.sent, broke)
+        source = open_reader(loop, reading, channel.feed, lambda: channel.receive_eof(ChannelClosed("end of stream")))
+        sink = open_writer(loop, writing, channel.update_flow, broke)
         channel.open(recorder, Source(), sink)  # type: ignore[arg-type]
         source.resume()
 

@@ -362,7 +362,7 @@ async def test_connection_that_a_stopping_server_refuses_is_made_again(tmp_path:
     async with shopping(way, tmp_path) as (shop, client), aiohttp.ClientSession() as http:
         [place] = shop.server._runtime.listeners
         guard: Any = place._connections.guard  # type: ignore[attr-defined]
-        guard.shut()
+        guard.stop_admitting()
         async with http.post(shop.url, data=b"{}") as refused:
             told = await refused.json()
         assert (refused.status, refused.headers["retry-after"]) == (503, "1")

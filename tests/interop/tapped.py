@@ -58,8 +58,8 @@ class _Heard:
     def unanswered(self, request: Any, closed: ChannelClosed) -> None:
         self._receiver.unanswered(request, closed)
 
-    def asking(self, request: Any, *, begun: bool) -> None:
-        self._receiver.asking(request, begun=begun)
+    def authorizing(self, request: Any, *, begun: bool) -> None:
+        self._receiver.authorizing(request, begun=begun)
 
     def closed(self, closed: ChannelClosed) -> None:
         self._receiver.closed(closed)

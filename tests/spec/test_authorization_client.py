@@ -122,7 +122,7 @@ class Endless:
         self.attempts += 1
         return {}
 
-    async def heard(self, heard: HttpExchange, asking: OnAuthorizing) -> bool:
+    async def handle_response(self, heard: HttpExchange, asking: OnAuthorizing) -> bool:
         return True
 
 

@@ -29,8 +29,8 @@ def lowest_free() -> int:
 def test_the_highest_descriptors_are_the_reserve(limit: int) -> None:
     reserve = DescriptorReserve(100)
     assert reserve.threshold() == limit - 100
-    assert not reserve.holds(limit - 101)
-    assert reserve.holds(limit - 100)
+    assert not reserve.contains(limit - 101)
+    assert reserve.contains(limit - 100)
     assert reserve.has_room()
 
 
@@ -48,23 +48,23 @@ def test_the_reserve_is_touched_when_no_descriptor_below_it_is_free() -> None:
 
 
 def test_connections_are_limited_by_what_is_free_below_the_reserve(limit: int) -> None:
-    assert DescriptorReserve(100).connections(20) == 20
-    assert DescriptorReserve(100).connections(5000) == limit - 100 - lowest_free()
+    assert DescriptorReserve(100).connection_limit(20) == 20
+    assert DescriptorReserve(100).connection_limit(5000) == limit - 100 - lowest_free()
     with no_descriptor_left():
-        assert DescriptorReserve(1).connections(20) == 1
+        assert DescriptorReserve(1).connection_limit(20) == 1
 
 
 def test_the_limit_is_raised_as_far_as_connections_need_it_and_never_lowered(limit: int) -> None:
-    DescriptorReserve(64).make_room(10)
+    DescriptorReserve(64).raise_limit(10)
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == limit
-    DescriptorReserve(64).make_room(1000)
+    DescriptorReserve(64).raise_limit(1000)
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 1064
-    assert DescriptorReserve(64).connections(1000) == 1000
+    assert DescriptorReserve(64).connection_limit(1000) == 1000
 
 
 def test_the_limit_is_not_raised_above_the_hard_one(limit: int) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    DescriptorReserve(64).make_room(hard * 2)
+    DescriptorReserve(64).raise_limit(hard * 2)
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard
 
 
@@ -72,14 +72,14 @@ def test_without_a_limit_there_is_no_reserve(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sys, "platform", "win32")
     reserve = DescriptorReserve(64)
     assert reserve.threshold() is None
-    assert not reserve.holds(10**6)
+    assert not reserve.contains(10**6)
     assert reserve.has_room()
-    assert reserve.connections(7) == 7
+    assert reserve.connection_limit(7) == 7
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    reserve.make_room(10**9)
+    reserve.raise_limit(10**9)
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
 
 
 def test_a_shortage_is_reported_once_a_minute() -> None:
     notice = LogThrottle()
-    assert [notice.due(now) for now in (0.0, 1.0, 59.0, 60.0, 61.0)] == [True, False, False, True, False]
+    assert [notice.allow(now) for now in (0.0, 1.0, 59.0, 60.0, 61.0)] == [True, False, False, True, False]

@@ -174,12 +174,12 @@ class ClientConnection(connection.Connection):
         self.report_phase_change(before)
         return HandshakeFailed(reason)
 
-    def asking(self, request: RequestId, *, begun: bool) -> None:
+    def authorizing(self, request: RequestId, *, begun: bool) -> None:
         """Somebody is asked who we are, or has been."""
         self.pending_authorizations += 1 if begun else -1
         if not begun:
             self.on_authorized()
-        super().asking(request, begun=begun)
+        super().authorizing(request, begun=begun)
 
     # --- the end -------------------------------------------------------------------------------
 

@@ -78,7 +78,7 @@ class ConnectionSupervisor:
         self._make_connection = make_connection
         self._prepare_connection = prepare_connection
         self.settings = settings
-        self._policy = RestartPolicy.of(settings)
+        self._policy = RestartPolicy.from_settings(settings)
         self._clock = clock
         self._observers = observers
         self._on_failed = on_failed
@@ -219,9 +219,9 @@ class ConnectionSupervisor:
         while self._latest is None or not self._latest.ready:
             self._raise_if_given_up()
             attempt = self._history.attempts + 1
-            if isinstance(self._decision, RetryAfter) and self._decision.after:
-                self._emit_reconnect_step("Backoff", attempt, f"{self._decision.after:.3g} s")
-                await self.wait_for([], self._clock.now() + self._decision.after)
+            if isinstance(self._decision, RetryAfter) and self._decision.delay:
+                self._emit_reconnect_step("Backoff", attempt, f"{self._decision.delay:.3g} s")
+                await self.wait_for([], self._clock.now() + self._decision.delay)
             self._emit_reconnect_step("Attempt", attempt)
             try:
                 await self._attempt_connection(reconnecting=True)
@@ -246,7 +246,7 @@ class ConnectionSupervisor:
         if isinstance(self._decision, GiveUp):
             how = Degraded if self._decision.degraded else RetriesExhausted
             last = error or (None if self._latest is None else closed_error(self._latest.disconnected.result()))
-            raise how(f"the line to {self._connector.name} is given up: {self._decision.why}; {last}") from last
+            raise how(f"the line to {self._connector.name} is given up: {self._decision.reason}; {last}") from last
 
     async def _attempt_connection(self, *, reconnecting: bool) -> ClientConnection:
         """One attempt at a connection, within the time that a handshake may take."""
@@ -425,7 +425,7 @@ class ConnectionSupervisor:
     def _authorizing(self) -> bool:
         """Whether it is being settled who we are."""
         connector = self._connector
-        if isinstance(connector, AuthorizingConnector) and connector.questions:
+        if isinstance(connector, AuthorizingConnector) and connector.pending_authorizations:
             return True
         return self._latest is not None and self._latest.pending_authorizations > 0
 

@@ -207,7 +207,7 @@ class ClientRuntime:
             phase=phase,
         )
         if isinstance(channel, MirroringChannel):
-            channel.repeat(self.known_tools.mirrors)
+            channel.set_mirrors(self.known_tools.mirrors)
         connection = ClientConnection(shared, session, channel, classify_close)
         connection.on_authorized = self.cache.clear  # the new token may belong to another user
         return connection

@@ -119,7 +119,7 @@ class Connection:
         self._lazy_deadline_timer: DeadlineTimer | None = None
         self._lazy_requests: OutgoingRequests | None = None
         self._starter = self._start_call
-        limit = self.settings.max_connections if channel.info.shared else self.settings.max_calls
+        limit = self.settings.max_connections if channel.info.stateless else self.settings.max_calls
         self._max_calls = limit  # plus one for each call that waits for the peer
         self._active_calls = 0  # started and not ended
         self._queued_calls: deque[tuple[IncomingRequest, Any]] | None = None
@@ -176,7 +176,7 @@ class Connection:
                 self._keepalive.last_received = now
             if self.facts.observed:
                 self.facts.emit(Received, count=len(messages))
-            receive, headers = self.session.receive, None if origin.named is None else origin.headers
+            receive, headers = self.session.receive, None if origin.original_id is None else origin.headers
             for message in messages:
                 if type(message) is Batch:
                     self._receive_batch(message, now, origin)
@@ -435,7 +435,7 @@ class Connection:
         """Fail one request: its response cannot arrive any more, though the channel is open."""
         self._requests.fail_request(request, closed)
 
-    def asking(self, request: RequestId, *, begun: bool) -> None:
+    def authorizing(self, request: RequestId, *, begun: bool) -> None:
         """Suspend the deadline of a request while a person authorizes it, or resume it."""
         self._requests.suspend_deadline(request, suspended=begun)
 

@@ -96,7 +96,7 @@ class Replies:
         if self.batches is not None:
             self.batches.add_reply(call.id, None)
         if call.origin is not None and call.origin.stream is not None:
-            call.origin.stream.give_up(call.id if call.origin.named is None else call.origin.named)
+            call.origin.stream.give_up(call.id if call.origin.original_id is None else call.origin.original_id)
         self._facts.emit_call_ended(call, "cancelled")
 
 

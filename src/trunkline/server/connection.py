@@ -137,7 +137,7 @@ class Connection(connection.Connection):
     @property
     def session_id(self) -> int | None:
         """A number for the conversation; None where each call stands for itself."""
-        return None if self.channel.info.shared else self.number
+        return None if self.channel.info.stateless else self.number
 
     @property
     def local(self) -> bool:
@@ -166,7 +166,7 @@ class Connection(connection.Connection):
 
     def drain_of(self, call: IncomingRequest) -> Callable[[], Coroutine[Any, Any, None]]:
         """What waits while the client reads too slowly; nobody waits for another's client."""
-        return call.origin.stream.drain if self.channel.info.shared else self.channel.drain
+        return call.origin.stream.drain if self.channel.info.stateless else self.channel.drain
 
     def progress(self, call: IncomingRequest, progress: float, total: float | None, message: str | None) -> None:
         """Reports progress of a call."""
@@ -196,7 +196,7 @@ class Connection(connection.Connection):
 
     @property
     def _max_queued(self) -> int:
-        return self.settings.max_connections if self.channel.info.shared else self.settings.max_waiting
+        return self.settings.max_connections if self.channel.info.stateless else self.settings.max_waiting
 
     def resume(self) -> None:
         """Takes everything again, what has waited first."""
@@ -319,7 +319,7 @@ class Connection(connection.Connection):
             return None
         self.closed(ChannelClosed(NEW_SESSION_STARTED))
         successor = self.shared.connect(channel)
-        channel.hand_over(successor)
+        channel.replace_receiver(successor)
         return successor
 
     def on_closed(self) -> None:

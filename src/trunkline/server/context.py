@@ -101,7 +101,7 @@ class Context(Generic[L_co]):
     @property
     def request_id(self) -> int | str:
         """The id of the request."""
-        named = self._call.origin.named
+        named = self._call.origin.original_id
         return self._call.id if named is None else named
 
     @property

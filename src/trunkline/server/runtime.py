@@ -452,7 +452,7 @@ class ServerRuntime:
         places, self.listeners = self.listeners, []
         await asyncio.gather(*(connection.close() for connection in self.connections))
         for place in places:
-            await place.gone()
+            await place.wait_closed()
         carrying, self.forwarder = self.forwarder, None
         if carrying is not None:
             await carrying.close()

@@ -455,7 +455,7 @@ class Server(Registrar):
 
         if not self.settings.health:
             return None
-        states = worker_channel.states if worker_channel is not None else lambda: (self._shutdown.readiness,)
+        states = worker_channel.worker_states if worker_channel is not None else lambda: (self._shutdown.readiness,)
         return Health(states, self._store.writable, self._runtime.health_checks().run_all)
 
     def asgi(self, *, path: str = "/", identify: "Callable[[dict[str, Any]], Any] | None" = None) -> "App":

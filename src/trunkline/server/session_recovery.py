@@ -40,7 +40,7 @@ def recover_session(connection: "Connection", error: Exception, during: Incoming
     )
     if connection.session.phase in _TERMINAL_PHASES:
         return
-    if connection.channel.info.shared:
+    if connection.channel.info.stateless:
         _fail_one_request(connection, during, told)
         return
     unread = _unstarted_requests(connection, during)
@@ -105,6 +105,6 @@ def _record_failure(connection: "Connection", error: Exception) -> None:
     policy = RestartPolicy(intensity=settings.restart_intensity, period=settings.restart_period)
     connection.failure_history, decision = after_loss(connection.failure_history, policy, connection.now())
     if isinstance(decision, GiveUp):
-        connection.close_now(f"its conversation has failed too often: {decision.why}")
+        connection.close_now(f"its conversation has failed too often: {decision.reason}")
         if connection.channel.info.sole_peer:
             raise error

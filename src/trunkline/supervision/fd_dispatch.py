@@ -35,7 +35,7 @@ class ConnectionDispatcher:
         """`lines` lead to the workers that are there, by their numbers. `reserve` is left free, for new workers."""
         self._listeners = list(listeners)
         self._table = table
-        self._lines = channels
+        self._channels = channels
         self._selector = selector
         self._reserve = reserve
         self._report = report
@@ -46,14 +46,14 @@ class ConnectionDispatcher:
         self._log_throttle = LogThrottle()
         self._closed = False
 
-    def look(self, now: float) -> None:
+    def update(self, now: float) -> None:
         """Hands out again what is with nobody, and takes connections in for as long as somebody can have them."""
         for ticket in self._table.overdue_tickets(now):
-            self._table.settled(ticket)
-        for ticket in [ticket for ticket in self._connections if self._table.holder(ticket) is None]:
+            self._table.release_ticket(ticket)
+        for ticket in [ticket for ticket in self._connections if self._table.assigned_worker(ticket) is None]:
             self._dispatch(ticket)
         self._descriptors_short = self._descriptors_short and not self._reserve.has_room()
-        self._watch(enabled=not self._descriptors_short and self._table.turn(now) is not None)
+        self._watch(enabled=not self._descriptors_short and self._table.next_worker(now) is not None)
 
     def _watch(self, *, enabled: bool) -> None:
         if enabled is self._watching or self._closed:
@@ -61,11 +61,11 @@ class ConnectionDispatcher:
         self._watching = enabled
         for place in self._listeners:
             if enabled:
-                self._selector.register(place, selectors.EVENT_READ, partial(self._take, place))
+                self._selector.register(place, selectors.EVENT_READ, partial(self._accept, place))
             else:
                 self._selector.unregister(place)
 
-    def _take(self, place: socket.socket) -> None:
+    def _accept(self, place: socket.socket) -> None:
         if not self._can_dispatch:
             return
         try:
@@ -86,12 +86,14 @@ class ConnectionDispatcher:
     @property
     def _can_dispatch(self) -> bool:
         """Whether a connection that is accepted now has a worker to go to."""
-        return not self._closed and not self._descriptors_short and self._table.turn(time.monotonic()) is not None
+        return (
+            not self._closed and not self._descriptors_short and self._table.next_worker(time.monotonic()) is not None
+        )
 
     def _pause_accepting(self) -> None:
         """Accept nothing until descriptors are free; connections wait in the backlog."""
         self._descriptors_short = True
-        if self._log_throttle.due(time.monotonic()):
+        if self._log_throttle.allow(time.monotonic()):
             self._report(f"supervisor: {self._reserve.shortage_message()}")
 
     def _dispatch(self, ticket: int) -> None:
@@ -99,18 +101,18 @@ class ConnectionDispatcher:
         now = time.monotonic()
         passed: list[int] = []
         descriptor = [self._connections[ticket].fileno()]
-        while (number := self._table.turn(now, passed)) is not None:
-            line = self._lines.get(number)
+        while (number := self._table.next_worker(now, passed)) is not None:
+            line = self._channels.get(number)
             if line is not None and line.send_descriptors(CONNECTION, encode_ticket(ticket, now), descriptor):
                 self._table.mark_dispatched(ticket, number, now)
                 return
             passed.append(number)
 
-    def answered(self, number: int, ticket: int, *, accepted: bool) -> None:
+    def acknowledge(self, number: int, ticket: int, *, accepted: bool) -> None:
         """A worker has taken something over, or has not. Nobody is asked who was not given it, or is no more."""
-        if self._table.holder(ticket) != number:
+        if self._table.assigned_worker(ticket) != number:
             return
-        self._table.settled(ticket)
+        self._table.release_ticket(ticket)
         if accepted:
             self._connections.pop(ticket).close()
         else:
@@ -123,7 +125,7 @@ class ConnectionDispatcher:
         for place in self._listeners:
             place.close()
 
-    def forget(self) -> None:
+    def close_all(self) -> None:
         """Lets go of everything, as a new process does which has nothing to do with it."""
         for held in (*self._listeners, *self._connections.values()):
             held.close()

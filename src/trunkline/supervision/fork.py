@@ -26,7 +26,7 @@ class SignalQueue:
         self._caught: list[int] = []
 
     @contextlib.contextmanager
-    def heard(self) -> Generator[None]:
+    def installed(self) -> Generator[None]:
         """Signals are noted instead of ending the process."""
         before = {number: signal.signal(number, self._record) for number in map(_signal_number, _HANDLED_SIGNALS)}
         waker = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
@@ -46,7 +46,7 @@ class SignalQueue:
         """What can be read from when there was one."""
         return self._reader.fileno()
 
-    def taken(self) -> list[int]:
+    def take(self) -> list[int]:
         """Those that ask for an end, in the order in which they came."""
         with contextlib.suppress(BlockingIOError):
             while self._reader.recv(1024):

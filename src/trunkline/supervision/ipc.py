@@ -58,12 +58,12 @@ class IpcChannel:
         end.setblocking(False)
         self.socket = end
         self._unsent = b""
-        self._read = b""
+        self._unparsed = b""
         self._descriptors: deque[int | None] = deque()  # None: lost, since this process had none left
-        self.ended = False  # the other end is closed
+        self.closed_by_peer = False  # the other end is closed
 
     @property
-    def free(self) -> bool:
+    def flushed(self) -> bool:
         """Whether all that was said has left."""
         return not self._unsent
 
@@ -75,7 +75,7 @@ class IpcChannel:
     def send_descriptors(self, kind: bytes, body: bytes, descriptors: Sequence[int]) -> bool:
         """Says something and passes descriptors on; False if that cannot be done now, and then nothing has left."""
         self.flush()
-        if self._unsent or self.ended:
+        if self._unsent or self.closed_by_peer:
             return False
         frame = _encode_frame(kind, body)
         try:
@@ -95,12 +95,12 @@ class IpcChannel:
         except OSError:  # nobody is there
             self._unsent = b""
 
-    def heard(self) -> Iterator[tuple[bytes, bytes]]:
+    def receive(self) -> Iterator[tuple[bytes, bytes]]:
         """What has been said since: kinds, and what goes with each."""
         while self._read_socket():
-            yield from self._frames()
+            yield from self._decode_frames()
 
-    def descriptor(self) -> int | None:
+    def take_descriptor(self) -> int | None:
         """The descriptor of the frame that is being read, for the caller to own; None if the system could not pass it
         on, since this process has no descriptor left."""
         return self._descriptors.popleft() if self._descriptors else None
@@ -122,16 +122,16 @@ class IpcChannel:
                 self._descriptors.extend(found)
         if flags & socket.MSG_CTRUNC and len(self._descriptors) == passed:
             self._descriptors.append(None)  # keeps its place, or the next frame's would be taken for it
-        self.ended = self.ended or not data
-        self._read += data
+        self.closed_by_peer = self.closed_by_peer or not data
+        self._unparsed += data
         return bool(data)
 
-    def _frames(self) -> Iterator[tuple[bytes, bytes]]:
-        while len(self._read) >= _LENGTH.size:
-            end = _LENGTH.size + _LENGTH.unpack_from(self._read)[0]
-            if len(self._read) < end:
+    def _decode_frames(self) -> Iterator[tuple[bytes, bytes]]:
+        while len(self._unparsed) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(self._unparsed)[0]
+            if len(self._unparsed) < end:
                 return
-            frame, self._read = self._read[_LENGTH.size : end], self._read[end:]
+            frame, self._unparsed = self._unparsed[_LENGTH.size : end], self._unparsed[end:]
             yield frame[:1], frame[1:]
 
     def close(self) -> None:

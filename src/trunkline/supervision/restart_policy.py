@@ -24,18 +24,18 @@ class RestartPolicy(Struct, frozen=True):
     """How often, and how patiently."""
 
     max_retries: int | None = None  # attempts in a row; None: as many as it takes
-    first: float = 1.0  # seconds before the second attempt
+    first_delay: float = 1.0  # seconds before the second attempt
     max_delay: float = 30.0
     jitter: float = 0.0  # the share of a wait that chance may add
     intensity: int = 5  # losses that are made good in a period
     period: float = 60.0
 
     @classmethod
-    def of(cls, settings: Settings) -> "RestartPolicy":
+    def from_settings(cls, settings: Settings) -> "RestartPolicy":
         """The policy that settings ask for."""
         return cls(
             max_retries=settings.max_retries if settings.auto_reconnect else 0,
-            first=settings.backoff_first,
+            first_delay=settings.backoff_first,
             max_delay=settings.backoff_longest,
             jitter=settings.backoff_jitter,
             intensity=settings.restart_intensity,
@@ -57,13 +57,13 @@ class History(Struct, frozen=True):
 class RetryAfter(Struct, frozen=True):
     """Try again, after so many seconds."""
 
-    after: float
+    delay: float
 
 
 class GiveUp(Struct, frozen=True):
     """Do not try again."""
 
-    why: str
+    reason: str
     degraded: bool  # lost too often, rather than not found again
 
 
@@ -88,7 +88,7 @@ def after_failure(history: History, policy: RestartPolicy, chance: float = 0.0) 
     history = History(history.losses, attempts)
     if policy.max_retries is not None and attempts >= policy.max_retries:
         return history, GiveUp(f"{attempts} attempts in a row have failed", degraded=False)
-    wait = min(policy.first * 2.0 ** min(attempts - 1, 64), policy.max_delay)
+    wait = min(policy.first_delay * 2.0 ** min(attempts - 1, 64), policy.max_delay)
     return history, RetryAfter(wait * (1 + policy.jitter * chance))
 
 

@@ -39,8 +39,8 @@ class SupervisorOptions(Struct, frozen=True):
 
     workers: int
     policy: RestartPolicy
-    silence: float | None  # seconds, after which a worker is killed
-    end: float | None  # seconds that workers have to end in good order
+    silence_timeout: float | None  # seconds, after which a worker is killed
+    shutdown_timeout: float | None  # seconds that workers have to end in good order
     overrun_exit_code: int  # what the process ends with if one of them had to be killed then
 
 
@@ -65,21 +65,21 @@ class Supervisor:
         self._signals = SignalQueue()
         self._selector = selectors.DefaultSelector()
         self._pids: dict[int, int] = {}  # of the workers that are there
-        self._lines: dict[int, IpcChannel] = {}  # to them
+        self._channels: dict[int, IpcChannel] = {}  # to them
         self._dispatcher = ConnectionDispatcher(
-            listeners, self._table, self._lines, self._selector, reserve=reserve, report=report
+            listeners, self._table, self._channels, self._selector, reserve=reserve, report=report
         )
         self._restarts: dict[int, float] = {}  # workers that are started then
         self._sent_states: tuple[str, ...] = ()
-        self._opened: Callable[[], None] | None = None
+        self._on_ready: Callable[[], None] | None = None
         self._shutdown_deadline: float | None = None
         self._shutting_down = False
         self._exit_codes: list[int] = []
 
     def run(self, on_ready: Callable[[], None]) -> int:
         """Runs; gives what the process should end with. `opened` is called when the first worker is ready."""
-        self._opened = on_ready
-        with self._signals.heard():
+        self._on_ready = on_ready
+        with self._signals.installed():
             self._selector.register(self._signals, selectors.EVENT_READ, self._on_signal)
             try:
                 for number in range(self._options.workers):
@@ -105,13 +105,13 @@ class Supervisor:
             self._reap(number)
         self._kill_silent_workers(now)
         self._start_due_workers(now)
-        self._tell(now)
-        self._dispatcher.look(now)
+        self._broadcast_states(now)
+        self._dispatcher.update(now)
         if self._shutdown_deadline is not None and now >= self._shutdown_deadline:
             self._kill_overdue_workers()
 
     def _on_signal(self) -> None:
-        for number in self._signals.taken():
+        for number in self._signals.take():
             if self._shutting_down:
                 self._kill_all()
                 self._exit_codes = [_SIGNAL_EXIT_BASE + number]
@@ -119,11 +119,11 @@ class Supervisor:
                 self._shut_down()
 
     def _kill_silent_workers(self, now: float) -> None:
-        for number in self._table.hopeless(now, self._options.silence):
+        for number in self._table.unresponsive(now, self._options.silence_timeout):
             if number in self._pids:
-                self._report(f"worker {number} has said nothing for {self._options.silence:g} s, and is killed")
+                self._report(f"worker {number} has said nothing for {self._options.silence_timeout:g} s, and is killed")
                 _kill_process(self._pids[number])
-                self._table.ended(number)
+                self._table.mark_gone(number)
 
     def _start_due_workers(self, now: float) -> None:
         for number, at in list(self._restarts.items()):
@@ -131,12 +131,12 @@ class Supervisor:
                 del self._restarts[number]
                 self._start_worker(number)
 
-    def _tell(self, now: float) -> None:
+    def _broadcast_states(self, now: float) -> None:
         """Tells all workers how they stand, if that has changed."""
         table = self._table.states(now)
         if table != self._sent_states:
             self._sent_states = table
-            for line in self._lines.values():
+            for line in self._channels.values():
                 line.send(TABLE, _encode_states(table))
 
     # --- workers -----------------------------------------------------------------------------------
@@ -156,81 +156,81 @@ class Supervisor:
         finally:
             theirs.close()
         self._pids[number] = pid
-        line = self._lines[number] = IpcChannel(ours)
+        line = self._channels[number] = IpcChannel(ours)
         self._selector.register(ours, selectors.EVENT_READ, partial(self._on_worker_message, number))
         now = time.monotonic()
-        self._table.started(number, now)
+        self._table.mark_started(number, now)
         line.send(TABLE, _encode_states(self._table.states(now)))  # before it can be asked
 
     def _postpone(self, number: int, error: OSError) -> None:
         """Try again later to start a worker for which the system has no descriptor or no process left. Raises the error
         if no worker has ever been ready."""
-        if self._opened is not None:
+        if self._on_ready is not None:
             raise error
         self._history, decision = after_failure(self._history, self._options.policy)
         if isinstance(decision, GiveUp):
-            self._report(f"worker {number} cannot be started: {error.strerror}; all end: {decision.why}")
+            self._report(f"worker {number} cannot be started: {error.strerror}; all end: {decision.reason}")
             self._shut_down(GIVE_UP_EXIT_CODE)
             return
-        self._report(f"worker {number} cannot be started: {error.strerror}; tried again in {decision.after:g} s")
-        self._restarts[number] = time.monotonic() + decision.after
+        self._report(f"worker {number} cannot be started: {error.strerror}; tried again in {decision.delay:g} s")
+        self._restarts[number] = time.monotonic() + decision.delay
 
     def _run_worker(self, number: int, theirs: socket.socket, ours: socket.socket) -> int:
         """A new process: it keeps nothing of its supervisor's but its end of the line."""
         ours.close()
         self._selector.close()
         self._signals.close()
-        for line in self._lines.values():
+        for line in self._channels.values():
             line.close()
-        self._dispatcher.forget()
+        self._dispatcher.close_all()
         return self._worker_main(number, theirs)
 
     def _on_worker_message(self, number: int) -> None:
-        line, now = self._lines.get(number), time.monotonic()
+        line, now = self._channels.get(number), time.monotonic()
         if line is None:
             return
-        for kind, body in line.heard():
+        for kind, body in line.receive():
             if kind == STATE:
-                served = self._table.served(number)
-                self._table.heard(number, now, body.decode())
-                if not served and self._table.served(number):
+                served = self._table.has_served(number)
+                self._table.record_heartbeat(number, now, body.decode())
+                if not served and self._table.has_served(number):
                     self._on_worker_ready()
             elif kind in {ACCEPTED, DECLINED}:
-                self._dispatcher.answered(number, decode_ticket(body)[0], accepted=kind == ACCEPTED)
+                self._dispatcher.acknowledge(number, decode_ticket(body)[0], accepted=kind == ACCEPTED)
         line.flush()
-        if line.ended and line.socket in self._selector.get_map():
+        if line.closed_by_peer and line.socket in self._selector.get_map():
             self._selector.unregister(line.socket)
-            self._table.ended(number)
+            self._table.mark_gone(number)
             _kill_process(self._pids[number])  # it is at its end, or of no use any more
 
     def _on_worker_ready(self) -> None:
         """A worker is ready that was not before."""
         self._history = self._history.succeeded()
-        if self._opened is not None:
-            self._opened()
-            self._opened = None
+        if self._on_ready is not None:
+            self._on_ready()
+            self._on_ready = None
 
     def _reap(self, number: int) -> None:
         code = poll_exit_code(self._pids[number])
         if code is None:
             return
         self._on_worker_message(number)  # its last words
-        line = self._lines.pop(number)
+        line = self._channels.pop(number)
         with contextlib.suppress(KeyError):
             self._selector.unregister(line.socket)
         line.close()
-        for ticket in self._table.ended(number):
-            self._table.settled(ticket)
-        self._ended(number, self._pids.pop(number), code)
+        for ticket in self._table.mark_gone(number):
+            self._table.release_ticket(ticket)
+        self._on_worker_exit(number, self._pids.pop(number), code)
 
-    def _ended(self, number: int, pid: int, code: int) -> None:
+    def _on_worker_exit(self, number: int, pid: int, code: int) -> None:
         """Has a worker started again, or ends all of it."""
         if self._shutting_down:
             self._exit_codes.append(0 if code == -signal.SIGTERM else _exit_code(code))
             return
-        served = self._table.served(number)
+        served = self._table.has_served(number)
         how = f"worker {number} (process {pid}) {_describe_exit(code)}"
-        if not served and self._opened is not None and code >= 0:
+        if not served and self._on_ready is not None and code >= 0:
             self._report(f"{how} before anybody was ready")
             self._shut_down(_exit_code(code) or 1)
             return
@@ -238,12 +238,12 @@ class Supervisor:
             self._history, self._options.policy, time.monotonic(), served=served, clean=code == 0
         )
         if isinstance(decision, GiveUp):
-            self._report(f"{how}; workers are not started again, and all end: {decision.why}")
+            self._report(f"{how}; workers are not started again, and all end: {decision.reason}")
             self._shut_down(GIVE_UP_EXIT_CODE)
             return
-        again = f"in {decision.after:g} s" if decision.after else "at once"
+        again = f"in {decision.delay:g} s" if decision.delay else "at once"
         self._report(f"{how}, and is started again {again}")
-        self._restarts[number] = time.monotonic() + decision.after
+        self._restarts[number] = time.monotonic() + decision.delay
 
     # --- the end -----------------------------------------------------------------------------------
 
@@ -253,10 +253,10 @@ class Supervisor:
         self._exit_codes.append(code)
         self._restarts.clear()
         self._dispatcher.close()
-        for line in self._lines.values():
+        for line in self._channels.values():
             line.send(SHUTDOWN)
-        if self._options.end is not None:
-            self._shutdown_deadline = time.monotonic() + self._options.end
+        if self._options.shutdown_timeout is not None:
+            self._shutdown_deadline = time.monotonic() + self._options.shutdown_timeout
 
     def _kill_overdue_workers(self) -> None:
         for number in self._pids:
@@ -270,15 +270,15 @@ class Supervisor:
             _kill_process(pid)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-        for line in self._lines.values():
+        for line in self._channels.values():
             line.close()
         self._pids.clear()
-        self._lines.clear()
+        self._channels.clear()
         self._restarts.clear()
 
     def _release(self) -> None:
         self._selector.close()
-        self._dispatcher.forget()
+        self._dispatcher.close_all()
 
 
 def _encode_states(table: Sequence[str]) -> bytes:

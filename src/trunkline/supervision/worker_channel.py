@@ -43,11 +43,11 @@ class WorkerChannel:
         self._reserve = reserve
         self._full = False
         self._log_throttle = LogThrottle()
-        self._line = IpcChannel(ipc_socket)
+        self._ipc = IpcChannel(ipc_socket)
         self._table: list[str] = []
         self._worker_state = state
-        self._begun = False
-        self._take: Callable[[socket.socket], None] | None = None
+        self._started = False
+        self._on_connection: Callable[[socket.socket], None] | None = None
         self._on_shutdown: Callable[[], Any] = lambda: None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._heartbeat_timer: asyncio.TimerHandle | None = None
@@ -55,39 +55,39 @@ class WorkerChannel:
     @property
     def orphaned(self) -> bool:
         """Whether the supervisor is gone."""
-        return self._line.ended
+        return self._ipc.closed_by_peer
 
     def open(self, on_shutdown: Callable[[], Any]) -> None:
         """Listens to the supervisor from now on, on the running loop. `end` is called when the worker is to end."""
         self._loop = asyncio.get_running_loop()
         self._on_shutdown = on_shutdown
-        self._loop.add_reader(self._line.socket, self._on_message)
+        self._loop.add_reader(self._ipc.socket, self._on_message)
         self._send_heartbeat()
 
     def close(self) -> None:
         """Hears nothing any more. The line itself stays open for as long as the process lives."""
         if self._loop is not None:
-            self._loop.remove_reader(self._line.socket)
+            self._loop.remove_reader(self._ipc.socket)
         if self._heartbeat_timer is not None:
             self._heartbeat_timer.cancel()
 
-    def states(self) -> tuple[str, ...]:
+    def worker_states(self) -> tuple[str, ...]:
         """How all workers stand, by their numbers: what is newest is known of this one."""
         table = self._table
         return (*table[: self.number], self._state(), *table[self.number + 1 :])
 
-    def begin(self, on_connection: Callable[[socket.socket], None]) -> None:
+    def start(self, on_connection: Callable[[socket.socket], None]) -> None:
         """Connections are taken from now on."""
-        self._take, self._begun = on_connection, True
-        self._tell()
+        self._on_connection, self._started = on_connection, True
+        self._send_state()
 
     def stop(self) -> None:
         """Connections are taken no more."""
-        self._take = None
-        self._tell()
+        self._on_connection = None
+        self._send_state()
 
     def _state(self) -> str:
-        if not self._begun:
+        if not self._started:
             return STARTING
         state = self._worker_state()
         return FULL if self._full and state in ACCEPTING_STATES else state
@@ -97,27 +97,27 @@ class WorkerChannel:
     def _send_heartbeat(self) -> None:
         if self._loop is not None:
             self._heartbeat_timer = self._loop.call_later(HEARTBEAT_INTERVAL, self._send_heartbeat)
-            self._tell()
+            self._send_state()
 
-    def _tell(self) -> None:
+    def _send_state(self) -> None:
         self._full = self._full and not self._reserve.has_room()
-        self._line.flush()
-        if self._line.free:  # or it says enough already
-            self._line.send(STATE, self._state().encode())
+        self._ipc.flush()
+        if self._ipc.flushed:  # or it says enough already
+            self._ipc.send(STATE, self._state().encode())
 
     def _on_message(self) -> None:
-        for kind, body in self._line.heard():
+        for kind, body in self._ipc.receive():
             if kind == CONNECTION:
-                self._arrived(*decode_ticket(body), self._line.descriptor())
+                self._receive_connection(*decode_ticket(body), self._ipc.take_descriptor())
             elif kind == TABLE:
                 self._table = body.decode().split()
             elif kind == SHUTDOWN:
                 self._on_shutdown()
-        if self._line.ended:
+        if self._ipc.closed_by_peer:
             self.close()
             self._on_shutdown()
 
-    def _arrived(self, ticket: int, at: float, descriptor: int | None) -> None:
+    def _receive_connection(self, ticket: int, at: float, descriptor: int | None) -> None:
         """Takes a connection, unless it has been on its way for so long that somebody else is given it, or there is no
         descriptor for it: it was lost on the way, or belongs to the reserve."""
         if descriptor is None:
@@ -125,23 +125,23 @@ class WorkerChannel:
             self._decline(ticket)
             return
         connection = socket.socket(fileno=descriptor)
-        if self._reserve.holds(descriptor):
+        if self._reserve.contains(descriptor):
             self._mark_full()
-        take = self._take
+        take = self._on_connection
         if take is None or self._full or time.monotonic() - at >= STALE_AFTER:
             connection.close()
             self._decline(ticket)
         else:
-            self._line.send(ACCEPTED, encode_ticket(ticket))
+            self._ipc.send(ACCEPTED, encode_ticket(ticket))
             take(connection)
 
     def _mark_full(self) -> None:
         """Take no more connections until descriptors are free."""
         self._full = True
-        if self._log_throttle.due(time.monotonic()):
+        if self._log_throttle.allow(time.monotonic()):
             _log.warning("worker %d: %s", self.number, self._reserve.shortage_message())
 
     def _decline(self, ticket: int) -> None:
         """Says how the worker stands, and that the supervisor should give a connection to another one."""
-        self._tell()
-        self._line.send(DECLINED, encode_ticket(ticket))
+        self._send_state()
+        self._ipc.send(DECLINED, encode_ticket(ticket))

@@ -35,7 +35,7 @@ ACCEPTING_STATES: Final = ("ready", "paused")  # in this order
 
 class _Worker(Struct):
     state: str = GONE
-    heard: float = 0.0  # when it said something
+    last_heartbeat: float = 0.0  # when it said something
     served: bool = False  # it has been ready
 
 
@@ -45,28 +45,28 @@ class WorkerTable:
     def __init__(self, count: int) -> None:
         self._workers = [_Worker() for _ in range(count)]
         self._dispatched: dict[int, tuple[int, float]] = {}  # ticket: to whom, and when
-        self._last = count - 1  # whose turn it was
+        self._last_chosen = count - 1  # whose turn it was
 
     # --- how they stand ----------------------------------------------------------------------------
 
-    def started(self, number: int, now: float) -> None:
+    def mark_started(self, number: int, now: float) -> None:
         """A worker begins."""
         self._workers[number] = _Worker(STARTING, now)
 
-    def heard(self, number: int, now: float, state: str | None = None) -> None:
+    def record_heartbeat(self, number: int, now: float, state: str | None = None) -> None:
         """It has said something, perhaps how it stands."""
         worker = self._workers[number]
-        worker.heard = now
+        worker.last_heartbeat = now
         if state is not None:
             worker.state = state
             worker.served = worker.served or state in ACCEPTING_STATES
 
-    def ended(self, number: int) -> list[int]:
+    def mark_gone(self, number: int) -> list[int]:
         """It is gone; gives the tickets of what it has not taken."""
         self._workers[number].state = GONE
         return [ticket for ticket, (to, _) in self._dispatched.items() if to == number]
 
-    def served(self, number: int) -> bool:
+    def has_served(self, number: int) -> bool:
         """Whether it has ever been ready."""
         return self._workers[number].served
 
@@ -78,27 +78,27 @@ class WorkerTable:
         )
 
     def _is_silent(self, worker: _Worker, now: float) -> bool:
-        return now - worker.heard >= STALE_AFTER
+        return now - worker.last_heartbeat >= STALE_AFTER
 
-    def hopeless(self, now: float, timeout: float | None) -> list[int]:
+    def unresponsive(self, now: float, timeout: float | None) -> list[int]:
         """Those who have served, and have said nothing for so long that they have to be ended."""
         if timeout is None:
             return []
         return [
             number
             for number, worker in enumerate(self._workers)
-            if worker.served and worker.state != GONE and now - worker.heard >= timeout
+            if worker.served and worker.state != GONE and now - worker.last_heartbeat >= timeout
         ]
 
     # --- who takes what ----------------------------------------------------------------------------
 
-    def turn(self, now: float, skipped: Sequence[int] = ()) -> int | None:
+    def next_worker(self, now: float, skipped: Sequence[int] = ()) -> int | None:
         """Whose turn it is, after the last to have had one; None if nobody can take anything. Those that have been
         `passed` over are not asked again."""
         on_the_way = [to for to, _ in self._dispatched.values()]
         for state in ACCEPTING_STATES:
             for step in range(1, len(self._workers) + 1):
-                number = (self._last + step) % len(self._workers)
+                number = (self._last_chosen + step) % len(self._workers)
                 worker = self._workers[number]
                 if worker.state != state or number in skipped or self._is_silent(worker, now):
                     continue
@@ -109,14 +109,14 @@ class WorkerTable:
     def mark_dispatched(self, ticket: int, number: int, now: float) -> None:
         """Something is on its way to a worker."""
         self._dispatched[ticket] = (number, now)
-        self._last = number
+        self._last_chosen = number
 
-    def holder(self, ticket: int) -> int | None:
+    def assigned_worker(self, ticket: int) -> int | None:
         """Who was handed something that it has not taken yet."""
         found = self._dispatched.get(ticket)
         return None if found is None else found[0]
 
-    def settled(self, ticket: int) -> None:
+    def release_ticket(self, ticket: int) -> None:
         """It was taken, or is back."""
         self._dispatched.pop(ticket, None)
 

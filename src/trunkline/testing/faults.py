@@ -343,10 +343,10 @@ class FaultyChannel:
         if self._receiver is not None and not self._ended:
             self._receiver.unanswered(request, closed)
 
-    def asking(self, request: RequestId, *, begun: bool) -> None:
+    def authorizing(self, request: RequestId, *, begun: bool) -> None:
         """The other channel waits for a person."""
         if self._receiver is not None and not self._ended:
-            self._receiver.asking(request, begun=begun)
+            self._receiver.authorizing(request, begun=begun)
 
     def closed(self, closed: ChannelClosed) -> None:
         """Report that the wrapped channel has closed."""

@@ -63,7 +63,7 @@ class RawPeer:
     def open(self) -> Connection:
         """Open the connection."""
         self._channel = MemoryChannel("raw peer", MessageOrigin(principal=self._principal))
-        self._channel.join(self)
+        self._channel.connect_to(self)
         self._connection = self.server.connect(self._channel)
         self._channel.open(self._connection)
         return self._connection

@@ -103,7 +103,7 @@ class ScriptedLine:
         self.transcript = Transcript()
         self.closed: ChannelClosed | None = None
         self.channel = MemoryChannel("scripted server")
-        self.channel.join(self)
+        self.channel.connect_to(self)
         self._inbox: asyncio.Queue[Any] = asyncio.Queue()
 
     # --- what the client says ------------------------------------------------------------------

@@ -43,7 +43,7 @@ AddressInfo = tuple[Any, ...]
 class ConnectionSource(Protocol):
     """Where accepted connections come from: an `Acceptor`, or the supervisor of this process."""
 
-    def begin(self, on_connection: Callable[[socket.socket], None]) -> None:
+    def start(self, on_connection: Callable[[socket.socket], None]) -> None:
         """Pass each connection to `take`, from now on."""
         ...
 
@@ -124,13 +124,13 @@ class Acceptor:
         self._reserve = reserve
         self._log_throttle = LogThrottle()
         self._loop = asyncio.get_running_loop()
-        self._take: Callable[[socket.socket], None]
+        self._on_connection: Callable[[socket.socket], None]
         self._timer: asyncio.TimerHandle | None = None  # while accepting pauses
         self._tasks: list[asyncio.Task[None]] = []  # where the loop cannot watch sockets
 
-    def begin(self, on_connection: Callable[[socket.socket], None]) -> None:
+    def start(self, on_connection: Callable[[socket.socket], None]) -> None:
         """Pass each connection to `take`, from now on."""
-        self._take = on_connection
+        self._on_connection = on_connection
         try:
             self._watch()
         except NotImplementedError:  # Windows, where there is no limit on descriptors
@@ -160,7 +160,7 @@ class Acceptor:
     def _accept(self, listening: socket.socket) -> None:
         try:
             for connection in accept_pending(listening, self._reserve):
-                self._take(connection)
+                self._on_connection(connection)
         except DescriptorsExhausted:
             self._pause()
         except ListenerClosed as ended:
@@ -182,7 +182,7 @@ class Acceptor:
             except OSError:
                 self._drop_listener(listening, ListenerClosed(listening))
                 return
-            self._take(connection)
+            self._on_connection(connection)
 
     def _pause(self) -> None:
         """Leave connections in the backlog until descriptors are free."""
@@ -190,11 +190,11 @@ class Acceptor:
         self._schedule_check()
 
     def _schedule_check(self) -> None:
-        self._timer = self._loop.call_later(_DESCRIPTOR_CHECK_INTERVAL, self._look)
-        if self._log_throttle.due(self._loop.time()):
+        self._timer = self._loop.call_later(_DESCRIPTOR_CHECK_INTERVAL, self._check_descriptors)
+        if self._log_throttle.allow(self._loop.time()):
             _log.warning(self._reserve.shortage_message())
 
-    def _look(self) -> None:
+    def _check_descriptors(self) -> None:
         if self._reserve.has_room():
             self._timer = None
             self._watch()
@@ -212,7 +212,7 @@ class TransportOpener:
         self._tls_options = tls_options
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        source.begin(self._take)
+        source.start(self._take)
 
     def _take(self, connection: socket.socket) -> None:
         task = self._loop.create_task(self._open(connection))

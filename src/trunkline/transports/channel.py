@@ -46,7 +46,7 @@ class ChannelInfo(Struct, frozen=True):
     local: bool = False  # the peer is whoever started us, or ourselves: nobody who has to say who it is
     session: str | None = None  # the id that a peer comes back under, perhaps to another process
     sole_peer: bool = False  # it is what the process is there for: nobody else comes, and it ends with the line
-    shared: bool = False  # between peers who do not know of each other: every request stands for itself
+    stateless: bool = False  # between peers who do not know of each other: every request stands for itself
 
 
 class MessageOrigin(Struct, frozen=True):
@@ -58,7 +58,9 @@ class MessageOrigin(Struct, frozen=True):
     principal: Any = None
     headers: Mapping[str, str] | None = None
     stream: Any = None
-    named: RequestId | None = None  # the id that the peer gave, where a transport had to give the request another one
+    original_id: RequestId | None = (
+        None  # the id that the peer gave, where a transport had to give the request another one
+    )
 
 
 class ChannelClosed(Struct, frozen=True):
@@ -137,7 +139,7 @@ MirrorLookup = Callable[[str], Sequence[MirroredArgument]]
 class MirroringChannel(Protocol):
     """A client's channel whose messages have an outside: some arguments of tools are repeated there."""
 
-    def repeat(self, mirrors: MirrorLookup) -> None:
+    def set_mirrors(self, mirrors: MirrorLookup) -> None:
         """Names them. `send` raises TypeError from then on for a call whose arguments cannot be repeated."""
         ...
 
@@ -146,7 +148,7 @@ class MirroringChannel(Protocol):
 class ReusableChannel(Protocol):
     """A channel that may carry one session after another."""
 
-    def hand_over(self, receiver: "Receiver") -> None:
+    def replace_receiver(self, receiver: "Receiver") -> None:
         """Report to another receiver from now on."""
         ...
 
@@ -162,7 +164,7 @@ class Receiver(Protocol):
         """The answer to a request of ours cannot come any more, though the channel lives on."""
         ...
 
-    def asking(self, request: RequestId, *, begun: bool) -> None:
+    def authorizing(self, request: RequestId, *, begun: bool) -> None:
         """Before a request of ours can be answered somebody has to be asked who we are, which may take as long as it
         takes a person; and when that has ended."""
         ...
@@ -204,7 +206,7 @@ class AuthorizingConnector(Protocol):
     """A connector that may have to ask somebody who we are before there is a line."""
 
     @property
-    def questions(self) -> int:
+    def pending_authorizations(self) -> int:
         """How many are being asked now."""
         ...
 
@@ -231,6 +233,6 @@ class Listener(Protocol):
         """Takes no more peers. Those that are on the line stay."""
         ...
 
-    async def gone(self) -> None:
+    async def wait_closed(self) -> None:
         """Lets go of what is left, once nobody is on the line any more."""
         ...

@@ -26,9 +26,9 @@ Disconnect = Callable[[ChannelClosed], None]
 class RetryLater(Struct, frozen=True):
     """Why somebody is not let in now: what it is told, and for how many seconds it should stay away."""
 
-    why: str
+    reason: str
     kind: str = "too_many_sessions"
-    wait: bytes = b"30"
+    retry_after: bytes = b"30"
 
 
 SHUTTING_DOWN: Final = RetryLater("the server is about to stop", "temporarily_unavailable", b"1")
@@ -50,23 +50,23 @@ class ListenerGuard:
         connections that fail."""
         self.settings = settings
         self.clock = clock
-        self.refusal = HostOriginPolicy(
+        self.refusal_reason = HostOriginPolicy(
             (*LOOPBACK_HOSTS, *hosts, *settings.allowed_hosts), settings.allowed_origins
-        ).refusal
+        ).refusal_reason
         """Why a caller with these headers, Host and Origin, is turned away; None if it is let in."""
         self._accept = accept
         self.reserve = DescriptorReserve(settings.descriptor_reserve)
-        self.most = self.reserve.connections(settings.max_connections)
+        self.max_connections = self.reserve.connection_limit(settings.max_connections)
         """Connections that may be open at once: `max_connections`, or what the limit on descriptors leaves room for."""
         self._first_message_timeout = settings.initialize_timeout
         self._closing = False
         self._observers = Observers() if observers is None else observers
-        self.peers = 0  # on the line
+        self.peer_count = 0  # on the line
 
     @property
     def full(self) -> bool:
         """Whether one more peer would be too many."""
-        return self._closing or self.peers >= self.most
+        return self._closing or self.peer_count >= self.max_connections
 
     def check_capacity(self, what: str) -> "RetryLater | None":
         """Why nobody more is let in; None if somebody is. `what` they would be."""
@@ -74,7 +74,7 @@ class ListenerGuard:
             return SHUTTING_DOWN
         return RetryLater(f"there are too many {what}; try again later") if self.full else None
 
-    def shut(self) -> None:
+    def stop_admitting(self) -> None:
         """Lets nobody in any more, not even who is on the way."""
         self._closing = True
 
@@ -98,7 +98,7 @@ class ListenerGuard:
     def admit(self, channel: Channel, disconnect: Disconnect) -> Receiver:
         """Takes a peer that keeps a line open. `cut` ends its channel at once."""
         watched = _FirstMessageReceiver(self._accept(channel), self._on_peer_closed)
-        self.peers += 1
+        self.peer_count += 1
         if self._first_message_timeout is not None:
             seconds = self._first_message_timeout
             watched.timer = self.clock.call_at(
@@ -112,7 +112,7 @@ class ListenerGuard:
         return self._accept(channel)
 
     def _on_peer_closed(self) -> None:
-        self.peers -= 1
+        self.peer_count -= 1
 
 
 class _FirstMessageReceiver:
@@ -125,21 +125,21 @@ class _FirstMessageReceiver:
 
     def received(self, messages: Sequence[Incoming], origin: MessageOrigin) -> None:
         if self.timer is not None and any(not isinstance(message, Malformed) for message in messages):
-            self._stop()
+            self._stop_timer()
         self._receiver.received(messages, origin)
 
     def unanswered(self, request: RequestId, closed: ChannelClosed) -> None:
         self._receiver.unanswered(request, closed)
 
-    def asking(self, request: RequestId, *, begun: bool) -> None:
-        self._receiver.asking(request, begun=begun)
+    def authorizing(self, request: RequestId, *, begun: bool) -> None:
+        self._receiver.authorizing(request, begun=begun)
 
     def closed(self, closed: ChannelClosed) -> None:
-        self._stop()
+        self._stop_timer()
         self._on_closed()
         self._receiver.closed(closed)
 
-    def _stop(self) -> None:
+    def _stop_timer(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None

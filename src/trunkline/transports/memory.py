@@ -69,7 +69,7 @@ class MemoryChannel:
         """What kind of line this is."""
         return self._info
 
-    def join(self, other: FrameEnd) -> None:
+    def connect_to(self, other: FrameEnd) -> None:
         """Ties this end to the other one."""
         self._remote = other
 
@@ -162,6 +162,6 @@ def memory_pair(principal: object = None, settings: Settings | None = None) -> t
     """The client's end and the server's end of a new line."""
     client = MemoryChannel("server", settings=settings, same_process=True)
     server = MemoryChannel("client", MessageOrigin(principal=principal), settings, same_process=True)
-    client.join(server)
-    server.join(client)
+    client.connect_to(server)
+    server.connect_to(client)
     return client, server

@@ -28,16 +28,16 @@ class HostOriginPolicy:
     def __init__(self, hosts: Iterable[str] = LOOPBACK_HOSTS, origins: Iterable[str] = ()) -> None:
         self._hosts = tuple(host.lower() for host in hosts)
         self._origins = tuple(origin.lower().rstrip("/") for origin in origins)
-        self._kept: dict[tuple[bytes | None, bytes | None], str | None] = {}
+        self._decisions: dict[tuple[bytes | None, bytes | None], str | None] = {}
 
-    def refusal(self, host: bytes | None, origin: bytes | None) -> str | None:
+    def refusal_reason(self, host: bytes | None, origin: bytes | None) -> str | None:
         """Why a caller is turned away; None if it is let in."""
         try:
-            return self._kept[host, origin]
+            return self._decisions[host, origin]
         except KeyError:
             why = self._decide(host, origin)
-            if len(self._kept) < _MAX_CACHED_DECISIONS:
-                self._kept[host, origin] = why
+            if len(self._decisions) < _MAX_CACHED_DECISIONS:
+                self._decisions[host, origin] = why
                 if why is not None:
                     _log.warning("turned away: %s", why)
             return why

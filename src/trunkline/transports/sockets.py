@@ -55,18 +55,18 @@ class SocketConnectionFactory:
         self._framing: FramingName | None = framing
         self._report = report
 
-    def failed(self, peer: str, error: Exception) -> None:
+    def report_failure(self, peer: str, error: Exception) -> None:
         """Report an error of our own on one line."""
         if self._report is None:
             raise error
         self._report(self._transport, peer, error)
 
-    def line(self, admit: "AdmitConnection") -> "SocketConnection":
+    def new_connection(self, admit: "AdmitConnection") -> "SocketConnection":
         """A new line. `admit` is given it once it stands, and says who is told of what comes; None if it is not
         wanted."""
         return SocketConnection(self, admit)
 
-    def channel(self, transport: asyncio.Transport) -> StreamChannel:
+    def new_channel(self, transport: asyncio.Transport) -> StreamChannel:
         """A channel for a new line."""
         return StreamChannel(
             ChannelInfo(
@@ -89,15 +89,15 @@ class SocketConnection(asyncio.BufferedProtocol):
     """A line over a socket: the source of its channel, and its sink."""
 
     def __init__(self, lines: SocketConnectionFactory, admit: "AdmitConnection") -> None:
-        self._lines = lines
+        self._factory = lines
         self._admit = admit
-        self._room = lines.read_buffer
+        self._read_buffer = lines.read_buffer
         self._loop = asyncio.get_running_loop()
         self._closing = False
         self._peer_closed = False  # the peer
         self._timer: asyncio.TimerHandle | None = None
         self._write_drained: asyncio.Future[None] | None = None
-        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._disconnected: asyncio.Future[None] = self._loop.create_future()
         self.channel: StreamChannel
         self._transport: asyncio.Transport
 
@@ -107,10 +107,10 @@ class SocketConnection(asyncio.BufferedProtocol):
         """The line stands."""
         self._transport = cast("asyncio.Transport", transport)
         self.write = self._transport.write
-        high = self._lines.settings.unsent_high
+        high = self._factory.settings.unsent_high
         self._transport.set_write_buffer_limits(high=high, low=high // 2)
         self.channel = self._new_channel()
-        self.channel.failed = self._abort_with_error
+        self.channel.on_error = self._abort_with_error
         self._feed = self.channel.feed
         try:
             receiver = self._admit(self)
@@ -124,23 +124,23 @@ class SocketConnection(asyncio.BufferedProtocol):
             self.channel.open(receiver, self, self)
 
     def _new_channel(self) -> StreamChannel:
-        return self._lines.channel(self._transport)
+        return self._factory.new_channel(self._transport)
 
     def _abort_with_error(self, error: Exception) -> None:
         """Break the line off for an error of our own, and report it."""
         self._closing = True
         self._transport.abort()
-        self._lines.failed(_peer_address(self._transport), error)
+        self._factory.report_failure(_peer_address(self._transport), error)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - there is one room
         """Where the loop puts what it reads."""
-        return self._room
+        return self._read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         """Takes what was read."""
         if not self._closing:
             try:
-                self._feed(self._room[:nbytes].tobytes())
+                self._feed(self._read_buffer[:nbytes].tobytes())
             except Exception as error:  # noqa: BLE001 - it is this line's alone
                 self._abort_with_error(error)
 
@@ -148,17 +148,17 @@ class SocketConnection(asyncio.BufferedProtocol):
         """The peer says no more."""
         self._peer_closed = True
         try:
-            self.channel.ended(ChannelClosed(PEER_CLOSED))
+            self.channel.receive_eof(ChannelClosed(PEER_CLOSED))
         except Exception as error:  # noqa: BLE001 - it is this line's alone
             self._abort_with_error(error)
 
     def resume_writing(self) -> None:
         """Less is unsent than before."""
         try:
-            self.channel.sent()
+            self.channel.update_flow()
         except Exception as error:  # noqa: BLE001 - it is this line's alone
             self._abort_with_error(error)
-        self._look()
+        self._notify_if_drained()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The line is gone."""
@@ -166,12 +166,12 @@ class SocketConnection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         try:
-            self.channel.ended(ChannelClosed(PEER_CLOSED if exc is None else f"the connection broke: {exc}", exc))
+            self.channel.receive_eof(ChannelClosed(PEER_CLOSED if exc is None else f"the connection broke: {exc}", exc))
         except Exception as error:  # noqa: BLE001 - it is this line's alone
             self._abort_with_error(error)
         finally:
-            self._gone.set_result(None)
-            self._look()
+            self._disconnected.set_result(None)
+            self._notify_if_drained()
 
     # --- what the channel asks for ---------------------------------------------------------------
 
@@ -182,17 +182,17 @@ class SocketConnection(asyncio.BufferedProtocol):
 
     async def finish(self) -> None:
         """Waits until all is sent, or until that makes no sense any more."""
-        if self.unsent and not self._gone.done():
+        if self.unsent and not self._disconnected.done():
             self._transport.set_write_buffer_limits(high=0)
             if self._write_drained is None or self._write_drained.done():
                 self._write_drained = self._loop.create_future()
             await asyncio.shield(self._write_drained)
 
-    def _look(self) -> None:
+    def _notify_if_drained(self) -> None:
         if (
             self._write_drained is not None
             and not self._write_drained.done()
-            and (self._gone.done() or not self.unsent)
+            and (self._disconnected.done() or not self.unsent)
         ):
             self._write_drained.set_result(None)
 
@@ -222,9 +222,9 @@ class SocketConnection(asyncio.BufferedProtocol):
         else:
             self._transport.close()
 
-    async def gone(self) -> None:
+    async def wait_closed(self) -> None:
         """Waits until the socket is closed."""
-        await asyncio.shield(self._gone)
+        await asyncio.shield(self._disconnected)
 
 
 AdmitConnection = Callable[[SocketConnection], Receiver | None]
@@ -248,7 +248,7 @@ async def dial(name: str, lines: SocketConnectionFactory, accept: Accept, open_:
     limit = lines.settings.connect_timeout
     try:
         async with asyncio.timeout(limit):
-            _, line = await open_(lambda: lines.line(admit))
+            _, line = await open_(lambda: lines.new_connection(admit))
     except TransportError:
         raise
     except TimeoutError as error:
@@ -256,7 +256,7 @@ async def dial(name: str, lines: SocketConnectionFactory, accept: Accept, open_:
     except OSError as error:
         raise TransportError(f"cannot reach {name}: {describe_connect_error(error)}") from error
     if failures:
-        await line.gone()
+        await line.wait_closed()
         raise failures[0]
     return line.channel
 
@@ -278,6 +278,6 @@ def guarded_factory(lines: SocketConnectionFactory, guard: ListenerGuard) -> Cal
     """Makes the lines of a listener: each is asked for its channel's receiver, or turned away."""
 
     def admit(line: SocketConnection) -> Any:
-        return None if guard.full else guard.admit(line.channel, line.channel.lost)
+        return None if guard.full else guard.admit(line.channel, line.channel.abort)
 
-    return lambda: lines.line(admit)
+    return lambda: lines.new_connection(admit)

@@ -45,7 +45,7 @@ class Source(Protocol):
 
     def close(self) -> None: ...
 
-    async def gone(self) -> None: ...
+    async def wait_closed(self) -> None: ...
 
 
 class StreamChannel:
@@ -83,21 +83,21 @@ class StreamChannel:
         self._wrap = None if out is None else out.wrap  # what goes out; None for lines
         self._adopt_peer_framing = framing is None
         self._loop = asyncio.get_running_loop()
-        self._arrived: list[Incoming] = []  # and not handed up yet
+        self._received: list[Incoming] = []  # and not handed up yet
         self._outgoing: list[bytes] = []  # framed, and not written yet
-        self._gathered = 0  # bytes in it
+        self._outgoing_size = 0  # bytes in it
         self._delivering = False  # what is sent meanwhile goes out at the end of it
         self._flush_scheduled = False
         self._paused = False  # by the receiver
         self._read_while_blocked = read_while_blocked
         self._write_blocked = False  # by a peer that does not read
-        self._stopped = False  # reading, for that reason
+        self._reading_stopped = False  # reading, for that reason
         self._drained: asyncio.Future[None] | None = None
         self._closed: ChannelClosed | None = None
         self._receiver: Receiver | None = None
         self._source: Source | None = None
         self._sink: Sink | None = None
-        self.failed: Callable[[Exception], None] | None = None
+        self.on_error: Callable[[Exception], None] | None = None
         """Told of an error of our own when something is written that was gathered; else it is the loop's to report."""
 
     @property
@@ -109,7 +109,7 @@ class StreamChannel:
         """Joins the channel to its receiver and to both ends of the stream."""
         self._receiver, self._source, self._sink = receiver, source, sink
 
-    def hand_over(self, receiver: Receiver) -> None:
+    def replace_receiver(self, receiver: Receiver) -> None:
         """Report to another receiver from now on."""
         self._receiver = receiver
 
@@ -123,11 +123,13 @@ class StreamChannel:
             if known is None or self._framing is None:
                 return
             data = known
-        self._arrived += [self._decode(frame) for frame in self._framing.feed(data)]
-        while self._arrived and not (self._paused or self._stopped or self._delivering or self._closed is not None):
-            messages, self._arrived = self._arrived, []
+        self._received += [self._decode(frame) for frame in self._framing.feed(data)]
+        while self._received and not (
+            self._paused or self._reading_stopped or self._delivering or self._closed is not None
+        ):
+            messages, self._received = self._received, []
             if len(messages) > MAX_BATCH:
-                messages, self._arrived = messages[:MAX_BATCH], messages[MAX_BATCH:]
+                messages, self._received = messages[:MAX_BATCH], messages[MAX_BATCH:]
             self._delivering = True
             try:
                 if self._receiver is not None:
@@ -142,7 +144,7 @@ class StreamChannel:
         start = self._undetected + data
         found = detect(start, self._max_frame)
         if isinstance(found, ForeignProtocol) and self._strict:
-            self.lost(ChannelClosed(found.why))
+            self.abort(ChannelClosed(found.why))
             return None
         if found is None:
             self._undetected = start.lstrip()  # some bytes of a name at most
@@ -167,7 +169,7 @@ class StreamChannel:
         if self._source is None:
             return
         self.feed(b"")  # what was held back comes first
-        if self._paused or self._stopped:
+        if self._paused or self._reading_stopped:
             self._source.pause()
         else:
             self._source.resume()
@@ -188,8 +190,8 @@ class StreamChannel:
                 self._check_size(message, len(frame))
             frame = self._wrap(frame)
         self._outgoing.append(frame)
-        self._gathered += len(frame)
-        if self._gathered > self._unsent_high:
+        self._outgoing_size += len(frame)
+        if self._outgoing_size > self._unsent_high:
             self._flush()  # too much to gather: what the peer does not read counts from now on
         elif not self._delivering and not self._flush_scheduled:
             self._flush_scheduled = True
@@ -206,35 +208,35 @@ class StreamChannel:
         try:
             self._flush()
         except Exception as error:
-            if self.failed is None:
+            if self.on_error is None:
                 raise
-            self.failed(error)
+            self.on_error(error)
 
     def _flush(self) -> None:
         self._flush_scheduled = False
         if self._outgoing and self._sink is not None:
             out, self._outgoing = self._outgoing, []
-            self._gathered = 0
+            self._outgoing_size = 0
             self._sink.write(out[0] if len(out) == 1 else b"".join(out))
             if self._sink.unsent:
-                self.sent()
+                self.update_flow()
 
-    def sent(self) -> None:
+    def update_flow(self) -> None:
         """Looks at how much is unsent; the shell calls it whenever that has become less."""
         if self._sink is None or self._closed is not None:
             return
         unsent = self._sink.unsent
         if unsent > self._settings.unsent_limit:
-            self.lost(ChannelClosed(f"the peer left {unsent} bytes unread"))
+            self.abort(ChannelClosed(f"the peer left {unsent} bytes unread"))
         elif unsent > self._settings.unsent_high and not self._write_blocked:
-            self._write_blocked, self._stopped = True, not self._read_while_blocked
+            self._write_blocked, self._reading_stopped = True, not self._read_while_blocked
             self._apply_flow_control()
         elif self._write_blocked and unsent <= self._settings.unsent_high // 2:
-            self._write_blocked = self._stopped = False
+            self._write_blocked = self._reading_stopped = False
             self._apply_flow_control()
-            self._release()
+            self._wake_drainers()
 
-    def _release(self) -> None:
+    def _wake_drainers(self) -> None:
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         self._drained = None
@@ -247,20 +249,20 @@ class StreamChannel:
 
     # --- the end -------------------------------------------------------------------------------
 
-    def ended(self, closed: ChannelClosed) -> None:
+    def receive_eof(self, closed: ChannelClosed) -> None:
         """The peer has ended the stream: what it said before is handed up, even to a receiver that has paused."""
-        while self._arrived and not self._delivering and self._closed is None:
-            self._paused = self._stopped = False
+        while self._received and not self._delivering and self._closed is None:
+            self._paused = self._reading_stopped = False
             self.feed(b"")
-        self.lost(closed)
+        self.abort(closed)
 
-    def lost(self, closed: ChannelClosed) -> None:
+    def abort(self, closed: ChannelClosed) -> None:
         """The stream broke, or is given up: nothing more comes or goes."""
         if self._closed is not None:
             return
         self._closed = closed
         self._outgoing.clear()
-        self._release()
+        self._wake_drainers()
         if self._source is not None:
             self._source.close()
         if self._receiver is not None:
@@ -276,6 +278,6 @@ class StreamChannel:
                     async with asyncio.timeout(self._settings.drain_timeout):
                         await self._sink.finish()
         finally:
-            self.lost(ChannelClosed("closed"))
+            self.abort(ChannelClosed("closed"))
         if self._source is not None:
-            await self._source.gone()
+            await self._source.wait_closed()

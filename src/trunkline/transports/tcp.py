@@ -40,7 +40,7 @@ class TcpConnector:
         self._host = host
         self._port = port
         self._context = ssl.create_default_context() if tls is True else tls or None
-        self._lines = SocketConnectionFactory(
+        self._factory = SocketConnectionFactory(
             "tcp", settings or Settings(), peer=format_host_port(host, port), framing=framing
         )
 
@@ -57,7 +57,7 @@ class TcpConnector:
         async def open_(factory: Any) -> tuple[Any, SocketConnection]:
             return await loop.create_connection(factory, self._host, self._port, **secured)
 
-        return await dial(self.name, self._lines, accept, open_)
+        return await dial(self.name, self._factory, accept, open_)
 
 
 async def listen_tcp(
@@ -88,10 +88,10 @@ class _TcpListener:
 
     async def close(self) -> None:
         """Takes no more clients."""
-        self._guard.shut()
+        self._guard.stop_admitting()
         self._opener.close()
 
-    async def gone(self) -> None:
+    async def wait_closed(self) -> None:
         """Nothing is left: each line has let go of its own socket."""
 
 

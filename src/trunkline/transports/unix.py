@@ -32,7 +32,7 @@ class UnixConnector:
         self, path: str | os.PathLike[str], *, framing: FramingName = "lines", settings: Settings | None = None
     ) -> None:
         self._path = os.fspath(path)
-        self._lines = SocketConnectionFactory("unix", settings or Settings(), peer=self._path, framing=framing)
+        self._factory = SocketConnectionFactory("unix", settings or Settings(), peer=self._path, framing=framing)
 
     @property
     def name(self) -> str:
@@ -46,7 +46,7 @@ class UnixConnector:
         async def open_(factory: Any) -> tuple[Any, SocketConnection]:
             return await loop.create_unix_connection(factory, self._path)
 
-        return await dial(self.name, self._lines, accept, open_)
+        return await dial(self.name, self._factory, accept, open_)
 
 
 async def listen_unix(guard: ListenerGuard, path: str | os.PathLike[str]) -> Listener:
@@ -96,21 +96,21 @@ class _UnixListener:
     def __init__(self, opener: TransportOpener, guard: ListenerGuard, place: Path, number: int) -> None:
         self._opener = opener
         self._guard = guard
-        self._place = place
+        self._path = place
         self._inode = number  # of the file: another one at this path is not ours
 
     @property
     def address(self) -> str:
         """Where it is."""
-        return f"unix://{self._place}"
+        return f"unix://{self._path}"
 
     async def close(self) -> None:
         """Takes no more clients, and removes the socket."""
-        self._guard.shut()
+        self._guard.stop_admitting()
         self._opener.close()
         with contextlib.suppress(FileNotFoundError):
-            if self._place.stat().st_ino == self._inode:
-                self._place.unlink()
+            if self._path.stat().st_ino == self._inode:
+                self._path.unlink()
 
-    async def gone(self) -> None:
+    async def wait_closed(self) -> None:
         """Nothing is left: each line has let go of its own socket."""

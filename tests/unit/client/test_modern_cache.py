@@ -278,4 +278,4 @@ async def test_what_was_answered_to_one_caller_is_forgotten_when_it_is_settled_a
             assert line is not None
             assert line.connection is not None
             for begun in (True, False):
-                line.connection.asking(request["id"], begun=begun)
+                line.connection.authorizing(request["id"], begun=begun)

@@ -714,7 +714,7 @@ async def test_progress_renews_the_time_of_a_call_up_to_an_hour(scene: Scene) ->
 def asked_on(scene: Scene, request: Any, *, begun: bool) -> None:
     """What a channel tells that waits until somebody has logged in."""
     last = scene.client._runtime.supervisor.latest  # type: ignore[union-attr]
-    last.asking(request["id"], begun=begun)  # type: ignore[union-attr]
+    last.authorizing(request["id"], begun=begun)  # type: ignore[union-attr]
 
 
 async def test_the_time_of_a_call_stands_still_while_somebody_is_asked_who_we_are(scene: Scene) -> None:

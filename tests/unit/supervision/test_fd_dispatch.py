@@ -21,17 +21,17 @@ def test_a_listener_whose_socket_is_shut_down_ends_and_the_other_stays(family: i
         place.listen()
         place.setblocking(False)
     rota = WorkerTable(1)
-    rota.started(0, now)
-    rota.heard(0, now + 3600, "ready")  # it is never late
+    rota.mark_started(0, now)
+    rota.record_heartbeat(0, now + 3600, "ready")  # it is never late
     with selectors.DefaultSelector() as selector:
         handing = ConnectionDispatcher(places, rota, {}, selector, reserve=DescriptorReserve(0), report=said.append)
-        handing.look(now)
+        handing.update(now)
         places[0].shutdown(socket.SHUT_RDWR)
         for key, _ in selector.select(60):
             key.data()
         assert [key.fileobj for key in selector.get_map().values()] == [places[1]]
         assert places[0].fileno() == -1
-        handing.look(now)
+        handing.update(now)
         handing.close()
     assert len(said) == 1
     assert "has ended: its socket was shut down or closed" in said[0]

@@ -22,9 +22,9 @@ def test_what_is_said_is_heard_in_order(pair: tuple[IpcChannel, IpcChannel]) -> 
     ours, theirs = pair
     ours.send(STATE, b"ready")
     ours.send(STATE)
-    assert list(theirs.heard()) == [(STATE, b"ready"), (STATE, b"")]
-    assert list(theirs.heard()) == []
-    assert not theirs.ended
+    assert list(theirs.receive()) == [(STATE, b"ready"), (STATE, b"")]
+    assert list(theirs.receive()) == []
+    assert not theirs.closed_by_peer
 
 
 def test_what_comes_in_pieces_is_heard_when_it_is_whole(pair: tuple[IpcChannel, IpcChannel]) -> None:
@@ -32,7 +32,7 @@ def test_what_comes_in_pieces_is_heard_when_it_is_whole(pair: tuple[IpcChannel, 
     heard = []
     for byte in b"\0\0\0\6Bready\0\0\0\1E":
         ours.socket.send(bytes([byte]))
-        heard += theirs.heard()
+        heard += theirs.receive()
     assert heard == [(b"B", b"ready"), (b"E", b"")]
 
 
@@ -41,9 +41,9 @@ def test_a_descriptor_goes_along_and_is_inherited_by_nobody(pair: tuple[IpcChann
     reader, writer = os.pipe()
     assert ours.send_descriptors(CONNECTION, encode_ticket(7, 1.5), [writer])
     os.close(writer)
-    for kind, body in theirs.heard():
+    for kind, body in theirs.receive():
         assert (kind, decode_ticket(body)) == (CONNECTION, (7, 1.5))
-        passed = theirs.descriptor()
+        passed = theirs.take_descriptor()
         assert not os.get_inheritable(passed)
         os.write(passed, b"here")
         os.close(passed)
@@ -56,7 +56,7 @@ def test_a_descriptor_that_nobody_asked_for_is_closed_with_the_line(pair: tuple[
     reader, writer = os.pipe()
     ours.send_descriptors(CONNECTION, b"", [writer])
     os.close(writer)
-    list(theirs.heard())
+    list(theirs.receive())
     theirs.close()
     assert os.read(reader, 1) == b""
     os.close(reader)
@@ -70,9 +70,9 @@ def test_a_descriptor_that_is_lost_is_not_taken_for_the_next_one(pair: tuple[Ipc
     read: list[tuple[int, int | None]] = []
     with no_descriptor_left():
         theirs._read_socket()
-        read += [(decode_ticket(body)[0], theirs.descriptor()) for _, body in theirs._frames()]
-    for _, body in theirs.heard():
-        read.append((decode_ticket(body)[0], theirs.descriptor()))
+        read += [(decode_ticket(body)[0], theirs.take_descriptor()) for _, body in theirs._decode_frames()]
+    for _, body in theirs.receive():
+        read.append((decode_ticket(body)[0], theirs.take_descriptor()))
     (_, lost), (second, passed) = read
     assert (lost, second) == (None, 2)
     assert passed is not None
@@ -87,10 +87,10 @@ def test_a_lost_descriptor_keeps_its_place_while_its_frame_is_incomplete(pair: t
     frame = b"\0\0\0\x11C" + encode_ticket(1)
     with no_descriptor_left():
         socket.send_fds(ours.socket, [frame[:5]], [reader])
-        assert list(theirs.heard()) == []
+        assert list(theirs.receive()) == []
     ours.socket.send(frame[5:])
     ours.send_descriptors(CONNECTION, encode_ticket(2), [writer])
-    read = [(decode_ticket(body)[0], theirs.descriptor()) for _, body in theirs.heard()]
+    read = [(decode_ticket(body)[0], theirs.take_descriptor()) for _, body in theirs.receive()]
     assert [ticket for ticket, _ in read] == [1, 2]
     assert read[0][1] is None
     assert read[1][1] is not None
@@ -103,21 +103,21 @@ def test_a_line_with_a_lost_descriptor_can_be_closed(pair: tuple[IpcChannel, Ipc
     ours, theirs = pair
     with no_descriptor_left():
         ours.send_descriptors(CONNECTION, b"", [0])
-        list(theirs.heard())
+        list(theirs.receive())
     theirs.close()
 
 
 def test_what_nobody_reads_waits_and_nothing_is_handed_over_meanwhile(pair: tuple[IpcChannel, IpcChannel]) -> None:
     ours, theirs = pair
     said = 0
-    while ours.free:
+    while ours.flushed:
         ours.send(STATE, b"x" * 1000)
         said += 1
     assert not ours.send_descriptors(CONNECTION, b"", [0])
-    heard = len(list(theirs.heard()))
+    heard = len(list(theirs.receive()))
     ours.flush()
-    assert ours.free
-    assert heard + len(list(theirs.heard())) == said
+    assert ours.flushed
+    assert heard + len(list(theirs.receive())) == said
 
 
 def test_nothing_is_handed_to_whom_has_hung_up(pair: tuple[IpcChannel, IpcChannel]) -> None:
@@ -125,6 +125,6 @@ def test_nothing_is_handed_to_whom_has_hung_up(pair: tuple[IpcChannel, IpcChanne
     theirs.close()
     assert not ours.send_descriptors(CONNECTION, b"", [0])
     ours.send(STATE, b"ready")
-    assert ours.free
-    assert list(ours.heard()) == []
-    assert ours.ended
+    assert ours.flushed
+    assert list(ours.receive()) == []
+    assert ours.closed_by_peer

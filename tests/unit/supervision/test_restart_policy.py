@@ -68,7 +68,7 @@ def test_losses_that_lie_a_period_back_are_forgotten() -> None:
 
 
 def test_a_line_that_is_not_to_be_made_again_is_given_up_at_the_first_loss() -> None:
-    how = RestartPolicy.of(Settings(auto_reconnect=False))
+    how = RestartPolicy.from_settings(Settings(auto_reconnect=False))
     assert restart_policy.after_loss(History(), how, 0.0)[1] == GiveUp("it is not to be made again", degraded=False)
 
 
@@ -76,7 +76,7 @@ def test_a_policy_is_what_the_settings_say() -> None:
     settings = Settings(
         max_retries=3, backoff_first=2.0, backoff_longest=9.0, backoff_jitter=0, restart_intensity=7, restart_period=8.0
     )
-    assert RestartPolicy.of(settings) == RestartPolicy(3, 2.0, 9.0, 0, 7, 8.0)
+    assert RestartPolicy.from_settings(settings) == RestartPolicy(3, 2.0, 9.0, 0, 7, 8.0)
 
 
 def test_a_worker_that_has_served_is_replaced_at_once_and_a_good_end_is_no_loss() -> None:

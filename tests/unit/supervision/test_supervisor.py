@@ -19,28 +19,28 @@ from trunkline.supervision.supervisor import GIVE_UP_EXIT_CODE
 SCRIPT = """
     import asyncio, json, os, resource, signal, socket, sys, time
     from trunkline.supervision import worker_table
-    from trunkline.supervision.restart_policy import Policy
-    from trunkline.supervision.worker_channel import Post
-    from trunkline.supervision.supervisor import Plan, Supervisor
-    from trunkline.fdlimit import Reserve
+    from trunkline.supervision.restart_policy import RestartPolicy
+    from trunkline.supervision.worker_channel import WorkerChannel
+    from trunkline.supervision.supervisor import Supervisor, SupervisorOptions
+    from trunkline.fdlimit import DescriptorReserve
 
     options = json.loads(sys.argv[1])
     manner = options.pop("manner", "")
-    policy = Policy(**options.pop("policy", {}))
-    worker_table.LATE = options.pop("late", worker_table.LATE)
+    policy = RestartPolicy(**options.pop("policy", {}))
+    worker_table.STALE_AFTER = options.pop("late", worker_table.STALE_AFTER)
 
     async def serve(number, end):
         over = asyncio.Event()
-        post = Post(number, end, lambda: "ready", Reserve(64))
+        post = WorkerChannel(number, end, lambda: "ready", DescriptorReserve(64))
         post.open(over.set)
 
         def take(connection):
-            connection.sendall(f"{os.getpid()} {' '.join(post.states())}".encode())
+            connection.sendall(f"{os.getpid()} {' '.join(post.worker_states())}".encode())
             connection.close()
             if manner == "refuses" and number == 0:
                 post.stop()
 
-        post.begin(take)
+        post.start(take)
         await over.wait()
         if manner == "dawdles":
             time.sleep(60)
@@ -50,7 +50,7 @@ SCRIPT = """
         if manner == "fails" or (manner == "fails later" and os.path.exists(sys.argv[2])):
             sys.exit("it cannot begin" if manner == "fails" else 7)
         asyncio.run(serve(number, end))
-        return options.get("overran", 0) if manner == "ends badly" else 0
+        return options.get("overrun_exit_code", 0) if manner == "ends badly" else 0
 
     def say(what):
         print(what, file=sys.stderr, flush=True)
@@ -69,8 +69,8 @@ SCRIPT = """
         resource.setrlimit(resource.RLIMIT_NOFILE, (options["files"], options.pop("files")))
     place = socket.create_server(("127.0.0.1", 0))
     place.setblocking(False)
-    plan = Plan(**{"workers": 2, "policy": policy, "silence": None, "end": None, "overran": 85, **options})
-    sys.exit(Supervisor([place], work, plan, Reserve(64), say).run(lambda: say(place.getsockname()[1])))
+    plan = SupervisorOptions(**{"workers": 2, "policy": policy, "silence_timeout": None, "shutdown_timeout": None, "overrun_exit_code": 85, **options})
+    sys.exit(Supervisor([place], work, plan, DescriptorReserve(64), say).run(lambda: say(place.getsockname()[1])))
 """
 
 
@@ -135,7 +135,7 @@ def crowd() -> Iterator[Callable[..., Crowd]]:
 
 
 def test_a_worker_that_says_nothing_for_too_long_is_killed_and_one_loss_too_many_ends_all(crowd: Any) -> None:
-    it = crowd(silence=3.0, policy={"intensity": 1}).open()
+    it = crowd(silence_timeout=3.0, policy={"intensity": 1}).open()
     before, stuck = it.pids, it.who()
     os.kill(stuck, signal.SIGSTOP)
     assert it.line().endswith("has said nothing for 3 s, and is killed")
@@ -148,7 +148,7 @@ def test_a_worker_that_says_nothing_for_too_long_is_killed_and_one_loss_too_many
 
 
 def test_nobody_was_silent_while_the_supervisor_itself_stood_still(crowd: Any) -> None:
-    it = crowd(silence=3.0).open()
+    it = crowd(silence_timeout=3.0).open()
     before = it.pids
     it.process.send_signal(signal.SIGSTOP)
     waiting: list[int] = []
@@ -200,7 +200,7 @@ def test_where_nobody_can_begin_all_ends_with_what_the_first_ended_with(crowd: A
 
 def test_one_that_cannot_begin_later_is_tried_again_after_a_while(crowd: Any, tmp_path: Any) -> None:
     mark = tmp_path / "mark"
-    it = crowd(str(mark), manner="fails later", policy={"first": 0.05}).open()
+    it = crowd(str(mark), manner="fails later", policy={"first_delay": 0.05}).open()
     mark.touch()
     os.kill(it.who(), signal.SIGKILL)
     assert it.line().endswith("was ended by SIGKILL, and is started again at once")
@@ -211,7 +211,7 @@ def test_one_that_cannot_begin_later_is_tried_again_after_a_while(crowd: Any, tm
 
 
 def test_a_worker_that_the_system_has_no_descriptors_for_is_started_later(crowd: Any) -> None:
-    it = crowd(manner="runs short", policy={"first": 0.05})
+    it = crowd(manner="runs short", policy={"first_delay": 0.05})
     assert it.line() == "64 descriptors are allowed"
     it.open()
     it.process.send_signal(signal.SIGUSR1)
@@ -225,14 +225,14 @@ def test_a_worker_that_the_system_has_no_descriptors_for_is_started_later(crowd:
 
 
 def test_who_does_not_end_in_time_is_killed(crowd: Any) -> None:
-    it = crowd(manner="dawdles", end=0.3).open()
+    it = crowd(manner="dawdles", shutdown_timeout=0.3).open()
     it.process.terminate()
     assert {it.line(), it.line()} == {f"worker {number} did not end in time, and is killed" for number in (0, 1)}
     assert it.code() == 85
 
 
 def test_the_process_ends_with_the_worst_of_what_workers_have_ended_with(crowd: Any) -> None:
-    it = crowd(manner="ends badly", overran=82).open()
+    it = crowd(manner="ends badly", overrun_exit_code=82).open()
     it.process.send_signal(signal.SIGINT)
     assert it.code() == 82
 

@@ -49,7 +49,7 @@ class Station:
         """What it says next of a kind."""
         async with asyncio.timeout(PATIENCE):
             while True:
-                self._heard += self.line.heard()
+                self._heard += self.line.receive()
                 for position, (said, body) in enumerate(self._heard):
                     if said == kind:
                         del self._heard[: position + 1]
@@ -64,7 +64,7 @@ async def station() -> AsyncIterator[Station]:
     yield made
     made.post.close()
     made.line.close()
-    made.post._line.close()
+    made.post._ipc.close()
     for connection in made.taken:
         connection.close()
 
@@ -73,21 +73,21 @@ async def test_a_worker_is_starting_until_it_takes_connections(station: Station)
     assert await station.hears(STATE) == "starting"
     station.hand(1, time.monotonic())
     assert await station.hears(DECLINED) == 1
-    station.post.begin(station.taken.append)
+    station.post.start(station.taken.append)
     station.hand(2, time.monotonic())
     assert await station.hears(ACCEPTED) == 2
     assert len(station.taken) == 1
 
 
 async def test_a_worker_without_descriptors_declines_and_is_ready_again_when_some_are_free(station: Station) -> None:
-    station.post.begin(station.taken.append)
+    station.post.start(station.taken.append)
     assert await station.hears(STATE) == "starting"
     station.hand(1, time.monotonic())
     with no_descriptor_left():
         station.post._heard()
-        assert station.post.states()[-1] == "full"
+        assert station.post.worker_states()[-1] == "full"
         assert await station.hears(DECLINED) == 1
-        station.post._tell()
+        station.post._send_state()
         assert await station.hears(STATE) == "full"
     assert station.taken == []
     while await station.hears(STATE) != "ready":
@@ -99,36 +99,36 @@ async def test_a_worker_without_descriptors_declines_and_is_ready_again_when_som
 async def test_a_connection_that_would_touch_the_reserve_is_declined_and_its_descriptor_is_free_again(
     station: Station,
 ) -> None:
-    station.post.begin(station.taken.append)
+    station.post.start(station.taken.append)
     for ticket in range(1, 4):
         station.hand(ticket, time.monotonic())
     before = os.listdir("/proc/self/fd")
     with no_descriptor_left(above=1):
         station.post._heard()
-        assert station.post.states()[-1] == "full"
+        assert station.post.worker_states()[-1] == "full"
     assert os.listdir("/proc/self/fd") == before
     assert [await station.hears(DECLINED) for _ in range(3)] == [1, 2, 3]
     assert station.taken == []
 
 
 async def test_a_full_worker_that_ends_says_so(station: Station) -> None:
-    station.post.begin(station.taken.append)
+    station.post.start(station.taken.append)
     station.hand(1, time.monotonic())
     with no_descriptor_left():
         station.post._heard()
         station.state = "draining"
-        assert station.post.states()[-1] == "draining"
+        assert station.post.worker_states()[-1] == "draining"
 
 
 async def test_what_was_too_long_on_its_way_is_not_taken_since_somebody_else_has_it(station: Station) -> None:
-    station.post.begin(station.taken.append)
+    station.post.start(station.taken.append)
     station.hand(1, time.monotonic() - STALE_AFTER)
     assert await station.hears(DECLINED) == 1
     assert station.taken == []
 
 
 async def test_who_stops_says_how_it_stands_before_it_declines(station: Station) -> None:
-    station.post.begin(station.taken.append)
+    station.post.start(station.taken.append)
     assert await station.hears(STATE) == "starting"
     assert await station.hears(STATE) == "ready"
     station.state = "draining"
@@ -139,10 +139,10 @@ async def test_who_stops_says_how_it_stands_before_it_declines(station: Station)
 
 
 async def test_a_worker_knows_how_the_others_stand_and_itself_best(station: Station) -> None:
-    station.post.begin(station.taken.append)
+    station.post.start(station.taken.append)
     station.line.send(TABLE, b"ready starting gone")
     async with asyncio.timeout(PATIENCE):
-        while station.post.states() != ("ready", "ready", "gone"):
+        while station.post.worker_states() != ("ready", "ready", "gone"):
             await asyncio.sleep(0.005)
 
 

@@ -6,18 +6,18 @@ from trunkline.supervision.worker_table import STALE_AFTER, WorkerTable
 def ready(count: int, now: float = 0.0) -> WorkerTable:
     rota = WorkerTable(count)
     for number in range(count):
-        rota.started(number, now)
-        rota.heard(number, now, "ready")
+        rota.mark_started(number, now)
+        rota.record_heartbeat(number, now, "ready")
     return rota
 
 
 def turns(rota: WorkerTable, times: int, now: float = 0.0) -> list[int | None]:
     taken = []
     for ticket in range(1000, 1000 + times):
-        number = rota.turn(now)
+        number = rota.next_worker(now)
         if number is not None:
             rota.mark_dispatched(ticket, number, now)
-            rota.settled(ticket)
+            rota.release_ticket(ticket)
         taken.append(number)
     return taken
 
@@ -28,62 +28,62 @@ def test_workers_take_turns_in_the_order_of_their_numbers() -> None:
 
 def test_nobody_takes_a_turn_before_it_is_ready_or_after() -> None:
     rota = WorkerTable(4)
-    assert rota.turn(0.0) is None
+    assert rota.next_worker(0.0) is None
     for number in range(3):
-        rota.started(number, 0.0)
-    assert rota.turn(0.0) is None
-    rota.heard(1, 0.0, "ready")
-    rota.heard(2, 0.0, "draining")
+        rota.mark_started(number, 0.0)
+    assert rota.next_worker(0.0) is None
+    rota.record_heartbeat(1, 0.0, "ready")
+    rota.record_heartbeat(2, 0.0, "draining")
     assert turns(rota, 3) == [1, 1, 1]
     assert rota.states(0.0) == ("starting", "ready", "draining", "gone")
-    assert [rota.served(number) for number in range(4)] == [False, True, False, False]
+    assert [rota.has_served(number) for number in range(4)] == [False, True, False, False]
 
 
 def test_who_rests_has_a_turn_only_if_nobody_is_ready() -> None:
     rota = ready(2)
-    rota.heard(0, 0.0, "paused")
+    rota.record_heartbeat(0, 0.0, "paused")
     assert turns(rota, 2) == [1, 1]
-    rota.heard(1, 0.0, "paused")
+    rota.record_heartbeat(1, 0.0, "paused")
     assert turns(rota, 3) == [0, 1, 0]
 
 
 def test_a_full_worker_gets_no_connection_until_it_is_ready_again() -> None:
     rota = ready(2)
-    rota.heard(0, 0.0, "full")
+    rota.record_heartbeat(0, 0.0, "full")
     assert turns(rota, 2) == [1, 1]
-    rota.heard(1, 0.0, "full")
-    assert rota.turn(0.0) is None
-    rota.heard(0, 0.0, "ready")
+    rota.record_heartbeat(1, 0.0, "full")
+    assert rota.next_worker(0.0) is None
+    rota.record_heartbeat(0, 0.0, "ready")
     assert turns(rota, 2) == [0, 0]
 
 
 def test_who_says_nothing_for_a_second_is_passed_over_until_it_does() -> None:
     rota = ready(2)
-    rota.heard(0, STALE_AFTER / 2)
+    rota.record_heartbeat(0, STALE_AFTER / 2)
     assert turns(rota, 2, STALE_AFTER) == [0, 0]
     assert rota.states(STALE_AFTER) == ("ready", "silent")
-    rota.heard(1, STALE_AFTER)
+    rota.record_heartbeat(1, STALE_AFTER)
     assert turns(rota, 2, STALE_AFTER) == [1, 0]
-    rota.ended(1)
+    rota.mark_gone(1)
     assert rota.states(10 * STALE_AFTER) == ("silent", "gone")
 
 
 def test_only_who_has_served_is_hopeless_when_it_says_nothing_for_long() -> None:
     rota = ready(2)
-    rota.started(1, 0.0)
-    assert rota.hopeless(29.9, 30.0) == []
-    assert rota.hopeless(30.0, 30.0) == [0]
-    assert rota.hopeless(30.0, None) == []
-    rota.ended(0)
-    assert rota.hopeless(30.0, 30.0) == []
+    rota.mark_started(1, 0.0)
+    assert rota.unresponsive(29.9, 30.0) == []
+    assert rota.unresponsive(30.0, 30.0) == [0]
+    assert rota.unresponsive(30.0, None) == []
+    rota.mark_gone(0)
+    assert rota.unresponsive(30.0, 30.0) == []
 
 
 def test_what_is_not_taken_within_a_second_is_overdue_a_little_later() -> None:
     rota = ready(2)
     rota.mark_dispatched(7, 0, 0.0)
     rota.mark_dispatched(8, 1, 0.0)
-    rota.settled(8)
-    assert (rota.holder(7), rota.holder(8)) == (0, None)
+    rota.release_ticket(8)
+    assert (rota.assigned_worker(7), rota.assigned_worker(8)) == (0, None)
     assert rota.overdue_tickets(STALE_AFTER) == []  # when the worker does not take it any more
     assert rota.overdue_tickets(STALE_AFTER * 1.2) == [7]
 
@@ -92,7 +92,7 @@ def test_what_a_worker_has_not_taken_comes_back_when_it_ends() -> None:
     rota = ready(2)
     rota.mark_dispatched(7, 0, 0.0)
     rota.mark_dispatched(8, 1, 0.0)
-    assert rota.ended(0) == [7]
+    assert rota.mark_gone(0) == [7]
     assert turns(rota, 2) == [1, 1]
 
 
@@ -101,4 +101,4 @@ def test_who_has_much_on_its_way_is_passed_over() -> None:
     for ticket in range(256):
         rota.mark_dispatched(ticket, 0, 0.0)
     assert turns(rota, 2) == [1, 1]
-    assert rota.turn(0.0, [1]) is None
+    assert rota.next_worker(0.0, [1]) is None

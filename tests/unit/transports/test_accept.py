@@ -44,7 +44,7 @@ async def accepting(reserve: DescriptorReserve) -> AsyncIterator[tuple[int, "asy
     accepted: asyncio.Queue[socket.socket] = asyncio.Queue()
     port = listening[0].getsockname()[1]
     acceptor = Acceptor(listening, reserve)
-    acceptor.begin(accepted.put_nowait)
+    acceptor.start(accepted.put_nowait)
     try:
         yield port, accepted
     finally:
@@ -182,7 +182,7 @@ async def test_the_other_sockets_of_a_listener_stay_open(caplog: pytest.LogCaptu
     accepted: asyncio.Queue[socket.socket] = asyncio.Queue()
     port = second[0].getsockname()[1]
     acceptor = Acceptor([*first, *second], DescriptorReserve(0))
-    acceptor.begin(accepted.put_nowait)
+    acceptor.start(accepted.put_nowait)
     first[0].shutdown(socket.SHUT_RDWR)
     async with asyncio.timeout(PATIENCE):
         while not caplog.records:

@@ -105,7 +105,7 @@ def port_of(listener: Listener) -> int:
 
 async def end(listener: Listener) -> None:
     await listener.close()
-    await listener.gone()
+    await listener.wait_closed()
 
 
 @pytest.fixture(params=["tcp", "unix"])

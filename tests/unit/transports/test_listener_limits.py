@@ -88,4 +88,4 @@ async def test_a_peer_that_nobody_takes_does_not_count() -> None:
     guard = ListenerGuard(refuse, Settings(), clock := ManualClock())
     with pytest.raises(RuntimeError, match="not now"):
         guard.admit(MemoryChannel("peer"), lambda _: None)
-    assert (guard.peers, clock.waiting) == (0, 0)
+    assert (guard.peer_count, clock.waiting) == (0, 0)

@@ -239,7 +239,7 @@ def test_lines_share_the_room_that_is_read_into() -> None:
     async def run() -> None:
         async with tcp(SETTINGS) as one:
             source: SocketConnection = one.theirs._source  # type: ignore[attr-defined]
-            assert source.get_buffer(1) is source._lines.read_buffer
+            assert source.get_buffer(1) is source._factory.read_buffer
             await one.ours.close()
             await one.theirs.close()
 

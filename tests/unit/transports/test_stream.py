@@ -50,7 +50,7 @@ class Ends:
     def close(self) -> None:
         self.closed = True
 
-    async def gone(self) -> None: ...
+    async def wait_closed(self) -> None: ...
 
 
 class Echo(Recorder):
@@ -150,10 +150,10 @@ async def test_reading_stops_while_too_much_is_unsent_and_goes_on_at_half_of_it(
     waiting = asyncio.ensure_future(channel.drain())
     await turns(1)
     ends.unsent = 600
-    channel.sent()
+    channel.update_flow()
     assert (ends.reading, waiting.done()) == (False, False)
     ends.unsent = 500
-    channel.sent()
+    channel.update_flow()
     assert ends.reading is True
     await asyncio.wait_for(waiting, PATIENCE)
 
@@ -169,7 +169,7 @@ async def test_several_may_wait_for_a_slow_peer_and_one_that_gives_up_does_not_h
     first.cancel()
     await turns(1)
     ends.unsent = 0
-    channel.sent()
+    channel.update_flow()
     await asyncio.wait_for(second, PATIENCE)
 
 
@@ -184,12 +184,12 @@ async def test_what_has_arrived_waits_while_the_peer_does_not_read_its_answers()
     assert ends.unsent <= SETTINGS.unsent_limit
     for read in (2, 3):
         ends.unsent = 0
-        channel.sent()
+        channel.update_flow()
         assert len(echo.messages) == MAX_BATCH * read
     assert [message.id for message in echo.messages] == list(range(MAX_BATCH * 3))
     assert ends.reading is False
     ends.unsent = 0
-    channel.sent()
+    channel.update_flow()
     assert ends.reading is True
 
 
@@ -205,7 +205,7 @@ async def test_a_peer_that_never_reads_is_cut_off_before_memory_is_full() -> Non
     assert ends.closed
     assert [closed.reason for closed in echo.ends] == [f"the peer left {ends.unsent} bytes unread"]
     await asyncio.wait_for(waiting, PATIENCE)
-    channel.sent()
+    channel.update_flow()
     channel.feed(line(1000))
     assert len(echo.messages) == MAX_BATCH
 
@@ -274,8 +274,8 @@ async def test_whoever_closes_may_lose_patience_and_the_channel_is_closed_all_th
 async def test_a_stream_that_breaks_is_told_once_with_its_reason() -> None:
     channel, recorder, ends = make()
     broken = ChannelClosed("broken", OSError("no"))
-    channel.lost(broken)
-    channel.lost(ChannelClosed("again"))
+    channel.abort(broken)
+    channel.abort(ChannelClosed("again"))
     await channel.close()
     channel.send(Notification("n"))
     await turns()
@@ -288,7 +288,7 @@ async def test_a_channel_that_was_never_opened_can_be_closed() -> None:
     channel.pause()
     channel.send(Notification("n"))
     channel.feed(line(1))
-    channel.sent()
+    channel.update_flow()
     await channel.close()
     channel.resume()
     await turns()
@@ -368,7 +368,7 @@ async def test_of_two_ends_that_both_have_much_unsent_one_reads_on(*, reads_on: 
     await turns()
     assert not draining.done()
     ends.unsent = 0
-    channel.sent()
+    channel.update_flow()
     await draining
     assert (ends.reading, recorder.ids) == (True, [1])
 
@@ -381,8 +381,8 @@ async def test_what_was_said_before_the_end_is_handed_up_even_to_a_receiver_that
     channel.pause()
     channel.feed(b"".join(line(number) for number in range(MAX_BATCH + 5)))
     assert recorder.messages == []
-    channel.ended(ChannelClosed("over"))
-    channel.ended(ChannelClosed("again"))
+    channel.receive_eof(ChannelClosed("over"))
+    channel.receive_eof(ChannelClosed("again"))
     assert recorder.ids == list(range(MAX_BATCH + 5))
     assert [end.reason for end in recorder.ends] == ["over"]
 
@@ -390,7 +390,7 @@ async def test_what_was_said_before_the_end_is_handed_up_even_to_a_receiver_that
 async def test_what_was_not_written_before_the_line_broke_never_is() -> None:
     channel, _, ends = make()
     channel.send(Notification("n"))
-    channel.lost(ChannelClosed("broke"))
+    channel.abort(ChannelClosed("broke"))
     await turns()
     assert ends.written == []
 

@@ -138,7 +138,7 @@ class TokenProvider:
 
     # --- what a server says to it --------------------------------------------------------------
 
-    async def heard(self, heard: HttpExchange, asking: OnAuthorizing) -> bool:
+    async def handle_response(self, heard: HttpExchange, asking: OnAuthorizing) -> bool:
         """Gets a token, or a better one, if the server asks for it."""
         if self._prover is not None:
             self._prover.record_nonce(heard.url, heard.headers)

@@ -38,7 +38,7 @@ def _check_subscription_limit(connection: Connection, requested: SubscriptionFil
     of its own, those of its other requests count, too."""
     most = connection.settings.max_subscriptions
     named = len(requested.resource_subscriptions or ()) + len(requested.task_ids or ())
-    if not connection.channel.info.shared:
+    if not connection.channel.info.stateless:
         named += connection.shared.listen_streams.target_count_for(connection)
     if named > most:
         raise TooManySubscriptions(most, f"{named} resources and tasks were named, and {most} is the most")
@@ -54,7 +54,7 @@ async def _listen(connection: Connection, call: IncomingRequest, params: ListenP
     listening = ListenStream(connection, call, wanted)
     shared = connection.shared
     if (
-        not connection.channel.info.shared
+        not connection.channel.info.stateless
         and shared.listen_streams.count_for(connection) >= connection.settings.max_calls
     ):
         raise TooManyListens(connection.settings.max_calls)

@@ -179,7 +179,7 @@ def _prepare_modern_call(
 ) -> None:
     """What is looked at before a call of the modern era: the headers that repeat its arguments, what its client can
     be asked, and what it has been asked already."""
-    if call.origin.named is not None and entry.mirrored_arguments:  # it came with headers of its own
+    if call.origin.original_id is not None and entry.mirrored_arguments:  # it came with headers of its own
         why = find_param_mismatch(entry.mirrored_arguments, _arguments_object(params), call.origin.headers)
         if why is not None:
             raise HeaderMismatch(why)

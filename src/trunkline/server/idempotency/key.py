@@ -149,7 +149,7 @@ class KeyedCall:
         """Whether the caller has lost the connection. If a request has a connection of its own (HTTP), a client that
         cancels cannot be distinguished from a lost connection."""
         connection = self.connection
-        return connection.close_reason is not None or (connection.channel.info.shared and self.call.cancelled)
+        return connection.close_reason is not None or (connection.channel.info.stateless and self.call.cancelled)
 
 
 class TaskClaim:

@@ -292,13 +292,13 @@ class StateSealers:
 
     def for_channel(self, info: ChannelInfo) -> "StateSealer":
         """Return the sealer for a kind of channel."""
-        if info.shared not in self._sealers:
+        if info.stateless not in self._sealers:
             from trunkline.server.input.state_token import EncryptingSealer, InMemorySealer
 
             configured = [key.encode() for key in self._settings.state_keys]
             keys = configured if self._stored_keys is None else self._stored_keys.secrets()
-            self._sealers[info.shared] = EncryptingSealer(keys) if info.shared else InMemorySealer()
-        return self._sealers[info.shared]
+            self._sealers[info.stateless] = EncryptingSealer(keys) if info.stateless else InMemorySealer()
+        return self._sealers[info.stateless]
 
 
 class MultiRoundAsker:

@@ -49,7 +49,7 @@ class ListenStream:
     @property
     def subscription_id(self) -> RequestId:
         """The request id that the client chose."""
-        named = self._call.origin.named
+        named = self._call.origin.original_id
         return self._call.id if named is None else named
 
     @property
@@ -89,7 +89,7 @@ class ListenStream:
         """Answer the request, which ends its handler. On a connection that stays open, also send
         `notifications/cancelled` (cancellation, "Cancellation Flow")."""
         self.connection.reply_now(self._call, Empty(meta=self._subscription_meta()))
-        if not self.connection.channel.info.shared:
+        if not self.connection.channel.info.stateless:
             cancelled = CancelledParams(request_id=self.subscription_id, reason="the server ends the subscription")
             self.connection.channel.send(Notification(_CANCELLED, cancelled))
 

@@ -186,7 +186,7 @@ async def _serve(server: "Server", wire_in: int, wire_out: int) -> Sequence[str]
 
 def run_listener(server: "Server", address: str, tls: "SSLContext | None") -> None:
     """Serves whoever comes to an address, until Ctrl+C or SIGTERM."""
-    DescriptorReserve(server.settings.descriptor_reserve).make_room(server.settings.max_connections)
+    DescriptorReserve(server.settings.descriptor_reserve).raise_limit(server.settings.max_connections)
     run_on_loop(server, _listen(server, address, tls))
 
 

@@ -57,7 +57,7 @@ def run_workers(job: WorkerJob, bind_address: Address, count: int) -> None:
     with require_http_extra():
         import_module("trunkline.transports.http.listen")  # once for all workers, which are forks
     reserve = DescriptorReserve(job.server.settings.descriptor_reserve)
-    reserve.make_room(job.server.settings.max_connections)
+    reserve.raise_limit(job.server.settings.max_connections)
     places = bind(bind_address.host, bind_address.port)
     hosts = [place.getsockname()[0] for place in places]
     port: int = places[0].getsockname()[1]
@@ -94,7 +94,7 @@ def _make_plan(settings: Settings, count: int) -> SupervisorOptions:
     times = (settings.drain_timeout, *([settings.stage_timeout] * len(EXIT_CODES)))
     known = [seconds for seconds in times if seconds is not None]
     policy = RestartPolicy(
-        first=settings.backoff_first,
+        first_delay=settings.backoff_first,
         max_delay=settings.backoff_longest,
         intensity=settings.restart_intensity,
         period=settings.restart_period,
@@ -102,8 +102,8 @@ def _make_plan(settings: Settings, count: int) -> SupervisorOptions:
     return SupervisorOptions(
         workers=count,
         policy=policy,
-        silence=settings.worker_timeout,
-        end=sum(known) + len(times) * _CANCEL_GRACE if len(known) == len(times) else None,
+        silence_timeout=settings.worker_timeout,
+        shutdown_timeout=sum(known) + len(times) * _CANCEL_GRACE if len(known) == len(times) else None,
         overrun_exit_code=EXIT_CODES["Terminate"],
     )
 

@@ -64,7 +64,7 @@ class TaskService:
     def session_of(self, connection: "Connection") -> str | None:
         """A name for the conversation that a task is asked for in, unlike that of any other of any process."""
         info = connection.channel.info
-        return None if info.shared else info.session or f"{self.holder}/{connection.number}"
+        return None if info.stateless else info.session or f"{self.holder}/{connection.number}"
 
     # --- making ----------------------------------------------------------------------------------
 

@@ -240,7 +240,7 @@ class AppState:
         if handle is None and await self._serve_metadata(request, route):
             return
         origin = headers.get(b"origin")
-        if (reason := self.guard.refusal(headers.get(b"host"), origin)) is not None:
+        if (reason := self.guard.refusal_reason(headers.get(b"host"), origin)) is not None:
             await request.refuse(403, reason, kind="access_denied")
             return
         if origin is not None:
@@ -280,7 +280,7 @@ class AppState:
         The document is public: any origin may read it, without credentials.
         """
         page = None if self._authenticator is None else self._authenticator.metadata_document(request.scope, route)
-        if page is None or self.guard.refusal(request.headers.get(b"host"), None) is not None:
+        if page is None or self.guard.refusal_reason(request.headers.get(b"host"), None) is not None:
             return False
         match request.scope["method"]:
             case "GET":
@@ -299,7 +299,7 @@ class AppState:
     async def handle_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check and authenticate a WebSocket handshake, and hand it to the WebSocket endpoint."""
         headers = dict(scope["headers"])
-        refused = _find_duplicate_header(scope["headers"]) or self.guard.refusal(
+        refused = _find_duplicate_header(scope["headers"]) or self.guard.refusal_reason(
             headers.get(b"host"), headers.get(b"origin")
         )
         if refused is not None or _route_path(scope) != self._path:
@@ -325,7 +325,7 @@ class AppState:
 
     def stop_admitting(self) -> None:
         """Refuse new connections and sessions from now on."""
-        self.guard.shut()
+        self.guard.stop_admitting()
 
     def close_idle_streams(self) -> None:
         """Stop admitting, and end the streams that answer no request."""

@@ -185,7 +185,7 @@ class HttpSseEndpoint:
             await request.refuse_method(b"GET, OPTIONS")
             return
         if (busy := self._guard.check_capacity("streams")) is not None:
-            await request.refuse(503, busy.why, (b"retry-after", busy.wait), kind=busy.kind)
+            await request.refuse(503, busy.reason, (b"retry-after", busy.retry_after), kind=busy.kind)
             return
         token = self._new_token()
         channel = HttpSseChannel(request.peer, self._settings)

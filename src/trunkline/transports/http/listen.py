@@ -126,7 +126,7 @@ class _HttpListener:
         self._opener.close()
         self._app.close_idle_streams()
 
-    async def gone(self) -> None:
+    async def wait_closed(self) -> None:
         """Close the application and its connections. Responses in progress get one second to finish; idle connections
         none."""
         await self._app.aclose()

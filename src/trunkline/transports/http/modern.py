@@ -48,7 +48,7 @@ class ModernChannel:
     """Channel that all self-contained requests share."""
 
     def __init__(self, settings: Settings) -> None:
-        self._info = ChannelInfo("http", shared=True)
+        self._info = ChannelInfo("http", stateless=True)
         self._settings = settings
         self._receiver: Receiver | None = None
         self._internal_ids = count(1)

@@ -230,7 +230,7 @@ class HttpConnection(HttpToolsProtocol):
             super().connection_made(transport)
             self.flow = _Flow(transport, self.pipeline)
             guard = self._connections.guard
-            if guard.closing or len(self.connections) > guard.most:
+            if guard.closing or len(self.connections) > guard.max_connections:
                 transport.write(_STOPPING if guard.closing else _BUSY)
                 transport.close()
             else:

@@ -94,7 +94,7 @@ class Command:
             child.open(accept(channel))
         except BaseException:
             child.close()
-            await child.gone()
+            await child.wait_closed()
             raise
         return channel
 
@@ -176,20 +176,20 @@ class _ServerProcess:
         self._stderr_tail = errors
         self._stop_timeout = stop_timeout
         self._exited = False
-        self._ended: list[str] = []  # which of its streams the process has closed
+        self._closed_streams: list[str] = []  # which of its streams the process has closed
         self._stderr_ended = False  # all that it ever will
         self._end_reported = False  # the channel, that this is the end
         self._closing = False
         self._timer: asyncio.TimerHandle | None = None  # to the next step of the end
-        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._released: asyncio.Future[None] = self._loop.create_future()
         self._stdin = open_writer(
-            self._loop, _fileno(process.stdin), channel.sent, lambda _: self._on_stream_closed("input")
+            self._loop, _fileno(process.stdin), channel.update_flow, lambda _: self._on_stream_closed("input")
         )
         self._stdout = open_reader(
             self._loop, _fileno(process.stdout), self._on_stdout, lambda: self._on_stream_closed("output")
         )
         self._stderr = open_reader(self._loop, _fileno(process.stderr), errors.feed, self._on_stderr_closed)
-        self._unwatch = watch_exit(self._loop, process, self._exit)
+        self._unwatch = watch_exit(self._loop, process, self._on_exit)
         orphan_guard.add(process.pid)
 
     def open(self, receiver: Receiver) -> None:
@@ -221,9 +221,9 @@ class _ServerProcess:
             self._stdout.resume()
             self._schedule(self._stop_timeout, self._terminate)
 
-    async def gone(self) -> None:
+    async def wait_closed(self) -> None:
         """Waits until the process has ended and nothing of it is left."""
-        await asyncio.shield(self._gone)
+        await asyncio.shield(self._released)
 
     # --- what the process does -------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ class _ServerProcess:
             self._channel.feed(data)
 
     def _on_stream_closed(self, stream: str) -> None:
-        self._ended.append(stream)
+        self._closed_streams.append(stream)
         self._check_ended()
 
     def _on_stderr_closed(self) -> None:
@@ -242,7 +242,7 @@ class _ServerProcess:
         if self._exited:
             self._check_ended()
 
-    def _exit(self) -> None:
+    def _on_exit(self) -> None:
         """The process has ended, and nobody has waited for it yet: until then its number, and its group's, is taken."""
         self._signal("SIGKILL")  # whoever is left of its group
         orphan_guard.remove(self._process.pid)
@@ -257,23 +257,23 @@ class _ServerProcess:
         """One thing has ended, and others may be about to: the whole of it says more than its first part."""
         if self._end_reported or self._closing:
             return
-        if self._exited and self._stderr_ended and "output" in self._ended:
-            self._tell()
+        if self._exited and self._stderr_ended and "output" in self._closed_streams:
+            self._report_end()
         elif self._timer is None:
-            self._schedule(EXIT_GRACE, self._tell)
+            self._schedule(EXIT_GRACE, self._report_end)
 
-    def _tell(self) -> None:
+    def _report_end(self) -> None:
         self._end_reported = True
         self._stdout.read_available()
         self._stderr.read_available()
-        self._channel.ended(
+        self._channel.receive_eof(
             ChannelClosed(self._reason(), status=self._process.returncode, last_words=self._stderr_tail.text)
         )
 
     def _reason(self) -> str:
         status = self._process.returncode
         if status is None:
-            return f"the server process closed its standard {self._ended[0]}"
+            return f"the server process closed its standard {self._closed_streams[0]}"
         if status >= 0:
             return f"the server process exited with status {status}"
         with contextlib.suppress(ValueError):  # a signal without a name
@@ -304,7 +304,7 @@ class _ServerProcess:
                 os.killpg(self._process.pid, signal.Signals[name])
 
     def _release(self) -> None:
-        if self._gone.done():
+        if self._released.done():
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -314,7 +314,7 @@ class _ServerProcess:
             part.close()
         for pipe in (self._process.stdout, self._process.stderr):
             _close_pipe(pipe)
-        self._gone.set_result(None)
+        self._released.set_result(None)
 
 
 def _fileno(pipe: IO[bytes] | None) -> int:

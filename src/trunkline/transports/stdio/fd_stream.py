@@ -117,7 +117,7 @@ class PolledReader:
             self._done = True
             self._on_eof()
 
-    async def gone(self) -> None:
+    async def wait_closed(self) -> None:
         """There is nothing to wait for: the descriptor belongs to somebody else."""
 
 
@@ -178,10 +178,10 @@ class PolledWriter:
             self._queue.popleft()
         if not self._queue:
             self._loop.remove_writer(self._descriptor)
-            self._release()
+            self._notify_drained()
         self._on_progress()
 
-    def _release(self) -> None:
+    def _notify_drained(self) -> None:
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 
@@ -192,7 +192,7 @@ class PolledWriter:
             self._loop.remove_writer(self._descriptor)
             self._queue.clear()
             self.unsent = 0
-            self._release()
+            self._notify_drained()
 
     async def finish(self) -> None:
         """Waits until all is written, or until that makes no sense any more."""
@@ -251,7 +251,7 @@ class ThreadReader:
             self._consumed.release()
             self._on_eof()
 
-    async def gone(self) -> None:
+    async def wait_closed(self) -> None:
         """There is nothing to wait for: the thread ends with the read that it is in."""
 
     def _run(self) -> None:
@@ -261,9 +261,9 @@ class ThreadReader:
             except OSError:
                 data = b""
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-                self._loop.call_soon_threadsafe(self._take, data)
+                self._loop.call_soon_threadsafe(self._on_data, data)
 
-    def _take(self, data: bytes) -> None:
+    def _on_data(self, data: bytes) -> None:
         if not data:
             self.close()
         elif not self._done:

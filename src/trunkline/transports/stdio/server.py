@@ -71,11 +71,11 @@ async def serve_stdio(accept: "Accept", settings: Settings, wire_in: int, wire_o
 
     def broke(error: OSError) -> None:
         """Nobody reads any more: there is no way to answer, so there is no reason to go on."""
-        channel.lost(ChannelClosed(f"output broke: {error.strerror}", error))
+        channel.abort(ChannelClosed(f"output broke: {error.strerror}", error))
         end("output broke")
 
     source = open_reader(loop, wire_in, channel.feed, partial(end, END_OF_INPUT))
-    sink = open_writer(loop, wire_out, channel.sent, broke)
+    sink = open_writer(loop, wire_out, channel.update_flow, broke)
     channel.open(accept(channel), source, sink)
     with _watch_parent(loop, end):
         source.resume()

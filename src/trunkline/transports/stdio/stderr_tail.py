@@ -15,7 +15,7 @@ class StderrTail:
         self._on_line = on_line
         self._chunks: deque[bytes] = deque()
         self._size = 0
-        self._line = b""  # the beginning of one that has not ended
+        self._partial_line = b""  # the beginning of one that has not ended
 
     def feed(self, data: bytes) -> None:
         """Takes more of the stream."""
@@ -28,18 +28,18 @@ class StderrTail:
             self._emit_lines(data, self._on_line)
 
     def _emit_lines(self, data: bytes, hear: Callable[[str], None]) -> None:
-        *lines, rest = (self._line + data).split(b"\n")
+        *lines, rest = (self._partial_line + data).split(b"\n")
         while len(rest) > self._limit:
             lines.append(rest[: self._limit])
             rest = rest[self._limit :]
-        self._line = rest
+        self._partial_line = rest
         for line in lines:
             hear(_decode_line(line))
 
     def end(self) -> None:
         """The stream has ended; so has its last line."""
-        if self._line and self._on_line is not None:
-            line, self._line = self._line, b""
+        if self._partial_line and self._on_line is not None:
+            line, self._partial_line = self._partial_line, b""
             self._on_line(_decode_line(line))
 
     @property

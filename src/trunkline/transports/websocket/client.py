@@ -55,13 +55,13 @@ class WebSocketConnector:
         self._proxy = None if proxy is None else Proxy(proxy)
         peer = format_host_port(where.host, where.port)
         self._name = f"{where.scheme}://{peer}{where.path.partition('?')[0]}"
-        self._place = f"{where.scheme}://{peer}{where.path}"
+        self._url = f"{where.scheme}://{peer}{where.path}"
         self._headers = dict(headers or {})
         self._settings = settings or Settings()
         self._peer = peer
-        self._http_url = f"http{self._place.removeprefix('ws')}"  # as the handshake is a request of HTTP
+        self._http_url = f"http{self._url.removeprefix('ws')}"  # as the handshake is a request of HTTP
         self._credentials = credentials_for(auth, self._http_url, self._settings, tls)
-        self.questions = 0  # that have to be settled before there is a line: who we are, for one
+        self.pending_authorizations = 0  # that have to be settled before there is a line: who we are, for one
 
     @property
     def name(self) -> str:
@@ -73,17 +73,17 @@ class WebSocketConnector:
         credentials = self._credentials
         for _ in range(_MAX_AUTH_ATTEMPTS):
             proof: Mapping[str, str] = {} if credentials is None else await credentials.headers("GET", self._http_url)
-            lines = _WebSocketConnectionFactory(self._place, {**self._headers, **proof}, self._settings, self._peer)
+            lines = _WebSocketConnectionFactory(self._url, {**self._headers, **proof}, self._settings, self._peer)
             try:
                 return await dial(self.name, lines, accept, self._open)
             except HandshakeRefused as refused:
                 heard = HttpExchange("GET", self._http_url, proof, refused.status, refused.headers)
-                if credentials is None or not await credentials.heard(heard, self._on_authorizing):
+                if credentials is None or not await credentials.handle_response(heard, self._on_authorizing):
                     raise
         raise AuthorizationFailed("the server is never content with who we are", hop="retry")
 
     def _on_authorizing(self, begun: bool) -> None:
-        self.questions += 1 if begun else -1
+        self.pending_authorizations += 1 if begun else -1
 
     async def _open(self, factory: Callable[[], Any]) -> tuple[Any, SocketConnection]:
         proxy = self._proxy
@@ -144,7 +144,7 @@ class _WebSocketConnectionFactory(SocketConnectionFactory):
         self._headers = headers
         self.info = ChannelInfo("websocket", peer, needs_keepalive=True)
 
-    def line(self, admit: AdmitConnection) -> SocketConnection:
+    def new_connection(self, admit: AdmitConnection) -> SocketConnection:
         """A new line, with a handshake of its own."""
         return _WebSocketClientConnection(
             self, admit, ClientFraming(self._url, self._headers, self.settings.ws_message_size_limit)
@@ -173,7 +173,7 @@ class _WebSocketClientConnection(SocketConnection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """There is a connection; the server is asked whether it wants it to be a WebSocket."""
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.write(self._framing.request())
+        self._transport.write(self._framing.handshake_request())
 
     def _read_handshake(self, data: bytes) -> None:
         """Takes what the server answers to that."""
@@ -204,19 +204,19 @@ class _WebSocketClientConnection(SocketConnection):
             super().buffer_updated(nbytes)
             self._handle_control_frames()
         elif not self.opened.done():
-            self._read_handshake(self._room[:nbytes].tobytes())
+            self._read_handshake(self._read_buffer[:nbytes].tobytes())
 
     def _handle_control_frames(self) -> None:
         """Says what the protocol wants said, and ends where it ends."""
         if self._closing:
             return
-        if due := self._framing.due():
+        if due := self._framing.pending_output():
             self._transport.write(due)
         if (why := self._framing.closed_by_peer) is not None:
             self._peer_closed = True
-            self.channel.ended(ChannelClosed(why))
+            self.channel.receive_eof(ChannelClosed(why))
         elif (why := self._framing.failure_reason) is not None:
-            self.channel.ended(ChannelClosed(why, too_large=self._framing.too_large))
+            self.channel.receive_eof(ChannelClosed(why, too_large=self._framing.too_large))
 
     def eof_received(self) -> None:
         """The server says no more."""
@@ -233,12 +233,12 @@ class _WebSocketClientConnection(SocketConnection):
             self._fail_handshake(
                 TransportError("the connection broke" if exc is None else f"the connection broke: {exc}")
             )
-            self._gone.set_result(None)
+            self._disconnected.set_result(None)
 
     # --- what the channel asks for ---------------------------------------------------------------
 
     def close(self) -> None:
         """Begins the end."""
         if not self._closing and not self._peer_closed and not self.unsent:
-            self._transport.write(self._framing.farewell())
+            self._transport.write(self._framing.close_frame())
         super().close()

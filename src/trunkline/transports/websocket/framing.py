@@ -52,7 +52,7 @@ class ClientFraming:
 
     # --- the handshake ---------------------------------------------------------------------------
 
-    def request(self) -> bytes:
+    def handshake_request(self) -> bytes:
         """What a connection begins with."""
         request = self._protocol.connect()
         request.headers["User-Agent"] = f"trunkline/{__version__}"
@@ -61,7 +61,7 @@ class ClientFraming:
                 del request.headers[name]
             request.headers[name] = value
         self._protocol.send_request(request)
-        return self.due()
+        return self.pending_output()
 
     def receive_handshake(self, data: bytes) -> bool:
         """Whether the server has agreed by now; no data is the end of them. Raises `TransportError` if it does not."""
@@ -105,10 +105,10 @@ class ClientFraming:
         found: list[Frame] = []
         for event in events:
             if isinstance(event, WebSocketFrame) and event.opcode in _DATA_OPCODES:
-                self._take(event, found)
+                self._add_frame(event, found)
         return found
 
-    def _take(self, frame: WebSocketFrame, found: list[Frame]) -> None:
+    def _add_frame(self, frame: WebSocketFrame, found: list[Frame]) -> None:
         if frame.opcode is Opcode.BINARY:
             self._protocol.fail(CloseCode.UNSUPPORTED, "a message is a text frame, not a binary one")
         elif self._protocol.close_sent is not None and self._protocol.close_sent.code == CloseCode.UNSUPPORTED:
@@ -126,20 +126,20 @@ class ClientFraming:
         if self._protocol.state is not State.OPEN:
             return b""
         self._protocol.send_text(frame)
-        return self.due()
+        return self.pending_output()
 
-    def due(self) -> bytes:
+    def pending_output(self) -> bytes:
         """What the protocol itself has to say: answers to pings, and to the end."""
         return b"".join(self._protocol.data_to_send())
 
     # --- the end ---------------------------------------------------------------------------------
 
-    def farewell(self) -> bytes:
+    def close_frame(self) -> bytes:
         """What ends the connection in good order, unless that was said."""
         if self._protocol.state is not State.OPEN:
             return b""
         self._protocol.send_close(CloseCode.NORMAL)
-        return self.due()
+        return self.pending_output()
 
     @property
     def closed_by_peer(self) -> str | None:

@@ -36,7 +36,7 @@ class Proxy:
             ssl=self._tls,
         )
         try:
-            status = await asking.answer
+            status = await asking.status_line
             if not status.split()[1:2] == ["200"]:
                 raise TransportError(f"the proxy at {format_host_port(self._host, self._port)} answered {status!r}")
         except BaseException:
@@ -57,20 +57,20 @@ class _TunnelRequest(asyncio.Protocol):
     def __init__(self, question: bytes) -> None:
         self._request = question
         self._received = b""
-        self.answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.status_line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: Any) -> None:
         transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        if self.answer.done():
+        if self.status_line.done():
             return
         if b"\r\n\r\n" in self._received:
-            self.answer.set_result(self._received.partition(b"\r\n")[0].decode("latin-1"))
+            self.status_line.set_result(self._received.partition(b"\r\n")[0].decode("latin-1"))
         elif len(self._received) > _MAX_HEAD_SIZE:
-            self.answer.set_result("too much")
+            self.status_line.set_result("too much")
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whatever it was
-        if not self.answer.done():
-            self.answer.set_result("nothing")
+        if not self.status_line.done():
+            self.status_line.set_result("nothing")

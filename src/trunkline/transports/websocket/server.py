@@ -32,10 +32,10 @@ class WebSocketEndpoint:
     def __init__(self, guard: ListenerGuard, settings: Settings) -> None:
         self._guard = guard
         self._settings = settings
-        self._lines: set[_WebSocketServerConnection] = set()
+        self._connections: set[_WebSocketServerConnection] = set()
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._connections)
 
     async def handle(
         self, scope: Scope, receive: Receive, send: Send, principal: Any = None, expires_at: float | None = None
@@ -48,24 +48,26 @@ class WebSocketEndpoint:
                 scope, send, 400, f"none of the subprotocols is {SUBPROTOCOL!r}; offer that, or none"
             )
         elif (busy := self._guard.check_capacity("connections")) is not None:
-            await refuse_handshake(scope, send, 503, busy.why, (b"retry-after", busy.wait))
+            await refuse_handshake(scope, send, 503, busy.reason, (b"retry-after", busy.retry_after))
         else:
             line = _WebSocketServerConnection(scope, principal, self._settings)
-            line.channel.open(self._guard.admit(line.channel, line.cut), line, line)
+            line.channel.open(self._guard.admit(line.channel, line.disconnect), line, line)
             expired = ChannelClosed("what proved who is on the line has run out")
-            expiry = None if expires_at is None else self._guard.clock.call_at(expires_at, lambda: line.cut(expired))
-            self._lines.add(line)
+            expiry = (
+                None if expires_at is None else self._guard.clock.call_at(expires_at, lambda: line.disconnect(expired))
+            )
+            self._connections.add(line)
             try:
                 await line.run(receive, send, SUBPROTOCOL if offered else None)
             finally:
                 if expiry is not None:
                     expiry.cancel()
-                self._lines.discard(line)
+                self._connections.discard(line)
 
     def close(self, reason: str) -> None:
         """Ends every connection, after what is being sent."""
-        for line in self._lines:
-            line.stop(ChannelClosed(reason))
+        for line in self._connections:
+            line.close_soon(ChannelClosed(reason))
 
 
 async def refuse_handshake(scope: Scope, send: Send, status: int, why: str, *headers: tuple[bytes, bytes]) -> None:
@@ -109,11 +111,11 @@ class _WebSocketServerConnection:
         self._reading_allowed = asyncio.Event()
         self._reading_allowed.set()
         self._write_drained: asyncio.Future[None] | None = None
-        self._time: asyncio.Timeout | None = None  # while there is something to be ended in time
+        self._deadline: asyncio.Timeout | None = None  # while there is something to be ended in time
         self._closing = False
         self._peer_closed = False  # the peer
-        self._last: tuple[CloseCode, str] | None = None  # what the peer is told at the end
-        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._close_message: tuple[CloseCode, str] | None = None  # what the peer is told at the end
+        self._finished: asyncio.Future[None] = self._loop.create_future()
 
     # --- the connection --------------------------------------------------------------------------
 
@@ -122,27 +124,27 @@ class _WebSocketServerConnection:
         reading = self._loop.create_task(self._read(receive))
         try:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None) as self._time:
+                async with asyncio.timeout(None) as self._deadline:
                     await self._write(send, reading, subprotocol)
         finally:
-            self._time = None
-            self.channel.ended(ChannelClosed("the connection was given up"))
+            self._deadline = None
+            self.channel.receive_eof(ChannelClosed("the connection was given up"))
             reading.cancel()
-            self._empty()
-            self._gone.set_result(None)
+            self._notify_drained()
+            self._finished.set_result(None)
             with contextlib.suppress(asyncio.CancelledError):
                 await reading
 
     async def _read(self, receive: Receive) -> None:
         try:
             while (event := await receive())["type"] == "websocket.receive":
-                self._take(event.get("text"))
+                self._on_message(event.get("text"))
                 await self._reading_allowed.wait()
             self._on_peer_close(event.get("code") or CloseCode.NO_STATUS, event.get("reason") or "")
         finally:
             self._on_peer_close(CloseCode.ABNORMAL, "")
 
-    def _take(self, text: str | None) -> None:
+    def _on_message(self, text: str | None) -> None:
         if self._closing:
             return
         if text is None:
@@ -154,7 +156,7 @@ class _WebSocketServerConnection:
 
     def _on_peer_close(self, code: int, reason: str) -> None:
         self._peer_closed = True
-        self.channel.ended(ChannelClosed(describe_close(code, reason)))
+        self.channel.receive_eof(ChannelClosed(describe_close(code, reason)))
 
     async def _write(self, send: Send, reading: "asyncio.Task[None]", subprotocol: str | None) -> None:
         try:
@@ -165,49 +167,49 @@ class _WebSocketServerConnection:
                 else:
                     self._wake.clear()
                     await self._wake.wait()
-            if self._last is not None and not self._peer_closed:
-                code, reason = self._last
+            if self._close_message is not None and not self._peer_closed:
+                code, reason = self._close_message
                 await send({"type": "websocket.close", "code": int(code), "reason": truncate_reason(reason)})
         except OSError:  # the peer has gone; what it has said before is still to be read
             self._start_close_deadline()
             self._outbox.clear()
             self.unsent = 0
-            self._empty()
+            self._notify_drained()
             await reading
 
     def _start_close_deadline(self) -> None:
         """From now on there is not much time."""
         self._reading_allowed.set()
         self._wake.set()
-        if self._time is not None and not self._time.expired():
-            self._time.reschedule(self._loop.time() + LINGER)
+        if self._deadline is not None and not self._deadline.expired():
+            self._deadline.reschedule(self._loop.time() + LINGER)
 
     async def _send(self, send: Send, line: bytes) -> None:
         await send({"type": "websocket.send", "text": line.decode(errors="replace")})
         self.unsent -= len(line)
-        self.channel.sent()
+        self.channel.update_flow()
         if not self.unsent:
-            self._empty()
+            self._notify_drained()
 
-    def _empty(self) -> None:
+    def _notify_drained(self) -> None:
         if self._write_drained is not None and not self._write_drained.done():
             self._write_drained.set_result(None)
 
     # --- how it may end --------------------------------------------------------------------------
 
     def _fail(self, code: CloseCode, reason: str) -> None:
-        self._last = (code, reason)
-        self.channel.ended(ChannelClosed(reason))
+        self._close_message = (code, reason)
+        self.channel.receive_eof(ChannelClosed(reason))
 
-    def cut(self, closed: ChannelClosed) -> None:
+    def disconnect(self, closed: ChannelClosed) -> None:
         """Ends a line whose peer is not wanted any more."""
-        self._last = (CloseCode.POLICY, closed.reason)
-        self.channel.lost(closed)
+        self._close_message = (CloseCode.POLICY, closed.reason)
+        self.channel.abort(closed)
 
-    def stop(self, closed: ChannelClosed) -> None:
+    def close_soon(self, closed: ChannelClosed) -> None:
         """Ends the line once what was said in this turn of the loop has been written."""
-        self._last = self._last or (CloseCode.GOING_AWAY, closed.reason)
-        self._loop.call_soon(self.channel.lost, closed)
+        self._close_message = self._close_message or (CloseCode.GOING_AWAY, closed.reason)
+        self._loop.call_soon(self.channel.abort, closed)
 
     # --- what the channel asks for ---------------------------------------------------------------
 
@@ -221,7 +223,7 @@ class _WebSocketServerConnection:
 
     async def finish(self) -> None:
         """Waits until all is written."""
-        if self.unsent and not self._gone.done():
+        if self.unsent and not self._finished.done():
             if self._write_drained is None or self._write_drained.done():
                 self._write_drained = self._loop.create_future()
             await asyncio.shield(self._write_drained)
@@ -239,10 +241,10 @@ class _WebSocketServerConnection:
         self._closing = True
         if self.unsent > self._settings.unsent_limit:
             self._outbox.clear()
-            self._last = (CloseCode.TRY_AGAIN_LATER, "too much was left unread")
-        self._last = self._last or (CloseCode.GOING_AWAY, "")
+            self._close_message = (CloseCode.TRY_AGAIN_LATER, "too much was left unread")
+        self._close_message = self._close_message or (CloseCode.GOING_AWAY, "")
         self._start_close_deadline()
 
-    async def gone(self) -> None:
+    async def wait_closed(self) -> None:
         """Waits until nothing is left."""
-        await asyncio.shield(self._gone)
+        await asyncio.shield(self._finished)

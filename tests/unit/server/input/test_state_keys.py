@@ -13,7 +13,7 @@ from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.testing import ManualClock
 from trunkline.transports.channel import ChannelInfo
 
-WEB = ChannelInfo("http", shared=True)
+WEB = ChannelInfo("http", stateless=True)
 LIFETIME = 600.0
 
 

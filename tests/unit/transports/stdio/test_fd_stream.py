@@ -65,14 +65,14 @@ class Silence:
 
     def close(self) -> None: ...
 
-    async def gone(self) -> None: ...
+    async def wait_closed(self) -> None: ...
 
 
 def channel_for(writer: Any, broken: list[OSError], settings: Settings | None = None) -> tuple[StreamChannel, Any]:
     """A channel that writes with that kind of writer, to a pipe or a file."""
     kind, descriptor = writer
     channel = StreamChannel(ChannelInfo("stdio"), max_frame=1 << 20, settings=settings or Settings())
-    made = kind(asyncio.get_running_loop(), descriptor, channel.sent, broken.append)
+    made = kind(asyncio.get_running_loop(), descriptor, channel.update_flow, broken.append)
     channel.open(Recorder(), Silence(), made)
     return channel, made
 
@@ -241,7 +241,7 @@ async def test_a_polled_writer_tells_once_that_nobody_reads_any_more(pipe: tuple
 async def test_a_slow_reader_lets_the_channel_go_on_when_it_has_read(pipe: tuple[int, int]) -> None:
     channel, writer = channel_for((PolledWriter, pipe[1]), [], Settings(unsent_high=1000))
     writer.write(bytearray(3 << 20))
-    channel.sent()
+    channel.update_flow()
     waiting = asyncio.ensure_future(channel.drain())
     await turns()
     assert not waiting.done()

@@ -9,7 +9,7 @@ from trunkline.transports.websocket.framing import ClientFraming
 def joined() -> tuple[ClientFraming, ServerProtocol]:
     """Both ends, with the handshake behind them."""
     ours, theirs = ClientFraming("ws://example.org/mcp", {}, 1024), ServerProtocol()
-    theirs.receive_data(ours.request())
+    theirs.receive_data(ours.handshake_request())
     (request,) = theirs.events_received()
     assert isinstance(request, Request)
     theirs.send_response(theirs.accept(request))
@@ -19,7 +19,7 @@ def joined() -> tuple[ClientFraming, ServerProtocol]:
 
 def test_the_answer_may_come_in_pieces() -> None:
     ours, theirs = ClientFraming("ws://example.org/mcp", {}, 1024), ServerProtocol()
-    theirs.receive_data(ours.request())
+    theirs.receive_data(ours.handshake_request())
     (request,) = theirs.events_received()
     theirs.send_response(theirs.accept(request))  # type: ignore[arg-type]
     answer = b"".join(theirs.data_to_send())
@@ -35,7 +35,7 @@ def test_frames_of_one_read_come_together_and_the_pieces_of_a_message_as_one() -
     theirs.send_ping(b"between")
     theirs.send_continuation(b"o", fin=True)
     assert ours.feed(b"".join(theirs.data_to_send())) == [b"one", b"two"]
-    theirs.receive_data(ours.due())
+    theirs.receive_data(ours.pending_output())
     assert [event.data for event in theirs.events_received()] == [b"between"]  # type: ignore[union-attr]
 
 
@@ -48,7 +48,7 @@ def test_nothing_that_follows_a_binary_frame_in_the_same_read_is_a_message() -> 
     assert ours.feed(b"".join(theirs.data_to_send())) == [b"one"]
     assert ours.failure_reason == "a message is a text frame, not a binary one (1003)"
     assert ours.closed_by_peer is None
-    assert ours.farewell() == b""
-    theirs.receive_data(ours.due())
+    assert ours.close_frame() == b""
+    theirs.receive_data(ours.pending_output())
     assert theirs.close_rcvd is not None
     assert theirs.close_rcvd.code == 1003

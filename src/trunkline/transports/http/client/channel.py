@@ -54,12 +54,12 @@ class HttpClientChannel:
         self._loop = asyncio.get_running_loop()
         self._receiver: Receiver | None = None
         self._outbox = Outbox()
-        self._room = asyncio.Semaphore(settings.max_calls)
+        self._call_permits = asyncio.Semaphore(settings.max_calls)
         self._tasks: set[asyncio.Task[None]] = set()
         self._calls: dict[RequestId, asyncio.Task[None]] = {}
         self._unposted: dict[RequestId, None] = {}  # requests of which the server has not heard
         self._unsent_size = 0  # bytes
-        self._under_way = 0  # letters that the server has not taken yet
+        self._posts_in_flight = 0  # letters that the server has not taken yet
         self._drained: asyncio.Future[None] | None = None  # for those who wait until fewer bytes are unsent
         self._idle: asyncio.Future[None] | None = None  # for whoever waits until none are
         self._resumed: asyncio.Future[None] | None = None  # while reading is paused
@@ -70,9 +70,9 @@ class HttpClientChannel:
     @property
     def info(self) -> ChannelInfo:
         """What kind of line this is."""
-        return ChannelInfo(self._session_transport.transport, self._peer.place.origin)
+        return ChannelInfo(self._session_transport.transport, self._peer.endpoint.origin)
 
-    def repeat(self, mirrors: MirrorLookup) -> None:
+    def set_mirrors(self, mirrors: MirrorLookup) -> None:
         """Repeats those arguments of tools in headers, in calls of the modern era."""
         self._mirrors = mirrors
 
@@ -92,18 +92,18 @@ class HttpClientChannel:
 
     def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:  # noqa: ARG002 - the server knows by itself
         """Takes a message; it is posted as soon as its turn has come."""
-        letter = PendingPost.of(message, self._mirrors)
+        letter = PendingPost.from_message(message, self._mirrors)
         if self._closed is not None:
             return
         if len(letter.body) > self._settings.http_body_size_limit and not isinstance(message, ErrorResponse):
             raise Oversized(len(letter.body), self._settings.http_body_size_limit, "http_body_size_limit")
         if letter.modern_headers is not None or letter.method == INITIALIZE:
             self._last_was_modern = letter.modern_headers is not None
-        if self._last_was_modern and letter.request is None:
+        if self._last_was_modern and letter.request_id is None:
             self._cancel_call(letter.cancels)
             return
-        if letter.request is not None:
-            self._unposted[letter.request] = None
+        if letter.request_id is not None:
+            self._unposted[letter.request_id] = None
         if self._loss_task is not None:
             return  # nobody is there to take it; what is asked will be told so
         self._unsent_size += len(letter.body)
@@ -121,52 +121,52 @@ class HttpClientChannel:
     def _post(self, letters: list[PendingPost]) -> None:
         for letter in letters:
             task = self._spawn(self._post_in_turn(letter))
-            if letter.request is not None:
-                self._calls[letter.request] = task
-            if letter.request is None or letter.method in _UNLIMITED_METHODS:
+            if letter.request_id is not None:
+                self._calls[letter.request_id] = task
+            if letter.request_id is None or letter.method in _UNLIMITED_METHODS:
                 self._mark_started(letter)
 
     def _mark_started(self, letter: PendingPost) -> None:
-        letter.posted = True
-        self._under_way += 1
+        letter.started = True
+        self._posts_in_flight += 1
 
     async def _post_in_turn(self, letter: PendingPost) -> None:
         try:
-            async with contextlib.nullcontext() if letter.posted else self._room:
+            async with contextlib.nullcontext() if letter.started else self._call_permits:
                 if self._loss_task is None:
                     await self._post_now(letter)
         except Exception as error:  # noqa: BLE001 - whoever waits for the answer is told
             self.unanswered(letter, f"{type(error).__name__}: {error}")
         finally:
-            self.taken(letter)
-            if letter.request is not None:
-                if self._calls.get(letter.request) is asyncio.current_task():
-                    del self._calls[letter.request]
+            self.accepted(letter)
+            if letter.request_id is not None:
+                if self._calls.get(letter.request_id) is asyncio.current_task():
+                    del self._calls[letter.request_id]
                 if self._loss_task is None:
-                    self._unposted.pop(letter.request, None)
+                    self._unposted.pop(letter.request_id, None)
         if letter.cancels is not None and (call := self._calls.get(letter.cancels)) is not None:
             call.cancel()  # the server knows: what it still says of that is of no interest
 
     async def _post_now(self, letter: PendingPost) -> None:
-        if not letter.posted:
+        if not letter.started:
             self._mark_started(letter)
-        if letter.request is not None:
-            self._unposted.pop(letter.request, None)
+        if letter.request_id is not None:
+            self._unposted.pop(letter.request_id, None)
         await (self._session_transport if letter.modern_headers is None else self._modern_transport).post(letter)
 
-    def taken(self, letter: PendingPost) -> None:
+    def accepted(self, letter: PendingPost) -> None:
         """A letter has arrived, or never will."""
-        if letter.taken:
+        if letter.accepted:
             return
-        letter.taken = True
+        letter.accepted = True
         self._unsent_size -= len(letter.body)
-        if letter.posted:
-            self._under_way -= 1
+        if letter.started:
+            self._posts_in_flight -= 1
         if letter.method != INITIALIZE:  # which is done when it is answered
-            self._post(self._outbox.done(letter))
+            self._post(self._outbox.complete(letter))
         if self._drained is not None and self._unsent_size <= self._settings.unsent_high // 2:
             self._drained = _wake(self._drained)
-        if self._idle is not None and not self._under_way:
+        if self._idle is not None and not self._posts_in_flight:
             self._idle = _wake(self._idle)
 
     async def drain(self) -> None:
@@ -186,13 +186,13 @@ class HttpClientChannel:
         if self._resumed is not None:
             self._resumed = _wake(self._resumed)
 
-    async def hand_up(self, messages: Sequence[Incoming]) -> None:
+    async def deliver(self, messages: Sequence[Incoming]) -> None:
         """Takes messages, once they are wanted."""
         while self._resumed is not None:
             await asyncio.shield(self._resumed)
         opening = self._outbox.barrier
-        if opening is not None and opening.request is not None:
-            self._check_initialize_answer(messages, opening, opening.request)
+        if opening is not None and opening.request_id is not None:
+            self._check_initialize_answer(messages, opening, opening.request_id)
         if self._receiver is not None and self._closed is None:
             self._receiver.received(messages, _ORIGIN)
 
@@ -203,7 +203,7 @@ class HttpClientChannel:
                 self._peer.revision = negotiated_revision(message, request)
                 if self._peer.revision is not None:
                     self._on_transport_chosen(self._session_transport.transport)
-                self._post(self._outbox.done(opening))
+                self._post(self._outbox.complete(opening))
 
     def listen(self) -> None:
         """Reads what the server says of its own accord."""
@@ -212,50 +212,50 @@ class HttpClientChannel:
     async def fall_back(self, letter: PendingPost, refused: ErrorResponse) -> None:
         """Goes the older way, since the server does not take initialize here."""
         try:
-            await self.try_http_sse(partial(self.asking, letter))
+            await self.try_http_sse(partial(self.authorizing, letter))
         except AuthorizationFailed as error:
             self.authorization_failed(letter, error)
         except TransportError as error:
             if not _is_same_status(refused, error):
                 told = f"{refused.error.message}; as for HTTP+SSE of 2024-11-05: {error}"
                 refused = replace(refused, error=replace(refused.error, message=told))
-            await self.hand_up([refused])
+            await self.deliver([refused])
         else:
             self.listen()
             await self._session_transport.post(letter)
 
     # --- who we are ----------------------------------------------------------------------------
 
-    def asking(self, letter: PendingPost, begun: bool) -> None:
+    def authorizing(self, letter: PendingPost, begun: bool) -> None:
         """Before a letter can be answered it has to be settled who we are; and when that is over."""
-        if letter.request is not None and self._receiver is not None and self._closed is None:
-            self._receiver.asking(letter.request, begun=begun)
+        if letter.request_id is not None and self._receiver is not None and self._closed is None:
+            self._receiver.authorizing(letter.request_id, begun=begun)
 
     def authorization_failed(self, letter: PendingPost, error: AuthorizationFailed) -> None:
         """A letter was not taken, since that could not be settled."""
-        if letter.request is None:
-            _log.warning("%s did not take %s: %s", self._peer.place.name, letter.method or "an answer", error)
+        if letter.request_id is None:
+            _log.warning("%s did not take %s: %s", self._peer.endpoint.name, letter.method or "an answer", error)
         elif self._receiver is not None and self._closed is None:
-            self._receiver.unanswered(letter.request, ChannelClosed(str(error), error, reached=False))
+            self._receiver.unanswered(letter.request_id, ChannelClosed(str(error), error, reached=False))
 
     # --- the end -------------------------------------------------------------------------------
 
     def unanswered(self, letter: PendingPost, why: str) -> None:
         """A letter that may have arrived will not be answered."""
-        if letter.request is not None and self._receiver is not None and self._closed is None:
-            self._receiver.unanswered(letter.request, ChannelClosed(why))
+        if letter.request_id is not None and self._receiver is not None and self._closed is None:
+            self._receiver.unanswered(letter.request_id, ChannelClosed(why))
 
     def lose(self, why: str, letter: PendingPost | None = None) -> None:
         """The server or the session is gone. Requests of which it never heard may be asked again."""
-        if letter is not None and letter.request is not None:
-            self._unposted[letter.request] = None
+        if letter is not None and letter.request_id is not None:
+            self._unposted[letter.request_id] = None
         if self._loss_task is None and self._closed is None:
             self._loss_task = self._spawn(self._lose(ChannelClosed(why), letter))
 
     async def _lose(self, closed: ChannelClosed, letter: PendingPost | None) -> None:
         if letter is not None:
-            self.taken(letter)
-        if self._under_way:
+            self.accepted(letter)
+        if self._posts_in_flight:
             self._idle = self._loop.create_future()
             await asyncio.wait([self._idle], timeout=_LOSS_GRACE)
         self._end(closed)
@@ -298,10 +298,10 @@ class HttpClientChannel:
         """Has the last notifications taken, and the session ended; what is still asked is not waited for."""
         for call in self._calls.values():
             call.cancel()
-        if self._under_way:
+        if self._posts_in_flight:
             self._idle = self._loop.create_future()
             await self._idle
-        await self._session_transport.farewell()
+        await self._session_transport.end_session()
 
     def _spawn(self, work: "Coroutine[Any, Any, None]") -> "asyncio.Task[None]":
         task = self._loop.create_task(work)

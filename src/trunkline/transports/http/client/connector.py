@@ -40,27 +40,27 @@ class HttpConnector:
             library = str(error.name).partition(".")[0]
             raise MisuseError(f"HTTP needs the library {library}: pip install 'trunkline[http]'") from error
         self._backend = AiohttpBackend
-        self._place = parse_url(url)
+        self._url = parse_url(url)
         self._headers = _check_headers(headers or {})
         self._tls = tls
-        self._proxy = proxy_for(self._place.url) if proxy is None else proxy
+        self._proxy = proxy_for(self._url.url) if proxy is None else proxy
         self._settings = settings or Settings()
-        self._credentials = credentials_for(auth, self._place.url, self._settings, tls)
-        self._kind: str | None = None  # of server, once one has answered
-        self.questions = 0  # that have to be settled before there is a line: who we are, for one
+        self._credentials = credentials_for(auth, self._url.url, self._settings, tls)
+        self._known_transport: str | None = None  # of server, once one has answered
+        self.pending_authorizations = 0  # that have to be settled before there is a line: who we are, for one
 
     @property
     def name(self) -> str:
         """The server's address, without what may be secret in it."""
-        return self._place.name
+        return self._url.name
 
     async def connect(self, accept: Accept) -> Channel:
         """A new conversation. Whether the server can be reached shows with the first message."""
         library = self._backend(self._settings, tls=self._tls, proxy=self._proxy)
-        peer = HttpPeer(library, self._place, self._headers, self._credentials)
+        peer = HttpPeer(library, self._url, self._headers, self._credentials)
         channel = HttpClientChannel(library, peer, self._settings, self._remember_transport)
         try:
-            if self._kind == "sse":
+            if self._known_transport == "sse":
                 await self._reopen_http_sse(channel)
             channel.open(accept(channel))
         except BaseException:
@@ -75,13 +75,13 @@ class HttpConnector:
         except AuthorizationFailed:
             raise
         except TransportError:
-            self._kind = None
+            self._known_transport = None
 
     def _on_authorizing(self, begun: bool) -> None:
-        self.questions += 1 if begun else -1
+        self.pending_authorizations += 1 if begun else -1
 
     def _remember_transport(self, kind: str) -> None:
-        self._kind = kind
+        self._known_transport = kind
 
 
 def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:

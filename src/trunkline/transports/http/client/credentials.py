@@ -43,7 +43,7 @@ class Credentials(Protocol):
         `AuthorizationFailed`."""
         ...
 
-    async def heard(self, exchange: HttpExchange, on_authorizing: OnAuthorizing) -> bool:
+    async def handle_response(self, exchange: HttpExchange, on_authorizing: OnAuthorizing) -> bool:
         """Takes note of an answer; whether the request is to be sent once more, since it will fare better now. Raises
         `AuthorizationFailed` if the server cannot be satisfied: the request has failed then, and nothing else."""
         ...
@@ -77,7 +77,7 @@ class BearerToken:
         """The token."""
         return self._headers
 
-    async def heard(self, exchange: HttpExchange, on_authorizing: OnAuthorizing) -> bool:  # noqa: ARG002 - the seam's
+    async def handle_response(self, exchange: HttpExchange, on_authorizing: OnAuthorizing) -> bool:  # noqa: ARG002 - the seam's
         """Raises, if the token is not taken."""
         if exchange.status == _UNAUTHORIZED:
             why = "the server does not take the token given as auth=; it may have expired, or be for another server"

@@ -11,7 +11,7 @@ from trunkline.transports.channel import MirrorLookup
 from trunkline.wire import codec
 from trunkline.wire.messages import Request
 
-__all__ = ["REVISION_HEADER", "label"]
+__all__ = ["REVISION_HEADER", "build_modern_headers"]
 
 REVISION_HEADER: Final = "MCP-Protocol-Version"
 
@@ -19,7 +19,7 @@ _ATTRIBUTE_NAMES: Final = {"taskId": "task_id"}  # where a member has another na
 _read_arguments: Final = codec.decoder(dict[str, Any])
 
 
-def label(request: Request, mirrors: MirrorLookup) -> dict[str, str] | None:
+def build_modern_headers(request: Request, mirrors: MirrorLookup) -> dict[str, str] | None:
     """The headers of a request; None for one of the handshake era, which has none of its own.
 
     Raises `InvalidValue` for an argument that no header can carry.

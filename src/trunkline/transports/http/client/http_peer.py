@@ -25,8 +25,8 @@ _MAX_AUTH_ATTEMPTS: Final = 8  # with other credentials each; whoever has them s
 class _RoutedReply(NamedTuple):
     """A reply, where it came from, and what was sent there to prove who we are."""
 
-    there: HttpUrl
-    proof: Mapping[str, str]
+    url: HttpUrl
+    auth_headers: Mapping[str, str]
     reply: Reply
 
 
@@ -36,8 +36,8 @@ class HttpPeer:
     def __init__(
         self, library: HttpBackend, place: HttpUrl, headers: Mapping[str, str], credentials: Credentials | None = None
     ) -> None:
-        self.place = place
-        self.session: str | None = None
+        self.endpoint = place
+        self.session_id: str | None = None
         self.revision: str | None = None
         self._backend = library
         self._headers = headers
@@ -50,7 +50,7 @@ class HttpPeer:
         accept: str = f"{JSON}, {EVENT_STREAM}",
         body: bytes | None = None,
         last_id: str | None = None,
-        to: HttpUrl | None = None,
+        url: HttpUrl | None = None,
         modern_headers: Mapping[str, str] | None = None,
         on_authorizing: OnAuthorizing = lambda _: None,
     ) -> Reply:
@@ -59,9 +59,9 @@ class HttpPeer:
         `NotReached`, `Misled`, `AuthorizationFailed` or `TransportError`."""
         headers = self._build_headers(accept, body, modern_headers or self._session_headers(last_id))
         for _ in range(_MAX_AUTH_ATTEMPTS):
-            answered = await self._follow_redirects(method, to or self.place, headers, body)
-            if to is None:
-                self.place = answered.there
+            answered = await self._follow_redirects(method, url or self.endpoint, headers, body)
+            if url is None:
+                self.endpoint = answered.url
             if not await self._should_resend(method, answered, on_authorizing):
                 return answered.reply
             answered.reply.close()
@@ -73,7 +73,7 @@ class HttpPeer:
             return False
         there, proof, reply = answered
         try:
-            return await self._credentials.heard(
+            return await self._credentials.handle_response(
                 HttpExchange(method, there.url, proof, reply.status, reply.headers), asking
             )
         except BaseException:
@@ -98,20 +98,20 @@ class HttpPeer:
                     f"{there.name} answers HTTP {reply.status} and points to {led_to.name}; use that address"
                 )
             there = led_to
-        raise RedirectRefused(f"{self.place.name} points elsewhere time and again, at last to {there.name}")
+        raise RedirectRefused(f"{self.endpoint.name} points elsewhere time and again, at last to {there.name}")
 
     def _build_headers(self, accept: str, body: bytes | None, more: Mapping[str, str]) -> dict[str, str]:
         kind = {} if body is None else {"Content-Type": JSON}
         return {**self._headers, "Accept": accept, "Accept-Encoding": "identity", **kind, **more}
 
     def _session_headers(self, last_id: str | None) -> dict[str, str]:
-        said = {_SESSION_HEADER: self.session, REVISION_HEADER: self.revision, "Last-Event-ID": last_id}
+        said = {_SESSION_HEADER: self.session_id, REVISION_HEADER: self.revision, "Last-Event-ID": last_id}
         return {name: value for name, value in said.items() if value is not None}
 
-    def join(self, reply: Reply) -> str | None:
+    def adopt_session(self, reply: Reply) -> str | None:
         """Takes the session that an answer to initialize assigns, if it does; says why not, if it cannot be."""
         session = reply.headers.get(_SESSION_HEADER)
         if session is not None and not _VISIBLE_ASCII.fullmatch(session):
             return "the server gave the session an id that may not stand in a header"
-        self.session = session
+        self.session_id = session
         return None

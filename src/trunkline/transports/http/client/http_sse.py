@@ -15,7 +15,7 @@ from trunkline.transports.http.client.post import (
     NOT_FOUND,
     OK,
     ChannelCallbacks,
-    refused,
+    read_refusal,
     send_post,
 )
 from trunkline.transports.http.client.resumable_stream import decode_events
@@ -47,7 +47,7 @@ class HttpSse:
         self._decoder = SseDecoder(settings.sse_event_size_limit)
         self._stream: Reply | None = None
         self._endpoint: HttpUrl | None = None
-        self._read: list[SseEvent | TooLarge] = []  # with the endpoint, and not handed up yet
+        self._early_events: list[SseEvent | TooLarge] = []  # with the endpoint, and not handed up yet
 
     async def open(self, on_authorizing: OnAuthorizing) -> None:
         """Opens the stream and waits for its first event. Raises `TransportError` if there is none such. The time that
@@ -74,10 +74,10 @@ class HttpSse:
             raise NoStream(reply.status, reply.reason)
         async for data in reply.chunks():
             if events := self._decoder.feed(data):
-                first, *self._read = events
+                first, *self._early_events = events
                 if isinstance(first, TooLarge) or first.kind != "endpoint":
                     raise TransportError("the stream does not begin with an endpoint")
-                self._endpoint = self._peer.place.resolve(first.data.decode("utf-8", "replace"))
+                self._endpoint = self._peer.endpoint.resolve(first.data.decode("utf-8", "replace"))
                 return
         raise TransportError("the stream ended before it had named an endpoint")
 
@@ -85,7 +85,7 @@ class HttpSse:
         """Reads what the server says, until it ends the stream."""
         why = "the server ended the stream"
         try:
-            await self._deliver(self._read)
+            await self._deliver(self._early_events)
             if self._stream is not None:
                 async for data in self._stream.chunks():
                     await self._deliver(self._decoder.feed(data))
@@ -97,7 +97,7 @@ class HttpSse:
 
     async def _deliver(self, events: list[SseEvent | TooLarge]) -> None:
         if messages := decode_events(events):
-            await self._channel.hand_up(messages)
+            await self._channel.deliver(messages)
 
     async def post(self, letter: PendingPost) -> None:
         """Posts a message; its answer comes on the stream."""
@@ -108,17 +108,17 @@ class HttpSse:
             if reply.status == NOT_FOUND:
                 self._channel.lose("the server does not know the session any more", letter)
             elif reply.status < FIRST_FAILURE_STATUS:
-                self._channel.taken(letter)
+                self._channel.accepted(letter)
                 await read_body(reply, self._settings.http_body_size_limit)
-            elif letter.request is not None:
-                await self._channel.hand_up([await refused(reply, letter.request, self._settings)])
+            elif letter.request_id is not None:
+                await self._channel.deliver([await read_refusal(reply, letter.request_id, self._settings)])
         except TransportError as error:
-            if not letter.taken:
+            if not letter.accepted:
                 self._channel.unanswered(letter, str(error))
         finally:
             reply.close()
 
-    async def farewell(self) -> None:
+    async def end_session(self) -> None:
         """There is nothing to be said: the stream ends."""
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from trunkline.protocol.headers import InvalidValue
 from trunkline.transports.channel import MirrorLookup
-from trunkline.transports.http.client.headers import label
+from trunkline.transports.http.client.headers import build_modern_headers
 from trunkline.wire import codec
 from trunkline.wire.messages import Encoded, Message, Notification, Request, RequestId
 
@@ -31,15 +31,17 @@ class PendingPost(Struct, eq=False):
 
     body: bytes
     method: str = ""
-    request: RequestId | None = None  # that it is, and that has to be answered
+    request_id: RequestId | None = None  # that it is, and that has to be answered
     ordered: bool = False  # it goes after the notifications before it
     cancels: RequestId | None = None  # the request that it calls off
     modern_headers: Mapping[str, str] | None = None  # the headers of a request of the modern era
-    posted: bool = False
-    taken: bool = False  # by the server, as far as can be told
+    started: bool = False
+    accepted: bool = False  # by the server, as far as can be told
 
     @classmethod
-    def of(cls, message: Message | Encoded | Sequence[Message], mirrors: MirrorLookup = lambda _: ()) -> "PendingPost":
+    def from_message(
+        cls, message: Message | Encoded | Sequence[Message], mirrors: MirrorLookup = lambda _: ()
+    ) -> "PendingPost":
         """The letter of a message. Raises TypeError for one that has no JSON, or no headers where it needs some."""
         body = message.frame if isinstance(message, Encoded) else codec.to_json(message)
         if isinstance(message, Request):
@@ -53,7 +55,7 @@ class PendingPost(Struct, eq=False):
 
 def _modern_headers(request: Request, mirrors: MirrorLookup) -> Mapping[str, str] | None:
     try:
-        return label(request, mirrors)
+        return build_modern_headers(request, mirrors)
     except InvalidValue as error:
         raise TypeError(str(error)) from error
 
@@ -86,7 +88,7 @@ class Outbox:
             self._notification = letter
         return [letter]
 
-    def done(self, letter: PendingPost) -> list[PendingPost]:
+    def complete(self, letter: PendingPost) -> list[PendingPost]:
         """A letter has arrived, or never will: gives those that may go now. Twice is once."""
         ready: list[PendingPost] = []
         if letter is self._notification:

@@ -20,7 +20,7 @@ __all__ = [
     "OK",
     "ChannelCallbacks",
     "post",
-    "refused",
+    "read_refusal",
     "send_post",
 ]
 
@@ -33,11 +33,11 @@ GATEWAY_ERRORS: Final = frozenset({502, 504})  # a proxy says so, and nobody kno
 class ChannelCallbacks(Protocol):
     """The channel, to those who do its work."""
 
-    async def hand_up(self, messages: Sequence[Incoming]) -> None:
+    async def deliver(self, messages: Sequence[Incoming]) -> None:
         """Takes messages, once they are wanted."""
         ...
 
-    def taken(self, letter: PendingPost) -> None:
+    def accepted(self, letter: PendingPost) -> None:
         """A letter has arrived."""
         ...
 
@@ -45,7 +45,7 @@ class ChannelCallbacks(Protocol):
         """A letter that may have arrived will not be answered."""
         ...
 
-    def asking(self, letter: PendingPost, begun: bool) -> None:
+    def authorizing(self, letter: PendingPost, begun: bool) -> None:
         """Before a letter can be answered it has to be settled who we are; and when that is over."""
         ...
 
@@ -72,19 +72,19 @@ async def send_post(
     """Posts a message and gives the head of the answer; None if there is none, which has been told above. Raises
     `TransportError` for what wants no answer, and may have arrived or not."""
     try:
-        asking = partial(above.asking, letter)
+        asking = partial(above.authorizing, letter)
         return await peer.send(
-            "POST", body=letter.body, to=to, modern_headers=letter.modern_headers, on_authorizing=asking
+            "POST", body=letter.body, url=to, modern_headers=letter.modern_headers, on_authorizing=asking
         )
     except RequestNotSent as error:
-        above.lose(f"cannot reach {peer.place.name}: {error}", letter)
+        above.lose(f"cannot reach {peer.endpoint.name}: {error}", letter)
     except RedirectRefused as error:
-        if letter.request is not None:
-            await above.hand_up([http_error(letter.request, str(error))])
+        if letter.request_id is not None:
+            await above.deliver([http_error(letter.request_id, str(error))])
     except AuthorizationFailed as error:
         above.authorization_failed(letter, error)
     except TransportError as error:
-        if letter.request is None:
+        if letter.request_id is None:
             raise
         above.unanswered(letter, str(error))
     return None
@@ -101,14 +101,16 @@ async def post(
     try:
         await take(reply, letter)
     except TransportError as error:
-        if letter.request is None:
+        if letter.request_id is None:
             raise
         above.unanswered(letter, str(error))
     finally:
         reply.close()
 
 
-async def refused(reply: Reply, request: RequestId, settings: Settings, *, trust_body: bool = True) -> ErrorResponse:
+async def read_refusal(
+    reply: Reply, request: RequestId, settings: Settings, *, trust_body: bool = True
+) -> ErrorResponse:
     """The answer to a request that was refused; what the body says counts if it is `heard`. Raises `TransportError` if
     the body cannot be had."""
     body = await read_body(reply, settings.http_body_size_limit)

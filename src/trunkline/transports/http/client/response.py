@@ -29,7 +29,7 @@ async def read_response(
     batches: bool = False,
 ) -> None:
     """Hands up the answer to a request. One that comes as events is left to `follow`."""
-    request = letter.request or 0
+    request = letter.request_id or 0
     match media_type_of(reply):
         case "text/event-stream":
             await follow(reply, letter)
@@ -37,14 +37,14 @@ async def read_response(
             try:
                 body = await read_body(reply, settings.http_body_size_limit)
             except ReplyTooLarge as error:
-                await above.hand_up([http_error(request, str(error))])
+                await above.deliver([http_error(request, str(error))])
             else:
-                await above.hand_up([parse_answer(body, request, batches=batches)])
+                await above.deliver([parse_answer(body, request, batches=batches)])
         case "":
             above.unanswered(letter, f"HTTP {reply.status} without an answer")
         case other:
             why = f"the server answers with {other}, neither JSON nor events; is this an MCP endpoint?"
-            await above.hand_up([http_error(request, why)])
+            await above.deliver([http_error(request, why)])
 
 
 async def read_events(
@@ -63,5 +63,5 @@ async def read_events(
                     answered = any(answers_request(message, request) for message in messages)
                     if answered:
                         patience.reschedule(asyncio.get_running_loop().time() + _LINGER)
-                await above.hand_up(messages)
+                await above.deliver(messages)
     return answered

@@ -24,27 +24,29 @@ class ResumableStream:
     def __init__(self, settings: Settings) -> None:
         self.last_event_id: str | None = None  # to go on from
         self.opened = False
-        self.unusable: str | None = None  # why an event was lost that may have been the answer
+        self.unusable_reason: str | None = None  # why an event was lost that may have been the answer
         self._limit = settings.sse_event_size_limit
         self._retry = settings.stream_retry
         self._min_retry = min(_MIN_RETRY, settings.stream_retry)
         self._max_backoff = settings.backoff_longest
-        self._empty = 0  # connections in a row that brought nothing
+        self._empty_connections = 0  # connections in a row that brought nothing
         self._received_data = False  # whether this one has
         self._seen_ids: dict[str, None] = {}
         self._previous_id: str | None = None  # the position that the last event of this connection told
-        self.begin()
+        self.begin_connection()
 
-    def begin(self) -> None:
+    def begin_connection(self) -> None:
         """A new connection: what the last one left unfinished is forgotten."""
         self._decoder = SseDecoder(self._limit)
         self._previous_id = None
         self._received_data = False
 
-    def ended(self, duration: float) -> None:
+    def end_connection(self, duration: float) -> None:
         """Take note of a connection that has ended after so many seconds. A server that ends one after the other at
         once, with nothing in them, is asked less and less often."""
-        self._empty = 0 if self._received_data or duration >= _HEALTHY_DURATION else self._empty + 1
+        self._empty_connections = (
+            0 if self._received_data or duration >= _HEALTHY_DURATION else self._empty_connections + 1
+        )
 
     def feed(self, data: bytes) -> list[Incoming]:
         """Takes what has arrived; gives the messages in it that are new."""
@@ -57,7 +59,7 @@ class ResumableStream:
         if self.last_event_id != before or any(isinstance(event, TooLarge) or event.data for event in events):
             self._received_data = True
         messages = [codec.decode_strict(frame) for event in events if (frame := self._frame(event))]
-        self.unusable = find_unusable_reason(messages) or self.unusable
+        self.unusable_reason = find_unusable_reason(messages) or self.unusable_reason
         return messages
 
     def _frame(self, event: SseEvent | TooLarge) -> bytes | TooLarge | None:
@@ -78,10 +80,10 @@ class ResumableStream:
             del self._seen_ids[next(iter(self._seen_ids))]
         return True
 
-    def wait(self, failures: int) -> float:
+    def retry_delay(self, failures: int) -> float:
         """How long to wait before it is opened again, in seconds: as the server says, within reason, and twice as long
         each time that has failed or brought nothing."""
-        doublings = min(failures + self._empty, _MAX_DOUBLINGS)
+        doublings = min(failures + self._empty_connections, _MAX_DOUBLINGS)
         return max(self._retry, min(self._retry * 2**doublings, self._max_backoff))
 
 

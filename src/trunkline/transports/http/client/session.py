@@ -24,7 +24,7 @@ from trunkline.transports.http.client.post import (
     OK,
     ChannelCallbacks,
     post,
-    refused,
+    read_refusal,
 )
 from trunkline.transports.http.client.response import read_events, read_response
 from trunkline.transports.http.client.resumable_stream import ResumableStream
@@ -47,9 +47,9 @@ _BATCH_REVISION: Final = "2025-03-26"
 class _OpenFailure(Enum):
     """Why there is no stream."""
 
-    AGAIN = auto()  # it may be had later
+    TRANSIENT = auto()  # it may be had later
     PERMANENT = auto()
-    GONE = auto()  # nor a session
+    SESSION_GONE = auto()  # nor a session
 
 
 class StreamableHttp:
@@ -70,42 +70,42 @@ class StreamableHttp:
         again if it may not have arrived: it does no harm twice, and somebody may wait for it."""
         for pause in (*_RETRY_DELAYS, None):
             try:
-                await post(self._peer, letter, self._channel, self._take)
+                await post(self._peer, letter, self._channel, self._handle_reply)
             except TransportError as error:
                 if pause is not None:
                     await asyncio.sleep(pause)
                     continue
-                _log.warning("%s did not take %s: %s", self._peer.place.name, letter.method or "an answer", error)
+                _log.warning("%s did not take %s: %s", self._peer.endpoint.name, letter.method or "an answer", error)
                 if letter.method == INITIALIZED:  # the server waits for it before it asks anything
                     self._channel.lose(f"the server did not take {INITIALIZED}: {error}", letter)
             return
 
-    async def _take(self, reply: Reply, letter: PendingPost) -> None:
-        if reply.status == NOT_FOUND and self._peer.session is not None:
+    async def _handle_reply(self, reply: Reply, letter: PendingPost) -> None:
+        if reply.status == NOT_FOUND and self._peer.session_id is not None:
             self._channel.lose("the server does not know the session any more", letter)
         elif reply.status >= FIRST_FAILURE_STATUS:
             await self._handle_failure(reply, letter)
-        elif letter.request is None:
+        elif letter.request_id is None:
             if letter.method == INITIALIZED:
                 await self._start_listening()
-            self._channel.taken(letter)
+            self._channel.accepted(letter)
             if media_type_of(reply) != EVENT_STREAM:
                 await read_body(reply, self._settings.http_body_size_limit)  # so that the connection can be kept
-        elif letter.method == INITIALIZE and (why := self._peer.join(reply)) is not None:
-            await self._channel.hand_up([http_error(letter.request, why)])
+        elif letter.method == INITIALIZE and (why := self._peer.adopt_session(reply)) is not None:
+            await self._channel.deliver([http_error(letter.request_id, why)])
         else:
-            self._channel.taken(letter)
+            self._channel.accepted(letter)
             await self._read_answer(reply, letter)
 
     async def _handle_failure(self, reply: Reply, letter: PendingPost) -> None:
-        if letter.request is None and reply.status in _TRANSIENT_STATUSES:
+        if letter.request_id is None and reply.status in _TRANSIENT_STATUSES:
             raise TransportError(f"HTTP {reply.status} {reply.reason}")
-        if letter.request is None:
-            _log.warning("%s refused %s: HTTP %d", self._peer.place.name, letter.method or "an answer", reply.status)
+        if letter.request_id is None:
+            _log.warning("%s refused %s: HTTP %d", self._peer.endpoint.name, letter.method or "an answer", reply.status)
         elif reply.status in GATEWAY_ERRORS:
             self._channel.unanswered(letter, f"HTTP {reply.status} {reply.reason}: the answer was lost on the way")
         else:
-            answer = await refused(reply, letter.request, self._settings)
+            answer = await read_refusal(reply, letter.request_id, self._settings)
             if (
                 letter.method == INITIALIZE
                 and reply.status in _FALLBACK_STATUSES
@@ -113,7 +113,7 @@ class StreamableHttp:
             ):
                 await self._channel.fall_back(letter, answer)
             else:
-                await self._channel.hand_up([answer])
+                await self._channel.deliver([answer])
 
     # --- what is answered ----------------------------------------------------------------------
 
@@ -125,21 +125,21 @@ class StreamableHttp:
         """Reads the stream of an answer to its end, wherever that may be."""
         stream = ResumableStream(self._settings)
         stream.opened = True
-        answered = await self._read(reply, stream, letter)
+        answered = await self._read_connection(reply, stream, letter)
         failures = 0
         while not answered:
-            if stream.unusable is not None:
-                await self._channel.hand_up([unusable_answer_error(letter.request or 0, stream.unusable)])
+            if stream.unusable_reason is not None:
+                await self._channel.deliver([unusable_answer_error(letter.request_id or 0, stream.unusable_reason)])
                 return
             if stream.last_event_id is None or failures > _MAX_RESUME_FAILURES:
                 self._channel.unanswered(letter, "the answer broke off, and cannot be read on")
                 return
             reply.close()
             await self._back_off(stream, failures)
-            match await self._open(stream):
-                case _OpenFailure.AGAIN:
+            match await self._open_stream(stream):
+                case _OpenFailure.TRANSIENT:
                     failures += 1
-                case _OpenFailure.GONE:
+                case _OpenFailure.SESSION_GONE:
                     self._channel.unanswered(letter, "the answer broke off, and the session is gone")
                     return
                 case _OpenFailure.PERMANENT:
@@ -148,22 +148,22 @@ class StreamableHttp:
                 case again:
                     failures = 0
                     try:
-                        answered = await self._read(again, stream, letter)
+                        answered = await self._read_connection(again, stream, letter)
                     finally:
                         again.close()
 
-    async def _read(self, reply: Reply, stream: ResumableStream, letter: PendingPost | None = None) -> bool:
+    async def _read_connection(self, reply: Reply, stream: ResumableStream, letter: PendingPost | None = None) -> bool:
         """Hands up what one connection brings; whether the answer was in it."""
-        stream.begin()
+        stream.begin_connection()
         begun = asyncio.get_running_loop().time()
-        answered = await read_events(reply, stream.feed, self._channel, None if letter is None else letter.request)
-        stream.ended(asyncio.get_running_loop().time() - begun)
+        answered = await read_events(reply, stream.feed, self._channel, None if letter is None else letter.request_id)
+        stream.end_connection(asyncio.get_running_loop().time() - begun)
         return answered
 
     async def _back_off(self, stream: ResumableStream, failures: int) -> None:
         """Wait before a stream is opened again."""
         chance = self._settings.backoff_jitter * random.random()  # noqa: S311 - no secret depends on it
-        await asyncio.sleep(stream.wait(failures) * (1 + chance))
+        await asyncio.sleep(stream.retry_delay(failures) * (1 + chance))
 
     # --- what belongs to no request ------------------------------------------------------------
 
@@ -180,43 +180,43 @@ class StreamableHttp:
         stream = ResumableStream(self._settings)
         failures = 0
         while True:
-            opened = await self._open(stream)
+            opened = await self._open_stream(stream)
             self._stream_tried.set()
             match opened:
-                case _OpenFailure.AGAIN:
+                case _OpenFailure.TRANSIENT:
                     failures += 1
                 case _OpenFailure():
                     return
                 case reply:
                     failures = 0
                     try:
-                        await self._read(reply, stream)
+                        await self._read_connection(reply, stream)
                     finally:
                         reply.close()
             await self._back_off(stream, failures)
 
-    async def _open(self, stream: ResumableStream) -> "Reply | _OpenFailure":
+    async def _open_stream(self, stream: ResumableStream) -> "Reply | _OpenFailure":
         """Opens a stream, where it stands; or says why not."""
         try:
             reply = await self._peer.send("GET", accept=EVENT_STREAM, last_id=stream.last_event_id)
         except (RedirectRefused, AuthorizationFailed):
             return _OpenFailure.PERMANENT
         except TransportError:
-            return _OpenFailure.AGAIN
+            return _OpenFailure.TRANSIENT
         if reply.status == OK and media_type_of(reply) == EVENT_STREAM:
             stream.opened = True
             return reply
         reply.close()
         # Some servers say 404 where they mean that there are no streams at all.
-        if reply.status == NOT_FOUND and self._peer.session is not None and stream.opened:
+        if reply.status == NOT_FOUND and self._peer.session_id is not None and stream.opened:
             self._channel.lose("the server does not know the session any more")
-            return _OpenFailure.GONE
-        return _OpenFailure.AGAIN if reply.status in _TRANSIENT_STATUSES else _OpenFailure.PERMANENT
+            return _OpenFailure.SESSION_GONE
+        return _OpenFailure.TRANSIENT if reply.status in _TRANSIENT_STATUSES else _OpenFailure.PERMANENT
 
     # --- the end -------------------------------------------------------------------------------
 
-    async def farewell(self) -> None:
+    async def end_session(self) -> None:
         """Ends the session. A server that does not care for that says so, which is fine."""
-        if self._peer.session is not None:
+        if self._peer.session_id is not None:
             with contextlib.suppress(TransportError):
                 (await self._peer.send("DELETE")).close()

@@ -165,7 +165,7 @@ class SessionEndpoint:
             await refuse_session(request, STORE_UNAVAILABLE)
             return None
         if refusal is not None:
-            await request.refuse(503, refusal.why, (b"retry-after", refusal.wait), kind=refusal.kind)
+            await request.refuse(503, refusal.reason, (b"retry-after", refusal.retry_after), kind=refusal.kind)
             return None
         if stored is None:
             channel = HttpChannel(request.peer, self._settings)
@@ -239,7 +239,9 @@ class SessionEndpoint:
                 await request.refuse(400, "Last-Event-ID names no event of this session that is still available")
                 return
         if self._guard.closing:
-            await request.refuse(503, SHUTTING_DOWN.why, (b"retry-after", SHUTTING_DOWN.wait), kind=SHUTTING_DOWN.kind)
+            await request.refuse(
+                503, SHUTTING_DOWN.reason, (b"retry-after", SHUTTING_DOWN.retry_after), kind=SHUTTING_DOWN.kind
+            )
             return
         if session.stage is not Stage.USED:
             self.sessions.advance_stage(session, None)

@@ -38,7 +38,7 @@ class SessionRefusal(Struct, frozen=True):
 
 SESSION_NOT_FOUND: Final = SessionRefusal("session not found; initialize again", "session_not_found")
 SESSION_EXPIRED: Final = SessionRefusal("the session has expired; initialize again", "session_expired")
-SERVER_STOPPING: Final = SessionRefusal(TOLD_TO_ALL.why, TOLD_TO_ALL.kind, 503, TOLD_TO_ALL.wait)
+SERVER_STOPPING: Final = SessionRefusal(TOLD_TO_ALL.reason, TOLD_TO_ALL.kind, 503, TOLD_TO_ALL.retry_after)
 
 
 LookupResult = HttpSession | SessionRefusal | HeldElsewhere

@@ -17,7 +17,7 @@ from trunkline.errors import MisuseError, OutcomeUnknown, PeerError
 from trunkline.protocol.headers import find_mirrored_arguments
 from trunkline.protocol.meta import PROTOCOL_VERSION
 from trunkline.protocol.types import CallToolParams, Empty, ReadResourceParams
-from trunkline.transports.http.client.headers import label
+from trunkline.transports.http.client.headers import build_modern_headers
 from trunkline.wire import codec
 from trunkline.wire.messages import Request
 
@@ -103,23 +103,23 @@ async def test_requests_wait_for_no_others(server: Web) -> None:
 
 def test_a_label_has_the_name_of_a_resource_and_nothing_that_is_not_there() -> None:
     meta = {PROTOCOL_VERSION: REVISION}
-    read = label(Request(1, "resources/read", ReadResourceParams(uri="x://ä", meta=meta)), lambda _: ())
+    read = build_modern_headers(Request(1, "resources/read", ReadResourceParams(uri="x://ä", meta=meta)), lambda _: ())
     assert read == {
         "MCP-Protocol-Version": REVISION,
         "Mcp-Method": "resources/read",
         "Mcp-Name": "=?base64?eDovL8Ok?=",
     }
-    assert label(Request(1, "tasks/get", Empty(meta=meta)), lambda _: ()) == {
+    assert build_modern_headers(Request(1, "tasks/get", Empty(meta=meta)), lambda _: ()) == {
         "MCP-Protocol-Version": REVISION,
         "Mcp-Method": "tasks/get",
     }
-    assert label(Request(1, "resources/read", ReadResourceParams(uri="x://y")), lambda _: ()) is None
-    assert label(Request(1, "ping"), lambda _: ()) is None
+    assert build_modern_headers(Request(1, "resources/read", ReadResourceParams(uri="x://y")), lambda _: ()) is None
+    assert build_modern_headers(Request(1, "ping"), lambda _: ()) is None
 
 
 def test_arguments_that_are_no_object_are_left_to_the_server() -> None:
     params = CallToolParams(name="act", arguments=codec.to_raw([1]), meta={PROTOCOL_VERSION: REVISION})
-    made = label(Request(1, "tools/call", params), lambda _: find_mirrored_arguments(REGION))
+    made = build_modern_headers(Request(1, "tools/call", params), lambda _: find_mirrored_arguments(REGION))
     assert made == {"MCP-Protocol-Version": REVISION, "Mcp-Method": "tools/call", "Mcp-Name": "act"}
 
 

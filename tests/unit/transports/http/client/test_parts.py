@@ -29,7 +29,7 @@ from trunkline.wire.sse import encode_event
 
 
 def letters(*messages: object) -> list[PendingPost]:
-    return [PendingPost.of(message) for message in messages]  # type: ignore[arg-type]
+    return [PendingPost.from_message(message) for message in messages]  # type: ignore[arg-type]
 
 
 def test_all_wait_for_the_handshake() -> None:
@@ -45,9 +45,9 @@ def test_all_wait_for_the_handshake() -> None:
     assert outbox.barrier is first
     for letter in (early, notice, call, late):
         assert outbox.put(letter) == []
-    assert outbox.done(first) == [early, notice]
-    assert outbox.done(first) == []
-    assert outbox.done(notice) == [call, late]
+    assert outbox.complete(first) == [early, notice]
+    assert outbox.complete(first) == []
+    assert outbox.complete(notice) == [call, late]
 
 
 def test_notifications_wait_for_each_other_answers_for_them_and_requests_for_nobody() -> None:
@@ -59,16 +59,16 @@ def test_notifications_wait_for_each_other_answers_for_them_and_requests_for_nob
     assert outbox.put(two) == outbox.put(answer) == outbox.put(three) == []
     assert outbox.put(call) == [call]
     assert outbox.put(other) == []
-    assert outbox.done(one) == [two]
-    assert outbox.done(two) == [answer, three]
-    assert outbox.done(three) == [other]
+    assert outbox.complete(one) == [two]
+    assert outbox.complete(two) == [answer, three]
+    assert outbox.complete(three) == [other]
 
 
 def test_a_letter_knows_what_it_calls_off() -> None:
     (letter,) = letters(Notification("notifications/cancelled", CancelledParams(request_id=5)))
     assert letter.cancels == 5
     with pytest.raises(TypeError):
-        PendingPost.of(Notification("n", object()))
+        PendingPost.from_message(Notification("n", object()))
 
 
 # --- answers ---------------------------------------------------------------------------------------------
@@ -175,12 +175,12 @@ def test_an_empty_position_takes_it_back() -> None:
 
 def test_waits_grow_with_failures_and_never_fall_below_what_the_server_says() -> None:
     stream = ResumableStream(Settings(stream_retry=1.0, backoff_longest=5.0))
-    assert [stream.wait(failures) for failures in range(4)] == [1, 2, 4, 5]
+    assert [stream.retry_delay(failures) for failures in range(4)] == [1, 2, 4, 5]
     stream.feed(encode_event(b"", retry=500))
-    stream.begin()
-    assert [stream.wait(failures) for failures in range(3)] == [0.5, 1, 2]
+    stream.begin_connection()
+    assert [stream.retry_delay(failures) for failures in range(3)] == [0.5, 1, 2]
     stream.feed(encode_event(b"", retry=9000))
-    assert [stream.wait(failures) for failures in range(3)] == [9, 9, 9]
+    assert [stream.retry_delay(failures) for failures in range(3)] == [9, 9, 9]
 
 
 @pytest.mark.parametrize(
@@ -190,18 +190,18 @@ def test_waits_grow_with_failures_and_never_fall_below_what_the_server_says() ->
 def test_what_a_server_says_to_wait_is_believed_within_reason(said: int, own: float, waited: float) -> None:
     stream = ResumableStream(Settings(stream_retry=own))
     stream.feed(encode_event(b"", retry=said))
-    assert stream.wait(0) == waited
+    assert stream.retry_delay(0) == waited
 
 
 def test_a_stream_that_ends_at_once_time_and_again_is_opened_less_and_less_often() -> None:
     stream = ResumableStream(Settings(backoff_longest=10.0))
 
     def connection(*events: bytes, lasted: float = 0.0) -> float:
-        stream.begin()
+        stream.begin_connection()
         for each in events:
             stream.feed(each)
-        stream.ended(lasted)
-        return stream.wait(0)
+        stream.end_connection(lasted)
+        return stream.retry_delay(0)
 
     assert [connection(encode_event(b"", retry=0)) for _ in range(7)] == [1, 2, 4, 8, 10, 10, 10]
     assert connection(encode_event(b"", id="1")) == 0.5  # a position is progress
@@ -211,7 +211,7 @@ def test_a_stream_that_ends_at_once_time_and_again_is_opened_less_and_less_often
     assert connection(lasted=5.0) == 0.5  # as where something between us ends what is silent
     for _ in range(10_000):
         connection()
-    assert stream.wait(3) == 10
+    assert stream.retry_delay(3) == 10
 
 
 def test_only_so_many_positions_are_remembered() -> None:
@@ -219,7 +219,7 @@ def test_only_so_many_positions_are_remembered() -> None:
     frame = b'{"jsonrpc":"2.0","method":"n"}'
     for number in range(1001):
         assert stream.feed(encode_event(frame, id=str(number)))
-    stream.begin()
+    stream.begin_connection()
     assert not stream.feed(encode_event(frame, id="1000"))
     assert stream.feed(encode_event(frame, id="0"))
 

@@ -464,7 +464,7 @@ async def test_pages_of_an_origin_that_was_named_may_talk_to_us() -> None:
 def test_hosts_are_known_by_their_names(hosts: list[str], name: str, let_in: bool) -> None:
     door = HostOriginPolicy(hosts)
     for _ in range(2):  # decided once, and kept
-        assert (door.refusal(name.encode(), None) is None) is let_in
+        assert (door.refusal_reason(name.encode(), None) is None) is let_in
 
 
 async def test_a_lifespan_starts_and_ends_the_application() -> None:
