@@ -1,4 +1,4 @@
-"""The backlog of a listening socket: accept what waits there, and tell a passing failure from a final one."""
+"""Accept connections from the backlog of a listening socket, and distinguish temporary failures from permanent ones."""
 
 import errno
 import select
@@ -10,7 +10,7 @@ from trunkline.fdlimit import DescriptorReserve
 
 __all__ = ["DescriptorsExhausted", "ListenerClosed", "accept_pending"]
 
-_MAX_ACCEPTS: Final = 64  # connections that are accepted before anything else has its turn
+_MAX_ACCEPTS: Final = 64  # accepted connections per turn of the loop
 _EXHAUSTED_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _CLOSED_ERRNOS: Final = frozenset({errno.EINVAL, errno.EBADF, errno.ENOTSOCK})  # shut down, closed, or replaced
 _HANGUP_EVENTS: Final = getattr(select, "POLLHUP", 0) | getattr(select, "POLLRDHUP", 0)
@@ -21,51 +21,52 @@ class DescriptorsExhausted(Exception):
 
 
 class ListenerClosed(Exception):
-    """A socket does not listen any more, because it was shut down or closed from outside."""
+    """A socket no longer listens because it was shut down or closed from outside."""
 
-    def __init__(self, listening: socket.socket) -> None:
+    def __init__(self, listener: socket.socket) -> None:
         super().__init__(
-            f"the listener at {_address(listening)} has ended: its socket was shut down or closed; "
+            f"the listener at {_address(listener)} has ended: its socket was shut down or closed; "
             "no connections are accepted there until the server is started again"
         )
 
 
-def accept_pending(listening: socket.socket, reserve: DescriptorReserve) -> Iterator[socket.socket]:
-    """Accept the connections that wait, up to 64 at once. The caller may stop early; the others stay in the backlog.
+def accept_pending(listener: socket.socket, reserve: DescriptorReserve) -> Iterator[socket.socket]:
+    """Accept the pending connections, up to 64 at once. The caller may stop early; the remaining ones stay in the
+    backlog.
 
-    Raise `DescriptorsShort` after a connection that uses the reserve, or if there is no descriptor for another one;
-    raise `ListenerEnded` if the socket will never give one again.
+    Raise `DescriptorsExhausted` after a connection that uses the reserve, or if there is no free descriptor; raise
+    `ListenerClosed` if the socket will never accept again.
     """
     for number in range(_MAX_ACCEPTS):
         try:
-            connection, _ = listening.accept()
+            connection, _ = listener.accept()
         except OSError as error:
             if error.errno in _EXHAUSTED_ERRNOS:
                 raise DescriptorsExhausted from None
-            if error.errno in _CLOSED_ERRNOS or (number == 0 and _is_shut_down(listening)):
-                raise ListenerClosed(listening) from None
-            return  # nothing waits, or what waited has gone; accept(2) also reports network errors of the connection
+            if error.errno in _CLOSED_ERRNOS or (number == 0 and _is_shut_down(listener)):
+                raise ListenerClosed(listener) from None
+            return  # the backlog is empty; accept(2) also reports network errors of the connection
         is_reserved = reserve.contains(connection.fileno())
         yield connection
         if is_reserved:
             raise DescriptorsExhausted
 
 
-def _is_shut_down(listening: socket.socket) -> bool:
-    """Whether a socket that was readable, and had nothing to accept, was shut down. A Unix socket is readable for ever
-    then, and `accept` says that nothing waits."""
+def _is_shut_down(listener: socket.socket) -> bool:
+    """Return whether a socket that was readable, and had nothing to accept, was shut down. A Unix socket stays
+    readable then, and `accept` reports an empty backlog."""
     if not hasattr(select, "poll"):
         return False
     poller = select.poll()
-    poller.register(listening, select.POLLIN | _HANGUP_EVENTS)
-    return any(found & _HANGUP_EVENTS for _, found in poller.poll(0))
+    poller.register(listener, select.POLLIN | _HANGUP_EVENTS)
+    return any(events & _HANGUP_EVENTS for _, events in poller.poll(0))
 
 
-def _address(listening: socket.socket) -> str:
+def _address(listener: socket.socket) -> str:
     try:
-        name: Any = listening.getsockname()
+        name: Any = listener.getsockname()
     except OSError:
-        return "an address that is not known any more"
+        return "an unknown address"
     if not isinstance(name, tuple):
         return str(name)
     host, port = cast("tuple[str, int]", name[:2])

@@ -189,7 +189,7 @@ async def test_a_child_that_dies_too_often_is_given_up_and_that_is_said(tmp_path
             [child] = children()
             waiting = asyncio.create_task(client.call_tool("look"))
             os.kill(child, signal.SIGKILL)
-            with pytest.raises(Degraded, match=r"lost 6 times within 60 s, and 5 is the most; .*killed by SIGKILL"):
+            with pytest.raises(Degraded, match=r"lost 6 times within 60 s; the limit is 5; .*killed by SIGKILL"):
                 await waiting
             with pytest.raises(Degraded):
                 await client.ping()

@@ -652,7 +652,7 @@ async def test_a_call_that_a_dying_server_may_have_heard_of_is_not_made_again(se
 
 async def test_nobody_at_the_address_is_said_in_a_sentence(server: Web) -> None:
     await server.stop()
-    with held_port() as port, pytest.raises(TransportError, match=r"cannot reach .* nobody listens there"):
+    with held_port() as port, pytest.raises(TransportError, match=r"cannot reach .* no server is listening there"):
         await client(f"http://127.0.0.1:{port}/mcp").open()
 
 

@@ -154,7 +154,7 @@ async def test_a_server_may_listen_at_several_places_at_once(revision: str) -> N
 async def test_a_place_that_is_taken_is_said() -> None:
     server = offering()
     listener = await server.listen("http://127.0.0.1:0/mcp")
-    with pytest.raises(Exception, match=r"cannot listen at 127\.0\.0\.1"):
+    with pytest.raises(Exception, match=r"cannot listen on 127\.0\.0\.1"):
         await server.listen(listener.address)
     await server.aclose()
 

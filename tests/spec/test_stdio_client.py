@@ -117,11 +117,11 @@ def _file(path: Path, text: str, mode: int) -> str:
         (lambda _: {"command": ["no-such-program", "x"]}, "no program 'no-such-program' on PATH; install it"),
         (lambda tmp: {"command": [tmp / "nothing"]}, "there is no program at"),
         (lambda tmp: {"command": [_file(tmp / "x", "#!/no/such/thing\n", 0o755)]}, "or none to run it with"),
-        (lambda tmp: {"command": [_file(tmp / "x", "hello", 0o644)]}, "may not be executed; check its mode"),
+        (lambda tmp: {"command": [_file(tmp / "x", "hello", 0o644)]}, "is not executable; check its mode"),
         (lambda tmp: {"command": [_file(tmp / "x", "hello", 0o755)]}, "a script needs a first line"),
         (lambda tmp: {"command": ["true"], "cwd": tmp / "nowhere"}, "there is no folder .*; check cwd"),
-        (lambda _: {"command": ["true", "a\0b"]}, "may hold a zero byte"),
-        (lambda _: {"command": ["true"], "env": {"A": "\0"}}, "may hold a zero byte"),
+        (lambda _: {"command": ["true", "a\0b"]}, "must not contain a null byte"),
+        (lambda _: {"command": ["true"], "env": {"A": "\0"}}, "must not contain a null byte"),
     ],
 )
 async def test_what_cannot_be_started_is_told_with_its_name_and_how_to_mend_it(

@@ -279,7 +279,7 @@ async def test_a_client_that_says_nothing_valid_is_hung_up_on(said: bytes) -> No
         assert server.connections == [connection]
         clock.advance(0.1)
         assert await peer.rest() == b""
-        assert connection.close_reason == "the peer said nothing valid within 30 s"
+        assert connection.close_reason == "the peer sent no valid message within 30 s"
 
 
 @pytest.mark.row("K15", "K17")
@@ -432,9 +432,9 @@ async def test_listening_to_the_world_without_tls_is_warned_of() -> None:
 async def test_an_address_that_is_taken_or_makes_no_sense_is_refused() -> None:
     server = make_server()
     async with listening(server) as address:
-        with pytest.raises(TransportError, match=rf"cannot listen at 127\.0\.0\.1:{parse_address(address).port}: "):
+        with pytest.raises(TransportError, match=rf"cannot listen on 127\.0\.0\.1:{parse_address(address).port}: "):
             await server.listen(address)
-    with pytest.raises(ConfigError, match="is no address"):
+    with pytest.raises(ConfigError, match="is not an address"):
         await server.listen("ftp://x:1")
     with pytest.raises(ConfigError, match="a WebSocket is served by http://"):
         await server.listen("ws://x:1")

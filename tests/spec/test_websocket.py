@@ -293,7 +293,7 @@ async def test_a_client_that_says_nothing_valid_is_hung_up_on(said: str) -> None
         house.clock.advance(29.9)
         assert len(house.server.connections) == 1
         house.clock.advance(0.1)
-        assert await peer.end() == (1008, "the peer said nothing valid within 30 s")
+        assert await peer.end() == (1008, "the peer sent no valid message within 30 s")
 
 
 @pytest.mark.row("K05", "K07")

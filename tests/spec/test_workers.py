@@ -306,7 +306,7 @@ def test_a_worker_that_is_killed_under_load_is_replaced_and_health_says_so(share
         (successor,) = eventually(lambda: set(load.answered) - before)
     assert load.lost <= 4  # one for each client, at most
     assert shared.pids == before - {victim} | {successor}
-    assert f"worker {number} (process {victim}) was ended by SIGKILL, and is started again at once" == shared.line()
+    assert f"worker {number} (process {victim}) was killed by SIGKILL; restarting it at once" == shared.line()
     assert shared.states() == {"ready"}
 
 
@@ -340,7 +340,7 @@ def test_a_worker_that_is_told_to_end_does_so_in_good_order_and_another_one_take
         caller.join()
     assert waiting == ["done"] * 3
     eventually(lambda: len(shared.pids - before) == 1 and shared.states() == {"ready"})
-    assert shared.line().endswith(f"(process {told}) ended with 0, and is started again at once")
+    assert shared.line().endswith(f"(process {told}) exited with 0; restarting it at once")
 
 
 def test_a_server_that_cannot_begin_ends_and_says_why(build: Any, tmp_path: Path) -> None:
@@ -349,7 +349,7 @@ def test_a_server_that_cannot_begin_ends_and_says_why(build: Any, tmp_path: Path
     assert house.code() == 1
     said = house.last_words()
     assert "RuntimeError: it cannot begin" in said
-    assert "ended with 1 before anybody was ready" in said
+    assert "exited with 1 before any worker was ready" in said
     assert "listens at" not in said
 
 
@@ -392,7 +392,7 @@ def test_an_address_that_is_taken_is_named(build: Any) -> None:
         port = taken.getsockname()[1]
         house = build(port=port)
         assert house.code() == 2
-    said = f"trunkline: cannot listen at 127.0.0.1:{port}: Address already in use; stop the other program"
+    said = f"trunkline: cannot listen on 127.0.0.1:{port}: Address already in use; stop the other program"
     assert said in house.last_words()
     assert "Traceback" not in house.last_words()
 

@@ -107,7 +107,7 @@ async def test_server_that_cannot_be_reached_is_a_connection_error() -> None:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
         async with asyncio.timeout(PATIENCE):
-            with pytest.raises(ConnectionError, match="nobody listens there"):
+            with pytest.raises(ConnectionError, match="no server is listening there"):
                 await Client(f"tcp://127.0.0.1:{port}").open()
 
 

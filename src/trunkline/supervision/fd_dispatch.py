@@ -1,7 +1,7 @@
-"""Connections between the place where they are taken in and the worker that takes them over.
+"""Dispatch accepted connections from the supervisor to its workers, by passing file descriptors.
 
-The supervisor's own copy of each is kept until a worker has said that it is its own. Until then it can be handed to
-another one; if nobody can take any, they are left with the system.
+The supervisor keeps its copy of each connection until a worker has acknowledged it; until then it can dispatch the
+connection to another worker. While no worker is eligible, connections stay in the backlog.
 """
 
 import selectors
@@ -20,7 +20,7 @@ __all__ = ["ConnectionDispatcher"]
 
 
 class ConnectionDispatcher:
-    """Takes connections in, and hands each to the next in turn."""
+    """Accepts connections and dispatches each to the next worker."""
 
     def __init__(
         self,
@@ -32,22 +32,22 @@ class ConnectionDispatcher:
         reserve: DescriptorReserve,
         report: Callable[[str], None],
     ) -> None:
-        """`lines` lead to the workers that are there, by their numbers. `reserve` is left free, for new workers."""
+        """`channels` lead to the running workers, by number. `reserve` stays free, for new workers."""
         self._listeners = list(listeners)
         self._table = table
         self._channels = channels
         self._selector = selector
         self._reserve = reserve
         self._report = report
-        self._connections: dict[int, socket.socket] = {}  # on their way, by ticket
+        self._connections: dict[int, socket.socket] = {}  # unacknowledged connections by ticket
         self._tickets = count(1)
         self._watching = False
-        self._descriptors_short = False  # of descriptors
+        self._descriptors_short = False
         self._log_throttle = LogThrottle()
         self._closed = False
 
     def update(self, now: float) -> None:
-        """Hands out again what is with nobody, and takes connections in for as long as somebody can have them."""
+        """Dispatch unassigned connections again, and accept connections while a worker is eligible."""
         for ticket in self._table.overdue_tickets(now):
             self._table.release_ticket(ticket)
         for ticket in [ticket for ticket in self._connections if self._table.assigned_worker(ticket) is None]:
@@ -59,17 +59,17 @@ class ConnectionDispatcher:
         if enabled is self._watching or self._closed:
             return
         self._watching = enabled
-        for place in self._listeners:
+        for listener in self._listeners:
             if enabled:
-                self._selector.register(place, selectors.EVENT_READ, partial(self._accept, place))
+                self._selector.register(listener, selectors.EVENT_READ, partial(self._accept, listener))
             else:
-                self._selector.unregister(place)
+                self._selector.unregister(listener)
 
-    def _accept(self, place: socket.socket) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         if not self._can_dispatch:
             return
         try:
-            for connection in accept_pending(place, self._reserve):
+            for connection in accept_pending(listener, self._reserve):
                 ticket = next(self._tickets)
                 self._connections[ticket] = connection
                 self._dispatch(ticket)
@@ -77,15 +77,15 @@ class ConnectionDispatcher:
                     return
         except DescriptorsExhausted:
             self._pause_accepting()
-        except ListenerClosed as ended:
-            self._report(f"supervisor: {ended}")
-            self._selector.unregister(place)
-            self._listeners.remove(place)
-            place.close()
+        except ListenerClosed as error:
+            self._report(f"supervisor: {error}")
+            self._selector.unregister(listener)
+            self._listeners.remove(listener)
+            listener.close()
 
     @property
     def _can_dispatch(self) -> bool:
-        """Whether a connection that is accepted now has a worker to go to."""
+        """Whether a worker is eligible for another connection."""
         return (
             not self._closed and not self._descriptors_short and self._table.next_worker(time.monotonic()) is not None
         )
@@ -97,19 +97,20 @@ class ConnectionDispatcher:
             self._report(f"supervisor: {self._reserve.shortage_message()}")
 
     def _dispatch(self, ticket: int) -> None:
-        """Hands a connection to the next who takes it; if nobody does, it waits for the next look."""
+        """Dispatch a connection to the next worker; without one it waits for the next `update`."""
         now = time.monotonic()
         passed: list[int] = []
         descriptor = [self._connections[ticket].fileno()]
         while (number := self._table.next_worker(now, passed)) is not None:
-            line = self._channels.get(number)
-            if line is not None and line.send_descriptors(CONNECTION, encode_ticket(ticket, now), descriptor):
+            channel = self._channels.get(number)
+            if channel is not None and channel.send_descriptors(CONNECTION, encode_ticket(ticket, now), descriptor):
                 self._table.mark_dispatched(ticket, number, now)
                 return
             passed.append(number)
 
     def acknowledge(self, number: int, ticket: int, *, accepted: bool) -> None:
-        """A worker has taken something over, or has not. Nobody is asked who was not given it, or is no more."""
+        """Process a worker's acknowledgement or refusal. Ignore one from a worker to which the connection is not
+        assigned any more."""
         if self._table.assigned_worker(ticket) != number:
             return
         self._table.release_ticket(ticket)
@@ -119,13 +120,13 @@ class ConnectionDispatcher:
             self._dispatch(ticket)
 
     def close(self) -> None:
-        """Takes nothing in any more."""
+        """Accept no more connections."""
         self._watch(enabled=False)
         self._closed = True
-        for place in self._listeners:
-            place.close()
+        for listener in self._listeners:
+            listener.close()
 
     def close_all(self) -> None:
-        """Lets go of everything, as a new process does which has nothing to do with it."""
-        for held in (*self._listeners, *self._connections.values()):
-            held.close()
+        """Close all sockets, as a forked worker does."""
+        for open_socket in (*self._listeners, *self._connections.values()):
+            open_socket.close()

@@ -1,5 +1,7 @@
-"""Processes that are forked, and the signals of the one that forks them. It has no loop and one thread, so whatever is
-forked begins with nothing half done."""
+"""Fork worker processes, and handle signals in the supervisor.
+
+The supervisor has no event loop and a single thread, so a fork never copies a half-finished state.
+"""
 
 import contextlib
 import os
@@ -17,7 +19,7 @@ _EXIT_FAILURE: Final = 1
 
 
 class SignalQueue:
-    """Signals that were sent to this process, to be looked at when there is time."""
+    """Signals that this process has received and not handled yet."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
@@ -27,14 +29,14 @@ class SignalQueue:
 
     @contextlib.contextmanager
     def installed(self) -> Generator[None]:
-        """Signals are noted instead of ending the process."""
-        before = {number: signal.signal(number, self._record) for number in map(_signal_number, _HANDLED_SIGNALS)}
-        waker = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        """Queue signals instead of letting them end the process."""
+        previous = {number: signal.signal(number, self._record) for number in map(_signal_number, _HANDLED_SIGNALS)}
+        previous_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         try:
             yield
         finally:
-            signal.set_wakeup_fd(waker)
-            for number, handler in before.items():
+            signal.set_wakeup_fd(previous_fd)
+            for number, handler in previous.items():
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
             self.close()
 
@@ -43,11 +45,11 @@ class SignalQueue:
             self._caught.append(number)
 
     def fileno(self) -> int:
-        """What can be read from when there was one."""
+        """Return a descriptor that is readable after a signal."""
         return self._reader.fileno()
 
     def take(self) -> list[int]:
-        """Those that ask for an end, in the order in which they came."""
+        """Return the queued SIGINT and SIGTERM, in order of arrival."""
         with contextlib.suppress(BlockingIOError):
             while self._reader.recv(1024):
                 pass
@@ -55,41 +57,42 @@ class SignalQueue:
         return caught
 
     def close(self) -> None:
-        """Lets go of what wakes the process."""
+        """Close the wakeup sockets."""
         self._reader.close()
         self._writer.close()
 
 
 def fork(child: Callable[[], int]) -> int:
-    """Starts a process that does something, ends with the code that comes back, and leaves nothing else behind: none of
-    what surrounds the call is ever gone on with there. Gives its number.
+    """Fork a process that runs `child` and exits with its result, without returning into the caller's code. Return its
+    pid.
 
-    There Ctrl+C means nothing, since a terminal says it to all processes, and who has forked it sees to its end."""
+    The child ignores SIGINT, since a terminal sends Ctrl+C to all processes and the supervisor shuts its workers down.
+    """
     for stream in (sys.stdout, sys.stderr):
-        _flush(stream)  # or it would be written twice
-    held = {_signal_number(name) for name in _HANDLED_SIGNALS}
-    signal.pthread_sigmask(signal.SIG_BLOCK, held)
+        _flush(stream)  # otherwise both processes would write it
+    signals = {_signal_number(name) for name in _HANDLED_SIGNALS}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         pid = os.fork()
         if pid == 0:
-            _run_child(child, held)
+            _run_child(child, signals)
         return pid
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
 
 
-def _run_child(child: Callable[[], int], held: set[int]) -> None:
+def _run_child(child: Callable[[], int], signals: set[int]) -> None:
     code = _EXIT_FAILURE
     try:
         signal.set_wakeup_fd(-1)
-        for number in held:
+        for number in signals:
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, _ignore_signal)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
         code = child()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else _EXIT_FAILURE if end.code else 0
-    except BaseException:  # noqa: BLE001 - nobody else is there to tell
+    except BaseException:  # noqa: BLE001 - there is no caller to raise to
         traceback.print_exc()
     finally:
         for stream in (sys.stdout, sys.stderr):
@@ -98,12 +101,12 @@ def _run_child(child: Callable[[], int], held: set[int]) -> None:
 
 
 def _flush(stream: Any) -> None:
-    with contextlib.suppress(Exception):  # there may be none, or nobody may read it
+    with contextlib.suppress(Exception):  # the stream may be missing or closed
         stream.flush()
 
 
 def _ignore_signal(_: int, __: Any) -> None:
-    """Unlike a signal that is ignored, this is not passed on to what a handler starts."""
+    """Ignore a signal. Unlike SIG_IGN, child processes do not inherit this."""
 
 
 def _signal_number(name: str) -> int:
@@ -111,9 +114,9 @@ def _signal_number(name: str) -> int:
 
 
 def poll_exit_code(pid: int) -> int | None:
-    """What a process of ours has ended with, below zero if by a signal; None if it has not."""
+    """Return the exit code of a child, negative for a signal; None while it runs."""
     try:
-        found, status = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:  # somebody else has waited for it
+        reaped, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:  # it was reaped elsewhere
         return 0
-    return os.waitstatus_to_exitcode(status) if found else None
+    return os.waitstatus_to_exitcode(status) if reaped else None

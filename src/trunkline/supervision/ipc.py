@@ -1,7 +1,8 @@
-"""What a supervisor and a worker say to each other, over a pair of sockets: a length, a letter, and what goes with it.
+"""Messages between the supervisor and a worker, over a socket pair.
 
-To a worker: a connection with its ticket and the time (`C`, and a descriptor beside it), how all workers stand (`T`),
-and that it shall end (`E`). From a worker: how it stands (`B`), and that it took something (`K`), or did not (`N`).
+A frame is a length, a one-byte kind and a body. To a worker: `C`, a connection as a file descriptor, with its ticket
+and the time of dispatch; `T`, the states of all workers; `E`, the request to shut down. From a worker: `B`, its state;
+`K`, it has accepted a connection; `N`, it has declined one.
 """
 
 import array
@@ -34,108 +35,108 @@ DECLINED: Final = b"N"
 _LENGTH: Final = struct.Struct("!I")
 _TICKET: Final = struct.Struct("!Qd")
 _READ_SIZE: Final = 64 * 1024
-_MAX_DESCRIPTORS: Final = 16  # that one read may bring
-_CLOEXEC_FLAG: Final[int] = getattr(socket, "MSG_CMSG_CLOEXEC", 0)  # from the very beginning, where that is known
+_MAX_DESCRIPTORS: Final = 16  # per read
+_CLOEXEC_FLAG: Final[int] = getattr(socket, "MSG_CMSG_CLOEXEC", 0)  # set atomically where the platform supports it
 _ANCILLARY_SIZE: Final = (
     socket.CMSG_SPACE(_MAX_DESCRIPTORS * array.array("i").itemsize) if hasattr(socket, "CMSG_SPACE") else 0
 )
 
 
 def encode_ticket(ticket: int, at: float = 0.0) -> bytes:
-    """A ticket, and when it was given out."""
+    """Encode a ticket and the time of its dispatch."""
     return _TICKET.pack(ticket, at)
 
 
 def decode_ticket(body: bytes) -> tuple[int, float]:
-    """The same, read."""
+    """Decode a ticket and the time of its dispatch."""
     return _TICKET.unpack(body)
 
 
 class IpcChannel:
-    """One end of the pair. It never waits."""
+    """One end of the socket pair. No method blocks."""
 
-    def __init__(self, end: socket.socket) -> None:
-        end.setblocking(False)
-        self.socket = end
+    def __init__(self, stop: socket.socket) -> None:
+        stop.setblocking(False)
+        self.socket = stop
         self._unsent = b""
         self._unparsed = b""
-        self._descriptors: deque[int | None] = deque()  # None: lost, since this process had none left
-        self.closed_by_peer = False  # the other end is closed
+        self._descriptors: deque[int | None] = deque()  # None: lost, because this process had no free descriptor
+        self.closed_by_peer = False
 
     @property
     def flushed(self) -> bool:
-        """Whether all that was said has left."""
+        """Whether everything was sent."""
         return not self._unsent
 
     def send(self, kind: bytes, body: bytes = b"") -> None:
-        """Says something, as soon as the other end reads."""
+        """Queue a frame and send as much as possible."""
         self._unsent += _encode_frame(kind, body)
         self.flush()
 
     def send_descriptors(self, kind: bytes, body: bytes, descriptors: Sequence[int]) -> bool:
-        """Says something and passes descriptors on; False if that cannot be done now, and then nothing has left."""
+        """Send a frame with descriptors; return False, having sent nothing, if that is not possible now."""
         self.flush()
         if self._unsent or self.closed_by_peer:
             return False
         frame = _encode_frame(kind, body)
         try:
             sent = socket.send_fds(self.socket, [frame], descriptors)
-        except OSError:  # nobody reads, or nobody is there: that is told elsewhere
+        except OSError:  # the peer does not read or is gone, which `receive` detects
             return False
         self._unsent = frame[sent:]
         return True
 
     def flush(self) -> None:
-        """Sends what can be sent now."""
+        """Send as much as possible."""
         try:
             while self._unsent:
                 self._unsent = self._unsent[self.socket.send(self._unsent) :]
         except BlockingIOError:
             return
-        except OSError:  # nobody is there
+        except OSError:  # the peer is gone
             self._unsent = b""
 
     def receive(self) -> Iterator[tuple[bytes, bytes]]:
-        """What has been said since: kinds, and what goes with each."""
+        """Yield the kind and body of each frame that has arrived."""
         while self._read_socket():
             yield from self._decode_frames()
 
     def take_descriptor(self) -> int | None:
-        """The descriptor of the frame that is being read, for the caller to own; None if the system could not pass it
-        on, since this process has no descriptor left."""
+        """Return the descriptor of the current frame, which the caller then owns; None if the system could not pass
+        it because this process had no free descriptor."""
         return self._descriptors.popleft() if self._descriptors else None
 
     def _read_socket(self) -> bool:
         try:
-            data, beside, flags, _ = self.socket.recvmsg(_READ_SIZE, _ANCILLARY_SIZE, _CLOEXEC_FLAG)
+            data, ancillary, flags, _ = self.socket.recvmsg(_READ_SIZE, _ANCILLARY_SIZE, _CLOEXEC_FLAG)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
-            data, beside, flags = b"", [], 0
-        passed = len(self._descriptors)
-        for level, kind, content in beside:
+            data, ancillary, flags = b"", [], 0
+        count = len(self._descriptors)
+        for level, kind, content in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                found = array.array("i")
-                found.frombytes(content[: len(content) - len(content) % found.itemsize])
-                for descriptor in found:
+                descriptors = array.array("i")
+                descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
+                for descriptor in descriptors:
                     os.set_inheritable(descriptor, False)
-                self._descriptors.extend(found)
-        if flags & socket.MSG_CTRUNC and len(self._descriptors) == passed:
-            self._descriptors.append(None)  # keeps its place, or the next frame's would be taken for it
+                self._descriptors.extend(descriptors)
+        if flags & socket.MSG_CTRUNC and len(self._descriptors) == count:
+            self._descriptors.append(None)  # a placeholder: otherwise the next frame's descriptor would take its place
         self.closed_by_peer = self.closed_by_peer or not data
         self._unparsed += data
         return bool(data)
 
     def _decode_frames(self) -> Iterator[tuple[bytes, bytes]]:
         while len(self._unparsed) >= _LENGTH.size:
-            end = _LENGTH.size + _LENGTH.unpack_from(self._unparsed)[0]
-            if len(self._unparsed) < end:
+            stop = _LENGTH.size + _LENGTH.unpack_from(self._unparsed)[0]
+            if len(self._unparsed) < stop:
                 return
-            frame, self._unparsed = self._unparsed[_LENGTH.size : end], self._unparsed[end:]
+            frame, self._unparsed = self._unparsed[_LENGTH.size : stop], self._unparsed[stop:]
             yield frame[:1], frame[1:]
 
     def close(self) -> None:
-        """Hangs up."""
+        """Close the socket and unclaimed descriptors."""
         self.socket.close()
         for descriptor in self._descriptors:
             if descriptor is not None:

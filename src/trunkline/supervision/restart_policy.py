@@ -1,7 +1,8 @@
-"""What is done about something that ended: tried again, and when, or given up. Pure; time and chance come in.
+"""Restart policy: decide whether and when to retry after a loss or a failed attempt. Pure; time and randomness are
+arguments.
 
-The first attempt after a loss is made at once. Each that fails doubles the wait before the next, up to a limit. Losses
-are counted too: what is lost too often in a period is not started again, however well that would go.
+The first attempt after a loss follows at once. Each failed attempt doubles the delay, up to a limit. Losses are counted
+as well: more than `intensity` losses within `period` seconds end the retries.
 """
 
 from msgspec import Struct
@@ -21,18 +22,18 @@ __all__ = [
 
 
 class RestartPolicy(Struct, frozen=True):
-    """How often, and how patiently."""
+    """Limits and delays of restarts."""
 
-    max_retries: int | None = None  # attempts in a row; None: as many as it takes
+    max_retries: int | None = None  # consecutive attempts; None: unlimited
     first_delay: float = 1.0  # seconds before the second attempt
     max_delay: float = 30.0
-    jitter: float = 0.0  # the share of a wait that chance may add
-    intensity: int = 5  # losses that are made good in a period
+    jitter: float = 0.0  # largest random addition, as a fraction of the delay
+    intensity: int = 5  # restarts within a period
     period: float = 60.0
 
     @classmethod
     def from_settings(cls, settings: Settings) -> "RestartPolicy":
-        """The policy that settings ask for."""
+        """Return the policy that the settings describe."""
         return cls(
             max_retries=settings.max_retries if settings.auto_reconnect else 0,
             first_delay=settings.backoff_first,
@@ -44,18 +45,18 @@ class RestartPolicy(Struct, frozen=True):
 
 
 class History(Struct, frozen=True):
-    """What has happened so far."""
+    """Losses and failed attempts so far."""
 
-    losses: tuple[float, ...] = ()  # when, within the last period
-    attempts: int = 0  # in a row that failed
+    losses: tuple[float, ...] = ()  # times within the last period
+    attempts: int = 0  # consecutive failed attempts
 
     def succeeded(self) -> "History":
-        """An attempt went well."""
+        """Return the history after a successful attempt."""
         return History(self.losses)
 
 
 class RetryAfter(Struct, frozen=True):
-    """Try again, after so many seconds."""
+    """Try again after `delay` seconds."""
 
     delay: float
 
@@ -64,30 +65,30 @@ class GiveUp(Struct, frozen=True):
     """Do not try again."""
 
     reason: str
-    degraded: bool  # lost too often, rather than not found again
+    degraded: bool  # too many losses, as opposed to too many failed attempts
 
 
 Decision = RetryAfter | GiveUp
 
 
 def after_loss(history: History, policy: RestartPolicy, now: float) -> tuple[History, Decision]:
-    """Something that ran has ended."""
+    """Decide after a running process or connection was lost."""
     losses = (*(when for when in history.losses if now - when < policy.period), now)
     history = History(losses)
     if policy.max_retries == 0:
-        return history, GiveUp("it is not to be made again", degraded=False)
+        return history, GiveUp("retries are disabled", degraded=False)
     if len(losses) > policy.intensity:
-        why = f"it was lost {len(losses)} times within {policy.period:g} s, and {policy.intensity} is the most"
+        why = f"it was lost {len(losses)} times within {policy.period:g} s; the limit is {policy.intensity}"
         return history, GiveUp(why, degraded=True)
     return history, RetryAfter(0.0)
 
 
 def after_failure(history: History, policy: RestartPolicy, chance: float = 0.0) -> tuple[History, Decision]:
-    """An attempt has failed. `chance` is a number from 0 to 1."""
+    """Decide after a failed attempt. `chance` is a random number from 0 to 1."""
     attempts = history.attempts + 1
     history = History(history.losses, attempts)
     if policy.max_retries is not None and attempts >= policy.max_retries:
-        return history, GiveUp(f"{attempts} attempts in a row have failed", degraded=False)
+        return history, GiveUp(f"{attempts} consecutive attempts failed", degraded=False)
     wait = min(policy.first_delay * 2.0 ** min(attempts - 1, 64), policy.max_delay)
     return history, RetryAfter(wait * (1 + policy.jitter * chance))
 
@@ -95,8 +96,11 @@ def after_failure(history: History, policy: RestartPolicy, chance: float = 0.0) 
 def after_worker_exit(
     history: History, policy: RestartPolicy, now: float, *, served: bool, clean: bool
 ) -> tuple[History, Decision]:
-    """A worker has ended. If it has served, another one is started at once, and one that has ended well is no loss; if
-    it never has, that is an attempt that failed, and a loss."""
+    """Decide after a worker has exited.
+
+    A worker that has served is restarted at once, and a clean exit does not count as a loss. A worker that never served
+    counts as a loss and a failed attempt.
+    """
     if served and clean:
         return history, RetryAfter(0.0)
     after, decision = after_loss(history, policy, now)

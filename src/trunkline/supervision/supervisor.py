@@ -1,7 +1,7 @@
-"""The supervisor of workers: takes connections in, hands them out in turn, and sees to it that somebody is there.
+"""Supervisor of worker processes: accepts connections, dispatches them in turn, and restarts workers.
 
-A shell without a loop of asyncio, without threads, and without a store, so that it can fork at any time. It decides
-nothing: whose turn it is says the rota, whether a worker is started again says the policy.
+It has no asyncio loop, no threads and no store, so that it can fork at any time. It makes no decisions: the worker
+table chooses the next worker, and the restart policy decides about restarts.
 """
 
 import contextlib
@@ -26,26 +26,26 @@ from trunkline.supervision.worker_table import HEARTBEAT_INTERVAL, WorkerTable
 __all__ = ["GIVE_UP_EXIT_CODE", "Supervisor", "SupervisorOptions"]
 
 GIVE_UP_EXIT_CODE: Final = 86
-"""What the supervisor ends with if workers end too often."""
+"""Exit code of the supervisor if workers end too often."""
 
-_SIGNAL_EXIT_BASE: Final = 128  # and the number of the signal, as shells have it
+_SIGNAL_EXIT_BASE: Final = 128  # plus the signal number, as in shells
 
 WorkerMain = Callable[[int, socket.socket], int]
-"""What a worker does: it is given its number and its end of the line, and gives what it ends with."""
+"""Runs a worker, with its number and its end of the socket pair; returns the exit code."""
 
 
 class SupervisorOptions(Struct, frozen=True):
-    """How many workers, and what is done about those that end, or do not."""
+    """Number of workers, restart policy and timeouts."""
 
     workers: int
     policy: RestartPolicy
-    silence_timeout: float | None  # seconds, after which a worker is killed
-    shutdown_timeout: float | None  # seconds that workers have to end in good order
-    overrun_exit_code: int  # what the process ends with if one of them had to be killed then
+    silence_timeout: float | None  # seconds without a heartbeat until a worker is killed
+    shutdown_timeout: float | None  # seconds for workers to shut down
+    overrun_exit_code: int  # exit code if a worker exceeded shutdown_timeout
 
 
 class Supervisor:
-    """Runs workers until it is told to end, or they end too often."""
+    """Runs workers until a signal arrives or they end too often."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class Supervisor:
         reserve: DescriptorReserve,
         report: Callable[[str], None],
     ) -> None:
-        """`places` are listened at already; they are the supervisor's to close. Connections that no worker has taken
-        yet leave `reserve` free. `say` tells a person."""
+        """The supervisor owns and closes the sockets `listeners`, which listen already. Connections that wait for a
+        worker leave `reserve` free. `report` prints a message for the operator."""
         self._worker_main = worker_main
         self._options = options
         self._report = report
@@ -64,12 +64,12 @@ class Supervisor:
         self._history = History()
         self._signals = SignalQueue()
         self._selector = selectors.DefaultSelector()
-        self._pids: dict[int, int] = {}  # of the workers that are there
-        self._channels: dict[int, IpcChannel] = {}  # to them
+        self._pids: dict[int, int] = {}  # of the running workers
+        self._channels: dict[int, IpcChannel] = {}  # to the running workers
         self._dispatcher = ConnectionDispatcher(
             listeners, self._table, self._channels, self._selector, reserve=reserve, report=report
         )
-        self._restarts: dict[int, float] = {}  # workers that are started then
+        self._restarts: dict[int, float] = {}  # start times of workers to be restarted
         self._sent_states: tuple[str, ...] = ()
         self._on_ready: Callable[[], None] | None = None
         self._shutdown_deadline: float | None = None
@@ -77,7 +77,7 @@ class Supervisor:
         self._exit_codes: list[int] = []
 
     def run(self, on_ready: Callable[[], None]) -> int:
-        """Runs; gives what the process should end with. `opened` is called when the first worker is ready."""
+        """Run, and return the exit code. `on_ready` is called when the first worker is ready."""
         self._on_ready = on_ready
         with self._signals.installed():
             self._selector.register(self._signals, selectors.EVENT_READ, self._on_signal)
@@ -94,9 +94,9 @@ class Supervisor:
     # --- one turn ----------------------------------------------------------------------------------
 
     def _run_once(self) -> None:
-        """Sleeps, looks at the clock, hears, and judges: in this order, since whoever was silent until then has to have
-        been heard, even if this process itself has stood still for a while."""
-        wait = min([HEARTBEAT_INTERVAL, *(at - time.monotonic() for at in self._restarts.values())])
+        """Wait, read the clock, process events, then evaluate timeouts: in this order, so that heartbeats that
+        arrived while this process itself was stopped count."""
+        wait = min([HEARTBEAT_INTERVAL, *(start_at - time.monotonic() for start_at in self._restarts.values())])
         self._selector.select(max(wait, 0.0))
         now = time.monotonic()
         for key, _ in self._selector.select(0):
@@ -121,75 +121,75 @@ class Supervisor:
     def _kill_silent_workers(self, now: float) -> None:
         for number in self._table.unresponsive(now, self._options.silence_timeout):
             if number in self._pids:
-                self._report(f"worker {number} has said nothing for {self._options.silence_timeout:g} s, and is killed")
+                self._report(f"worker {number} sent no heartbeat for {self._options.silence_timeout:g} s; killing it")
                 _kill_process(self._pids[number])
                 self._table.mark_gone(number)
 
     def _start_due_workers(self, now: float) -> None:
-        for number, at in list(self._restarts.items()):
-            if now >= at:
+        for number, start_at in list(self._restarts.items()):
+            if now >= start_at:
                 del self._restarts[number]
                 self._start_worker(number)
 
     def _broadcast_states(self, now: float) -> None:
-        """Tells all workers how they stand, if that has changed."""
+        """Send the states to all workers if they have changed."""
         table = self._table.states(now)
         if table != self._sent_states:
             self._sent_states = table
-            for line in self._channels.values():
-                line.send(TABLE, _encode_states(table))
+            for channel in self._channels.values():
+                channel.send(TABLE, _encode_states(table))
 
     # --- workers -----------------------------------------------------------------------------------
 
     def _start_worker(self, number: int) -> None:
         try:
-            ours, theirs = socket.socketpair()
+            supervisor_socket, worker_socket = socket.socketpair()
         except OSError as error:
             self._postpone(number, error)
             return
         try:
-            pid = fork(partial(self._run_worker, number, theirs, ours))
+            pid = fork(partial(self._run_worker, number, worker_socket, supervisor_socket))
         except OSError as error:
-            ours.close()
+            supervisor_socket.close()
             self._postpone(number, error)
             return
         finally:
-            theirs.close()
+            worker_socket.close()
         self._pids[number] = pid
-        line = self._channels[number] = IpcChannel(ours)
-        self._selector.register(ours, selectors.EVENT_READ, partial(self._on_worker_message, number))
+        channel = self._channels[number] = IpcChannel(supervisor_socket)
+        self._selector.register(supervisor_socket, selectors.EVENT_READ, partial(self._on_worker_message, number))
         now = time.monotonic()
         self._table.mark_started(number, now)
-        line.send(TABLE, _encode_states(self._table.states(now)))  # before it can be asked
+        channel.send(TABLE, _encode_states(self._table.states(now)))  # before the worker serves its first health check
 
     def _postpone(self, number: int, error: OSError) -> None:
-        """Try again later to start a worker for which the system has no descriptor or no process left. Raises the error
-        if no worker has ever been ready."""
+        """Retry later if the system has no free descriptor or process for a worker. Raise the error if no worker was
+        ever ready."""
         if self._on_ready is not None:
             raise error
         self._history, decision = after_failure(self._history, self._options.policy)
         if isinstance(decision, GiveUp):
-            self._report(f"worker {number} cannot be started: {error.strerror}; all end: {decision.reason}")
+            self._report(f"worker {number} cannot be started: {error.strerror}; shutting down: {decision.reason}")
             self._shut_down(GIVE_UP_EXIT_CODE)
             return
-        self._report(f"worker {number} cannot be started: {error.strerror}; tried again in {decision.delay:g} s")
+        self._report(f"worker {number} cannot be started: {error.strerror}; retrying in {decision.delay:g} s")
         self._restarts[number] = time.monotonic() + decision.delay
 
-    def _run_worker(self, number: int, theirs: socket.socket, ours: socket.socket) -> int:
-        """A new process: it keeps nothing of its supervisor's but its end of the line."""
-        ours.close()
+    def _run_worker(self, number: int, worker_socket: socket.socket, supervisor_socket: socket.socket) -> int:
+        """Run in the new process: close everything of the supervisor's except this worker's socket."""
+        supervisor_socket.close()
         self._selector.close()
         self._signals.close()
-        for line in self._channels.values():
-            line.close()
+        for channel in self._channels.values():
+            channel.close()
         self._dispatcher.close_all()
-        return self._worker_main(number, theirs)
+        return self._worker_main(number, worker_socket)
 
     def _on_worker_message(self, number: int) -> None:
-        line, now = self._channels.get(number), time.monotonic()
-        if line is None:
+        channel, now = self._channels.get(number), time.monotonic()
+        if channel is None:
             return
-        for kind, body in line.receive():
+        for kind, body in channel.receive():
             if kind == STATE:
                 served = self._table.has_served(number)
                 self._table.record_heartbeat(number, now, body.decode())
@@ -197,14 +197,14 @@ class Supervisor:
                     self._on_worker_ready()
             elif kind in {ACCEPTED, DECLINED}:
                 self._dispatcher.acknowledge(number, decode_ticket(body)[0], accepted=kind == ACCEPTED)
-        line.flush()
-        if line.closed_by_peer and line.socket in self._selector.get_map():
-            self._selector.unregister(line.socket)
+        channel.flush()
+        if channel.closed_by_peer and channel.socket in self._selector.get_map():
+            self._selector.unregister(channel.socket)
             self._table.mark_gone(number)
-            _kill_process(self._pids[number])  # it is at its end, or of no use any more
+            _kill_process(self._pids[number])  # without its channel a worker is useless
 
     def _on_worker_ready(self) -> None:
-        """A worker is ready that was not before."""
+        """Record that a worker has become ready."""
         self._history = self._history.succeeded()
         if self._on_ready is not None:
             self._on_ready()
@@ -214,64 +214,64 @@ class Supervisor:
         code = poll_exit_code(self._pids[number])
         if code is None:
             return
-        self._on_worker_message(number)  # its last words
-        line = self._channels.pop(number)
+        self._on_worker_message(number)  # its last messages
+        channel = self._channels.pop(number)
         with contextlib.suppress(KeyError):
-            self._selector.unregister(line.socket)
-        line.close()
+            self._selector.unregister(channel.socket)
+        channel.close()
         for ticket in self._table.mark_gone(number):
             self._table.release_ticket(ticket)
         self._on_worker_exit(number, self._pids.pop(number), code)
 
     def _on_worker_exit(self, number: int, pid: int, code: int) -> None:
-        """Has a worker started again, or ends all of it."""
+        """Restart a worker, or shut down."""
         if self._shutting_down:
             self._exit_codes.append(0 if code == -signal.SIGTERM else _exit_code(code))
             return
         served = self._table.has_served(number)
-        how = f"worker {number} (process {pid}) {_describe_exit(code)}"
+        summary = f"worker {number} (process {pid}) {_describe_exit(code)}"
         if not served and self._on_ready is not None and code >= 0:
-            self._report(f"{how} before anybody was ready")
+            self._report(f"{summary} before any worker was ready")
             self._shut_down(_exit_code(code) or 1)
             return
         self._history, decision = after_worker_exit(
             self._history, self._options.policy, time.monotonic(), served=served, clean=code == 0
         )
         if isinstance(decision, GiveUp):
-            self._report(f"{how}; workers are not started again, and all end: {decision.reason}")
+            self._report(f"{summary}; giving up and shutting down: {decision.reason}")
             self._shut_down(GIVE_UP_EXIT_CODE)
             return
-        again = f"in {decision.delay:g} s" if decision.delay else "at once"
-        self._report(f"{how}, and is started again {again}")
+        when = f"in {decision.delay:g} s" if decision.delay else "at once"
+        self._report(f"{summary}; restarting it {when}")
         self._restarts[number] = time.monotonic() + decision.delay
 
     # --- the end -----------------------------------------------------------------------------------
 
     def _shut_down(self, code: int = 0) -> None:
-        """Takes nothing in any more, and has every worker end in good order."""
+        """Accept no more connections and ask every worker to shut down."""
         self._shutting_down = True
         self._exit_codes.append(code)
         self._restarts.clear()
         self._dispatcher.close()
-        for line in self._channels.values():
-            line.send(SHUTDOWN)
+        for channel in self._channels.values():
+            channel.send(SHUTDOWN)
         if self._options.shutdown_timeout is not None:
             self._shutdown_deadline = time.monotonic() + self._options.shutdown_timeout
 
     def _kill_overdue_workers(self) -> None:
         for number in self._pids:
-            self._report(f"worker {number} did not end in time, and is killed")
+            self._report(f"worker {number} did not shut down in time; killing it")
             self._exit_codes.append(self._options.overrun_exit_code)
         self._kill_all()
 
     def _kill_all(self) -> None:
-        """Ends the workers that are left, at once."""
+        """Kill the remaining workers."""
         for pid in self._pids.values():
             _kill_process(pid)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-        for line in self._channels.values():
-            line.close()
+        for channel in self._channels.values():
+            channel.close()
         self._pids.clear()
         self._channels.clear()
         self._restarts.clear()
@@ -296,8 +296,8 @@ def _exit_code(code: int) -> int:
 
 def _describe_exit(code: int) -> str:
     if code >= 0:
-        return f"ended with {code}"
+        return f"exited with {code}"
     try:
-        return f"was ended by {signal.Signals(-code).name}"
+        return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
-        return f"was ended by signal {-code}"
+        return f"was killed by signal {-code}"

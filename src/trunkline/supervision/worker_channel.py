@@ -1,9 +1,9 @@
-"""A worker's side of the line to its supervisor, on the worker's loop: connections come in, and how it stands goes out.
+"""The worker's channel to its supervisor, on the worker's event loop: receives connections and sends heartbeats.
 
-A worker whose supervisor is gone ends in good order: nobody would bring it anything any more.
+A worker whose supervisor has died shuts down, since it would get no more connections.
 
-A worker whose descriptors are used up, but for a reserve, says that it is full and declines connections, and is ready
-again when some are free. The supervisor still has what was declined, and gives it to another worker.
+A worker without free descriptors below the reserve reports the state `full` and declines connections until some are
+free. The supervisor still holds a declined connection and dispatches it to another worker.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ _log: Final = logging.getLogger("trunkline")
 
 
 class WorkerChannel:
-    """Where a worker stands."""
+    """The channel of one worker; the source of its connections."""
 
     def __init__(
         self, number: int, ipc_socket: socket.socket, state: Callable[[], str], reserve: DescriptorReserve
     ) -> None:
-        """`state` says how the worker stands, once it takes connections, for which `reserve` must be left free."""
+        """`state` returns the worker's state once it accepts connections, which must leave `reserve` free."""
         self.number = number
         self._reserve = reserve
         self._full = False
@@ -54,35 +54,35 @@ class WorkerChannel:
 
     @property
     def orphaned(self) -> bool:
-        """Whether the supervisor is gone."""
+        """Whether the supervisor has died."""
         return self._ipc.closed_by_peer
 
     def open(self, on_shutdown: Callable[[], Any]) -> None:
-        """Listens to the supervisor from now on, on the running loop. `end` is called when the worker is to end."""
+        """Start receiving, on the running loop. `on_shutdown` is called when the worker has to shut down."""
         self._loop = asyncio.get_running_loop()
         self._on_shutdown = on_shutdown
         self._loop.add_reader(self._ipc.socket, self._on_message)
         self._send_heartbeat()
 
     def close(self) -> None:
-        """Hears nothing any more. The line itself stays open for as long as the process lives."""
+        """Stop receiving. The socket stays open until the process exits."""
         if self._loop is not None:
             self._loop.remove_reader(self._ipc.socket)
         if self._heartbeat_timer is not None:
             self._heartbeat_timer.cancel()
 
     def worker_states(self) -> tuple[str, ...]:
-        """How all workers stand, by their numbers: what is newest is known of this one."""
+        """Return the states of all workers by number, with the current state of this one."""
         table = self._table
         return (*table[: self.number], self._state(), *table[self.number + 1 :])
 
     def start(self, on_connection: Callable[[socket.socket], None]) -> None:
-        """Connections are taken from now on."""
+        """Accept connections from now on."""
         self._on_connection, self._started = on_connection, True
         self._send_state()
 
     def stop(self) -> None:
-        """Connections are taken no more."""
+        """Accept no more connections."""
         self._on_connection = None
         self._send_state()
 
@@ -92,7 +92,7 @@ class WorkerChannel:
         state = self._worker_state()
         return FULL if self._full and state in ACCEPTING_STATES else state
 
-    # --- the line ----------------------------------------------------------------------------------
+    # --- messages ----------------------------------------------------------------------------------
 
     def _send_heartbeat(self) -> None:
         if self._loop is not None:
@@ -102,7 +102,7 @@ class WorkerChannel:
     def _send_state(self) -> None:
         self._full = self._full and not self._reserve.has_room()
         self._ipc.flush()
-        if self._ipc.flushed:  # or it says enough already
+        if self._ipc.flushed:  # otherwise an earlier heartbeat is still unsent
             self._ipc.send(STATE, self._state().encode())
 
     def _on_message(self) -> None:
@@ -117,9 +117,9 @@ class WorkerChannel:
             self.close()
             self._on_shutdown()
 
-    def _receive_connection(self, ticket: int, at: float, descriptor: int | None) -> None:
-        """Takes a connection, unless it has been on its way for so long that somebody else is given it, or there is no
-        descriptor for it: it was lost on the way, or belongs to the reserve."""
+    def _receive_connection(self, ticket: int, dispatched_at: float, descriptor: int | None) -> None:
+        """Accept a connection, or decline it if it is too old and the supervisor dispatches it again, or if there is
+        no free descriptor below the reserve."""
         if descriptor is None:
             self._mark_full()
             self._decline(ticket)
@@ -127,21 +127,21 @@ class WorkerChannel:
         connection = socket.socket(fileno=descriptor)
         if self._reserve.contains(descriptor):
             self._mark_full()
-        take = self._on_connection
-        if take is None or self._full or time.monotonic() - at >= STALE_AFTER:
+        on_connection = self._on_connection
+        if on_connection is None or self._full or time.monotonic() - dispatched_at >= STALE_AFTER:
             connection.close()
             self._decline(ticket)
         else:
             self._ipc.send(ACCEPTED, encode_ticket(ticket))
-            take(connection)
+            on_connection(connection)
 
     def _mark_full(self) -> None:
-        """Take no more connections until descriptors are free."""
+        """Accept no more connections until descriptors are free."""
         self._full = True
         if self._log_throttle.allow(time.monotonic()):
             _log.warning("worker %d: %s", self.number, self._reserve.shortage_message())
 
     def _decline(self, ticket: int) -> None:
-        """Says how the worker stands, and that the supervisor should give a connection to another one."""
+        """Report the state and have the supervisor dispatch the connection to another worker."""
         self._send_state()
         self._ipc.send(DECLINED, encode_ticket(ticket))

@@ -1,8 +1,10 @@
-"""Whose turn it is: workers and how they stand, and what has been handed to whom. Pure; time comes in.
+"""Table of workers: their states, the connections dispatched to them, and the choice of the next worker. Pure; time is
+an argument.
 
-Whoever has said within a second how it stands takes its turn, one after another. What was handed to a worker belongs to
-it when it has said that it took it. If it has not within a second, it must not take it any more, and somebody else is
-given it: both sides look at the same clock, so no two think that it is theirs.
+Workers take turns. A worker is eligible if its last heartbeat is less than a second old. A dispatched connection
+belongs to the worker once it has acknowledged it. Without an acknowledgement within a second, the worker must decline
+it and the supervisor dispatches it to another one. Both processes use the same clock, so a connection never has two
+owners.
 """
 
 from collections.abc import Sequence
@@ -24,37 +26,37 @@ __all__ = [
 WorkerState = Literal["starting", "ready", "paused", "full", "draining", "silent", "gone"]
 
 STARTING: Final = "starting"
-FULL: Final = "full"  # its descriptors are used up but for the reserve: it takes no connection until some are free
+FULL: Final = "full"  # only the descriptor reserve is free; declines connections
 GONE: Final = "gone"
-HEARTBEAT_INTERVAL: Final = 0.25  # seconds between two words of a worker
-STALE_AFTER: Final = 1.0  # seconds without a word, or with something that was not taken
-_REDISPATCH_SLACK: Final = 0.1  # seconds that are waited longer than a worker does, which looks first and then says so
-_MAX_IN_FLIGHT: Final = 256  # connections on their way to one worker
-ACCEPTING_STATES: Final = ("ready", "paused")  # in this order
+HEARTBEAT_INTERVAL: Final = 0.25  # seconds between two heartbeats
+STALE_AFTER: Final = 1.0  # seconds without a heartbeat, or without an acknowledgement
+_REDISPATCH_SLACK: Final = 0.1  # seconds more than the worker's own limit, since its acknowledgement takes time
+_MAX_IN_FLIGHT: Final = 256  # unacknowledged connections per worker
+ACCEPTING_STATES: Final = ("ready", "paused")  # in order of preference
 
 
 class _Worker(Struct):
     state: str = GONE
-    last_heartbeat: float = 0.0  # when it said something
-    served: bool = False  # it has been ready
+    last_heartbeat: float = 0.0  # time of the last heartbeat
+    served: bool = False  # it has been ready once
 
 
 class WorkerTable:
-    """The workers, by their numbers."""
+    """Workers by number."""
 
     def __init__(self, count: int) -> None:
         self._workers = [_Worker() for _ in range(count)]
-        self._dispatched: dict[int, tuple[int, float]] = {}  # ticket: to whom, and when
-        self._last_chosen = count - 1  # whose turn it was
+        self._dispatched: dict[int, tuple[int, float]] = {}  # ticket: worker and time
+        self._last_chosen = count - 1  # the worker chosen last
 
-    # --- how they stand ----------------------------------------------------------------------------
+    # --- states ------------------------------------------------------------------------------------
 
     def mark_started(self, number: int, now: float) -> None:
-        """A worker begins."""
+        """Record that a worker has started."""
         self._workers[number] = _Worker(STARTING, now)
 
     def record_heartbeat(self, number: int, now: float, state: str | None = None) -> None:
-        """It has said something, perhaps how it stands."""
+        """Record a heartbeat, and the state if there is one."""
         worker = self._workers[number]
         worker.last_heartbeat = now
         if state is not None:
@@ -62,16 +64,16 @@ class WorkerTable:
             worker.served = worker.served or state in ACCEPTING_STATES
 
     def mark_gone(self, number: int) -> list[int]:
-        """It is gone; gives the tickets of what it has not taken."""
+        """Record that a worker has ended; return the tickets that it has not acknowledged."""
         self._workers[number].state = GONE
-        return [ticket for ticket, (to, _) in self._dispatched.items() if to == number]
+        return [ticket for ticket, (worker_number, _) in self._dispatched.items() if worker_number == number]
 
     def has_served(self, number: int) -> bool:
-        """Whether it has ever been ready."""
+        """Return whether a worker was ever ready."""
         return self._workers[number].served
 
     def states(self, now: float) -> tuple[str, ...]:
-        """How each stands."""
+        """Return the state of each worker."""
         return tuple(
             "silent" if worker.state != GONE and self._is_silent(worker, now) else worker.state
             for worker in self._workers
@@ -81,7 +83,7 @@ class WorkerTable:
         return now - worker.last_heartbeat >= STALE_AFTER
 
     def unresponsive(self, now: float, timeout: float | None) -> list[int]:
-        """Those who have served, and have said nothing for so long that they have to be ended."""
+        """Return the workers that have served and sent no heartbeat for `timeout` seconds."""
         if timeout is None:
             return []
         return [
@@ -90,38 +92,40 @@ class WorkerTable:
             if worker.served and worker.state != GONE and now - worker.last_heartbeat >= timeout
         ]
 
-    # --- who takes what ----------------------------------------------------------------------------
+    # --- dispatch ----------------------------------------------------------------------------------
 
     def next_worker(self, now: float, skipped: Sequence[int] = ()) -> int | None:
-        """Whose turn it is, after the last to have had one; None if nobody can take anything. Those that have been
-        `passed` over are not asked again."""
-        on_the_way = [to for to, _ in self._dispatched.values()]
+        """Return the next eligible worker after the last one chosen, except those in `skipped`; None if there is
+        none."""
+        in_flight = [worker_number for worker_number, _ in self._dispatched.values()]
         for state in ACCEPTING_STATES:
             for step in range(1, len(self._workers) + 1):
                 number = (self._last_chosen + step) % len(self._workers)
                 worker = self._workers[number]
                 if worker.state != state or number in skipped or self._is_silent(worker, now):
                     continue
-                if on_the_way.count(number) < _MAX_IN_FLIGHT:
+                if in_flight.count(number) < _MAX_IN_FLIGHT:
                     return number
         return None
 
     def mark_dispatched(self, ticket: int, number: int, now: float) -> None:
-        """Something is on its way to a worker."""
+        """Record the dispatch of a connection."""
         self._dispatched[ticket] = (number, now)
         self._last_chosen = number
 
     def assigned_worker(self, ticket: int) -> int | None:
-        """Who was handed something that it has not taken yet."""
-        found = self._dispatched.get(ticket)
-        return None if found is None else found[0]
+        """Return the worker that has not acknowledged a ticket yet; None if there is none."""
+        entry = self._dispatched.get(ticket)
+        return None if entry is None else entry[0]
 
     def release_ticket(self, ticket: int) -> None:
-        """It was taken, or is back."""
+        """Forget a ticket that was acknowledged, declined or abandoned."""
         self._dispatched.pop(ticket, None)
 
     def overdue_tickets(self, now: float) -> list[int]:
-        """Tickets of what has not been taken in time, and will not be."""
+        """Return the tickets whose acknowledgement is overdue."""
         return [
-            ticket for ticket, (_, since) in self._dispatched.items() if now - since >= STALE_AFTER + _REDISPATCH_SLACK
+            ticket
+            for ticket, (_, dispatched_at) in self._dispatched.items()
+            if now - dispatched_at >= STALE_AFTER + _REDISPATCH_SLACK
         ]

@@ -1,10 +1,10 @@
-"""Accepting connections, for every transport that listens.
+"""Accept connections, for every transport that listens.
 
-The listeners of asyncio and uvloop accept all of the backlog, a thousand connections, in one turn of the loop, before a
-protocol can refuse any. Out of descriptors, asyncio logs a traceback and accepts again a second later, and
-uvloop drops what waits. An `Acceptor` stops before: while the reserve of descriptors is in use, connections stay in the
-backlog, and are accepted when descriptors are free again. A socket that was shut down from outside is closed, with one
-line in the log.
+The listeners of asyncio and uvloop accept the whole backlog, a thousand connections, in one turn of the loop, before a
+protocol can refuse any. When descriptors run out, asyncio logs a traceback and accepts again a second later, and uvloop
+drops the pending connections. An `Acceptor` stops earlier: while the descriptor reserve is in use, connections stay in
+the backlog, and the acceptor resumes when descriptors are free again. If a socket is shut down from outside, the
+acceptor closes it and logs one line.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from trunkline.transports.addresses import format_host_port
 
 __all__ = ["BACKLOG", "Acceptor", "ConnectionSource", "TransportOpener", "bind", "resolve", "tls_arguments"]
 
-BACKLOG: Final = 1024  # connections that wait to be accepted
-_DESCRIPTOR_CHECK_INTERVAL: Final = 0.1  # seconds until the descriptors are looked at again
+BACKLOG: Final = 1024  # pending connections per listening socket
+_DESCRIPTOR_CHECK_INTERVAL: Final = 0.1  # seconds between two checks for free descriptors
 _INET_FAMILIES: Final = frozenset({socket.AF_INET, socket.AF_INET6})
 _ADDRESS_UNAVAILABLE: Final = frozenset(
     {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
-)  # a name may have more than the machine
+)  # a host name may resolve to addresses of other machines
 _ADVICE: Final = {
     errno.EADDRINUSE: "; stop the other program or choose another port",
     errno.EACCES: "; choose a port above 1023, or run with the right to use this one",
@@ -37,23 +37,23 @@ _ADVICE: Final = {
 _log: Final = logging.getLogger("trunkline")
 
 AddressInfo = tuple[Any, ...]
-"""An entry of what `getaddrinfo` returns."""
+"""One entry of the result of `getaddrinfo`."""
 
 
 class ConnectionSource(Protocol):
-    """Where accepted connections come from: an `Acceptor`, or the supervisor of this process."""
+    """Source of accepted connections: an `Acceptor`, or the supervisor of this process."""
 
     def start(self, on_connection: Callable[[socket.socket], None]) -> None:
-        """Pass each connection to `take`, from now on."""
+        """Pass each connection to `on_connection`, from now on."""
         ...
 
     def stop(self) -> None:
-        """Pass no more."""
+        """Pass no more connections."""
         ...
 
 
 async def resolve(host: str, port: int) -> Sequence[AddressInfo]:
-    """The addresses of a host to listen at; without a thread if it is a number."""
+    """Return the addresses of a host to listen on; a numeric address is resolved without a thread."""
     flags = socket.AI_PASSIVE
     try:
         return socket.getaddrinfo(
@@ -68,76 +68,77 @@ async def resolve(host: str, port: int) -> Sequence[AddressInfo]:
 
 
 def bind(host: str, port: int, addresses: Sequence[AddressInfo] | None = None) -> list[socket.socket]:
-    """Sockets that listen at each address of a host. A port that is left open is the same at all of them."""
-    made: list[socket.socket] = []
-    chosen, missing = port, OSError("it has no address")
+    """Open a listening socket for each address of a host. If the port is 0, all sockets share the port that the
+    system chose."""
+    listeners: list[socket.socket] = []
+    chosen, unavailable = port, OSError("it has no address")
     try:
         if addresses is None:
             addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, _, _, _, address in dict.fromkeys(addresses):
             try:
-                made.append(_open_listener(family, (address[0], chosen, *address[2:])))
+                listeners.append(_open_listener(family, (address[0], chosen, *address[2:])))
             except OSError as error:
                 if error.errno not in _ADDRESS_UNAVAILABLE:
                     raise
-                missing = error
+                unavailable = error
             else:
-                chosen = made[-1].getsockname()[1]
-        if not made:
-            raise missing
+                chosen = listeners[-1].getsockname()[1]
+        if not listeners:
+            raise unavailable
     except OSError as error:
-        for listening in made:
-            listening.close()
+        for listener in listeners:
+            listener.close()
         raise _cannot_listen(host, port, error) from error
-    return made
+    return listeners
 
 
 def _open_listener(family: int, address: tuple[Any, ...]) -> socket.socket:
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listening.bind(address)
-        listening.listen(BACKLOG)
-        listening.setblocking(False)
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
     except BaseException:
-        listening.close()
+        listener.close()
         raise
-    return listening
+    return listener
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> TransportError:
-    why = f"{error.strerror or error}"
+    reason = f"{error.strerror or error}"
     if isinstance(error, socket.gaierror):
         advice = "; choose a name or an address of this machine"
     else:
         advice = _ADVICE.get(error.errno or 0, "")
-    return TransportError(f"cannot listen at {format_host_port(host, port)}: {why}{advice}")
+    return TransportError(f"cannot listen on {format_host_port(host, port)}: {reason}{advice}")
 
 
 class Acceptor:
-    """Accept connections from listening sockets, which belong to it, for as long as descriptors last."""
+    """Accepts connections from listening sockets, which it owns, while descriptors are free."""
 
-    def __init__(self, listening: Sequence[socket.socket], reserve: DescriptorReserve) -> None:
-        self._listeners = list(listening)
+    def __init__(self, listener: Sequence[socket.socket], reserve: DescriptorReserve) -> None:
+        self._listeners = list(listener)
         self._reserve = reserve
         self._log_throttle = LogThrottle()
         self._loop = asyncio.get_running_loop()
         self._on_connection: Callable[[socket.socket], None]
-        self._timer: asyncio.TimerHandle | None = None  # while accepting pauses
-        self._tasks: list[asyncio.Task[None]] = []  # where the loop cannot watch sockets
+        self._timer: asyncio.TimerHandle | None = None  # set while accepting is paused
+        self._tasks: list[asyncio.Task[None]] = []  # used if the loop cannot watch sockets
 
     def start(self, on_connection: Callable[[socket.socket], None]) -> None:
-        """Pass each connection to `take`, from now on."""
+        """Pass each connection to `on_connection`, from now on."""
         self._on_connection = on_connection
         try:
             self._watch()
-        except NotImplementedError:  # Windows, where there is no limit on descriptors
-            self._tasks = [self._loop.create_task(self._accept_forever(listening)) for listening in self._listeners]
+        except NotImplementedError:  # Windows, which has no limit on descriptors
+            self._tasks = [self._loop.create_task(self._accept_forever(listener)) for listener in self._listeners]
 
     def stop(self) -> None:
-        """Accept no more, and close the sockets."""
+        """Stop accepting and close the sockets."""
         if self._tasks:
             for task in self._tasks:
                 task.cancel()
@@ -145,42 +146,42 @@ class Acceptor:
             self._timer.cancel()
         else:
             self._unwatch()
-        for listening in self._listeners:
-            listening.close()
+        for listener in self._listeners:
+            listener.close()
         self._listeners, self._tasks = [], []
 
     def _watch(self) -> None:
-        for listening in self._listeners:
-            self._loop.add_reader(listening, self._accept, listening)
+        for listener in self._listeners:
+            self._loop.add_reader(listener, self._accept, listener)
 
     def _unwatch(self) -> None:
-        for listening in self._listeners:
-            self._loop.remove_reader(listening)
+        for listener in self._listeners:
+            self._loop.remove_reader(listener)
 
-    def _accept(self, listening: socket.socket) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         try:
-            for connection in accept_pending(listening, self._reserve):
+            for connection in accept_pending(listener, self._reserve):
                 self._on_connection(connection)
         except DescriptorsExhausted:
             self._pause()
         except ListenerClosed as ended:
-            self._loop.remove_reader(listening)
-            self._drop_listener(listening, ended)
+            self._loop.remove_reader(listener)
+            self._drop_listener(listener, ended)
 
-    def _drop_listener(self, listening: socket.socket, ended: ListenerClosed) -> None:
-        """Close a socket that does not listen any more; the others go on."""
+    def _drop_listener(self, listener: socket.socket, ended: ListenerClosed) -> None:
+        """Close a socket that no longer listens; the other sockets continue."""
         _log.error("%s", ended)
-        self._listeners.remove(listening)
-        listening.close()
+        self._listeners.remove(listener)
+        listener.close()
 
-    async def _accept_forever(self, listening: socket.socket) -> None:
+    async def _accept_forever(self, listener: socket.socket) -> None:
         while True:
             try:
-                connection, _ = await self._loop.sock_accept(listening)
-            except ConnectionError:  # the peer has gone
+                connection, _ = await self._loop.sock_accept(listener)
+            except ConnectionError:  # the peer has disconnected
                 continue
             except OSError:
-                self._drop_listener(listening, ListenerClosed(listening))
+                self._drop_listener(listener, ListenerClosed(listener))
                 return
             self._on_connection(connection)
 
@@ -203,10 +204,10 @@ class Acceptor:
 
 
 class TransportOpener:
-    """Make transports of the loop from the connections of a source, each with a protocol of its own."""
+    """Opens an asyncio transport with its own protocol for each connection of a source."""
 
     def __init__(self, source: ConnectionSource, factory: Callable[[], Any], tls_options: dict[str, Any]) -> None:
-        """`secured` holds the TLS arguments of `connect_accepted_socket`; none of them means no TLS."""
+        """`tls_options` holds the TLS arguments of `connect_accepted_socket`; empty means no TLS."""
         self._source = source
         self._factory = factory
         self._tls_options = tls_options
@@ -223,19 +224,23 @@ class TransportOpener:
         try:
             connection.setblocking(False)
             if connection.family in _INET_FAMILIES:
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as where a loop accepts
+                connection.setsockopt(
+                    socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+                )  # as asyncio does for sockets that it accepts
             await self._loop.connect_accepted_socket(self._factory, connection, **self._tls_options)
-        except OSError:  # the peer has gone, or speaks no TLS
+        except OSError:  # the peer has disconnected, or the TLS handshake failed
             connection.close()
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Accept no more connections."""
         self._source.stop()
 
 
 def tls_arguments(context: ssl.SSLContext | None, handshake_timeout: float | None, **others: Any) -> dict[str, Any]:
-    """The TLS arguments of an `Opener`. A peer has `handshake` seconds to complete the handshake; None leaves that to
-    the loop, which waits for a minute."""
+    """Return the TLS options of a `TransportOpener`.
+
+    `handshake_timeout` limits the TLS handshake, in seconds; None means asyncio's default of one minute.
+    """
     if context is None:
         return {}
     return {

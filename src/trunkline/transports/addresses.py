@@ -1,5 +1,8 @@
-"""Addresses, as people write them: tcp://127.0.0.1:4000, tls://example.org:4000, unix:///run/server.sock, and those of
-the web, http://127.0.0.1:8000/mcp, https://example.org/mcp, ws://127.0.0.1:8000/mcp and wss://example.org/mcp."""
+"""Parse and format addresses.
+
+Schemes: tcp://127.0.0.1:4000, tls://example.org:4000, unix:///run/server.sock, http://127.0.0.1:8000/mcp,
+https://example.org/mcp, ws://127.0.0.1:8000/mcp and wss://example.org/mcp.
+"""
 
 import re
 from typing import Any, Final
@@ -13,10 +16,10 @@ from trunkline.errors.suggestions import did_you_mean
 __all__ = ["HTTP_PORTS", "WEBSOCKET_PORTS", "Address", "format_host_port", "parse_address"]
 
 HTTP_PORTS: Final = {"http": 80, "https": 443}
-"""The schemes of the web, and their ports."""
+"""Default ports of the HTTP schemes."""
 
 WEBSOCKET_PORTS: Final = {"ws": 80, "wss": 443}
-"""The same for WebSocket."""
+"""Default ports of the WebSocket schemes."""
 
 _DEFAULT_PORTS: Final = HTTP_PORTS | WEBSOCKET_PORTS
 _SCHEMES: Final = (*_DEFAULT_PORTS, "tcp", "tls", "unix")
@@ -26,8 +29,7 @@ _UNPRINTABLE: Final = re.compile(r"[\x00-\x20\x7f\\]")
 
 
 class Address(Struct, frozen=True):
-    """Where a peer is to be found: a host and a port, or the path of a socket. An address of the web has all three, and
-    its path is all that follows the port."""
+    """Host and port, or the path of a Unix socket. For HTTP and WebSocket, `path` includes the query."""
 
     scheme: str
     host: str = ""
@@ -36,19 +38,21 @@ class Address(Struct, frozen=True):
 
 
 def parse_address(text: str) -> Address:
-    """What an address says. Raises ConfigError for one that says nothing to us."""
-    given: Any = text
-    if not isinstance(given, str):
-        raise ConfigError(f"an address is a text {_EXAMPLES}, not {given!r}")
-    scheme, found, rest = text.partition("://")
-    if found and scheme.lower() in _DEFAULT_PORTS:
+    """Parse an address. Raise ConfigError if it is invalid."""
+    value: Any = text
+    if not isinstance(value, str):
+        raise ConfigError(f"an address is a string {_EXAMPLES}, not {value!r}")
+    scheme, separator, rest = text.partition("://")
+    if separator and scheme.lower() in _DEFAULT_PORTS:
         return _parse_http_url(text)
-    if found and scheme == "unix" and rest.startswith("/"):
+    if separator and scheme == "unix" and rest.startswith("/"):
         return Address(scheme, path=rest)
     host, colon, port = rest.rpartition(":")
-    if found and scheme in {"tcp", "tls"} and colon and host and port.isdecimal() and int(port) <= _MAX_PORT:
+    if separator and scheme in {"tcp", "tls"} and colon and host and port.isdecimal() and int(port) <= _MAX_PORT:
         return Address(scheme, host.removeprefix("[").removesuffix("]"), int(port))
-    raise ConfigError(f"{text!r} is no address {_EXAMPLES}: {_explain_invalid(scheme if found else None, port)}")
+    raise ConfigError(
+        f"{text!r} is not an address {_EXAMPLES}: {_explain_invalid(scheme if separator else None, port)}"
+    )
 
 
 def _explain_invalid(scheme: str | None, port: str) -> str:
@@ -63,17 +67,17 @@ def _explain_invalid(scheme: str | None, port: str) -> str:
 
 def _parse_http_url(text: str) -> Address:
     parts = _split_url(text)
-    if "@" in parts.netloc:  # which is not repeated here, since errors are written to logs
-        raise ConfigError("an address is no place for a name and a password; pass them as headers")
+    if "@" in parts.netloc:  # not quoted in the error, since logs must not contain secrets
+        raise ConfigError("an address must not contain a user name and a password; pass them as headers")
     try:
         host, port = parts.hostname, parts.port
     except ValueError:
         raise ConfigError(
-            f"{text.partition('?')[0]!r} is no address like https://example.org/mcp: "
+            f"{text.partition('?')[0]!r} is not an address like https://example.org/mcp: "
             f"a port is a number from 0 to {_MAX_PORT}"
         ) from None
     if not host or _UNPRINTABLE.search(text):
-        raise ConfigError(f"{text.partition('?')[0]!r} is no address like https://example.org/mcp")
+        raise ConfigError(f"{text.partition('?')[0]!r} is not an address like https://example.org/mcp")
     path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
     return Address(parts.scheme, host, _DEFAULT_PORTS[parts.scheme] if port is None else port, path)
 
@@ -81,10 +85,10 @@ def _parse_http_url(text: str) -> Address:
 def _split_url(text: str) -> SplitResult:
     try:
         return urlsplit(text)
-    except ValueError as error:  # brackets that do not match, for one
-        raise ConfigError(f"this is no address like https://example.org/mcp: {error}") from None
+    except ValueError as error:  # for example, unbalanced brackets
+        raise ConfigError(f"this is not an address like https://example.org/mcp: {error}") from None
 
 
 def format_host_port(host: str, port: int) -> str:
-    """A host and a port, with the brackets that tell the colons of one from that of the other."""
+    """Return `host:port`, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

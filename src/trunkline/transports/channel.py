@@ -1,10 +1,10 @@
-"""The seam between what moves messages and what they mean.
+"""The channel protocol: the seam between transports, which move messages, and the code that interprets them.
 
-A transport makes channels and hands up, synchronously, every message that one read brought. What is answered
-meanwhile leaves in one write. All of it happens on one event loop: no method of a channel or a receiver is ever
-called from two places at once, and none is called from another thread.
+A transport creates channels. A channel passes every message of one read to its receiver synchronously, and everything
+the receiver sends meanwhile leaves in one write. All of it happens on one event loop: no method of a channel or a
+receiver runs concurrently with another, and none is called from another thread.
 
-Reading can be paused: whoever receives is flooded by what it has asked to go on, never by what it could refuse.
+A receiver can pause reading, so a fast peer cannot flood it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,42 +36,40 @@ __all__ = [
 
 
 class ChannelInfo(Struct, frozen=True):
-    """What kind of line this is, and who is at its other end."""
+    """The kind of a channel and its peer."""
 
     transport: str
     peer: str = ""
-    needs_keepalive: bool = False  # the peer, without a word, as over a network: silence is worth a ping then
-    revision: str | None = None  # that is spoken, where there is no handshake to agree on one
-    same_process: bool = False  # the peer is a client or server of this very program
-    local: bool = False  # the peer is whoever started us, or ourselves: nobody who has to say who it is
-    session: str | None = None  # the id that a peer comes back under, perhaps to another process
-    sole_peer: bool = False  # it is what the process is there for: nobody else comes, and it ends with the line
-    stateless: bool = False  # between peers who do not know of each other: every request stands for itself
+    needs_keepalive: bool = False  # the peer may disappear without closing, as over a network
+    revision: str | None = None  # the protocol revision, for transports without a handshake
+    same_process: bool = False  # the peer is a client or server of this program
+    local: bool = False  # the peer is our parent process or ourselves, and needs no authentication
+    session: str | None = None  # the id under which a peer resumes, perhaps at another process
+    sole_peer: bool = False  # the process serves this peer only, and ends with the channel
+    stateless: bool = False  # carries independent requests of unrelated peers
 
 
 class MessageOrigin(Struct, frozen=True):
-    """What came with these very bytes: who is known to have sent them, and where the answer goes.
+    """The origin of received messages: the authenticated principal, the HTTP headers, and the stream for the response.
 
-    A pipe has one origin for good. A transport with a request around every message makes a new one for each.
+    A pipe has one origin for its lifetime. A transport that wraps every message in a request creates one per request.
     """
 
     principal: Any = None
     headers: Mapping[str, str] | None = None
     stream: Any = None
-    original_id: RequestId | None = (
-        None  # the id that the peer gave, where a transport had to give the request another one
-    )
+    original_id: RequestId | None = None  # the peer's request id, if the transport assigned another one
 
 
 class ChannelClosed(Struct, frozen=True):
-    """Why a channel ended; and of a peer that was a process of ours, how that did."""
+    """The reason why a channel closed, with the exit status if the peer was a child process."""
 
     reason: str
     error: BaseException | None = None
-    status: int | None = None  # what the process ended with; of a signal, its number below zero
-    last_words: str = ""  # the end of what the process wrote to standard error
-    reached: bool = True  # whether what was not answered may have reached the peer
-    too_large: bool = False  # a message of the peer ended it, which would come again
+    status: int | None = None  # exit status; negative signal number if a signal ended the process
+    last_words: str = ""  # the end of the process's standard error
+    reached: bool = True  # False: the peer has received none of the unanswered requests
+    too_large: bool = False  # a message over the limit closed the channel; a retry would fail again
 
 
 _SIZE_LIMIT_SETTINGS: Final = {
@@ -80,17 +78,17 @@ _SIZE_LIMIT_SETTINGS: Final = {
     "unix": "tcp_message_size_limit",
     "websocket": "ws_message_size_limit",
     "sse": "sse_event_size_limit",
-    "http": "sse_event_size_limit",  # of what is no event, the body is read with the head of its answer
+    "http": "sse_event_size_limit",  # a JSON body is limited separately, by http_body_size_limit
 }
 
 
 def limit_setting(info: ChannelInfo) -> str | None:
-    """The setting that limits the messages of a transport; None where there is none, or more than one."""
+    """Return the name of the setting that limits a transport's messages; None if there is none or more than one."""
     return _SIZE_LIMIT_SETTINGS.get(info.transport)
 
 
 class Oversized(TypeError):
-    """A message of ours that is larger than what its transport takes, by our own settings."""
+    """Outgoing message larger than its transport allows, according to our own settings."""
 
     def __init__(self, size: int, limit: int, setting: str) -> None:
         super().__init__(f"the message has {size} bytes, and the limit is {limit} bytes ({setting})")
@@ -100,53 +98,54 @@ class Oversized(TypeError):
 
 
 class Channel(Protocol):
-    """Whole messages, both ways, in order. Nothing above this line sees bytes on a wire."""
+    """Ordered, whole messages in both directions. Code above this seam never sees bytes."""
 
     @property
     def info(self) -> ChannelInfo: ...
 
     def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:
-        """Takes a message, or a batch of them; never waits. After the channel has closed it does nothing.
+        """Queue a message or a batch without waiting; do nothing after the channel has closed.
 
-        `about` names the request that the message belongs to: a pipe ignores it, HTTP picks the stream by it.
-        Raises TypeError for a message that has no JSON, and `Oversized` for one above the limit of a transport that has
-        one; then nothing of it is sent. Errors are sent in any case.
+        `about` is the id of the related request: HTTP chooses the stream by it, other transports ignore it. Raise
+        TypeError for a message that cannot be encoded as JSON, and `Oversized` for one above the transport's limit;
+        nothing is sent then. Error responses are exempt from the limit.
         """
         ...
 
     def pause(self) -> None:
-        """Reads no more until `resume`. What was read already may still be handed up."""
+        """Stop reading until `resume`. Messages that were read before may still be delivered."""
         ...
 
     def resume(self) -> None:
-        """Reads again."""
+        """Read again."""
         ...
 
     async def drain(self) -> None:
-        """Waits while the peer reads too slowly; returns at once when the channel has closed."""
+        """Wait while the peer reads too slowly; return at once after the channel has closed."""
         ...
 
     async def close(self) -> None:
-        """Sends what can still be sent and ends. The receiver is told once, whoever began it."""
+        """Send the pending messages if possible, then close. The receiver's `closed` is called once, whichever side
+        closes first."""
         ...
 
 
 MirrorLookup = Callable[[str], Sequence[MirroredArgument]]
-"""Which arguments of a tool, by its name, are said a second time outside of the message."""
+"""Returns the arguments of a tool, by its name, that are repeated in HTTP headers."""
 
 
 @runtime_checkable
 class MirroringChannel(Protocol):
-    """A client's channel whose messages have an outside: some arguments of tools are repeated there."""
+    """Client channel that repeats some tool arguments in HTTP headers."""
 
     def set_mirrors(self, mirrors: MirrorLookup) -> None:
-        """Names them. `send` raises TypeError from then on for a call whose arguments cannot be repeated."""
+        """Set the lookup. From then on `send` raises TypeError for a call whose arguments do not fit into headers."""
         ...
 
 
 @runtime_checkable
 class ReusableChannel(Protocol):
-    """A channel that may carry one session after another."""
+    """Channel that may serve several sessions, one after the other."""
 
     def replace_receiver(self, receiver: "Receiver") -> None:
         """Report to another receiver from now on."""
@@ -154,66 +153,65 @@ class ReusableChannel(Protocol):
 
 
 class Receiver(Protocol):
-    """Who a channel reports to: the serving loop, or a client's connection."""
+    """Callbacks of a channel, implemented by the server's and the client's connection."""
 
     def received(self, messages: Sequence[Incoming], origin: MessageOrigin) -> None:
-        """Takes what one read brought. Must not raise."""
+        """Handle the messages of one read. Must not raise."""
         ...
 
     def unanswered(self, request: RequestId, closed: ChannelClosed) -> None:
-        """The answer to a request of ours cannot come any more, though the channel lives on."""
+        """The response to one of our requests will never arrive, although the channel stays open."""
         ...
 
     def authorizing(self, request: RequestId, *, begun: bool) -> None:
-        """Before a request of ours can be answered somebody has to be asked who we are, which may take as long as it
-        takes a person; and when that has ended."""
+        """Authorization for one of our requests has begun or ended. It may involve a person, so it may take long."""
         ...
 
     def closed(self, closed: ChannelClosed) -> None:
-        """The last thing a channel ever says."""
+        """The channel has closed; this is its last callback."""
         ...
 
 
 Accept = Callable[[Channel], Receiver]
-"""Who takes a new channel, and gives back whom it shall report to."""
+"""Accepts a new channel and returns its receiver."""
 
 
 class Connector(Protocol):
-    """Opens lines to one peer: the first, and another one each time a line was lost."""
+    """Opens channels to one peer: the first one, and another one after each loss."""
 
     @property
     def name(self) -> str:
-        """The peer, for people to read: a command, an address."""
+        """The peer in readable form: a command or an address."""
         ...
 
     async def connect(self, accept: Accept) -> Channel:
-        """A new line. Raises `TransportError` with a sentence if there is none to be had; then nothing is left behind,
-        nor if it is cancelled."""
+        """Open a new channel. Raise `TransportError` if that fails. Leave no resources behind after an error or a
+        cancellation."""
         ...
 
 
 @runtime_checkable
 class ReleasableConnector(Protocol):
-    """A connector that holds something as long as its peer may be needed, between two lines, too."""
+    """Connector that holds resources between two channels."""
 
     async def release(self) -> None:
-        """Let go of that: the last line has ended. Another one may be asked for later. Must not raise."""
+        """Release them: the last channel has closed. `connect` may be called again later. Must not raise."""
         ...
 
 
 @runtime_checkable
 class AuthorizingConnector(Protocol):
-    """A connector that may have to ask somebody who we are before there is a line."""
+    """Connector that may need authorization, perhaps interactive, before a channel is open."""
 
     @property
     def pending_authorizations(self) -> int:
-        """How many are being asked now."""
+        """The number of authorizations in progress."""
         ...
 
 
 @runtime_checkable
 class LaunchingConnector(Protocol):
-    """A connector that starts its peer as a process, for every connection anew."""
+    """Connector that starts its peer as a new process for every channel."""
 
     @property
     def fingerprint(self) -> bytes:
@@ -222,17 +220,17 @@ class LaunchingConnector(Protocol):
 
 
 class Listener(Protocol):
-    """Waits for peers, and hands over a channel for each."""
+    """Accepts peers and creates a channel for each."""
 
     @property
     def address(self) -> str:
-        """Where it can be reached, in the words that a client takes."""
+        """The address in the form that a client takes."""
         ...
 
     async def close(self) -> None:
-        """Takes no more peers. Those that are on the line stay."""
+        """Accept no more peers. Open connections stay open."""
         ...
 
     async def wait_closed(self) -> None:
-        """Lets go of what is left, once nobody is on the line any more."""
+        """Release the remaining resources, after the last connection has closed."""
         ...

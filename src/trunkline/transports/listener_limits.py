@@ -1,7 +1,7 @@
-"""What every network transport passes its peers through: who they may be, how many, and how long one may say nothing.
+"""Limits of a listener: allowed hosts and origins, the number of connections, and a deadline for the first message.
 
-A transport that listens is given a guard and nobody else to hand its peers to, so none can do without. A peer is
-watched until its first valid message. One that has sent none in time is cut off, whatever else it has sent.
+Every network transport passes its peers through a `ListenerGuard`. The guard disconnects a peer that has not sent a
+valid message within `initialize_timeout`, whatever else it has sent.
 """
 
 import os
@@ -24,18 +24,18 @@ Disconnect = Callable[[ChannelClosed], None]
 
 
 class RetryLater(Struct, frozen=True):
-    """Why somebody is not let in now: what it is told, and for how many seconds it should stay away."""
+    """Refusal for lack of capacity: the reason, the error kind, and the value of the Retry-After header."""
 
     reason: str
     kind: str = "too_many_sessions"
     retry_after: bytes = b"30"
 
 
-SHUTTING_DOWN: Final = RetryLater("the server is about to stop", "temporarily_unavailable", b"1")
+SHUTTING_DOWN: Final = RetryLater("the server is shutting down", "temporarily_unavailable", b"1")
 
 
 class ListenerGuard:
-    """Stands before a listener's peers."""
+    """Admits the peers of a listener within its limits."""
 
     def __init__(
         self,
@@ -46,46 +46,47 @@ class ListenerGuard:
         hosts: Iterable[str] = (),
         observers: Observers | None = None,
     ) -> None:
-        """`names` are those that this place is known by, beside what the settings name. `observers` are told of
-        connections that fail."""
+        """`hosts` are the server's own host names, in addition to `allowed_hosts`. `observers` receive connection
+        failures."""
         self.settings = settings
         self.clock = clock
         self.refusal_reason = HostOriginPolicy(
             (*LOOPBACK_HOSTS, *hosts, *settings.allowed_hosts), settings.allowed_origins
         ).refusal_reason
-        """Why a caller with these headers, Host and Origin, is turned away; None if it is let in."""
+        """Checks the Host and Origin headers: returns the reason for a refusal, or None."""
         self._accept = accept
         self.reserve = DescriptorReserve(settings.descriptor_reserve)
         self.max_connections = self.reserve.connection_limit(settings.max_connections)
-        """Connections that may be open at once: `max_connections`, or what the limit on descriptors leaves room for."""
+        """Limit of open connections: the setting `max_connections`, or less if the descriptor limit is too low for
+        it."""
         self._first_message_timeout = settings.initialize_timeout
         self._closing = False
         self._observers = Observers() if observers is None else observers
-        self.peer_count = 0  # on the line
+        self.peer_count = 0  # open connections
 
     @property
     def full(self) -> bool:
-        """Whether one more peer would be too many."""
+        """Whether the guard refuses further peers."""
         return self._closing or self.peer_count >= self.max_connections
 
     def check_capacity(self, what: str) -> "RetryLater | None":
-        """Why nobody more is let in; None if somebody is. `what` they would be."""
+        """Return the refusal of one more peer; None if there is room. `what` names the peers in the message."""
         if self._closing:
             return SHUTTING_DOWN
-        return RetryLater(f"there are too many {what}; try again later") if self.full else None
+        return RetryLater(f"too many {what}; try again later") if self.full else None
 
     def stop_admitting(self) -> None:
-        """Lets nobody in any more, not even who is on the way."""
+        """Refuse new peers, including those whose connection is being opened."""
         self._closing = True
 
     @property
     def closing(self) -> bool:
-        """Whether nobody is let in any more."""
+        """Whether the guard refuses all new peers."""
         return self._closing
 
     def connection_failed(self, transport: str, peer: str, error: BaseException) -> str:
-        """Report an error of our own on one connection; return the incident under which the log has it. Closing the
-        connection is left to its transport."""
+        """Report an internal error of one connection and return the id of the incident in the log. The transport
+        closes the connection."""
         incident = os.urandom(6).hex()
         if self._observers.hear_failures:
             self._observers.on(
@@ -96,19 +97,19 @@ class ListenerGuard:
         return incident
 
     def admit(self, channel: Channel, disconnect: Disconnect) -> Receiver:
-        """Takes a peer that keeps a line open. `cut` ends its channel at once."""
-        watched = _FirstMessageReceiver(self._accept(channel), self._on_peer_closed)
+        """Admit a peer with a lasting connection. `disconnect` closes its channel at once."""
+        receiver = _FirstMessageReceiver(self._accept(channel), self._on_peer_closed)
         self.peer_count += 1
         if self._first_message_timeout is not None:
             seconds = self._first_message_timeout
-            watched.timer = self.clock.call_at(
+            receiver.timer = self.clock.call_at(
                 self.clock.now() + seconds,
-                lambda: disconnect(ChannelClosed(f"the peer said nothing valid within {seconds:g} s")),
+                lambda: disconnect(ChannelClosed(f"the peer sent no valid message within {seconds:g} s")),
             )
-        return watched
+        return receiver
 
     def admit_session(self, channel: Channel) -> Receiver:
-        """Takes a peer whose first message is at hand, and who comes anew with each: sessions are counted elsewhere."""
+        """Admit an HTTP session, whose first message has arrived already. Sessions are counted separately."""
         return self._accept(channel)
 
     def _on_peer_closed(self) -> None:
@@ -116,11 +117,11 @@ class ListenerGuard:
 
 
 class _FirstMessageReceiver:
-    """Passes on what a channel reports, and stops the clock at the first valid message."""
+    """Forwards the callbacks of a channel and cancels the first-message timer at the first valid message."""
 
-    def __init__(self, receiver: Receiver, left: Callable[[], None]) -> None:
+    def __init__(self, receiver: Receiver, on_closed: Callable[[], None]) -> None:
         self._receiver = receiver
-        self._on_closed = left
+        self._on_closed = on_closed
         self.timer: Timer | None = None
 
     def received(self, messages: Sequence[Incoming], origin: MessageOrigin) -> None:

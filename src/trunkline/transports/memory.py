@@ -1,8 +1,8 @@
-"""Two channels in one process, joined: what one sends, the other receives.
+"""A pair of connected channels within one process.
 
-Messages are encoded and decoded on the way, so that nothing passes here that would not pass on a wire, and nobody
-can change what the other holds. They arrive on the next turn of the loop, never inside of `send`. An end that hands up
-nothing more makes the other one wait, and is cut off at `unsent_limit` like any peer that does not read.
+Messages are encoded and decoded on the way, so that only valid messages pass and the two sides share no objects. They
+arrive on the next turn of the loop, never inside `send`. A paused end applies back pressure to the other one and is
+disconnected at `unsent_limit`, like any peer that does not read.
 """
 
 import asyncio
@@ -18,28 +18,28 @@ __all__ = ["FrameEnd", "MemoryChannel", "memory_pair"]
 
 
 class FrameEnd(Protocol):
-    """Whatever can stand at the other end: a channel, or a test that plays one."""
+    """The remote end of a memory channel: another channel, or a test that simulates a peer."""
 
     def put(self, frame: bytes) -> None:
-        """Takes a frame."""
+        """Receive a frame."""
         ...
 
     @property
     def untaken(self) -> int:
-        """Bytes that were put and not taken yet."""
+        """Bytes received and not processed yet."""
         ...
 
     async def eased(self) -> None:
-        """Wait until some of them are taken, or this end has closed."""
+        """Wait until some of them are processed, or this end has closed."""
         ...
 
     def end(self, closed: ChannelClosed) -> None:
-        """Learns that no more will come."""
+        """Close: no more frames will arrive."""
         ...
 
 
 class MemoryChannel:
-    """One end of a line within the process."""
+    """One end of an in-process connection."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class MemoryChannel:
         *,
         same_process: bool = False,
     ) -> None:
-        """`same_process` is false for a test that plays a peer from elsewhere."""
+        """`same_process` is False if a test simulates a remote peer."""
         settings = settings or Settings()
         self._info = ChannelInfo("memory", peer, local=True, same_process=same_process)
         self._unsent_high, self._unsent_limit = settings.unsent_high, settings.unsent_limit
@@ -58,7 +58,7 @@ class MemoryChannel:
         self._receiver: Receiver | None = None
         self._remote: FrameEnd | None = None
         self._inbox: list[bytes] = []
-        self.untaken = 0  # bytes in it
+        self.untaken = 0  # bytes in the inbox
         self._inbox_emptied: asyncio.Future[None] | None = None
         self._scheduled = False
         self._paused = False
@@ -66,20 +66,20 @@ class MemoryChannel:
 
     @property
     def info(self) -> ChannelInfo:
-        """What kind of line this is."""
+        """The kind of this channel."""
         return self._info
 
     def connect_to(self, other: FrameEnd) -> None:
-        """Ties this end to the other one."""
+        """Connect this end to the other one."""
         self._remote = other
 
     def open(self, receiver: Receiver) -> None:
-        """Names who is told of messages; what came before is handed up now."""
+        """Set the receiver and deliver the frames that arrived before."""
         self._receiver = receiver
         self._schedule()
 
     def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:  # noqa: ARG002
-        """Takes a message for the other end."""
+        """Send a message to the other end."""
         frame = message.frame if isinstance(message, Encoded) else codec.to_json(message)
         if not self._closed and self._remote is not None:
             self._remote.put(frame)
@@ -87,7 +87,7 @@ class MemoryChannel:
                 self._abort(ChannelClosed(f"the peer left {self._remote.untaken} bytes unread"))
 
     def put(self, frame: bytes) -> None:
-        """Takes a frame from the other end."""
+        """Receive a frame from the other end."""
         if not self._closed:
             self._inbox.append(frame)
             self.untaken += len(frame)
@@ -108,44 +108,44 @@ class MemoryChannel:
         self._receiver.received(messages, self._origin)
 
     def pause(self) -> None:
-        """Hands up no more for now."""
+        """Stop delivering messages."""
         self._paused = True
 
     def resume(self) -> None:
-        """Hands up again."""
+        """Deliver messages again."""
         self._paused = False
         self._schedule()
 
     async def drain(self) -> None:
-        """Wait while the other end has more than `unsent_high` bytes to take."""
+        """Wait while the other end has more than `unsent_high` bytes to process."""
         while self._remote is not None and self._remote.untaken > self._unsent_high and not self._closed:
             await self._remote.eased()
 
     async def eased(self) -> None:
-        """Wait until what lies here is handed up, or this end has closed."""
+        """Wait until the inbox is empty, or this end has closed."""
         if self._inbox_emptied is None:
             self._inbox_emptied = self._loop.create_future()
         await asyncio.shield(self._inbox_emptied)
 
     def _notify_emptied(self) -> None:
-        eased, self._inbox_emptied = self._inbox_emptied, None
-        if eased is not None:
-            eased.set_result(None)
+        waiting, self._inbox_emptied = self._inbox_emptied, None
+        if waiting is not None:
+            waiting.set_result(None)
 
     async def close(self) -> None:
-        """Ends both ends."""
+        """Close both ends."""
         self.end(ChannelClosed("closed"))
         if self._remote is not None:
             self._remote.end(ChannelClosed("the other end closed"))
 
     def _abort(self, closed: ChannelClosed) -> None:
-        """Ends both ends at once, since the other one takes nothing."""
+        """Close both ends at once because the other end does not read."""
         self.end(closed)
         if self._remote is not None:
             self._loop.call_soon(self._remote.end, ChannelClosed("the other end closed: too much was left unread"))
 
     def end(self, closed: ChannelClosed) -> None:
-        """Ends this end; what was not handed up yet is first."""
+        """Close this end, after delivering the pending frames."""
         if self._closed:
             return
         if self._inbox and self._receiver is not None:
@@ -159,7 +159,7 @@ class MemoryChannel:
 
 
 def memory_pair(principal: object = None, settings: Settings | None = None) -> tuple[MemoryChannel, MemoryChannel]:
-    """The client's end and the server's end of a new line."""
+    """Return the client's and the server's end of a new connection."""
     client = MemoryChannel("server", settings=settings, same_process=True)
     server = MemoryChannel("client", MessageOrigin(principal=principal), settings, same_process=True)
     client.connect_to(server)

@@ -1,8 +1,8 @@
-"""Which callers a network transport lets in: by the host that they ask for, and by the page that they come from.
+"""Allow-list of hosts and origins, the defence against DNS rebinding and cross-site requests.
 
-A web page can have a browser talk to servers on the same machine, or to a name that suddenly leads there. So a server
-answers only to the names it is known by, and only to pages of origins that it was told of. What is turned away is told
-which setting would let it in.
+A web page can make a browser send requests to servers on the same machine, or to a name that suddenly resolves to it.
+So a server accepts only its own host names and pages of configured origins. The refusal names the setting that would
+allow the request.
 """
 
 import ipaddress
@@ -14,16 +14,19 @@ from urllib.parse import urlsplit
 __all__ = ["ANY_IP_ADDRESS", "LOOPBACK_HOSTS", "HostOriginPolicy"]
 
 LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "[::1]")
-"""The names of this machine to itself."""
+"""Host names of the local machine."""
 
 _log: Final = logging.getLogger("trunkline")
 ANY_IP_ADDRESS: Final = "<address>"
-_MAX_CACHED_DECISIONS: Final = 1024  # decisions; a caller who invents names must not fill the memory
+_MAX_CACHED_DECISIONS: Final = 1024  # a caller that invents host names must not fill the memory
 
 
 class HostOriginPolicy:
-    """Decides by the headers Host and Origin. Names may have a port, begin with `*.`, or be `*`; `IP` stands for every
-    address that is written in numbers, which no name server can lead somewhere else."""
+    """Decides by the Host and Origin headers whether to accept a request.
+
+    Hosts may have a port, begin with `*.`, or be `*`. `ANY_IP_ADDRESS` matches every numeric address: no name server
+    can redirect one.
+    """
 
     def __init__(self, hosts: Iterable[str] = LOOPBACK_HOSTS, origins: Iterable[str] = ()) -> None:
         self._hosts = tuple(host.lower() for host in hosts)
@@ -31,28 +34,28 @@ class HostOriginPolicy:
         self._decisions: dict[tuple[bytes | None, bytes | None], str | None] = {}
 
     def refusal_reason(self, host: bytes | None, origin: bytes | None) -> str | None:
-        """Why a caller is turned away; None if it is let in."""
+        """Return the reason to refuse a request; None to accept it. A refusal is logged once per pair of headers."""
         try:
             return self._decisions[host, origin]
         except KeyError:
-            why = self._decide(host, origin)
+            reason = self._decide(host, origin)
             if len(self._decisions) < _MAX_CACHED_DECISIONS:
-                self._decisions[host, origin] = why
-                if why is not None:
-                    _log.warning("turned away: %s", why)
-            return why
+                self._decisions[host, origin] = reason
+                if reason is not None:
+                    _log.warning("request refused: %s", reason)
+            return reason
 
     def _decide(self, host: bytes | None, origin: bytes | None) -> str | None:
         name = "" if host is None else host.decode("latin-1").strip().lower()
         if not self._allows_host(name):
-            return f"host {name!r} is not allowed here; the setting allowed_hosts names those that are"
+            return f"host {name!r} is not allowed; add it to the setting allowed_hosts"
         if origin is None or self.allows_origin(origin):
             return None
         text = origin.decode("latin-1")
-        return f"origin {text!r} is not allowed here; the setting allowed_origins names those that are"
+        return f"origin {text!r} is not allowed; add it to the setting allowed_origins"
 
     def allows_origin(self, origin: bytes) -> bool:
-        """Whether pages of an origin may talk to us: those that were named, and our own."""
+        """Return whether pages of an origin may call this server: configured origins, and the server's own."""
         text = origin.decode("latin-1").strip().lower()
         if text in self._origins or "*" in self._origins:
             return True
@@ -61,19 +64,19 @@ class HostOriginPolicy:
 
     def _allows_host(self, name: str) -> bool:
         bare = _strip_port(name)
-        return any(_matches_host(known, name, bare) for known in self._hosts)
+        return any(_matches_host(allowed, name, bare) for allowed in self._hosts)
 
 
-def _matches_host(known: str, name: str, bare: str) -> bool:
-    if known == ANY_IP_ADDRESS:
+def _matches_host(allowed: str, name: str, bare: str) -> bool:
+    if allowed == ANY_IP_ADDRESS:
         return _is_address(bare)
-    if known.startswith("*"):
-        return known == "*" or (bare.endswith(known[1:]) and len(bare) > len(known) - 1)
-    return known in {name, bare}
+    if allowed.startswith("*"):
+        return allowed == "*" or (bare.endswith(allowed[1:]) and len(bare) > len(allowed) - 1)
+    return allowed in {name, bare}
 
 
 def _strip_port(name: str) -> str:
-    """The same without a port; what is not written like that stays as it is."""
+    """Return a host without its port; leave anything else unchanged."""
     host, colon, port = name.rpartition(":")
     if not colon or name.endswith("]") or (port and not port.isdecimal()):
         return name

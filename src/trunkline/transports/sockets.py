@@ -1,10 +1,10 @@
-"""One stream socket, whoever opened it: the bytes between a transport of the loop and a channel.
+"""Connections over stream sockets, shared by TCP, Unix sockets and the WebSocket client.
 
-The loop reads into one room that all lines of a listener share, since what was read is taken out of it at once. A line
-that ends does so in both directions: what is unsent is sent, then ours is closed, and what the peer still says is read
-and dropped for a moment, since closing on unread bytes would make the system throw away what the peer has yet to read.
+All connections of a listener share one read buffer, since each read is copied out of it at once. A connection closes
+both directions: it sends the pending bytes, closes its own direction, and discards incoming bytes for `LINGER` seconds.
+Closing a socket with unread bytes would make the kernel discard data that the peer has not read yet.
 
-What TCP and Unix sockets have in common: getting through to a server, and waiting for clients.
+`dial` opens connections to a server; `guarded_factory` creates those of a listener.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ __all__ = [
     "guarded_factory",
 ]
 
-LINGER: Final = 1.0  # seconds that a peer has to take what was sent, and to close its side too
+LINGER: Final = 1.0  # seconds for the peer to read the last bytes and to close its direction
 READ_SIZE: Final = 256 * 1024
 PEER_CLOSED: Final = "the peer closed the connection"
 
 
 class SocketConnectionFactory:
-    """What the lines of one listener, or to one peer, have in common."""
+    """Settings and buffer that the connections of one listener, or to one peer, share."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class SocketConnectionFactory:
         framing: FramingName | None = None,
         report: "ReportFailure | None" = None,
     ) -> None:
-        """A client names its framing; a server speaks as it is spoken to. `report` is told of errors of our own, each
-        of which closes its line; without it they are the loop's to report."""
+        """A client sets `framing`; a server adopts the framing of its peer. `report` receives internal errors, each
+        of which closes its connection; without it they go to the loop's exception handler."""
         self.settings = settings
         self.read_buffer = memoryview(bytearray(READ_SIZE))
         self._transport = transport
@@ -56,18 +56,18 @@ class SocketConnectionFactory:
         self._report = report
 
     def report_failure(self, peer: str, error: Exception) -> None:
-        """Report an error of our own on one line."""
+        """Report an internal error of one connection."""
         if self._report is None:
             raise error
         self._report(self._transport, peer, error)
 
     def new_connection(self, admit: "AdmitConnection") -> "SocketConnection":
-        """A new line. `admit` is given it once it stands, and says who is told of what comes; None if it is not
-        wanted."""
+        """Create a protocol. It calls `admit` once it is connected, which returns the receiver, or None to refuse
+        the connection."""
         return SocketConnection(self, admit)
 
     def new_channel(self, transport: asyncio.Transport) -> StreamChannel:
-        """A channel for a new line."""
+        """Create the channel of a new connection."""
         return StreamChannel(
             ChannelInfo(
                 self._transport, self._peer or _peer_address(transport), needs_keepalive=self._transport == "tcp"
@@ -86,25 +86,25 @@ def _peer_address(transport: asyncio.Transport) -> str:
 
 
 class SocketConnection(asyncio.BufferedProtocol):
-    """A line over a socket: the source of its channel, and its sink."""
+    """asyncio protocol of one socket, and the source and sink of its channel."""
 
-    def __init__(self, lines: SocketConnectionFactory, admit: "AdmitConnection") -> None:
-        self._factory = lines
+    def __init__(self, factory: SocketConnectionFactory, admit: "AdmitConnection") -> None:
+        self._factory = factory
         self._admit = admit
-        self._read_buffer = lines.read_buffer
+        self._read_buffer = factory.read_buffer
         self._loop = asyncio.get_running_loop()
         self._closing = False
-        self._peer_closed = False  # the peer
+        self._peer_closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._write_drained: asyncio.Future[None] | None = None
         self._disconnected: asyncio.Future[None] = self._loop.create_future()
         self.channel: StreamChannel
         self._transport: asyncio.Transport
 
-    # --- what the loop tells ---------------------------------------------------------------------
+    # --- callbacks of asyncio ---------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The line stands."""
+        """Create the channel and have the connection admitted."""
         self._transport = cast("asyncio.Transport", transport)
         self.write = self._transport.write
         high = self._factory.settings.unsent_high
@@ -114,7 +114,7 @@ class SocketConnection(asyncio.BufferedProtocol):
         self._feed = self.channel.feed
         try:
             receiver = self._admit(self)
-        except Exception as error:  # noqa: BLE001 - it is this line's alone
+        except Exception as error:  # noqa: BLE001 - ends this connection only
             self._abort_with_error(error)
             return
         if receiver is None:
@@ -127,61 +127,61 @@ class SocketConnection(asyncio.BufferedProtocol):
         return self._factory.new_channel(self._transport)
 
     def _abort_with_error(self, error: Exception) -> None:
-        """Break the line off for an error of our own, and report it."""
+        """Abort the connection because of an internal error, and report it."""
         self._closing = True
         self._transport.abort()
         self._factory.report_failure(_peer_address(self._transport), error)
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - there is one room
-        """Where the loop puts what it reads."""
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the buffer is shared
+        """Return the shared read buffer."""
         return self._read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Takes what was read."""
+        """Feed the bytes of one read to the channel."""
         if not self._closing:
             try:
                 self._feed(self._read_buffer[:nbytes].tobytes())
-            except Exception as error:  # noqa: BLE001 - it is this line's alone
+            except Exception as error:  # noqa: BLE001 - ends this connection only
                 self._abort_with_error(error)
 
     def eof_received(self) -> None:
-        """The peer says no more."""
+        """The peer has closed its direction."""
         self._peer_closed = True
         try:
             self.channel.receive_eof(ChannelClosed(PEER_CLOSED))
-        except Exception as error:  # noqa: BLE001 - it is this line's alone
+        except Exception as error:  # noqa: BLE001 - ends this connection only
             self._abort_with_error(error)
 
     def resume_writing(self) -> None:
-        """Less is unsent than before."""
+        """The write buffer is below its low-water mark."""
         try:
             self.channel.update_flow()
-        except Exception as error:  # noqa: BLE001 - it is this line's alone
+        except Exception as error:  # noqa: BLE001 - ends this connection only
             self._abort_with_error(error)
         self._notify_if_drained()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The line is gone."""
+        """The socket is closed."""
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
         try:
             self.channel.receive_eof(ChannelClosed(PEER_CLOSED if exc is None else f"the connection broke: {exc}", exc))
-        except Exception as error:  # noqa: BLE001 - it is this line's alone
+        except Exception as error:  # noqa: BLE001 - ends this connection only
             self._abort_with_error(error)
         finally:
             self._disconnected.set_result(None)
             self._notify_if_drained()
 
-    # --- what the channel asks for ---------------------------------------------------------------
+    # --- source and sink of the channel -----------------------------------------------------------
 
     @property
     def unsent(self) -> int:
-        """How many bytes the peer has not taken yet."""
+        """Bytes in the write buffer."""
         return self._transport.get_write_buffer_size()
 
     async def finish(self) -> None:
-        """Waits until all is sent, or until that makes no sense any more."""
+        """Wait until the write buffer is empty or the connection is lost."""
         if self.unsent and not self._disconnected.done():
             self._transport.set_write_buffer_limits(high=0)
             if self._write_drained is None or self._write_drained.done():
@@ -197,17 +197,17 @@ class SocketConnection(asyncio.BufferedProtocol):
             self._write_drained.set_result(None)
 
     def pause(self) -> None:
-        """Leaves bytes where they are."""
+        """Stop reading."""
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Reads again."""
+        """Read again."""
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
     def close(self) -> None:
-        """Begins the end."""
+        """Begin to close the connection."""
         if self._closing:
             return
         self._closing = True
@@ -215,7 +215,7 @@ class SocketConnection(asyncio.BufferedProtocol):
         if self._peer_closed:
             self._transport.close()
         elif self.unsent:
-            self._transport.abort()  # it was waited for long enough, or never will be taken
+            self._transport.abort()  # `finish` has timed out, or the peer does not read
         elif self._transport.can_write_eof():
             self.resume()
             self._transport.write_eof()
@@ -223,7 +223,7 @@ class SocketConnection(asyncio.BufferedProtocol):
             self._transport.close()
 
     async def wait_closed(self) -> None:
-        """Waits until the socket is closed."""
+        """Wait until the socket is closed."""
         await asyncio.shield(self._disconnected)
 
 
@@ -234,21 +234,21 @@ ReportFailure = Callable[[str, str, BaseException], object]
 OpenConnection = Callable[[Callable[[], SocketConnection]], Awaitable[tuple[Any, SocketConnection]]]
 
 
-async def dial(name: str, lines: SocketConnectionFactory, accept: Accept, open_: OpenConnection) -> Channel:
-    """Opens a line. Raises `TransportError` with a sentence if nobody answers."""
+async def dial(name: str, factory: SocketConnectionFactory, accept: Accept, open_: OpenConnection) -> Channel:
+    """Open a connection. Raise `TransportError` if that fails."""
     failures: list[Exception] = []
 
-    def admit(line: SocketConnection) -> Any:
+    def admit(connection: SocketConnection) -> Any:
         try:
-            return accept(line.channel)
-        except Exception as error:  # noqa: BLE001 - raised below, where somebody waits for it
+            return accept(connection.channel)
+        except Exception as error:  # noqa: BLE001 - raised below, to the caller
             failures.append(error)
             return None
 
-    limit = lines.settings.connect_timeout
+    limit = factory.settings.connect_timeout
     try:
         async with asyncio.timeout(limit):
-            _, line = await open_(lambda: lines.new_connection(admit))
+            _, connection = await open_(lambda: factory.new_connection(admit))
     except TransportError:
         raise
     except TimeoutError as error:
@@ -256,28 +256,28 @@ async def dial(name: str, lines: SocketConnectionFactory, accept: Accept, open_:
     except OSError as error:
         raise TransportError(f"cannot reach {name}: {describe_connect_error(error)}") from error
     if failures:
-        await line.wait_closed()
+        await connection.wait_closed()
         raise failures[0]
-    return line.channel
+    return connection.channel
 
 
 def describe_connect_error(error: OSError) -> str:
-    """Why nobody was reached, in words that somebody can act on."""
+    """Describe a connection error in words that a person can act on."""
     match error:
         case ssl.SSLCertVerificationError():
-            return f"its certificate is not to be trusted: {error.verify_message}"
+            return f"its certificate is not trusted: {error.verify_message}"
         case ssl.SSLError():
-            return f"it does not speak TLS as we do: {error.reason or error}"
+            return f"the TLS handshake failed: {error.reason or error}"
         case ConnectionRefusedError() | FileNotFoundError():
-            return "nobody listens there; is the server running?"
+            return "no server is listening there; is it running?"
         case _:
             return str(error.strerror or error)
 
 
-def guarded_factory(lines: SocketConnectionFactory, guard: ListenerGuard) -> Callable[[], SocketConnection]:
-    """Makes the lines of a listener: each is asked for its channel's receiver, or turned away."""
+def guarded_factory(factory: SocketConnectionFactory, guard: ListenerGuard) -> Callable[[], SocketConnection]:
+    """Return a factory for the connections of a listener, each of which the guard admits or refuses."""
 
-    def admit(line: SocketConnection) -> Any:
-        return None if guard.full else guard.admit(line.channel, line.channel.abort)
+    def admit(connection: SocketConnection) -> Any:
+        return None if guard.full else guard.admit(connection.channel, connection.channel.abort)
 
-    return lambda: lines.new_connection(admit)
+    return lambda: factory.new_connection(admit)

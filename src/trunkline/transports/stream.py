@@ -1,7 +1,8 @@
-"""Messages over a stream of bytes: what pipes and sockets have in common.
+"""Messages over a byte stream, shared by pipes and sockets.
 
-`StreamChannel` knows framing and flow, and nothing of where bytes come from. A shell feeds it what it has read and
-gives it a `Sink` to write to. It stops reading while too much is unsent, and cuts a peer off that never reads.
+`StreamChannel` implements framing and flow control, and performs no I/O. A shell feeds it the bytes it has read and
+provides a `Sink` for output. The channel stops reading while too much output is unsent, and disconnects a peer that
+does not read.
 """
 
 import asyncio
@@ -17,15 +18,15 @@ from trunkline.wire.messages import Encoded, ErrorResponse, Incoming, Message, R
 
 __all__ = ["FramingName", "Sink", "Source", "StreamChannel"]
 
-MAX_BATCH: Final = 64  # messages; their answers are written before more are handed up
+MAX_BATCH: Final = 64  # messages per delivery; their responses are written before the next delivery
 
 FramingName = Literal["lines", "headers"]
-"""How messages are framed: each on a line of its own, or each after a header with its length."""
+"""Message framing: one message per line, or a `Content-Length` header before each message."""
 
 
 class Sink(Protocol):
-    """Where bytes go. `write` takes all of them and never waits; `unsent` says how many still lie here, and `finish`
-    waits until none do."""
+    """Destination of bytes. `write` never waits, `unsent` is the number of buffered bytes, and `finish` waits until
+    there are none."""
 
     @property
     def unsent(self) -> int: ...
@@ -36,8 +37,8 @@ class Sink(Protocol):
 
 
 class Source(Protocol):
-    """Where bytes come from; it can be asked to be quiet. `close` begins the end of the whole stream, both ways, and
-    `gone` waits until nothing of it is left."""
+    """Origin of bytes. `close` begins to close both directions of the stream, and `wait_closed` waits until they are
+    closed."""
 
     def pause(self) -> None: ...
 
@@ -49,7 +50,7 @@ class Source(Protocol):
 
 
 class StreamChannel:
-    """A channel over a byte stream."""
+    """Channel over a byte stream."""
 
     def __init__(
         self,
@@ -63,50 +64,52 @@ class StreamChannel:
         read_while_blocked: bool = False,
         unique_members: bool = True,
     ) -> None:
-        """`framing` is how messages go out; by default as the peer's do, on lines until that is known. A `Framing` is
-        also how they come in. `strict` ends the line when the peer's first bytes belong to no message; else they are
-        taken for a bad one. `reads_on` goes on reading while too much is unsent: a client has to, or both could wait
-        for the other to read for ever. `unique_members` rejects messages with duplicate members in an object; it is for
-        streams that an intermediary may read, too."""
+        """`framing` is the framing of outgoing messages; by default that of the peer, and lines until it is known. A
+        `Framing` object also applies to incoming messages. `strict` closes the channel if the peer's first bytes are
+        not a message; otherwise they count as an invalid message. `read_while_blocked` continues to read while too
+        much is unsent: a client needs that, or both sides could wait for each other to read. `unique_members`
+        rejects messages with duplicate members in an object; it is for streams that an intermediary may parse as
+        well."""
         self._info = info
         self._settings = settings
         self._unsent_high = settings.unsent_high
         self._origin = origin or MessageOrigin()
         self._decode = decode_strict if unique_members else decode
         self._max_frame = max_frame
-        self._max_line = max_frame + 1  # with its end
-        ready = None if isinstance(framing, str) else framing
-        self._framing = ready  # of what comes in, once the first bytes have shown it
-        self._undetected = b""  # bytes that did not show it yet
+        self._max_line = max_frame + 1  # including the newline
+        custom = None if isinstance(framing, str) else framing
+        self._framing = custom  # of incoming messages, once the first bytes have shown it
+        self._undetected = b""  # first bytes, while the framing is unknown
         self._strict = strict
-        out = LengthFramer(max_frame) if framing == "headers" else ready
-        self._wrap = None if out is None else out.wrap  # what goes out; None for lines
+        outgoing = LengthFramer(max_frame) if framing == "headers" else custom
+        self._wrap = None if outgoing is None else outgoing.wrap  # frames outgoing messages; None for lines
         self._adopt_peer_framing = framing is None
         self._loop = asyncio.get_running_loop()
-        self._received: list[Incoming] = []  # and not handed up yet
-        self._outgoing: list[bytes] = []  # framed, and not written yet
-        self._outgoing_size = 0  # bytes in it
-        self._delivering = False  # what is sent meanwhile goes out at the end of it
+        self._received: list[Incoming] = []  # decoded, and not delivered yet
+        self._outgoing: list[bytes] = []  # frames that are not written yet
+        self._outgoing_size = 0  # bytes in _outgoing
+        self._delivering = False  # messages sent meanwhile are flushed at its end
         self._flush_scheduled = False
         self._paused = False  # by the receiver
         self._read_while_blocked = read_while_blocked
-        self._write_blocked = False  # by a peer that does not read
-        self._reading_stopped = False  # reading, for that reason
+        self._write_blocked = False  # the peer does not read
+        self._reading_stopped = False  # because _write_blocked is set
         self._drained: asyncio.Future[None] | None = None
         self._closed: ChannelClosed | None = None
         self._receiver: Receiver | None = None
         self._source: Source | None = None
         self._sink: Sink | None = None
         self.on_error: Callable[[Exception], None] | None = None
-        """Told of an error of our own when something is written that was gathered; else it is the loop's to report."""
+        """Called with an internal error of a deferred write; without it the error goes to the loop's exception
+        handler."""
 
     @property
     def info(self) -> ChannelInfo:
-        """What kind of line this is."""
+        """The kind of this channel."""
         return self._info
 
     def open(self, receiver: Receiver, source: Source, sink: Sink) -> None:
-        """Joins the channel to its receiver and to both ends of the stream."""
+        """Connect the channel to its receiver and to both ends of the stream."""
         self._receiver, self._source, self._sink = receiver, source, sink
 
     def replace_receiver(self, receiver: Receiver) -> None:
@@ -116,13 +119,16 @@ class StreamChannel:
     # --- in ------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:
-        """Takes what a read brought and hands up the messages in it: not too many at once, and none that is not wanted
-        now or whose answer the peer would not read; those wait until this is called again, with nothing if need be."""
+        """Decode bytes and deliver the messages, at most `MAX_BATCH` at a time.
+
+        Messages stay queued while the receiver has paused or the peer does not read; the next call, with empty data if
+        need be, delivers them.
+        """
         if self._framing is None:
-            known = self._detect(data)
-            if known is None or self._framing is None:
+            detected = self._detect(data)
+            if detected is None or self._framing is None:
                 return
-            data = known
+            data = detected
         self._received += [self._decode(frame) for frame in self._framing.feed(data)]
         while self._received and not (
             self._paused or self._reading_stopped or self._delivering or self._closed is not None
@@ -140,35 +146,35 @@ class StreamChannel:
                 self._flush()
 
     def _detect(self, data: bytes) -> bytes | None:
-        """Looks at the first bytes; gives them all once they have shown how they are framed."""
-        start = self._undetected + data
-        found = detect(start, self._max_frame)
+        """Detect the framing from the first bytes; return all bytes so far once it is known."""
+        first_bytes = self._undetected + data
+        found = detect(first_bytes, self._max_frame)
         if isinstance(found, ForeignProtocol) and self._strict:
             self.abort(ChannelClosed(found.why))
             return None
         if found is None:
-            self._undetected = start.lstrip()  # some bytes of a name at most
+            self._undetected = first_bytes.lstrip()  # at most part of a header name
             return None
         self._framing = LineFramer(self._max_frame) if isinstance(found, ForeignProtocol) else found
         self._undetected = b""
         if self._adopt_peer_framing and isinstance(found, LengthFramer):
             self._wrap = found.wrap
-        return start
+        return first_bytes
 
     def pause(self) -> None:
-        """Reads no more for now."""
+        """Stop reading."""
         self._paused = True
         self._apply_flow_control()
 
     def resume(self) -> None:
-        """Reads again."""
+        """Read again."""
         self._paused = False
         self._apply_flow_control()
 
     def _apply_flow_control(self) -> None:
         if self._source is None:
             return
-        self.feed(b"")  # what was held back comes first
+        self.feed(b"")  # deliver queued messages first
         if self._paused or self._reading_stopped:
             self._source.pause()
         else:
@@ -177,7 +183,7 @@ class StreamChannel:
     # --- out -----------------------------------------------------------------------------------
 
     def send(self, message: Message | Encoded | Sequence[Message], *, about: RequestId | None = None) -> None:  # noqa: ARG002
-        """Takes a message; it leaves with others, at the end of this hand-over or turn of the loop."""
+        """Queue a message. It is written with others at the end of this delivery or turn of the loop."""
         if self._closed is not None:
             return
         if self._wrap is None:
@@ -192,14 +198,14 @@ class StreamChannel:
         self._outgoing.append(frame)
         self._outgoing_size += len(frame)
         if self._outgoing_size > self._unsent_high:
-            self._flush()  # too much to gather: what the peer does not read counts from now on
+            self._flush()  # too large to batch; unread bytes count from now on
         elif not self._delivering and not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_scheduled_batch)
 
     def _check_size(self, message: Message | Encoded | Sequence[Message], size: int) -> None:
-        """Raise `Oversized` for a message that the peer would not take, if its settings are like ours. Errors are never
-        in the way: they are short, unless the peer itself has sent something that long."""
+        """Raise `Oversized` for a message that a peer with our settings would reject. Error responses pass: they are
+        short unless they quote a long message of the peer."""
         parts = message if isinstance(message, Sequence) else (message,)
         if not all(isinstance(part, ErrorResponse) for part in parts):
             raise Oversized(size, self._max_frame, limit_setting(self._info) or "max_frame")
@@ -215,14 +221,14 @@ class StreamChannel:
     def _flush(self) -> None:
         self._flush_scheduled = False
         if self._outgoing and self._sink is not None:
-            out, self._outgoing = self._outgoing, []
+            outgoing, self._outgoing = self._outgoing, []
             self._outgoing_size = 0
-            self._sink.write(out[0] if len(out) == 1 else b"".join(out))
+            self._sink.write(outgoing[0] if len(outgoing) == 1 else b"".join(outgoing))
             if self._sink.unsent:
                 self.update_flow()
 
     def update_flow(self) -> None:
-        """Looks at how much is unsent; the shell calls it whenever that has become less."""
+        """Compare the unsent bytes with the limits. The shell calls this whenever their number has decreased."""
         if self._sink is None or self._closed is not None:
             return
         unsent = self._sink.unsent
@@ -242,7 +248,7 @@ class StreamChannel:
         self._drained = None
 
     async def drain(self) -> None:
-        """Waits while too much is unsent."""
+        """Wait while too much is unsent."""
         if self._write_blocked and self._closed is None:
             self._drained = self._drained or self._loop.create_future()
             await asyncio.shield(self._drained)
@@ -250,14 +256,15 @@ class StreamChannel:
     # --- the end -------------------------------------------------------------------------------
 
     def receive_eof(self, closed: ChannelClosed) -> None:
-        """The peer has ended the stream: what it said before is handed up, even to a receiver that has paused."""
+        """The peer has closed the stream: deliver the remaining messages, even if the receiver has paused, and
+        close."""
         while self._received and not self._delivering and self._closed is None:
             self._paused = self._reading_stopped = False
             self.feed(b"")
         self.abort(closed)
 
     def abort(self, closed: ChannelClosed) -> None:
-        """The stream broke, or is given up: nothing more comes or goes."""
+        """Close at once: the stream has broken, or the channel gives it up."""
         if self._closed is not None:
             return
         self._closed = closed
@@ -269,7 +276,7 @@ class StreamChannel:
             self._receiver.closed(closed)
 
     async def close(self) -> None:
-        """Sends what is unsent, unless the peer takes too long to read it, and ends."""
+        """Send the pending messages within `drain_timeout`, and close."""
         if self._closed is None:
             self._flush()
         try:

@@ -1,7 +1,7 @@
-"""TCP, both sides, in the open or under TLS: one message per line, or each after a header with its length.
+"""TCP transport, client and server, with or without TLS.
 
-A server answers in the framing that its client speaks. A stream that begins with anything but a message is closed
-without an answer, so that a web page which posts to our port gets nothing done.
+Messages are lines, or follow a `Content-Length` header; the server adopts the framing of its client. The server closes
+a stream that begins with anything but a message without a response, so a web page that posts to the port has no effect.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ LOOPBACK_ADDRESS: Final = "127.0.0.1"
 
 
 class TcpConnector:
-    """Opens lines to a server at a host and port."""
+    """Connects to a server by host and port."""
 
     def __init__(
         self,
@@ -36,7 +36,8 @@ class TcpConnector:
         framing: FramingName = "lines",
         settings: Settings | None = None,
     ) -> None:
-        """`tls=True` trusts whom the system trusts and checks the host's name; a context of your own says otherwise."""
+        """`tls=True` uses the system's certificate authorities and checks the host name; pass a context for anything
+        else."""
         self._host = host
         self._port = port
         self._context = ssl.create_default_context() if tls is True else tls or None
@@ -50,12 +51,12 @@ class TcpConnector:
         return f"{_scheme(self._context)}://{format_host_port(self._host, self._port)}"
 
     async def connect(self, accept: Accept) -> Channel:
-        """Opens a line."""
+        """Open a connection."""
         loop = asyncio.get_running_loop()
-        secured: dict[str, Any] = {"ssl": self._context, "ssl_shutdown_timeout": LINGER} if self._context else {}
+        tls_options: dict[str, Any] = {"ssl": self._context, "ssl_shutdown_timeout": LINGER} if self._context else {}
 
         async def open_(factory: Any) -> tuple[Any, SocketConnection]:
-            return await loop.create_connection(factory, self._host, self._port, **secured)
+            return await loop.create_connection(factory, self._host, self._port, **tls_options)
 
         return await dial(self.name, self._factory, accept, open_)
 
@@ -63,18 +64,19 @@ class TcpConnector:
 async def listen_tcp(
     guard: ListenerGuard, *, host: str = LOOPBACK_ADDRESS, port: int = 0, tls: ssl.SSLContext | None = None
 ) -> Listener:
-    """Waits for clients at a host and port; port 0 lets the system choose one. Warns if strangers could read along."""
-    listening = bind(host, port, await resolve(host, port))
-    bound = [place.getsockname()[:2] for place in listening]
+    """Listen on a host and port; port 0 lets the system choose one. Warn if the traffic is unencrypted and not
+    local."""
+    listeners = bind(host, port, await resolve(host, port))
+    bound = [listener.getsockname()[:2] for listener in listeners]
     address = f"{_scheme(tls)}://{format_host_port(*bound[0])}"
-    warn_if_unencrypted(address, [place[0] for place in bound], tls)
-    secured = tls_arguments(tls, guard.settings.initialize_timeout, ssl_shutdown_timeout=LINGER)
+    warn_if_unencrypted(address, [address for address, _ in bound], tls)
+    tls_options = tls_arguments(tls, guard.settings.initialize_timeout, ssl_shutdown_timeout=LINGER)
     factory = guarded_factory(SocketConnectionFactory("tcp", guard.settings, report=guard.connection_failed), guard)
-    return _TcpListener(TransportOpener(Acceptor(listening, guard.reserve), factory, secured), guard, address)
+    return _TcpListener(TransportOpener(Acceptor(listeners, guard.reserve), factory, tls_options), guard, address)
 
 
 class _TcpListener:
-    """A place where clients are waited for."""
+    """TCP listener."""
 
     def __init__(self, opener: TransportOpener, guard: ListenerGuard, address: str) -> None:
         self._opener = opener
@@ -83,24 +85,23 @@ class _TcpListener:
 
     @property
     def address(self) -> str:
-        """Where it is; the port that was chosen, if it was left open."""
+        """The address, with the port that the system chose if it was 0."""
         return self._address
 
     async def close(self) -> None:
-        """Takes no more clients."""
+        """Accept no more clients."""
         self._guard.stop_admitting()
         self._opener.close()
 
     async def wait_closed(self) -> None:
-        """Nothing is left: each line has let go of its own socket."""
+        """Return at once: each connection closes its own socket."""
 
 
 def warn_if_unencrypted(address: str, hosts: Sequence[str], tls: ssl.SSLContext | None) -> None:
-    """Warns if strangers could read along."""
+    """Warn if other machines can reach an address without TLS."""
     if tls is None and not all(ipaddress.ip_address(host.partition("%")[0]).is_loopback for host in hosts):
         warnings.warn(
-            f"{address} can be reached from other machines, and anybody on the way can read along; "
-            f"pass tls=, or host={LOOPBACK_ADDRESS!r}",
+            f"{address} can be reached from other machines without encryption; pass tls=, or host={LOOPBACK_ADDRESS!r}",
             RuntimeWarning,
             stacklevel=3,
         )

@@ -1,7 +1,7 @@
-"""Unix sockets, both sides: as TCP, between processes of one machine and one user.
+"""Unix socket transport, client and server: like TCP, between processes of one user on one machine.
 
-The socket is a file that only its owner may use. It is removed when the server ends; one that was left behind by a
-server that could not do so is removed by the next, if nobody listens there any more.
+The socket is a file that only its owner may use. The server removes it at the end. The next server removes a stale
+file, on which no process listens any more.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ OWNER_ONLY: Final = 0o600
 
 
 class UnixConnector:
-    """Opens lines to a server at a socket's path."""
+    """Connects to a server by the path of its socket."""
 
     def __init__(
         self, path: str | os.PathLike[str], *, framing: FramingName = "lines", settings: Settings | None = None
@@ -40,7 +40,7 @@ class UnixConnector:
         return f"unix://{self._path}"
 
     async def connect(self, accept: Accept) -> Channel:
-        """Opens a line."""
+        """Open a connection."""
         loop = asyncio.get_running_loop()
 
         async def open_(factory: Any) -> tuple[Any, SocketConnection]:
@@ -50,62 +50,67 @@ class UnixConnector:
 
 
 async def listen_unix(guard: ListenerGuard, path: str | os.PathLike[str]) -> Listener:
-    """Waits for clients at a path."""
-    place = Path(path)
-    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    """Listen on a path."""
+    socket_path = Path(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        number = _bind(bound, place)
-        bound.listen(BACKLOG)
-        bound.setblocking(False)
+        inode = _bind(listener, socket_path)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
     except BaseException as error:
-        bound.close()
+        listener.close()
         if isinstance(error, OSError) and not isinstance(error, TransportError):
-            raise TransportError(f"cannot listen at unix://{place}: {error.strerror or error}") from error
+            raise TransportError(f"cannot listen on unix://{socket_path}: {error.strerror or error}") from error
         raise
-    lines = SocketConnectionFactory("unix", guard.settings, peer=str(place), report=guard.connection_failed)
-    factory = guarded_factory(lines, guard)
-    return _UnixListener(TransportOpener(Acceptor([bound], guard.reserve), factory, {}), guard, place, number)
+    connections = SocketConnectionFactory("unix", guard.settings, peer=str(socket_path), report=guard.connection_failed)
+    factory = guarded_factory(connections, guard)
+    return _UnixListener(TransportOpener(Acceptor([listener], guard.reserve), factory, {}), guard, socket_path, inode)
 
 
-def _bind(unbound: socket.socket, place: Path) -> int:
-    """Makes the socket's file, for its owner only; gives the file's number."""
-    _remove_stale(place)
-    unbound.bind(str(place))
-    place.chmod(OWNER_ONLY)  # nobody can get through before `listen`
-    return place.stat().st_ino
+def _bind(listener: socket.socket, socket_path: Path) -> int:
+    """Create the socket file, accessible to its owner only; return its inode number."""
+    _remove_stale(socket_path)
+    listener.bind(str(socket_path))
+    socket_path.chmod(OWNER_ONLY)  # connections are refused until `listen`
+    return socket_path.stat().st_ino
 
 
-def _remove_stale(place: Path) -> None:
-    """Removes a socket that nobody listens at. Raises if somebody does, or if it is something else."""
-    if not place.exists():
+def _remove_stale(socket_path: Path) -> None:
+    """Remove a socket file on which no process listens. Raise TransportError if one does, or if the file is not a
+    socket."""
+    if not socket_path.exists():
         return
-    if not stat.S_ISSOCK(place.stat().st_mode):
-        raise TransportError(f"cannot listen at unix://{place}: there is a file that is no socket; choose another path")
+    if not stat.S_ISSOCK(socket_path.stat().st_mode):
+        raise TransportError(
+            f"cannot listen on unix://{socket_path}: a file that is not a socket exists there; choose another path"
+        )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
-            probe.connect(str(place))
+            probe.connect(str(socket_path))
         except ConnectionRefusedError:
-            place.unlink()
+            socket_path.unlink()
             return
-    raise TransportError(f"cannot listen at unix://{place}: another server does; end it, or choose another path")
+    raise TransportError(
+        f"cannot listen on unix://{socket_path}: another server listens there; stop it, or choose another path"
+    )
 
 
 class _UnixListener:
-    """A path at which clients are waited for."""
+    """Unix socket listener."""
 
-    def __init__(self, opener: TransportOpener, guard: ListenerGuard, place: Path, number: int) -> None:
+    def __init__(self, opener: TransportOpener, guard: ListenerGuard, socket_path: Path, inode: int) -> None:
         self._opener = opener
         self._guard = guard
-        self._path = place
-        self._inode = number  # of the file: another one at this path is not ours
+        self._path = socket_path
+        self._inode = inode  # a file at this path with another inode belongs to another server
 
     @property
     def address(self) -> str:
-        """Where it is."""
+        """The address."""
         return f"unix://{self._path}"
 
     async def close(self) -> None:
-        """Takes no more clients, and removes the socket."""
+        """Accept no more clients, and remove the socket file."""
         self._guard.stop_admitting()
         self._opener.close()
         with contextlib.suppress(FileNotFoundError):
@@ -113,4 +118,4 @@ class _UnixListener:
                 self._path.unlink()
 
     async def wait_closed(self) -> None:
-        """Nothing is left: each line has let go of its own socket."""
+        """Return at once: each connection closes its own socket."""

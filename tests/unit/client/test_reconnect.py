@@ -110,8 +110,8 @@ async def test_the_steps_on_the_way_are_told_in_order(scene: Scene) -> None:
 @pytest.mark.row("F13", "F18")
 async def test_a_line_that_cannot_be_opened_fails_and_names_the_step() -> None:
     scene = Scene()
-    scene.server.refusals.append(TransportError("nobody listens there"))
-    with pytest.raises(TransportError, match="nobody listens there") as raised:
+    scene.server.refusals.append(TransportError("no server is listening there"))
+    with pytest.raises(TransportError, match="no server is listening there") as raised:
         await scene.client.open()
     assert raised.value.step == "EstablishConnection"
     assert scene.client.phase is Phase.FAILED
@@ -438,7 +438,7 @@ async def test_after_the_last_attempt_the_client_fails_and_says_so() -> None:
         assert scene.client.phase is Phase.FAILED
         [told] = scene.failures
         assert isinstance(told, RetriesExhausted)
-        with pytest.raises(RetriesExhausted, match="2 attempts in a row have failed; down"):
+        with pytest.raises(RetriesExhausted, match="2 consecutive attempts failed; down"):
             await scene.client.ping()
     assert scene.client.phase is Phase.CLOSED
 
@@ -466,7 +466,7 @@ async def test_after_too_many_losses_in_a_period_the_client_is_degraded() -> Non
             await scene.server.connected(times)
             await scene.client.ping()
         scene.server.line.die("gone again", last_words="Segmentation fault")
-        with pytest.raises(Degraded, match=r"(?s)lost 6 times within 60 s, and 5 is the most.*Segmentation fault"):
+        with pytest.raises(Degraded, match=r"(?s)lost 6 times within 60 s; the limit is 5.*Segmentation fault"):
             await scene.client.call_tool("look")
         assert scene.client.phase is Phase.FAILED
         assert isinstance(scene.failures[0], Degraded)
@@ -508,7 +508,7 @@ async def test_without_auto_reconnect_a_loss_fails_what_is_pending_and_the_clien
             assert raised.value.status == 1
         await settle()
         assert scene.client.phase is Phase.FAILED
-        with pytest.raises(RetriesExhausted, match="not to be made again; the connection closed: gone"):
+        with pytest.raises(RetriesExhausted, match="retries are disabled; the connection closed: gone"):
             await scene.client.ping()
     assert len(scene.server.lines) == 1
 

@@ -36,7 +36,7 @@ def test_chance_adds_a_share_to_a_wait(chance: float, wait: float) -> None:
 def test_after_the_last_attempt_there_is_no_other() -> None:
     decisions = waits(3, RestartPolicy(max_retries=3))
     assert decisions[:2] == [RetryAfter(1), RetryAfter(2)]
-    assert decisions[2] == GiveUp("3 attempts in a row have failed", degraded=False)
+    assert decisions[2] == GiveUp("3 consecutive attempts failed", degraded=False)
 
 
 @pytest.mark.row("K13")
@@ -56,7 +56,7 @@ def test_one_loss_more_than_the_intensity_within_the_period_is_too_many() -> Non
         history, decision = restart_policy.after_loss(history, RestartPolicy(intensity=5, period=60), float(second))
         assert decision == RetryAfter(0.0)
     _, decision = restart_policy.after_loss(history, RestartPolicy(intensity=5, period=60), 59.0)
-    assert decision == GiveUp("it was lost 6 times within 60 s, and 5 is the most", degraded=True)
+    assert decision == GiveUp("it was lost 6 times within 60 s; the limit is 5", degraded=True)
 
 
 @pytest.mark.row("U06")
@@ -69,7 +69,7 @@ def test_losses_that_lie_a_period_back_are_forgotten() -> None:
 
 def test_a_line_that_is_not_to_be_made_again_is_given_up_at_the_first_loss() -> None:
     how = RestartPolicy.from_settings(Settings(auto_reconnect=False))
-    assert restart_policy.after_loss(History(), how, 0.0)[1] == GiveUp("it is not to be made again", degraded=False)
+    assert restart_policy.after_loss(History(), how, 0.0)[1] == GiveUp("retries are disabled", degraded=False)
 
 
 def test_a_policy_is_what_the_settings_say() -> None:

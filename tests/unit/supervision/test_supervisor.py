@@ -138,12 +138,12 @@ def test_a_worker_that_says_nothing_for_too_long_is_killed_and_one_loss_too_many
     it = crowd(silence_timeout=3.0, policy={"intensity": 1}).open()
     before, stuck = it.pids, it.who()
     os.kill(stuck, signal.SIGSTOP)
-    assert it.line().endswith("has said nothing for 3 s, and is killed")
-    assert it.line().endswith(f"(process {stuck}) was ended by SIGKILL, and is started again at once")
+    assert it.line().endswith("sent no heartbeat for 3 s; killing it")
+    assert it.line().endswith(f"(process {stuck}) was killed by SIGKILL; restarting it at once")
     eventually(lambda: it.ask()[1:] == ["ready", "ready"])
     (victim,) = before - {stuck}
     os.kill(victim, signal.SIGKILL)
-    assert it.line().endswith("all end: it was lost 2 times within 60 s, and 1 is the most")
+    assert it.line().endswith("shutting down: it was lost 2 times within 60 s; the limit is 1")
     assert it.code() == GIVE_UP_EXIT_CODE
 
 
@@ -194,7 +194,7 @@ def test_what_a_worker_does_not_take_is_given_to_another(crowd: Any) -> None:
 
 def test_where_nobody_can_begin_all_ends_with_what_the_first_ended_with(crowd: Any) -> None:
     it = crowd(manner="fails")
-    assert it.line().endswith("ended with 1 before anybody was ready")
+    assert it.line().endswith("exited with 1 before any worker was ready")
     assert it.code() == 1
 
 
@@ -203,9 +203,9 @@ def test_one_that_cannot_begin_later_is_tried_again_after_a_while(crowd: Any, tm
     it = crowd(str(mark), manner="fails later", policy={"first_delay": 0.05}).open()
     mark.touch()
     os.kill(it.who(), signal.SIGKILL)
-    assert it.line().endswith("was ended by SIGKILL, and is started again at once")
-    assert it.line().endswith("ended with 7, and is started again in 0.05 s")
-    assert it.line().endswith("ended with 7, and is started again in 0.1 s")
+    assert it.line().endswith("was killed by SIGKILL; restarting it at once")
+    assert it.line().endswith("exited with 7; restarting it in 0.05 s")
+    assert it.line().endswith("exited with 7; restarting it in 0.1 s")
     mark.unlink()
     eventually(lambda: it.ask()[1:] == ["ready", "ready"])
 
@@ -217,8 +217,8 @@ def test_a_worker_that_the_system_has_no_descriptors_for_is_started_later(crowd:
     it.process.send_signal(signal.SIGUSR1)
     it.says("3 descriptors are allowed")
     os.kill(min(it.pids), signal.SIGKILL)
-    it.says("was ended by SIGKILL, and is started again at once")
-    it.says("cannot be started: Too many open files; tried again in 0.05 s")
+    it.says("was killed by SIGKILL; restarting it at once")
+    it.says("cannot be started: Too many open files; retrying in 0.05 s")
     it.process.send_signal(signal.SIGUSR2)
     eventually(lambda: it.ask()[1:] == ["ready", "ready"])
     assert it.process.poll() is None
@@ -227,7 +227,7 @@ def test_a_worker_that_the_system_has_no_descriptors_for_is_started_later(crowd:
 def test_who_does_not_end_in_time_is_killed(crowd: Any) -> None:
     it = crowd(manner="dawdles", shutdown_timeout=0.3).open()
     it.process.terminate()
-    assert {it.line(), it.line()} == {f"worker {number} did not end in time, and is killed" for number in (0, 1)}
+    assert {it.line(), it.line()} == {f"worker {number} did not shut down in time; killing it" for number in (0, 1)}
     assert it.code() == 85
 
 

@@ -124,7 +124,7 @@ async def test_connections_are_accepted_on_a_loop_that_cannot_watch_sockets(monk
 
 
 async def test_a_host_that_has_no_address_is_named() -> None:
-    with pytest.raises(TransportError, match=r"cannot listen at no-such-host\.invalid:80: "):
+    with pytest.raises(TransportError, match=r"cannot listen on no-such-host\.invalid:80: "):
         await resolve("no-such-host.invalid", 80)
 
 

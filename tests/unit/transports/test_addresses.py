@@ -49,8 +49,8 @@ def test_what_is_no_address_of_the_web_is_refused(text: str) -> None:
         ("tcp://host", "it has no host or no port"),
         ("tcp://host:65536", "a port is at most 65535"),
         ("http://host:80000/mcp", "a port is a number from 0 to 65535"),
-        (8000, "an address is a text like"),
-        (None, "an address is a text like"),
+        (8000, "an address is a string like"),
+        (None, "an address is a string like"),
     ],
 )
 def test_what_is_wrong_with_an_address_is_said(text: str, why: str) -> None:

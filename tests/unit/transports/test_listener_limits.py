@@ -32,7 +32,7 @@ async def test_a_peer_that_says_nothing_is_cut_off_when_its_time_is_up() -> None
     guarded.clock.advance(29.9)
     assert guarded.cut == []
     guarded.clock.advance(0.1)
-    assert [closed.reason for closed in guarded.cut] == ["the peer said nothing valid within 30 s"]
+    assert [closed.reason for closed in guarded.cut] == ["the peer sent no valid message within 30 s"]
 
 
 @pytest.mark.row("K15")

@@ -38,7 +38,7 @@ async def listen(recorder: Recorder | None = None, **options: Any) -> tuple[List
 async def test_nobody_at_home_is_told_with_the_address() -> None:
     listener, where = await listen()
     await listener.close()
-    with pytest.raises(TransportError, match=rf"cannot reach tcp://127\.0\.0\.1:{where.port}: nobody listens there"):
+    with pytest.raises(TransportError, match=rf"cannot reach tcp://127\.0\.0\.1:{where.port}: no server is listening there"):
         await TcpConnector("127.0.0.1", where.port).connect(lambda _: Recorder())
 
 
@@ -76,8 +76,8 @@ async def test_giving_up_to_connect_leaves_nothing_behind() -> None:
 @pytest.mark.parametrize(
     ("host", "context", "why"),
     [
-        ("127.0.0.1", True, "its certificate is not to be trusted: self.signed certificate"),
-        ("127.0.0.2", "ours", r"its certificate is not to be trusted: IP address mismatch"),
+        ("127.0.0.1", True, "its certificate is not trusted: self.signed certificate"),
+        ("127.0.0.2", "ours", r"its certificate is not trusted: IP address mismatch"),
     ],
 )
 async def test_a_server_that_cannot_show_who_it_is_is_not_spoken_to(host: str, context: Any, why: str) -> None:
@@ -279,7 +279,7 @@ async def test_a_socket_that_was_left_behind_is_replaced(place: Path) -> None:
 
 async def test_a_socket_at_which_somebody_listens_is_left_alone(place: Path) -> None:
     listener = await listen_unix(guard(lambda _: Recorder()), place)
-    with pytest.raises(TransportError, match=f"^cannot listen at unix://{place}: another server does; end it"):
+    with pytest.raises(TransportError, match=f"^cannot listen on unix://{place}: another server does; end it"):
         await listen_unix(guard(lambda _: Recorder()), place)
     await (await UnixConnector(place).connect(lambda _: Recorder())).close()
     await listener.close()
@@ -287,7 +287,7 @@ async def test_a_socket_at_which_somebody_listens_is_left_alone(place: Path) -> 
 
 async def test_a_file_that_is_no_socket_is_left_alone(place: Path) -> None:
     place.write_text("precious")
-    with pytest.raises(TransportError, match=f"^cannot listen at unix://{place}: there is a file that is no socket"):
+    with pytest.raises(TransportError, match=f"^cannot listen on unix://{place}: there is a file that is no socket"):
         await listen_unix(guard(lambda _: Recorder()), place)
     assert place.read_text() == "precious"
 
@@ -303,14 +303,14 @@ async def test_a_socket_that_has_been_replaced_is_not_removed(place: Path) -> No
 @pytest.mark.parametrize("path", ["/proc/no/such/folder/s", "/tmp/" + "x" * 200], ids=["no folder", "too long"])
 async def test_a_path_that_cannot_be_is_told(path: str) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(TransportError, match="cannot listen at unix://"):
+    with pytest.raises(TransportError, match="cannot listen on unix://"):
         await listen_unix(guard(lambda _: Recorder()), path)
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
 async def test_a_path_without_a_server_is_told(place: Path) -> None:
     with pytest.raises(
-        TransportError, match=f"cannot reach unix://{place}: nobody listens there; is the server running"
+        TransportError, match=f"cannot reach unix://{place}: no server is listening there; is it running"
     ):
         await UnixConnector(place).connect(lambda _: Recorder())
 

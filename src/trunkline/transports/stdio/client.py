@@ -1,12 +1,12 @@
-"""stdio, the client's side: a server started as a process of ours, spoken to through its pipes.
+"""stdio transport, client side: start a server as a child process and communicate through its pipes.
 
-The process leads a group of its own, so that a Ctrl+C at our terminal does not reach it: we end it, in good order. It
-ends when its input is closed; if not within a time, it is asked to (SIGTERM), and if that does not help either it is
-killed (SIGKILL), each time with all that it has started. Should we die first, `lifeline` sees to that.
+The process leads its own session and process group, so a Ctrl+C at our terminal does not reach it and we can shut it
+down in order. Closing its input asks it to exit. After `stop_timeout` its process group gets SIGTERM, and after another
+`stop_timeout` SIGKILL. If our process dies first, `orphan_guard` kills the group.
 
-When the process dies, everything that it has written is handed up before the channel says that, how and with which
-last words it has ended. All of it runs on timers and callbacks of the loop: no task, and no thread where the system
-offers better. So whoever closes the channel may do so from anywhere, and what was begun goes on if nobody waits for it.
+When the process dies, the channel delivers all remaining output before it reports the exit status and the end of
+standard error. All of it runs on timers and callbacks of the loop, without tasks, and without threads where the system
+offers pidfds. So the channel may be closed from anywhere, and the shutdown continues even if its caller does not wait.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ from trunkline.transports.stream import FramingName, StreamChannel
 
 __all__ = ["Command"]
 
-EXIT_GRACE: Final = 0.1  # seconds: for what ends together to end together, as a process and its output
-_KILL_TIMEOUT: Final = 1.0  # seconds that a killed process is waited for; one that hangs in the system outlives that
+EXIT_GRACE: Final = 0.1  # seconds: an exit and the end of the pipes arrive as separate events
+_KILL_TIMEOUT: Final = 1.0  # seconds to wait after SIGKILL; a process blocked in the kernel may outlive it
 
 
 class Command:
-    """Starts a server as a process for every line."""
+    """Connector that starts a server process for every channel."""
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class Command:
         framing: FramingName = "lines",
         settings: Settings | None = None,
     ) -> None:
-        """`command` is a program and its arguments; a single text is split as a shell would, though none is used.
+        """`command` is a program and its arguments; a string is split like a shell would, but no shell is used.
 
-        The process inherits little of our environment: `env_from` names what else it gets, and `env` gives values.
-        `on_stderr` hears every line that it writes to standard error.
+        The process inherits only part of our environment: `env_from` names further variables, and `env` sets values.
+        `on_stderr` is called with every line of its standard error.
         """
         self.argv = _parse_command(command)
         self._cwd = cwd
@@ -64,12 +64,12 @@ class Command:
 
     @property
     def name(self) -> str:
-        """The command, as one would type it."""
+        """The command as one would type it."""
         return shlex.join(self.argv)
 
     @property
     def fingerprint(self) -> bytes:
-        """A digest of the command, its folder and its environment, in which there may be secrets."""
+        """A digest of the command, its folder and its environment, which may contain secrets."""
         from hashlib import sha256
 
         environment = sorted(self._environment().items())
@@ -77,7 +77,7 @@ class Command:
         return sha256(repr(started).encode("utf-8", "backslashreplace")).digest()
 
     async def connect(self, accept: Accept) -> Channel:
-        """Starts the process."""
+        """Start the process."""
         process = self._start()
         settings = self._settings
         channel = StreamChannel(
@@ -88,8 +88,8 @@ class Command:
             read_while_blocked=True,
             unique_members=False,
         )
-        errors = StderrTail(settings.stderr_kept, self._on_stderr and partial(_call_on_stderr, self._on_stderr))
-        child = _ServerProcess(process, channel, errors, settings.stop_timeout)
+        stderr_tail = StderrTail(settings.stderr_kept, self._on_stderr and partial(_call_on_stderr, self._on_stderr))
+        child = _ServerProcess(process, channel, stderr_tail, settings.stop_timeout)
         try:
             child.open(accept(channel))
         except BaseException:
@@ -104,7 +104,7 @@ class Command:
     def _start(self) -> "subprocess.Popen[bytes]":
         environment = self._environment()
         try:
-            return subprocess.Popen(  # noqa: S603 - to start what it is given is what it is for
+            return subprocess.Popen(  # noqa: S603 - its purpose is to start a command
                 self._executable(environment),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -118,7 +118,8 @@ class Command:
             raise TransportError(f"cannot start {self.name!r}: {self._explain_start_error(error)}") from error
 
     def _executable(self, environment: Mapping[str, str]) -> list[str]:
-        """On Windows a program may be a script with another ending, which only a search finds."""
+        """Return the command; on Windows with the resolved path, since a program may be a script with another
+        extension."""
         if sys.platform != "win32":
             return self.argv
         import shutil
@@ -135,28 +136,30 @@ class Command:
             case FileNotFoundError():
                 return f"no program {program!r} on PATH; install it, give its whole path, or pass a PATH in env"
             case PermissionError():
-                return f"{program!r} may not be executed; check its mode (chmod +x)"
+                return f"{program!r} is not executable; check its mode (chmod +x)"
             case OSError():
                 return f"{error.strerror}; a script needs a first line that names its interpreter"
             case ValueError():
-                return f"{error}; neither arguments nor environment may hold a zero byte"
+                return f"{error}; arguments and environment must not contain a null byte"
 
 
 def _parse_command(command: str | Sequence[str | os.PathLike[str]]) -> list[str]:
-    """A command as its words. Raises `ConfigError` for one that could never be started."""
+    """Split a command into its arguments. Raise `ConfigError` for one that could never start."""
     try:
-        words: list[Any] = shlex.split(command) if isinstance(command, str) else [os.fspath(part) for part in command]
+        arguments: list[Any] = (
+            shlex.split(command) if isinstance(command, str) else [os.fspath(part) for part in command]
+        )
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"a command is one text, or a list of texts and paths: {error}") from None
-    if not words or not words[0]:
+        raise ConfigError(f"a command is a string, or a list of strings and paths: {error}") from None
+    if not arguments or not arguments[0]:
         raise ConfigError("a command needs at least the name of a program")
-    if any(not isinstance(word, str) for word in words):
-        raise ConfigError("a command is one text, or a list of texts and paths, not of bytes")
-    return words
+    if any(not isinstance(word, str) for word in arguments):
+        raise ConfigError("a command is a string, or a list of strings and paths, not of bytes")
+    return arguments
 
 
 def _call_on_stderr(on_stderr: Callable[[str], None], line: str) -> None:
-    """Passes a line on; what a listener raises is its own affair."""
+    """Call `on_stderr` with a line; report its exceptions to the loop's exception handler."""
     try:
         on_stderr(line)
     except Exception as error:  # noqa: BLE001 - reported
@@ -165,22 +168,22 @@ def _call_on_stderr(on_stderr: Callable[[str], None], line: str) -> None:
 
 
 class _ServerProcess:
-    """A server process and its three pipes: the source of its channel."""
+    """A server process with its three pipes; the source of its channel."""
 
     def __init__(
-        self, process: "subprocess.Popen[bytes]", channel: StreamChannel, errors: StderrTail, stop_timeout: float
+        self, process: "subprocess.Popen[bytes]", channel: StreamChannel, stderr_tail: StderrTail, stop_timeout: float
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._process = process
         self._channel = channel
-        self._stderr_tail = errors
+        self._stderr_tail = stderr_tail
         self._stop_timeout = stop_timeout
         self._exited = False
-        self._closed_streams: list[str] = []  # which of its streams the process has closed
-        self._stderr_ended = False  # all that it ever will
-        self._end_reported = False  # the channel, that this is the end
+        self._closed_streams: list[str] = []  # names of the streams that the process has closed
+        self._stderr_ended = False
+        self._end_reported = False
         self._closing = False
-        self._timer: asyncio.TimerHandle | None = None  # to the next step of the end
+        self._timer: asyncio.TimerHandle | None = None  # to the next step of the shutdown
         self._released: asyncio.Future[None] = self._loop.create_future()
         self._stdin = open_writer(
             self._loop, _fileno(process.stdin), channel.update_flow, lambda _: self._on_stream_closed("input")
@@ -188,28 +191,28 @@ class _ServerProcess:
         self._stdout = open_reader(
             self._loop, _fileno(process.stdout), self._on_stdout, lambda: self._on_stream_closed("output")
         )
-        self._stderr = open_reader(self._loop, _fileno(process.stderr), errors.feed, self._on_stderr_closed)
+        self._stderr = open_reader(self._loop, _fileno(process.stderr), stderr_tail.feed, self._on_stderr_closed)
         self._unwatch = watch_exit(self._loop, process, self._on_exit)
         orphan_guard.add(process.pid)
 
     def open(self, receiver: Receiver) -> None:
-        """Begins to listen."""
+        """Start reading."""
         self._channel.open(receiver, self, self._stdin)
         self._stderr.resume()
         self._stdout.resume()
 
-    # --- what the channel asks for ---------------------------------------------------------------
+    # --- source of the channel --------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Leaves what the process says where it is."""
+        """Stop reading the output."""
         self._stdout.pause()
 
     def resume(self) -> None:
-        """Listens again."""
+        """Read the output again."""
         self._stdout.resume()
 
     def close(self) -> None:
-        """Begins to end the process. What it says from now on is read, so that it can end, and goes nowhere."""
+        """Begin to shut the process down. Its output is read and discarded, so that it does not block."""
         if self._closing:
             return
         self._closing = True
@@ -222,10 +225,10 @@ class _ServerProcess:
             self._schedule(self._stop_timeout, self._terminate)
 
     async def wait_closed(self) -> None:
-        """Waits until the process has ended and nothing of it is left."""
+        """Wait until the process has exited and its pipes are closed."""
         await asyncio.shield(self._released)
 
-    # --- what the process does -------------------------------------------------------------------
+    # --- events of the process --------------------------------------------------------------------
 
     def _on_stdout(self, data: bytes) -> None:
         if not self._closing:
@@ -236,15 +239,15 @@ class _ServerProcess:
         self._check_ended()
 
     def _on_stderr_closed(self) -> None:
-        """Nothing ends with that, unless all else has."""
+        """Standard error is closed, which ends the channel only if everything else has ended."""
         self._stderr_tail.end()
         self._stderr_ended = True
         if self._exited:
             self._check_ended()
 
     def _on_exit(self) -> None:
-        """The process has ended, and nobody has waited for it yet: until then its number, and its group's, is taken."""
-        self._signal("SIGKILL")  # whoever is left of its group
+        """The process has exited and is not reaped yet, so its pid and process group cannot be reused."""
+        self._signal("SIGKILL")  # the rest of its process group
         orphan_guard.remove(self._process.pid)
         self._process.wait()
         self._exited = True
@@ -254,7 +257,8 @@ class _ServerProcess:
             self._check_ended()
 
     def _check_ended(self) -> None:
-        """One thing has ended, and others may be about to: the whole of it says more than its first part."""
+        """Report the end if all parts have ended; otherwise allow them a moment, since together they give a better
+        reason."""
         if self._end_reported or self._closing:
             return
         if self._exited and self._stderr_ended and "output" in self._closed_streams:
@@ -280,7 +284,7 @@ class _ServerProcess:
             return f"the server process was killed by {signal.Signals(-status).name}"
         return f"the server process was killed by signal {-status}"
 
-    # --- its end ---------------------------------------------------------------------------------
+    # --- shutdown ---------------------------------------------------------------------------------
 
     def _schedule(self, seconds: float, step: Callable[[], None]) -> None:
         if self._timer is not None:
@@ -296,7 +300,7 @@ class _ServerProcess:
         self._schedule(_KILL_TIMEOUT, self._release)
 
     def _signal(self, name: str) -> None:
-        """Tells the whole group; on Windows, which has none, the process alone."""
+        """Signal the whole process group; on Windows, which has none, terminate the process."""
         with contextlib.suppress(OSError):
             if sys.platform == "win32":
                 self._process.terminate()

@@ -1,6 +1,6 @@
-"""Hears that a child process has ended, without waiting for it: it can still be told from others by its number then.
+"""Watch a child process for its exit without reaping it, so that its pid stays valid.
 
-Where the system has descriptors of processes the loop waits for one; elsewhere a thread waits.
+Uses a pidfd where the system has them, and a thread elsewhere.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ __all__ = ["watch_exit"]
 def watch_exit(
     loop: asyncio.AbstractEventLoop, process: "subprocess.Popen[bytes]", on_exit: Callable[[], None]
 ) -> Callable[[], None]:
-    """Calls back once a process has ended; what it gives back calls that off."""
+    """Call `on_exit` once the process has exited; return a function that cancels the watch."""
     try:
         return _watch_pidfd(loop, process.pid, on_exit)
     except (AttributeError, NotImplementedError, OSError):
         return _watch_in_thread(loop, process, on_exit)
 
 
-def _watch_pidfd(loop: asyncio.AbstractEventLoop, pid: int, ended: Callable[[], None]) -> Callable[[], None]:
+def _watch_pidfd(loop: asyncio.AbstractEventLoop, pid: int, on_exit: Callable[[], None]) -> Callable[[], None]:
     descriptor = os.pidfd_open(pid)
 
     def stop() -> None:
@@ -36,7 +36,7 @@ def _watch_pidfd(loop: asyncio.AbstractEventLoop, pid: int, ended: Callable[[], 
 
     def readable() -> None:
         stop()
-        ended()
+        on_exit()
 
     try:
         loop.add_reader(descriptor, readable)
@@ -47,17 +47,17 @@ def _watch_pidfd(loop: asyncio.AbstractEventLoop, pid: int, ended: Callable[[], 
 
 
 def _watch_in_thread(
-    loop: asyncio.AbstractEventLoop, process: "subprocess.Popen[bytes]", ended: Callable[[], None]
+    loop: asyncio.AbstractEventLoop, process: "subprocess.Popen[bytes]", on_exit: Callable[[], None]
 ) -> Callable[[], None]:
-    wanted = True
+    active = True
 
     def stop() -> None:
-        nonlocal wanted
-        wanted = False
+        nonlocal active
+        active = False
 
     def tell() -> None:
-        if wanted:
-            ended()
+        if active:
+            on_exit()
 
     def wait() -> None:
         if sys.platform == "win32":
@@ -65,7 +65,7 @@ def _watch_in_thread(
         else:
             with contextlib.suppress(ChildProcessError):
                 os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+        with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
             loop.call_soon_threadsafe(tell)
 
     threading.Thread(target=wait, name="trunkline-exit", daemon=True).start()

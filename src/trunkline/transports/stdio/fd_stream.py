@@ -1,6 +1,6 @@
-"""Byte streams over descriptors: pipes, terminals, plain files. Both sides of stdio read and write with these.
+"""Byte streams over file descriptors: pipes, terminals and regular files. Both sides of stdio use these.
 
-Where the loop can wait for a descriptor it is polled. Where it cannot, for a plain file or on Windows, a thread waits.
+The loop polls the descriptor if it can. Otherwise, for a regular file or on Windows, a thread reads.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ __all__ = [
 ]
 
 READ_SIZE: Final = 64 * 1024
-PIPE_SIZE: Final = 1024 * 1024  # what an unprivileged process may ask for on Linux
-_F_SETPIPE_SZ: Final = 1031  # fcntl has the name only where the platform has the call
+PIPE_SIZE: Final = 1024 * 1024  # the largest pipe of an unprivileged process on Linux
+_F_SETPIPE_SZ: Final = 1031  # fcntl defines the name only on some platforms
 
 Feed = Callable[[bytes], None]
 OnBroken = Callable[[OSError], None]
@@ -33,7 +33,7 @@ OnBroken = Callable[[OSError], None]
 def open_reader(
     loop: asyncio.AbstractEventLoop, descriptor: int, feed: Feed, at_end: Callable[[], None]
 ) -> "PolledReader | ThreadReader":
-    """Feeds what a descriptor brings, once it is told to `resume`; tells its end once."""
+    """Return a reader that feeds the bytes of a descriptor after `resume`, and calls `at_end` once at the end."""
     kind = PolledReader if _is_pollable(loop, descriptor) else ThreadReader
     return kind(loop, descriptor, feed, at_end)
 
@@ -41,13 +41,14 @@ def open_reader(
 def open_writer(
     loop: asyncio.AbstractEventLoop, descriptor: int, sent: Callable[[], None], broke: OnBroken
 ) -> "PolledWriter | ThreadWriter":
-    """Writes to a descriptor; tells when less lies here than before, and that nobody reads any more."""
+    """Return a writer to a descriptor. It calls `sent` when the unsent bytes decrease, and `broke` when the reader
+    has gone."""
     kind = PolledWriter if _is_pollable(loop, descriptor) else ThreadWriter
     return kind(loop, descriptor, sent, broke)
 
 
 def _is_pollable(loop: asyncio.AbstractEventLoop, descriptor: int) -> bool:
-    """Whether the loop can wait for a descriptor: not for a plain file, and not on Windows."""
+    """Return whether the loop can poll a descriptor: not a regular file, and not on Windows."""
     try:
         loop.add_reader(descriptor, lambda: None)
     except (NotImplementedError, OSError, ValueError):
@@ -60,7 +61,7 @@ def _is_pollable(loop: asyncio.AbstractEventLoop, descriptor: int) -> bool:
 
 
 class PolledReader:
-    """Reads when there is something to read: more than most messages need, and much more once that was not enough."""
+    """Reads when the descriptor is readable, with a larger buffer after a read that filled the small one."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, descriptor: int, feed: Feed, at_end: Callable[[], None]
@@ -76,13 +77,13 @@ class PolledReader:
         _enlarge_pipe(descriptor)
 
     def resume(self) -> None:
-        """Reads, until paused."""
+        """Read until paused."""
         if not self._reading and not self._done:
             self._reading = True
             self._loop.add_reader(self._descriptor, self._on_readable)
 
     def pause(self) -> None:
-        """Leaves bytes where they are."""
+        """Stop reading."""
         if self._reading:
             self._reading = False
             self._loop.remove_reader(self._descriptor)
@@ -105,24 +106,24 @@ class PolledReader:
         return len(data)
 
     def read_available(self) -> None:
-        """Reads what lies there now, paused or not; no more than a pipe holds, since somebody may still be writing."""
+        """Read the available bytes, paused or not; at most one pipe's capacity, since the other end may still write."""
         left = PIPE_SIZE
         while left > 0 and not self._done and (read := self._read(PIPE_SIZE)):
             left -= read
 
     def close(self) -> None:
-        """Reads no more, whoever decided that."""
+        """Stop reading for good and report the end."""
         if not self._done:
             self.pause()
             self._done = True
             self._on_eof()
 
     async def wait_closed(self) -> None:
-        """There is nothing to wait for: the descriptor belongs to somebody else."""
+        """Return at once: the caller owns the descriptor."""
 
 
 class PolledWriter:
-    """Writes what can be written at once, and the rest when there is room."""
+    """Writes as much as possible at once, and the rest when the descriptor is writable."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, descriptor: int, sent: Callable[[], None], broke: OnBroken
@@ -139,7 +140,7 @@ class PolledWriter:
         _enlarge_pipe(descriptor)
 
     def write(self, data: bytes) -> None:
-        """Takes bytes."""
+        """Write bytes, or queue them."""
         if self._closed:
             return
         written = 0
@@ -155,7 +156,7 @@ class PolledWriter:
         self.unsent += len(data) - written
 
     def _handle_write_error(self, error: OSError, data: bytes | memoryview) -> int:
-        """How much can be forgotten of what could not be written: nothing for now, or all of it for good."""
+        """Return how many bytes to discard: none if writing would block, all of them if the descriptor is broken."""
         if isinstance(error, BlockingIOError | InterruptedError):
             return 0
         self.close()
@@ -186,7 +187,7 @@ class PolledWriter:
             self._drained.set_result(None)
 
     def close(self) -> None:
-        """Writes no more, and forgets what is unsent."""
+        """Stop writing and discard the unsent bytes."""
         if not self._closed:
             self._closed = True
             self._loop.remove_writer(self._descriptor)
@@ -195,7 +196,7 @@ class PolledWriter:
             self._notify_drained()
 
     async def finish(self) -> None:
-        """Waits until all is written, or until that makes no sense any more."""
+        """Wait until everything is written or the writer has closed."""
         if self._queue:
             if self._drained is None or self._drained.done():
                 self._drained = self._loop.create_future()
@@ -203,7 +204,7 @@ class PolledWriter:
 
 
 def _enlarge_pipe(descriptor: int) -> None:
-    """Makes a pipe as large as we may; fewer turns for large messages."""
+    """Enlarge a pipe to `PIPE_SIZE`, so that large messages take fewer reads."""
     with contextlib.suppress(ImportError, OSError):
         import fcntl
 
@@ -224,27 +225,27 @@ class ThreadReader:
         self._feed = feed
         self._on_eof = at_end
         self._resumed = threading.Event()
-        self._consumed = threading.Semaphore()  # so that no read is begun before the last one was taken
+        self._consumed = threading.Semaphore()  # the next read waits until the last one is processed
         self._done = False
         self._thread: threading.Thread | None = None
 
     def resume(self) -> None:
-        """Reads, until paused."""
+        """Read until paused."""
         self._resumed.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="trunkline-reader", daemon=True)
             self._thread.start()
 
     def pause(self) -> None:
-        """Leaves bytes where they are, after the read that may be under way."""
+        """Stop reading, after a read that may be in progress."""
         self._resumed.clear()
 
     def read_available(self) -> None:
-        """Reads on even if paused; what comes is fed as it comes."""
+        """Continue to read even if paused."""
         self._resumed.set()
 
     def close(self) -> None:
-        """Reads no more, whoever decided that."""
+        """Stop reading for good and report the end."""
         if not self._done:
             self._done = True
             self._resumed.set()
@@ -252,7 +253,7 @@ class ThreadReader:
             self._on_eof()
 
     async def wait_closed(self) -> None:
-        """There is nothing to wait for: the thread ends with the read that it is in."""
+        """Return at once: the thread ends with its current read."""
 
     def _run(self) -> None:
         while self._consumed.acquire() and self._resumed.wait() and not self._done:
@@ -260,7 +261,7 @@ class ThreadReader:
                 data = os.read(self._descriptor, READ_SIZE)
             except OSError:
                 data = b""
-            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
                 self._loop.call_soon_threadsafe(self._on_data, data)
 
     def _on_data(self, data: bytes) -> None:
@@ -272,7 +273,7 @@ class ThreadReader:
 
 
 class ThreadWriter:
-    """Writes where it stands, waiting if it must: a plain file never makes it wait for long."""
+    """Writes synchronously: a regular file blocks only briefly."""
 
     unsent = 0
 
@@ -285,7 +286,7 @@ class ThreadWriter:
         self._closed = False
 
     def write(self, data: bytes) -> None:
-        """Writes bytes."""
+        """Write bytes."""
         if self._closed:
             return
         rest = memoryview(data)
@@ -297,8 +298,8 @@ class ThreadWriter:
             self._on_broken(error)
 
     def close(self) -> None:
-        """Writes no more."""
+        """Stop writing."""
         self._closed = True
 
     async def finish(self) -> None:
-        """All is written already."""
+        """Return at once: everything is written."""

@@ -1,11 +1,11 @@
-"""Ends the process groups of our children when this process has died without doing so itself.
+"""Kill the process groups of our children if this process dies without doing so.
 
-Whoever is killed cannot clean up, so somebody else has to: while there are children, a small guard stands beside us. It
-reads a pipe whose other end only this process has; when that breaks, it ends the groups that it was told of last, first
-politely and a second later for good. The guard belongs to no terminal and is nobody's child, so nothing that ends us
-ends it, and nobody has to wait for it. It is a shell with a text of our own, the smallest thing that every system has.
+A killed process cannot clean up. So, while there are children, a small guard process runs beside ours. It reads a pipe
+whose write end only this process has. When the pipe breaks, the guard sends SIGTERM to the process groups it was last
+sent, and SIGKILL a second later. The guard belongs to no terminal and is reparented, so signals to us do not reach it
+and it needs no reaping. It is a shell with a constant script, the smallest program that every system has.
 
-Where there is no shell there is no guard, and a child learns of our end by the end of its input alone.
+Without /bin/sh there is no guard; a child then notices our death only by the end of its input.
 """
 
 import contextlib
@@ -29,20 +29,20 @@ exec 3<&0
 } <&3 3<&- &
 """
 
-_lock: Final = threading.Lock()  # children may be started on several loops
+_lock: Final = threading.Lock()  # several loops may start children
 _groups: Final[set[int]] = set()
-_guard_pipe: int | None = None  # our end of the pipe
+_guard_pipe: int | None = None  # write end of the guard's pipe
 
 
 def add(group: int) -> None:
-    """From now on a process group ends with us."""
+    """Have a process group killed if this process dies."""
     with _lock:
         _groups.add(group)
         _update_guard()
 
 
 def remove(group: int) -> None:
-    """A process group has ended. Tell it while its number cannot be in use again."""
+    """Remove a process group that has ended. Call this before its id can be reused."""
     with _lock:
         _groups.discard(group)
         _update_guard()
@@ -59,22 +59,22 @@ def _update_guard() -> None:
         _guard_pipe = None
 
 
-def _send_groups(lifeline: int) -> bool:
-    """Tells the guard which groups there are; False if it is not there any more."""
+def _send_groups(pipe: int) -> bool:
+    """Send the current groups to the guard; return False if it is gone."""
     try:
-        os.write(lifeline, b"%b\n" % b" ".join(b"%d" % group for group in sorted(_groups)))
+        os.write(pipe, b"%b\n" % b" ".join(b"%d" % group for group in sorted(_groups)))
     except BrokenPipeError:
-        os.close(lifeline)
+        os.close(pipe)
         return False
     return True
 
 
 def _start_guard() -> int | None:
-    theirs, ours = os.pipe()
+    read_end, write_end = os.pipe()
     try:
-        subprocess.run(  # noqa: S603 - a constant; done as soon as the guard stands
+        subprocess.run(  # noqa: S603 - a constant; returns once the guard runs
             [_SHELL, "-c", _GUARD_SCRIPT],
-            stdin=theirs,
+            stdin=read_end,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
@@ -83,15 +83,15 @@ def _start_guard() -> int | None:
             check=False,
         )
     except OSError:
-        os.close(ours)
+        os.close(write_end)
         return None
     finally:
-        os.close(theirs)
-    return ours
+        os.close(read_end)
+    return write_end
 
 
 def _reset_after_fork() -> None:
-    """A copy of this process has other children, and must not hold the lifeline of its original."""
+    """Close the pipe in a forked child, which has other children and must not keep its parent's guard waiting."""
     global _guard_pipe
     _groups.clear()
     if _guard_pipe is not None:

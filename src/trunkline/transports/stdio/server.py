@@ -1,11 +1,11 @@
-"""stdio, the server's side: messages on standard input and output, and nothing but messages.
+"""stdio transport, server side: messages on standard input and output, and nothing else.
 
-From then on the process's own standard output points at standard error, and its standard input at nothing; the wire
-keeps private copies of both. So whatever a handler, a library or a child process prints cannot reach the peer: not
-even what lies in a library's buffer until the process ends, or what a thread prints that was given up.
+The process's standard output is redirected to standard error and its standard input to /dev/null; the transport keeps
+private copies of both. So anything a handler, a library or a child process prints cannot reach the peer, not even what
+a library buffers until the process exits or an abandoned thread prints.
 
-The peer ends it by closing our input. What is in flight may finish, within a time, and the process ends; so it does
-when the process that started us has died without saying so.
+The peer ends the connection by closing our input. Requests in flight may finish within a time limit, and the process
+exits; the same happens when the parent process has died.
 """
 
 import asyncio
@@ -27,18 +27,19 @@ if TYPE_CHECKING:
 __all__ = ["END_OF_INPUT", "claim_stdio", "serve_stdio"]
 
 END_OF_INPUT: Final = "end of input"
-PARENT_CHECK: Final = 1.0  # seconds; a parent that died is noticed within two
+PARENT_CHECK: Final = 1.0  # seconds; a dead parent is noticed within two
 
 
 @contextlib.contextmanager
 def claim_stdio() -> Generator[tuple[int, int]]:
-    """Takes standard input and output for the wire, for good; gives descriptors for it, and closes them at the end."""
+    """Reserve standard input and output for the transport, for good; yield private descriptors and close them at the
+    end."""
     sys.stdout.flush()
     wire_in, wire_out = os.dup(0), os.dup(1)
-    blocking = os.get_blocking(wire_in), os.get_blocking(wire_out)  # of a terminal both are the same
-    nothing = os.open(os.devnull, os.O_RDONLY)
+    blocking = os.get_blocking(wire_in), os.get_blocking(wire_out)  # a terminal shares one setting for both
+    devnull = os.open(os.devnull, os.O_RDONLY)
     try:
-        os.dup2(nothing, 0)
+        os.dup2(devnull, 0)
         os.dup2(2, 1)
         with contextlib.suppress(AttributeError, ValueError):
             sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -46,14 +47,14 @@ def claim_stdio() -> Generator[tuple[int, int]]:
     finally:
         os.set_blocking(wire_in, blocking[0])
         os.set_blocking(wire_out, blocking[1])
-        for descriptor in (wire_in, wire_out, nothing):
+        for descriptor in (wire_in, wire_out, devnull):
             os.close(descriptor)
 
 
 async def serve_stdio(accept: "Accept", settings: Settings, wire_in: int, wire_out: int) -> str:
-    """Serves the peer at the other end of two descriptors; gives the reason why it ended.
+    """Serve the peer at two descriptors; return the reason of the end.
 
-    The channel is still open then, so that what is in flight can be answered; closing it is left to the caller.
+    The channel is still open then, so that requests in flight can be answered; the caller closes it.
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[str] = loop.create_future()
@@ -70,7 +71,7 @@ async def serve_stdio(accept: "Accept", settings: Settings, wire_in: int, wire_o
     )
 
     def broke(error: OSError) -> None:
-        """Nobody reads any more: there is no way to answer, so there is no reason to go on."""
+        """The peer has closed our output: responses are impossible, so the channel closes."""
         channel.abort(ChannelClosed(f"output broke: {error.strerror}", error))
         end("output broke")
 
@@ -84,19 +85,19 @@ async def serve_stdio(accept: "Accept", settings: Settings, wire_in: int, wire_o
 
 @contextlib.contextmanager
 def _watch_parent(loop: asyncio.AbstractEventLoop, end: Callable[[str], None]) -> Generator[None]:
-    """Ends when the process that started us is gone, even if somebody else still holds our input open."""
+    """Call `end` when the parent process has died, even if another process still holds our input open."""
     parent = os.getppid()
     timer: asyncio.TimerHandle | None = None
 
-    def look() -> None:
+    def check() -> None:
         nonlocal timer
         if os.getppid() != parent:
             end("the parent process died")
         else:
-            timer = loop.call_later(PARENT_CHECK, look)
+            timer = loop.call_later(PARENT_CHECK, check)
 
-    if parent > 1:  # 1 is the system's first process, or a container's: it does not die before us
-        look()
+    if parent > 1:  # 1 is init, or a container's first process; it does not die before us
+        check()
     try:
         yield
     finally:

@@ -1,8 +1,7 @@
-"""WebSocket, the side that calls: one message in each text frame, without compression.
+"""WebSocket transport, client side: one message per text frame, without compression.
 
-The protocol is that of the library `websockets`, without its I/O: a read hands up all messages that it brought, and
-what is sent meanwhile leaves in one write, with no task and no queue between. The server's pings are answered, and none
-are sent, since MCP has its own.
+The protocol is the sans-I/O part of the library `websockets`: each read delivers all of its messages, and replies leave
+in one write, without tasks and queues. The client answers the server's pings and sends none, since MCP has its own.
 """
 
 import asyncio
@@ -26,11 +25,11 @@ except ModuleNotFoundError as error:
 
 __all__ = ["WebSocketConnector"]
 
-_MAX_AUTH_ATTEMPTS: Final = 8  # with other credentials each; whoever has them stops long before
+_MAX_AUTH_ATTEMPTS: Final = 8  # a limit for faulty credentials, which ask for a retry every time
 
 
 class WebSocketConnector:
-    """Opens lines to a server at an address like `ws://127.0.0.1:8000/mcp` or `wss://example.org/mcp`."""
+    """Connects to a server at an address like `ws://127.0.0.1:8000/mcp` or `wss://example.org/mcp`."""
 
     def __init__(
         self,
@@ -42,45 +41,49 @@ class WebSocketConnector:
         auth: Auth | None = None,
         settings: Settings | None = None,
     ) -> None:
-        """`headers` go with the request that opens a line. `tls` says whom to trust with `wss://`, by default whom the
-        system trusts. `proxy` is the address of an HTTP proxy; the environment is not asked for one. `auth` proves who
-        we are: a token, or a way to get some."""
-        where = parse_address(url)
-        if where.scheme not in WEBSOCKET_PORTS:
-            raise ConfigError(f"{where.scheme}:// is no WebSocket; ws:// and wss:// are")
-        if tls is not None and where.scheme != "wss":
+        """`headers` are sent with the opening handshake. `tls` is a context for `wss://`, by default with the
+        system's certificate authorities. `proxy` is the address of an HTTP proxy; proxy variables of the environment
+        are ignored. `auth` is a token or an authorizer."""
+        address = parse_address(url)
+        if address.scheme not in WEBSOCKET_PORTS:
+            raise ConfigError(f"{address.scheme}:// is not a WebSocket scheme; use ws:// or wss://")
+        if tls is not None and address.scheme != "wss":
             raise ConfigError("tls= is for wss:// addresses")
-        self._host, self._port = where.host, where.port
-        self._context = tls or (ssl.create_default_context() if where.scheme == "wss" else None)
+        self._host, self._port = address.host, address.port
+        self._context = tls or (ssl.create_default_context() if address.scheme == "wss" else None)
         self._proxy = None if proxy is None else Proxy(proxy)
-        peer = format_host_port(where.host, where.port)
-        self._name = f"{where.scheme}://{peer}{where.path.partition('?')[0]}"
-        self._url = f"{where.scheme}://{peer}{where.path}"
+        peer = format_host_port(address.host, address.port)
+        self._name = f"{address.scheme}://{peer}{address.path.partition('?')[0]}"
+        self._url = f"{address.scheme}://{peer}{address.path}"
         self._headers = dict(headers or {})
         self._settings = settings or Settings()
         self._peer = peer
-        self._http_url = f"http{self._url.removeprefix('ws')}"  # as the handshake is a request of HTTP
+        self._http_url = f"http{self._url.removeprefix('ws')}"  # the handshake is an HTTP request
         self._credentials = credentials_for(auth, self._http_url, self._settings, tls)
-        self.pending_authorizations = 0  # that have to be settled before there is a line: who we are, for one
+        self.pending_authorizations = 0  # authorizations in progress
 
     @property
     def name(self) -> str:
-        """The server's address, without what may be a secret in it."""
+        """The server's address without its query, which may contain secrets."""
         return self._name
 
     async def connect(self, accept: Accept) -> Channel:
-        """Opens a line. If the server wants to know who we are, and that can be settled, it is asked once more."""
+        """Open a connection. If the server demands authorization, authorize and repeat the handshake."""
         credentials = self._credentials
         for _ in range(_MAX_AUTH_ATTEMPTS):
-            proof: Mapping[str, str] = {} if credentials is None else await credentials.headers("GET", self._http_url)
-            lines = _WebSocketConnectionFactory(self._url, {**self._headers, **proof}, self._settings, self._peer)
+            auth_headers: Mapping[str, str] = (
+                {} if credentials is None else await credentials.headers("GET", self._http_url)
+            )
+            factory = _WebSocketConnectionFactory(
+                self._url, {**self._headers, **auth_headers}, self._settings, self._peer
+            )
             try:
-                return await dial(self.name, lines, accept, self._open)
+                return await dial(self.name, factory, accept, self._open)
             except HandshakeRefused as refused:
-                heard = HttpExchange("GET", self._http_url, proof, refused.status, refused.headers)
-                if credentials is None or not await credentials.handle_response(heard, self._on_authorizing):
+                exchange = HttpExchange("GET", self._http_url, auth_headers, refused.status, refused.headers)
+                if credentials is None or not await credentials.handle_response(exchange, self._on_authorizing):
                     raise
-        raise AuthorizationFailed("the server is never content with who we are", hop="retry")
+        raise AuthorizationFailed("the server demands other credentials again and again", hop="retry")
 
     def _on_authorizing(self, begun: bool) -> None:
         self.pending_authorizations += 1 if begun else -1
@@ -88,55 +91,55 @@ class WebSocketConnector:
     async def _open(self, factory: Callable[[], Any]) -> tuple[Any, SocketConnection]:
         proxy = self._proxy
         try:
-            transport, line = await (
+            transport, connection = await (
                 self._connect_directly(factory) if proxy is None else self._connect_through_proxy(proxy, factory)
             )
-            await _wait_for_handshake(transport, line)
+            await _wait_for_handshake(transport, connection)
         except HandshakeRefused as error:
             raise HandshakeRefused(
                 f"cannot reach {self.name}: {error}", error.status, error.headers
             ) from error.__cause__
         except TransportError as error:
             raise TransportError(f"cannot reach {self.name}: {error}") from error.__cause__
-        return transport, line
+        return transport, connection
 
     async def _connect_directly(
         self, factory: "Callable[[], _WebSocketClientConnection]"
     ) -> "tuple[asyncio.Transport, _WebSocketClientConnection]":
         loop = asyncio.get_running_loop()
-        secured: dict[str, Any] = {"ssl": self._context, "ssl_shutdown_timeout": LINGER} if self._context else {}
-        return await loop.create_connection(factory, self._host, self._port, **secured)
+        tls_options: dict[str, Any] = {"ssl": self._context, "ssl_shutdown_timeout": LINGER} if self._context else {}
+        return await loop.create_connection(factory, self._host, self._port, **tls_options)
 
     async def _connect_through_proxy(
         self, proxy: Proxy, factory: "Callable[[], _WebSocketClientConnection]"
     ) -> "tuple[asyncio.Transport, _WebSocketClientConnection]":
-        loop, line = asyncio.get_running_loop(), factory()
+        loop, connection = asyncio.get_running_loop(), factory()
         transport: Any = await proxy.tunnel(self._host, self._port)
         try:
             if self._context is None:
-                transport.set_protocol(line)
+                transport.set_protocol(connection)
             else:
                 transport = await loop.start_tls(
-                    transport, line, self._context, server_hostname=self._host, ssl_shutdown_timeout=LINGER
+                    transport, connection, self._context, server_hostname=self._host, ssl_shutdown_timeout=LINGER
                 )
         except BaseException:
             transport.abort()
             raise
-        line.connection_made(transport)
-        return transport, line
+        connection.connection_made(transport)
+        return transport, connection
 
 
-async def _wait_for_handshake(transport: asyncio.Transport, line: "_WebSocketClientConnection") -> None:
-    """Waits until the server has agreed."""
+async def _wait_for_handshake(transport: asyncio.Transport, connection: "_WebSocketClientConnection") -> None:
+    """Wait until the server has completed the handshake."""
     try:
-        await line.opened
+        await connection.opened
     except BaseException:
         transport.abort()
         raise
 
 
 class _WebSocketConnectionFactory(SocketConnectionFactory):
-    """What the lines to one server have in common."""
+    """Settings that the connections to one server share."""
 
     def __init__(self, url: str, headers: Mapping[str, str], settings: Settings, peer: str) -> None:
         super().__init__("websocket", settings, peer=peer)
@@ -145,21 +148,21 @@ class _WebSocketConnectionFactory(SocketConnectionFactory):
         self.info = ChannelInfo("websocket", peer, needs_keepalive=True)
 
     def new_connection(self, admit: AdmitConnection) -> SocketConnection:
-        """A new line, with a handshake of its own."""
+        """Create a connection with its own handshake."""
         return _WebSocketClientConnection(
             self, admit, ClientFraming(self._url, self._headers, self.settings.ws_message_size_limit)
         )
 
 
 class _WebSocketClientConnection(SocketConnection):
-    """A line over a socket that begins with a handshake, and ends with another."""
+    """Socket connection that begins with the WebSocket handshake and ends with the closing handshake."""
 
-    def __init__(self, lines: _WebSocketConnectionFactory, admit: AdmitConnection, framing: ClientFraming) -> None:
-        super().__init__(lines, admit)
-        self._info = lines.info
-        self._settings = lines.settings
+    def __init__(self, factory: _WebSocketConnectionFactory, admit: AdmitConnection, framing: ClientFraming) -> None:
+        super().__init__(factory, admit)
+        self._info = factory.info
+        self._settings = factory.settings
         self._framing = framing
-        self._handshake_done = False  # the server has agreed
+        self._handshake_done = False
         self.opened: asyncio.Future[None] = self._loop.create_future()
 
     def _new_channel(self) -> StreamChannel:
@@ -171,12 +174,12 @@ class _WebSocketClientConnection(SocketConnection):
     # --- the handshake ---------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """There is a connection; the server is asked whether it wants it to be a WebSocket."""
+        """Send the handshake request."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.write(self._framing.handshake_request())
 
     def _read_handshake(self, data: bytes) -> None:
-        """Takes what the server answers to that."""
+        """Process the server's handshake response."""
         try:
             if not self._framing.receive_handshake(data):
                 return
@@ -187,19 +190,19 @@ class _WebSocketClientConnection(SocketConnection):
         super().connection_made(self._transport)
         self.opened.set_result(None)
         if not self._closing:
-            self._feed(b"")  # what came along with the answer
+            self._feed(b"")  # frames that followed the handshake response
             self._handle_control_frames()
 
     def _fail_handshake(self, error: TransportError) -> None:
         if not self.opened.done():
             self.opened.set_exception(error)
-            self.opened.exception()  # who waited for it may have gone
+            self.opened.exception()  # the waiting task may have been cancelled; mark as retrieved
         self._transport.abort()
 
-    # --- what the loop tells ---------------------------------------------------------------------
+    # --- callbacks of asyncio ---------------------------------------------------------------------
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Takes what was read."""
+        """Process the bytes of one read."""
         if self._handshake_done:
             super().buffer_updated(nbytes)
             self._handle_control_frames()
@@ -207,26 +210,26 @@ class _WebSocketClientConnection(SocketConnection):
             self._read_handshake(self._read_buffer[:nbytes].tobytes())
 
     def _handle_control_frames(self) -> None:
-        """Says what the protocol wants said, and ends where it ends."""
+        """Send pending control frames, and close the channel if the protocol has ended."""
         if self._closing:
             return
-        if due := self._framing.pending_output():
-            self._transport.write(due)
-        if (why := self._framing.closed_by_peer) is not None:
+        if output := self._framing.pending_output():
+            self._transport.write(output)
+        if (reason := self._framing.closed_by_peer) is not None:
             self._peer_closed = True
-            self.channel.receive_eof(ChannelClosed(why))
-        elif (why := self._framing.failure_reason) is not None:
-            self.channel.receive_eof(ChannelClosed(why, too_large=self._framing.too_large))
+            self.channel.receive_eof(ChannelClosed(reason))
+        elif (reason := self._framing.failure_reason) is not None:
+            self.channel.receive_eof(ChannelClosed(reason, too_large=self._framing.too_large))
 
     def eof_received(self) -> None:
-        """The server says no more."""
+        """The server has closed its direction."""
         if self._handshake_done:
             super().eof_received()
         elif not self.opened.done():
             self._read_handshake(b"")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The line is gone."""
+        """The socket is closed."""
         if self._handshake_done:
             super().connection_lost(exc)
         else:
@@ -235,10 +238,10 @@ class _WebSocketClientConnection(SocketConnection):
             )
             self._disconnected.set_result(None)
 
-    # --- what the channel asks for ---------------------------------------------------------------
+    # --- source of the channel --------------------------------------------------------------------
 
     def close(self) -> None:
-        """Begins the end."""
+        """Send a close frame and begin to close the connection."""
         if not self._closing and not self._peer_closed and not self.unsent:
             self._transport.write(self._framing.close_frame())
         super().close()

@@ -1,7 +1,7 @@
-"""The WebSocket protocol of a client, as one more way to frame a byte stream. No I/O is done here.
+"""The client's WebSocket protocol as a framing of a byte stream. No I/O.
 
-Nothing is compressed: secrets next to what a stranger chose could be guessed from the size of both together, and it
-costs more than it saves for messages of usual size.
+Compression is off: the size of a secret compressed together with a stranger's text reveals the secret, and for messages
+of usual size it costs more than it saves.
 """
 
 from collections.abc import Mapping
@@ -27,11 +27,11 @@ from trunkline.wire.framing import Frame, TooLarge
 __all__ = ["ClientFraming", "HandshakeRefused"]
 
 _DATA_OPCODES: Final = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONT})
-_MAX_SHOWN_BODY: Final = 300  # characters of what a server says when it refuses
+_MAX_SHOWN_BODY: Final = 300  # characters of the body of a refusal
 
 
 class HandshakeRefused(TransportError):
-    """The server answered, and does not agree."""
+    """The server answered the handshake with an HTTP error."""
 
     def __init__(self, message: str, status: int, headers: Mapping[str, str]) -> None:
         super().__init__(message)
@@ -40,20 +40,20 @@ class HandshakeRefused(TransportError):
 
 
 class ClientFraming:
-    """One connection: the handshake, then frames."""
+    """The handshake and the frames of one connection."""
 
     def __init__(self, url: str, headers: Mapping[str, str], limit: int) -> None:
         self._url = url
         self._headers = headers
         self._limit = limit
         self._protocol = ClientProtocol(parse_uri(url), subprotocols=[Subprotocol(SUBPROTOCOL)], max_size=limit)
-        self._early_events: list[Event] = []  # what came with the server's answer
-        self._pieces: list[bytes] = []  # of a message in several frames
+        self._early_events: list[Event] = []  # events that arrived with the handshake response
+        self._pieces: list[bytes] = []  # fragments of an incomplete message
 
     # --- the handshake ---------------------------------------------------------------------------
 
     def handshake_request(self) -> bytes:
-        """What a connection begins with."""
+        """Return the bytes of the handshake request."""
         request = self._protocol.connect()
         request.headers["User-Agent"] = f"trunkline/{__version__}"
         for name, value in self._headers.items():
@@ -64,7 +64,8 @@ class ClientFraming:
         return self.pending_output()
 
     def receive_handshake(self, data: bytes) -> bool:
-        """Whether the server has agreed by now; no data is the end of them. Raises `TransportError` if it does not."""
+        """Process handshake bytes, or the end of the stream if empty; return whether the handshake is complete.
+        Raise `TransportError` if the server refuses."""
         if data:
             self._protocol.receive_data(data)
         else:
@@ -72,70 +73,72 @@ class ClientFraming:
         events = self._protocol.events_received()
         if (error := self._protocol.handshake_exc) is not None:
             raise self._handshake_error(events, error) from error
-        self._early_events = events[1:]  # behind the answer
+        self._early_events = events[1:]  # events after the handshake response
         return bool(events)
 
     def _handshake_error(self, events: list[Event], error: Exception) -> TransportError:
-        answer = events[0] if events else None
-        if not isinstance(answer, Response):
-            return TransportError("it closed the connection, or does not speak HTTP")
-        headers = Headers({name: ", ".join(answer.headers.get_all(name)) for name in answer.headers})
-        return HandshakeRefused(self._explain_refusal(answer, error), answer.status_code, headers)
+        response = events[0] if events else None
+        if not isinstance(response, Response):
+            return TransportError("the server closed the connection, or does not speak HTTP")
+        headers = Headers({name: ", ".join(response.headers.get_all(name)) for name in response.headers})
+        return HandshakeRefused(self._explain_refusal(response, error), response.status_code, headers)
 
-    def _explain_refusal(self, answer: Response, error: Exception) -> str:
-        status = answer.status_code
+    def _explain_refusal(self, response: Response, error: Exception) -> str:
+        status = response.status_code
         if status == HTTPStatus.SWITCHING_PROTOCOLS:
-            return f"it does not speak WebSocket as we do: {error}"
-        if (place := answer.headers.get("Location")) is not None:
-            return f"it answered {status} and names another address, which is not followed: {urljoin(self._url, place)}"
-        page = answer.headers.get("Content-Type", "").startswith("text/html")
-        said = "" if page else (answer.body or b"").decode(errors="replace").strip()[:_MAX_SHOWN_BODY]
-        answered = f"it answered {status} {answer.reason_phrase}".strip()
+            return f"the WebSocket handshake failed: {error}"
+        if (location := response.headers.get("Location")) is not None:
+            return (
+                f"it answered {status} and names another address, which is not followed: {urljoin(self._url, location)}"
+            )
+        is_page = response.headers.get("Content-Type", "").startswith("text/html")
+        close = "" if is_page else (response.body or b"").decode(errors="replace").strip()[:_MAX_SHOWN_BODY]
+        summary = f"it answered {status} {response.reason_phrase}".strip()
         if status == HTTPStatus.OK:
-            return f"{answered}, and does not speak WebSocket; is this the address of an MCP server?"
-        return ": ".join(filter(None, (answered, "; ".join(filter(None, (said, ADVICE.get(status)))))))
+            return f"{summary}, and does not speak WebSocket; is this the address of an MCP server?"
+        return ": ".join(filter(None, (summary, "; ".join(filter(None, (close, ADVICE.get(status)))))))
 
     # --- frames ----------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The messages that are whole."""
+        """Process bytes and return the complete messages."""
         if data:
             self._protocol.receive_data(data)
         events, self._early_events = self._early_events + self._protocol.events_received(), []
-        found: list[Frame] = []
+        messages: list[Frame] = []
         for event in events:
             if isinstance(event, WebSocketFrame) and event.opcode in _DATA_OPCODES:
-                self._add_frame(event, found)
-        return found
+                self._add_frame(event, messages)
+        return messages
 
-    def _add_frame(self, frame: WebSocketFrame, found: list[Frame]) -> None:
+    def _add_frame(self, frame: WebSocketFrame, messages: list[Frame]) -> None:
         if frame.opcode is Opcode.BINARY:
             self._protocol.fail(CloseCode.UNSUPPORTED, "a message is a text frame, not a binary one")
         elif self._protocol.close_sent is not None and self._protocol.close_sent.code == CloseCode.UNSUPPORTED:
-            return  # what follows a binary frame
+            return  # the rest of a refused binary message
         elif frame.fin and not self._pieces:
-            found.append(bytes(frame.data))
+            messages.append(bytes(frame.data))
         else:
             self._pieces.append(bytes(frame.data))
             if frame.fin:
-                found.append(b"".join(self._pieces))
+                messages.append(b"".join(self._pieces))
                 self._pieces.clear()
 
     def wrap(self, frame: bytes) -> bytes:
-        """A message in a frame; nothing once the connection is about to end."""
+        """Return a message as a frame; nothing once the connection is closing."""
         if self._protocol.state is not State.OPEN:
             return b""
         self._protocol.send_text(frame)
         return self.pending_output()
 
     def pending_output(self) -> bytes:
-        """What the protocol itself has to say: answers to pings, and to the end."""
+        """Return the bytes that the protocol itself has to send, such as pongs and close frames."""
         return b"".join(self._protocol.data_to_send())
 
-    # --- the end ---------------------------------------------------------------------------------
+    # --- closing ----------------------------------------------------------------------------------
 
     def close_frame(self) -> bytes:
-        """What ends the connection in good order, unless that was said."""
+        """Return a close frame; nothing if one was sent."""
         if self._protocol.state is not State.OPEN:
             return b""
         self._protocol.send_close(CloseCode.NORMAL)
@@ -143,22 +146,22 @@ class ClientFraming:
 
     @property
     def closed_by_peer(self) -> str | None:
-        """What the server said at the end, once it has."""
-        said = self._protocol.close_rcvd
-        return None if said is None else describe_close(said.code, said.reason)
+        """A description of the server's close frame; None before it arrives."""
+        close = self._protocol.close_rcvd
+        return None if close is None else describe_close(close.code, close.reason)
 
     @property
     def too_large(self) -> bool:
-        """Whether a message over the limit is the reason."""
-        said = self._protocol.close_sent
-        return said is not None and said.code == CloseCode.TOO_BIG
+        """Whether we closed because of a message over the limit."""
+        close = self._protocol.close_sent
+        return close is not None and close.code == CloseCode.TOO_BIG
 
     @property
     def failure_reason(self) -> str | None:
-        """Why the connection cannot go on, if it cannot."""
-        said = self._protocol.close_sent
-        if said is None or self._protocol.close_rcvd is not None:
+        """The reason why we closed the connection; None if we did not."""
+        close = self._protocol.close_sent
+        if close is None or self._protocol.close_rcvd is not None:
             return None
         if self.too_large:
             return f"{TooLarge(self._limit).why} (ws_message_size_limit)"
-        return f"{said.reason or 'closed'} ({said.code})"
+        return f"{close.reason or 'closed'} ({close.code})"

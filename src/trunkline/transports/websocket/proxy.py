@@ -1,4 +1,4 @@
-"""A way through an HTTP proxy: it is asked for a tunnel, and knows nothing of what passes through."""
+"""Tunnels through an HTTP proxy, by the CONNECT method."""
 
 import asyncio
 import base64
@@ -15,7 +15,7 @@ _MAX_HEAD_SIZE: Final = 16 * 1024
 
 
 class Proxy:
-    """An HTTP proxy, by its address: `http://user:password@host:3128`, or `https://…`."""
+    """An HTTP proxy with an address like `http://user:password@host:3128` or `https://…`."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -27,16 +27,16 @@ class Proxy:
         self._credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
 
     async def tunnel(self, host: str, port: int) -> asyncio.Transport:
-        """A connection that leads to a host. Raises `TransportError` if the proxy has none to give."""
+        """Open a tunnel to a host. Raise `TransportError` if the proxy refuses."""
         loop = asyncio.get_running_loop()
-        transport, asking = await loop.create_connection(
+        transport, request = await loop.create_connection(
             lambda: _TunnelRequest(self._connect_request(format_host_port(host, port))),
             self._host,
             self._port,
             ssl=self._tls,
         )
         try:
-            status = await asking.status_line
+            status = await request.status_line
             if not status.split()[1:2] == ["200"]:
                 raise TransportError(f"the proxy at {format_host_port(self._host, self._port)} answered {status!r}")
         except BaseException:
@@ -44,18 +44,18 @@ class Proxy:
             raise
         return transport
 
-    def _connect_request(self, where: str) -> bytes:
-        head = f"CONNECT {where} HTTP/1.1\r\nHost: {where}\r\n"
+    def _connect_request(self, target: str) -> bytes:
+        head = f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n"
         if self._credentials is not None:
             head += f"Proxy-Authorization: Basic {base64.b64encode(self._credentials.encode()).decode()}\r\n"
         return f"{head}\r\n".encode()
 
 
 class _TunnelRequest(asyncio.Protocol):
-    """Asks for a tunnel, and waits for the first line of the answer to it."""
+    """Sends a CONNECT request and waits for the status line of the response."""
 
-    def __init__(self, question: bytes) -> None:
-        self._request = question
+    def __init__(self, request: bytes) -> None:
+        self._request = request
         self._received = b""
         self.status_line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -69,8 +69,8 @@ class _TunnelRequest(asyncio.Protocol):
         if b"\r\n\r\n" in self._received:
             self.status_line.set_result(self._received.partition(b"\r\n")[0].decode("latin-1"))
         elif len(self._received) > _MAX_HEAD_SIZE:
-            self.status_line.set_result("too much")
+            self.status_line.set_result("response header too large")
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whatever it was
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the cause does not matter
         if not self.status_line.done():
-            self.status_line.set_result("nothing")
+            self.status_line.set_result("connection closed")

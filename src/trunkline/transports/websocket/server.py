@@ -1,8 +1,8 @@
-"""WebSocket, the side that is called: one message in each text frame, under any ASGI server.
+"""WebSocket transport, server side: one message per text frame, under any ASGI server.
 
-The channel is that of a byte stream. What it writes are lines, and each line goes out as a frame; what comes in is a
-whole message already. The task that the ASGI server has started for a connection writes, and one more reads. A peer
-that does not read holds up its own writer and, after a while, its own reader, and nobody else.
+The channel is a byte-stream channel: it writes lines, and each line becomes a frame; each incoming frame is a whole
+message. The task of the ASGI server writes, and a second task reads. A peer that does not read blocks its own writer
+and later its own reader, but no other connection.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from trunkline.wire.framing import Frame, TooLarge
 
 __all__ = ["WebSocketEndpoint", "refuse_handshake"]
 
-HTTP_RESPONSE_EXTENSION: Final = "websocket.http.response"  # how an ASGI server says that a refusal may have a body
+HTTP_RESPONSE_EXTENSION: Final = "websocket.http.response"  # ASGI extension for refusals with a body
 
 
 class WebSocketEndpoint:
-    """Takes WebSocket connections. Host and Origin were looked at before, and who calls."""
+    """Serves WebSocket connections. The caller has checked Host and Origin and authenticated the client."""
 
     def __init__(self, guard: ListenerGuard, settings: Settings) -> None:
         self._guard = guard
@@ -40,48 +40,54 @@ class WebSocketEndpoint:
     async def handle(
         self, scope: Scope, receive: Receive, send: Send, principal: Any = None, expires_at: float | None = None
     ) -> None:
-        """Keeps up one connection until it ends; by the guard's clock, not longer than it is proved whose it is."""
+        """Serve one connection until it ends, at the latest at `expires_at` by the guard's clock, when the
+        credentials expire."""
         await receive()  # websocket.connect
         offered = cast("Sequence[str]", scope.get("subprotocols") or ())
         if offered and SUBPROTOCOL not in offered:
             await refuse_handshake(
                 scope, send, 400, f"none of the subprotocols is {SUBPROTOCOL!r}; offer that, or none"
             )
-        elif (busy := self._guard.check_capacity("connections")) is not None:
-            await refuse_handshake(scope, send, 503, busy.reason, (b"retry-after", busy.retry_after))
+        elif (refusal := self._guard.check_capacity("connections")) is not None:
+            await refuse_handshake(scope, send, 503, refusal.reason, (b"retry-after", refusal.retry_after))
         else:
-            line = _WebSocketServerConnection(scope, principal, self._settings)
-            line.channel.open(self._guard.admit(line.channel, line.disconnect), line, line)
-            expired = ChannelClosed("what proved who is on the line has run out")
-            expiry = (
-                None if expires_at is None else self._guard.clock.call_at(expires_at, lambda: line.disconnect(expired))
+            connection = _WebSocketServerConnection(scope, principal, self._settings)
+            connection.channel.open(
+                self._guard.admit(connection.channel, connection.disconnect), connection, connection
             )
-            self._connections.add(line)
+            expired = ChannelClosed("the credentials of this connection have expired")
+            expiry = (
+                None
+                if expires_at is None
+                else self._guard.clock.call_at(expires_at, lambda: connection.disconnect(expired))
+            )
+            self._connections.add(connection)
             try:
-                await line.run(receive, send, SUBPROTOCOL if offered else None)
+                await connection.run(receive, send, SUBPROTOCOL if offered else None)
             finally:
                 if expiry is not None:
                     expiry.cancel()
-                self._connections.discard(line)
+                self._connections.discard(connection)
 
     def close(self, reason: str) -> None:
-        """Ends every connection, after what is being sent."""
-        for line in self._connections:
-            line.close_soon(ChannelClosed(reason))
+        """Close every connection after its pending writes."""
+        for connection in self._connections:
+            connection.close_soon(ChannelClosed(reason))
 
 
-async def refuse_handshake(scope: Scope, send: Send, status: int, why: str, *headers: tuple[bytes, bytes]) -> None:
-    """Says no before the connection stands. Where the ASGI server has no words for it, the peer sees status 403."""
+async def refuse_handshake(scope: Scope, send: Send, status: int, reason: str, *headers: tuple[bytes, bytes]) -> None:
+    """Refuse a connection before the handshake. Without the ASGI extension for a response body, the peer sees status
+    403."""
     if HTTP_RESPONSE_EXTENSION not in (scope.get("extensions") or {}):
-        await send({"type": "websocket.close", "code": CloseCode.POLICY, "reason": truncate_reason(why)})
+        await send({"type": "websocket.close", "code": CloseCode.POLICY, "reason": truncate_reason(reason)})
         return
-    told: Headers = [(b"content-type", b"text/plain; charset=utf-8"), *headers]
-    await send({"type": f"{HTTP_RESPONSE_EXTENSION}.start", "status": status, "headers": told})
-    await send({"type": f"{HTTP_RESPONSE_EXTENSION}.body", "body": why.encode()})
+    response_headers: Headers = [(b"content-type", b"text/plain; charset=utf-8"), *headers]
+    await send({"type": f"{HTTP_RESPONSE_EXTENSION}.start", "status": status, "headers": response_headers})
+    await send({"type": f"{HTTP_RESPONSE_EXTENSION}.body", "body": reason.encode()})
 
 
 class _MessageFraming:
-    """What comes in is a message each time; what goes out are lines, since JSON needs no line ends of its own."""
+    """Incoming frames are whole messages; outgoing messages are lines, since JSON needs no newlines."""
 
     def feed(self, data: bytes) -> list[Frame]:
         return [data] if data else []
@@ -91,7 +97,7 @@ class _MessageFraming:
 
 
 class _WebSocketServerConnection:
-    """One connection: the source of its channel, and its sink."""
+    """One connection; the source and sink of its channel."""
 
     def __init__(self, scope: Scope, principal: Any, settings: Settings) -> None:
         client = cast("Sequence[Any] | None", scope.get("client"))
@@ -111,29 +117,29 @@ class _WebSocketServerConnection:
         self._reading_allowed = asyncio.Event()
         self._reading_allowed.set()
         self._write_drained: asyncio.Future[None] | None = None
-        self._deadline: asyncio.Timeout | None = None  # while there is something to be ended in time
+        self._deadline: asyncio.Timeout | None = None  # deadline of closing, once it has begun
         self._closing = False
-        self._peer_closed = False  # the peer
-        self._close_message: tuple[CloseCode, str] | None = None  # what the peer is told at the end
+        self._peer_closed = False
+        self._close_message: tuple[CloseCode, str] | None = None  # code and reason of our close frame
         self._finished: asyncio.Future[None] = self._loop.create_future()
 
     # --- the connection --------------------------------------------------------------------------
 
     async def run(self, receive: Receive, send: Send, subprotocol: str | None) -> None:
-        """Takes the connection, and reads and writes until its end."""
-        reading = self._loop.create_task(self._read(receive))
+        """Accept the connection, and read and write until its end."""
+        reader = self._loop.create_task(self._read(receive))
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None) as self._deadline:
-                    await self._write(send, reading, subprotocol)
+                    await self._write(send, reader, subprotocol)
         finally:
             self._deadline = None
             self.channel.receive_eof(ChannelClosed("the connection was given up"))
-            reading.cancel()
+            reader.cancel()
             self._notify_drained()
             self._finished.set_result(None)
             with contextlib.suppress(asyncio.CancelledError):
-                await reading
+                await reader
 
     async def _read(self, receive: Receive) -> None:
         try:
@@ -158,7 +164,7 @@ class _WebSocketServerConnection:
         self._peer_closed = True
         self.channel.receive_eof(ChannelClosed(describe_close(code, reason)))
 
-    async def _write(self, send: Send, reading: "asyncio.Task[None]", subprotocol: str | None) -> None:
+    async def _write(self, send: Send, reader: "asyncio.Task[None]", subprotocol: str | None) -> None:
         try:
             await send({"type": "websocket.accept", "subprotocol": subprotocol})
             while not (self._closing and (self._peer_closed or not self._outbox)):
@@ -170,23 +176,23 @@ class _WebSocketServerConnection:
             if self._close_message is not None and not self._peer_closed:
                 code, reason = self._close_message
                 await send({"type": "websocket.close", "code": int(code), "reason": truncate_reason(reason)})
-        except OSError:  # the peer has gone; what it has said before is still to be read
+        except OSError:  # the peer has disconnected; its last messages are still to be read
             self._start_close_deadline()
             self._outbox.clear()
             self.unsent = 0
             self._notify_drained()
-            await reading
+            await reader
 
     def _start_close_deadline(self) -> None:
-        """From now on there is not much time."""
+        """Allow `LINGER` seconds for the rest."""
         self._reading_allowed.set()
         self._wake.set()
         if self._deadline is not None and not self._deadline.expired():
             self._deadline.reschedule(self._loop.time() + LINGER)
 
-    async def _send(self, send: Send, line: bytes) -> None:
-        await send({"type": "websocket.send", "text": line.decode(errors="replace")})
-        self.unsent -= len(line)
+    async def _send(self, send: Send, connection: bytes) -> None:
+        await send({"type": "websocket.send", "text": connection.decode(errors="replace")})
+        self.unsent -= len(connection)
         self.channel.update_flow()
         if not self.unsent:
             self._notify_drained()
@@ -195,49 +201,49 @@ class _WebSocketServerConnection:
         if self._write_drained is not None and not self._write_drained.done():
             self._write_drained.set_result(None)
 
-    # --- how it may end --------------------------------------------------------------------------
+    # --- closing ----------------------------------------------------------------------------------
 
     def _fail(self, code: CloseCode, reason: str) -> None:
         self._close_message = (code, reason)
         self.channel.receive_eof(ChannelClosed(reason))
 
     def disconnect(self, closed: ChannelClosed) -> None:
-        """Ends a line whose peer is not wanted any more."""
+        """Close the connection at once, with a policy violation."""
         self._close_message = (CloseCode.POLICY, closed.reason)
         self.channel.abort(closed)
 
     def close_soon(self, closed: ChannelClosed) -> None:
-        """Ends the line once what was said in this turn of the loop has been written."""
+        """Close the connection after the messages of this turn of the loop are written."""
         self._close_message = self._close_message or (CloseCode.GOING_AWAY, closed.reason)
         self._loop.call_soon(self.channel.abort, closed)
 
-    # --- what the channel asks for ---------------------------------------------------------------
+    # --- source and sink of the channel -----------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Takes lines."""
+        """Queue lines."""
         lines = data.split(b"\n")
-        lines.pop()  # what is behind the last one
+        lines.pop()  # empty, after the last newline
         self._outbox.extend(lines)
         self.unsent += len(data) - len(lines)
         self._wake.set()
 
     async def finish(self) -> None:
-        """Waits until all is written."""
+        """Wait until everything is written."""
         if self.unsent and not self._finished.done():
             if self._write_drained is None or self._write_drained.done():
                 self._write_drained = self._loop.create_future()
             await asyncio.shield(self._write_drained)
 
     def pause(self) -> None:
-        """Leaves messages where they are."""
+        """Stop reading."""
         self._reading_allowed.clear()
 
     def resume(self) -> None:
-        """Reads again."""
+        """Read again."""
         self._reading_allowed.set()
 
     def close(self) -> None:
-        """Begins the end: what is unsent is written if the peer takes it soon."""
+        """Begin to close: write what is unsent if the peer reads it soon."""
         self._closing = True
         if self.unsent > self._settings.unsent_limit:
             self._outbox.clear()
@@ -246,5 +252,5 @@ class _WebSocketServerConnection:
         self._start_close_deadline()
 
     async def wait_closed(self) -> None:
-        """Waits until nothing is left."""
+        """Wait until the connection is closed."""
         await asyncio.shield(self._finished)

@@ -1,9 +1,9 @@
-"""WebSocket connections as uvicorn has them, with limits that it does not have.
+"""uvicorn's WebSocket protocol with additional limits.
 
-A message comes in so many frames at most, since each of them costs more than its bytes. Whoever sends pings without end
-and reads none of the answers is cut off.
+A message may have at most `MAX_FRAMES` frames, since each costs more than its bytes. A peer that sends pings and reads
+no pongs is disconnected.
 
-An error of our own is reported as one incident, and closes its own connection.
+An internal error is reported as one incident and closes its own connection.
 """
 
 from collections.abc import Callable
@@ -16,32 +16,32 @@ from trunkline.transports.websocket.close_codes import CloseCode
 
 __all__ = ["WebSocketConnection"]
 
-MAX_FRAMES: Final = 1024  # of one message
+MAX_FRAMES: Final = 1024  # per message
 MAX_PINGS: Final = 1000  # while the peer does not read
 
 
 class WebSocketConnection(WebSocketsSansIOProtocol):
     """One connection."""
 
-    _pings = 0  # whose answers lie here
-    report: Callable[[BaseException], object]  # of an error of our own
+    _pings = 0  # pongs the peer has not read
+    report: Callable[[BaseException], object]  # reports an internal error
 
     def data_received(self, data: bytes) -> None:
-        """Takes what was read."""
+        """Process the bytes of one read."""
         try:
             super().data_received(data)
-        except Exception as error:  # noqa: BLE001 - it is this connection's alone
+        except Exception as error:  # noqa: BLE001 - ends this connection only
             self._on_error(error)
 
     async def run_asgi(self) -> None:
-        """Have the application keep up the connection; whatever it raises ends here."""
+        """Run the application; an exception ends here."""
         try:
             await cast("Any", self).app(self.scope, self.receive, self.send)
             if not self.handshake_complete:
                 raise RuntimeError("the application returned before the handshake was complete")
         except ClientDisconnected:
             pass
-        except Exception as error:  # noqa: BLE001 - it is this connection's alone
+        except Exception as error:  # noqa: BLE001 - ends this connection only
             self._on_error(error)
         if self.close_timer is None:
             self.transport.close()
@@ -55,14 +55,14 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             self.transport.close()
 
     def handle_cont(self, event: Any) -> None:
-        """One more frame of a message."""
+        """Process a continuation frame."""
         if len(self.frames) < MAX_FRAMES:
             super().handle_cont(event)
         elif not self.close_sent:
             self._fail(CloseCode.TOO_BIG, f"a message may have {MAX_FRAMES} frames")
 
     def send_receive_event_to_app(self) -> None:
-        """A message is whole."""
+        """Pass a complete message to the application."""
         if self.curr_msg_data_type == "text" and not _is_text(b"".join(self.frames)):
             self._fail(CloseCode.INVALID_DATA, "a message has to be UTF-8")
         else:
@@ -74,13 +74,13 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self.handle_parser_exception()
 
     async def send(self, message: Any) -> None:
-        """Takes what the application says. A refusal that is an answer of HTTP ends the handshake, too."""
+        """Send an event of the application. An HTTP response to the handshake completes it."""
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and self.close_sent:
             self.handshake_complete = True
 
     def handle_ping(self) -> None:
-        """Answers a ping."""
+        """Answer a ping."""
         super().handle_ping()
         if not self.writable.is_set():
             self._pings += 1

@@ -283,7 +283,7 @@ FAULTS = {
         server("authorization_endpoint", "http://127.0.0.1:1/authorize"),
         "authorization",
         "RFC 6749, section 3.1",
-        "nobody listens there",
+        "no server is listening there",
     ),
     "a token endpoint that fails": Fault(page(TOKEN, 500, HTML), "token", "RFC 6749, section 5.2", "500 .* text/html"),
     "a token endpoint that points elsewhere": Fault(
@@ -296,7 +296,7 @@ FAULTS = {
         page(KEYS, 200, {"keys": [{**KEY, "use": "enc"}]}), "keys", "RFC 7517, section 5", "no key"
     ),
     "keys that nobody serves": Fault(
-        server("jwks_uri", "http://127.0.0.1:1/keys"), "keys", "RFC 8414, section 2", "nobody listens there"
+        server("jwks_uri", "http://127.0.0.1:1/keys"), "keys", "RFC 8414, section 2", "no server is listening there"
     ),
 }
 
@@ -360,7 +360,7 @@ async def test_a_server_that_is_not_there_fails_at_its_address(there: World) -> 
     findings = await look(there, "http://127.0.0.1:1/mcp?key=s3cret")
 
     assert told(findings, "failed") == [("address", "RFC 9110, section 4")]
-    assert "nobody listens there" in findings[0].seen
+    assert "no server is listening there" in findings[0].seen
     assert "s3cret" not in repr(findings)
 
 
@@ -369,7 +369,7 @@ async def test_a_server_that_is_not_to_be_trusted_fails_at_its_address() -> None
         findings = await look(there)
 
     assert told(findings, "failed") == [("address", "RFC 9110, section 4")]
-    assert "its certificate is not to be trusted" in findings[0].seen
+    assert "its certificate is not trusted" in findings[0].seen
 
 
 async def test_a_server_that_says_nothing_is_given_up(there: World) -> None:

@@ -92,7 +92,7 @@ def test_an_address_in_use_ends_the_process_with_one_line(
     assert raised.value.code == USAGE_ERROR
     assert isinstance(raised.value.__cause__, TransportError)
     assert capsys.readouterr().err == (
-        f"trunkline: cannot listen at 127.0.0.1:{taken}: Address already in use; "
+        f"trunkline: cannot listen on 127.0.0.1:{taken}: Address already in use; "
         "stop the other program or choose another port\n"
     )
 
@@ -139,5 +139,5 @@ def test_a_mistake_of_a_crashed_server_keeps_its_traceback() -> None:
 async def test_listening_with_something_else_than_a_context_is_refused() -> None:
     with pytest.raises(MisuseError, match=r"tls= is an ssl\.SSLContext"):
         await Server("s").listen("https://127.0.0.1:0", tls=True)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="an address is a text like"):
+    with pytest.raises(ConfigError, match="an address is a string like"):
         await Server("s").listen(8000)  # type: ignore[arg-type]

@@ -55,5 +55,5 @@ def test_a_port_that_is_left_open_is_the_same_at_every_address_of_a_host(host: s
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
 def test_a_host_that_is_not_this_machine_is_named(host: str) -> None:
-    with pytest.raises(TransportError, match=f"cannot listen at {host}:0: "):
+    with pytest.raises(TransportError, match=f"cannot listen on {host}:0: "):
         bind(host, 0)

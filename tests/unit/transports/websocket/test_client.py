@@ -62,8 +62,8 @@ def test_a_name_shows_where_it_leads_and_no_secret() -> None:
 @pytest.mark.parametrize(
     ("url", "options", "why"),
     [
-        ("http://example.org", {}, "http:// is no WebSocket; ws:// and wss:// are"),
-        ("ws://", {}, "is no address like"),
+        ("http://example.org", {}, "http:// is not a WebSocket scheme; use ws:// or wss://"),
+        ("ws://", {}, "is not an address like"),
         ("ws://name:word@example.org", {}, "no place for a name and a password"),
         ("ws://example.org", {"tls": client_tls()}, "tls= is for wss:// addresses"),
         ("ws://example.org", {"proxy": "socks5://example.org"}, "a proxy has an address like"),
@@ -119,12 +119,12 @@ async def test_a_server_that_picks_no_subprotocol_is_accepted() -> None:
 async def test_nobody_there() -> None:
     async with library(until_closed) as url:
         pass
-    assert await refusal(url) == f"cannot reach {url}: nobody listens there; is the server running?"
+    assert await refusal(url) == f"cannot reach {url}: no server is listening there; is it running?"
 
 
 async def test_a_certificate_that_is_not_trusted() -> None:
     async with library(until_closed, ssl=server_tls()) as url:
-        assert "its certificate is not to be trusted" in await refusal(url)
+        assert "its certificate is not trusted" in await refusal(url)
         async with line_to(url, tls=client_tls()) as (_, recorder):
             assert recorder.ends == []
 
@@ -173,10 +173,10 @@ async def stranger(answer: bytes | None, *, stays: bool = False) -> AsyncIterato
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (b"", "it closed the connection, or does not speak HTTP"),
-        (b"220 mail.example.org\r\n", "it closed the connection, or does not speak HTTP"),
+        (b"", "the server closed the connection, or does not speak HTTP"),
+        (b"220 mail.example.org\r\n", "the server closed the connection, or does not speak HTTP"),
         (b"HTTP/1.1 404 Not Found\r\n\r\nno end", "it answered 404 Not Found: no end"),
-        (b"HTTP/1.1 101 Fine\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n", "it does not speak WebSocket as we do"),
+        (b"HTTP/1.1 101 Fine\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n", "the WebSocket handshake failed"),
     ],
     ids=["nothing", "mail", "web page", "other protocol"],
 )
@@ -385,7 +385,7 @@ async def test_a_proxy_is_asked_for_a_tunnel(tls: bool) -> None:
 
 async def test_a_server_behind_a_proxy_has_to_be_trusted_too() -> None:
     async with library(until_closed, ssl=server_tls()) as url, proxy() as (place, _):
-        assert "its certificate is not to be trusted" in await refusal(url, proxy=place)
+        assert "its certificate is not trusted" in await refusal(url, proxy=place)
 
 
 @pytest.mark.parametrize(

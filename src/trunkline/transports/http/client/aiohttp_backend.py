@@ -1,8 +1,7 @@
-"""HTTP by aiohttp. Nothing outside of this file has heard of it, and another library could take its place.
+"""HTTP backend on aiohttp. No other module depends on aiohttp, so another library could replace it.
 
-What a library decides by itself is taken from it: it follows no redirects, keeps no cookies, reads no environment and
-no files, unpacks nothing, ends nothing by a deadline of its own except the attempt to connect, and does not limit how
-many connections there are, which whoever uses it does.
+aiohttp's own policies are off: no redirects, cookies, environment variables, netrc files, decompression, total timeouts
+or connection limits. Only the connect timeout stays. The caller limits the number of connections.
 """
 
 import asyncio
@@ -26,11 +25,11 @@ _KEEPALIVE_OPTIONS: Final = {
     "TCP_KEEPIDLE": 60,
     "TCP_KEEPINTVL": 15,
     "TCP_KEEPCNT": 4,
-}  # seconds; where a system has them
+}  # seconds; set where the system supports them
 
 
 class AiohttpBackend:
-    """aiohttp, told to do nothing by itself."""
+    """aiohttp with its automatic behaviour switched off."""
 
     def __init__(
         self,
@@ -41,8 +40,8 @@ class AiohttpBackend:
         resolve: Resolve | None = None,
         vet: Vet | None = None,
     ) -> None:
-        """`resolve` finds addresses instead of the system. `vet` is asked about each address, when it is found and
-        once more when a socket is made for it; through a proxy, that is the proxy's."""
+        """`resolve` replaces the system's name resolution. `vet` checks each address, once after resolution and
+        again when its socket is created; behind a proxy, it checks the proxy's address."""
         self._proxy = proxy
         self._connect_timeout = settings.connect_timeout
         self._session = aiohttp.ClientSession(
@@ -58,7 +57,7 @@ class AiohttpBackend:
         )
 
     async def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> Reply:
-        """Sends a request and waits for the head of its answer."""
+        """Send a request and wait for the response headers."""
         try:
             response = await self._session.request(
                 method, url, data=body, headers=headers, allow_redirects=False, proxy=self._proxy
@@ -68,7 +67,7 @@ class AiohttpBackend:
         return _AiohttpReply(response)
 
     def _classify_error(self, error: Exception) -> TransportError:
-        """What an error means: was it before anything had been sent, or after?"""
+        """Convert an exception of aiohttp; the type tells whether the request may have been sent."""
         match error:
             case aiohttp.ClientConnectorCertificateError():
                 return RequestNotSent(_describe_error(error.certificate_error))
@@ -83,18 +82,18 @@ class AiohttpBackend:
             case aiohttp.ConnectionTimeoutError():
                 return RequestNotSent(f"no answer within {self._connect_timeout:g} s")
             case aiohttp.InvalidURL():
-                return RequestNotSent("that is no address")
+                return RequestNotSent("the URL is invalid")
             case _:
                 return TransportError(_describe_broken_connection(error))
 
     async def close(self) -> None:
-        """Ends all that is under way."""
+        """Close all connections."""
         await self._session.close()
-        await asyncio.sleep(0)  # transports tell of their end on the next turn
+        await asyncio.sleep(0)  # transports close on the next turn of the loop
 
 
 class _AiohttpReply:
-    """An answer of aiohttp's."""
+    """Response of aiohttp."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
@@ -104,7 +103,7 @@ class _AiohttpReply:
         self._error: TransportError | None = None
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body, in the pieces that it comes in."""
+        """Return an iterator over the body's chunks as they arrive."""
         return self
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -118,7 +117,7 @@ class _AiohttpReply:
             data = await content.readany()
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             self._error = TransportError(_describe_broken_connection(error))
-            # What came just before the break is held back by the library, behind the error.
+            # aiohttp raises before it returns the bytes that arrived last.
             if not (data := b"".join(getattr(content, "_buffer", ()))):
                 raise self._error from error
         if not data:
@@ -126,16 +125,16 @@ class _AiohttpReply:
         return data
 
     def close(self) -> None:
-        """Keeps the connection if all was read, ends it otherwise."""
+        """Keep the connection alive if the body was read completely, close it otherwise."""
         self._response.close()
 
 
 class _AddressVetoed(OSError):
-    """An address that may not be gone to. The library takes an `OSError` for one that cannot be."""
+    """An address that `vet` has refused. aiohttp treats an OSError as a failed connection attempt."""
 
 
 class _Resolver(AbstractResolver):
-    """Finds the addresses of a name. If one of them may not be gone to, the name is not to be trusted."""
+    """Resolves host names. A name with a refused address is refused as a whole."""
 
     def __init__(self, resolve: Resolve, vet: Vet | None) -> None:
         self._resolve = resolve
@@ -145,18 +144,18 @@ class _Resolver(AbstractResolver):
         self,
         host: str,
         port: int = 0,
-        family: socket.AddressFamily = socket.AF_UNSPEC,  # noqa: ARG002 - the library's
+        family: socket.AddressFamily = socket.AF_UNSPEC,  # noqa: ARG002 - required by AbstractResolver
     ) -> list[ResolveResult]:
-        """All addresses of a name, of either family."""
-        found = list(dict.fromkeys(await self._resolve(host)))
-        for address in found:
+        """Return all addresses of a name, of either family."""
+        addresses = list(dict.fromkeys(await self._resolve(host)))
+        for address in addresses:
             _vet_address(address, self._vet)
-        if not found:
+        if not addresses:
             raise OSError(None, f"{host} has no address")
-        return [_resolve_result(host, port, address) for address in found]
+        return [_resolve_result(host, port, address) for address in addresses]
 
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: there are no resources."""
 
 
 def _resolve_result(host: str, port: int, address: str) -> ResolveResult:
@@ -167,8 +166,8 @@ def _resolve_result(host: str, port: int, address: str) -> ResolveResult:
 
 async def _resolve_with_system(host: str) -> list[str]:
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return [str(sockaddr[0]) for _, _, _, _, sockaddr in found]
+    addresses = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return [str(sockaddr[0]) for _, _, _, _, sockaddr in addresses]
 
 
 def _vet_address(address: str, vet: Vet | None) -> None:
@@ -181,24 +180,23 @@ def _describe_error(error: Exception) -> str:
 
 
 def _describe_broken_connection(error: Exception) -> str:
-    """What is known of a line that broke, which is seldom much."""
+    """Describe how a connection broke."""
     if isinstance(error, aiohttp.ServerDisconnectedError):
-        return "the server hung up without an answer"
+        return "the server closed the connection without a response"
     if isinstance(error, aiohttp.ClientOSError):
-        return f"the line broke: {error.strerror or error}"
-    if isinstance(error, aiohttp.ClientResponseError):  # whose text has the whole address in it
-        return f"the answer is not HTTP: {error.message.partition(chr(10))[0]}"
-    return f"the answer broke off: {error or type(error).__name__}"
+        return f"the connection broke: {error.strerror or error}"
+    if isinstance(error, aiohttp.ClientResponseError):  # its full text contains the URL
+        return f"the response is not valid HTTP: {error.message.partition(chr(10))[0]}"
+    return f"the response broke off: {error or type(error).__name__}"
 
 
 def _open_keepalive_socket(vet: Vet | None, address: "tuple[Any, ...]") -> socket.socket:
-    """A socket for an address that may be gone to. Its peer is looked for now and then, so that one that is gone
-    without a word is found out."""
+    """Open a socket for a vetted address, with TCP keepalive so that a dead peer is detected."""
     family, kind, protocol, _, (host, *_) = address
     _vet_address(str(host), vet)
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    opened = socket.socket(family, kind, protocol)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE_OPTIONS.items():
         if (option := getattr(socket, name, None)) is not None:
-            made.setsockopt(socket.IPPROTO_TCP, option, value)
-    return made
+            opened.setsockopt(socket.IPPROTO_TCP, option, value)
+    return opened

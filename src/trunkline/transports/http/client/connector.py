@@ -1,4 +1,4 @@
-"""Opens conversations with a server on the web."""
+"""Connector for HTTP servers."""
 
 import re
 import ssl
@@ -20,7 +20,7 @@ _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\U0010ffff]*")
 
 
 class HttpConnector:
-    """Opens conversations with the server at an address: over Streamable HTTP, or over HTTP+SSE with an old one."""
+    """Connects to the server at a URL, over Streamable HTTP or, if the server is older, HTTP+SSE."""
 
     def __init__(
         self,
@@ -32,13 +32,13 @@ class HttpConnector:
         auth: Auth | None = None,
         settings: Settings | None = None,
     ) -> None:
-        """`headers` go with every request. `tls` trusts an authority of your own. `proxy` is used instead of the one
-        that the environment names. `auth` proves who we are: a token, or a way to get some."""
+        """`headers` are sent with every request. `tls` is a context with your own certificate authority. `proxy`
+        overrides the proxy variables of the environment. `auth` is a token or an authorizer."""
         try:
             from trunkline.transports.http.client.aiohttp_backend import AiohttpBackend
         except ModuleNotFoundError as error:
-            library = str(error.name).partition(".")[0]
-            raise MisuseError(f"HTTP needs the library {library}: pip install 'trunkline[http]'") from error
+            backend = str(error.name).partition(".")[0]
+            raise MisuseError(f"HTTP needs the library {backend}: pip install 'trunkline[http]'") from error
         self._backend = AiohttpBackend
         self._url = parse_url(url)
         self._headers = _check_headers(headers or {})
@@ -46,19 +46,19 @@ class HttpConnector:
         self._proxy = proxy_for(self._url.url) if proxy is None else proxy
         self._settings = settings or Settings()
         self._credentials = credentials_for(auth, self._url.url, self._settings, tls)
-        self._known_transport: str | None = None  # of server, once one has answered
-        self.pending_authorizations = 0  # that have to be settled before there is a line: who we are, for one
+        self._known_transport: str | None = None  # name of the transport that worked last
+        self.pending_authorizations = 0  # authorizations in progress
 
     @property
     def name(self) -> str:
-        """The server's address, without what may be secret in it."""
+        """The server's URL without its query, which may contain secrets."""
         return self._url.name
 
     async def connect(self, accept: Accept) -> Channel:
-        """A new conversation. Whether the server can be reached shows with the first message."""
-        library = self._backend(self._settings, tls=self._tls, proxy=self._proxy)
-        peer = HttpPeer(library, self._url, self._headers, self._credentials)
-        channel = HttpClientChannel(library, peer, self._settings, self._remember_transport)
+        """Return a new channel. The first message shows whether the server is reachable."""
+        backend = self._backend(self._settings, tls=self._tls, proxy=self._proxy)
+        peer = HttpPeer(backend, self._url, self._headers, self._credentials)
+        channel = HttpClientChannel(backend, peer, self._settings, self._remember_transport)
         try:
             if self._known_transport == "sse":
                 await self._reopen_http_sse(channel)
@@ -69,7 +69,7 @@ class HttpConnector:
         return channel
 
     async def _reopen_http_sse(self, channel: HttpClientChannel) -> None:
-        """Goes the way that led to the server last time; one that is gone is looked for again."""
+        """Use HTTP+SSE again, as last time; detect the transport anew if that fails."""
         try:
             await channel.try_http_sse(self._on_authorizing)
         except AuthorizationFailed:
@@ -86,6 +86,8 @@ class HttpConnector:
 
 def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     for name, value in headers.items():
-        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):  # the value may be a secret
-            raise ConfigError(f"the header {name!r} has something in it that may not stand there")
+        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(
+            value
+        ):  # the error omits the value, which may be a secret
+            raise ConfigError(f"the header {name!r} contains a character that a header must not contain")
     return dict(headers)

@@ -1,5 +1,7 @@
-"""What stands on the outside of a request of the modern era: headers that repeat what is in it, so that whoever is on
-the way can tell without opening it."""
+"""Request headers of the modern era: `MCP-Protocol-Version`, `Mcp-Method`, `Mcp-Name` and mirrored tool arguments.
+
+They repeat parts of the body, so that an intermediary can route a request without parsing it.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -15,15 +17,13 @@ __all__ = ["REVISION_HEADER", "build_modern_headers"]
 
 REVISION_HEADER: Final = "MCP-Protocol-Version"
 
-_ATTRIBUTE_NAMES: Final = {"taskId": "task_id"}  # where a member has another name here than on the wire
+_ATTRIBUTE_NAMES: Final = {"taskId": "task_id"}  # attribute names that differ from the wire names
 _read_arguments: Final = codec.decoder(dict[str, Any])
 
 
 def build_modern_headers(request: Request, mirrors: MirrorLookup) -> dict[str, str] | None:
-    """The headers of a request; None for one of the handshake era, which has none of its own.
-
-    Raises `InvalidValue` for an argument that no header can carry.
-    """
+    """Return the headers of a request; None for one of the handshake era. Raise `InvalidValue` for an argument that
+    no header can carry."""
     params: Any = request.params
     meta: Mapping[str, Any] = getattr(params, "meta", None) or {}
     revision = meta.get(PROTOCOL_VERSION)
@@ -40,7 +40,7 @@ def build_modern_headers(request: Request, mirrors: MirrorLookup) -> dict[str, s
 
 
 def _routing_params(method: str, params: Any) -> dict[str, Any]:
-    """The member that a request is named by, as it is on the wire."""
+    """Return the parameter that names the request's target, under its wire name."""
     member = NAME_MEMBERS.get(method)
     return {} if member is None else {member: getattr(params, _ATTRIBUTE_NAMES.get(member, member), None)}
 
@@ -49,4 +49,4 @@ def _decode_arguments(params: CallToolParams) -> dict[str, Any]:
     try:
         return _read_arguments(params.arguments)
     except codec.DecodeError:
-        return {}  # the server will say what is wrong with them
+        return {}  # the server reports invalid arguments

@@ -1,4 +1,4 @@
-"""The seam to HTTP itself: three verbs, behind which any library can stand."""
+"""The seam to an HTTP library: send a request, read its body in chunks, close."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
@@ -19,26 +19,26 @@ __all__ = [
 ]
 
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
-"""The addresses of a host, by its name. Raises `OSError` if it has none."""
+"""Returns the addresses of a host name. Raises `OSError` if there are none."""
 
 Vet = Callable[[str], str | None]
-"""Why an address may not be gone to; None if it may."""
+"""Returns the reason why an address is forbidden; None if it is allowed."""
 
 
 class RequestNotSent(TransportError):
-    """Nobody was there: nothing of the request has been sent."""
+    """The connection failed before any part of the request was sent."""
 
 
 class AddressForbidden(RequestNotSent):
-    """Somebody may be there, at an address that may not be gone to."""
+    """The address is forbidden by `Vet`."""
 
 
 class ReplyTooLarge(TransportError):
-    """A body over the limit."""
+    """A response body over the limit."""
 
 
 class Reply(Protocol):
-    """What a server answers: the head at once, the body as it comes."""
+    """HTTP response: status and headers at once, the body in chunks as it arrives."""
 
     @property
     def status(self) -> int: ...
@@ -48,43 +48,44 @@ class Reply(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """By names in any case."""
+        """The headers; names are case-insensitive."""
         ...
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body. Raises `TransportError` if it breaks off."""
+        """Iterate over the body. Raises `TransportError` if it breaks off."""
         ...
 
     def close(self) -> None:
-        """Lets go of it; of what was not read, too."""
+        """Release the response, including an unread body."""
         ...
 
 
 class HttpBackend(Protocol):
-    """What sends requests."""
+    """Sends HTTP requests."""
 
     async def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> Reply:
-        """Raises `NotReached` if nothing was sent, and `TransportError` if something may have been."""
+        """Send a request. Raise `RequestNotSent` if nothing was sent, and `TransportError` if some of it may have
+        been."""
         ...
 
     async def close(self) -> None:
-        """Ends all that is under way."""
+        """Close all connections."""
         ...
 
 
 def media_type_of(reply: Reply) -> str:
-    """What the body of an answer is, without parameters."""
+    """Return the media type of a response, without parameters."""
     return essence(reply.headers.get("Content-Type", ""))
 
 
 async def read_body(reply: Reply, limit: int) -> bytes:
-    """All of a body. Raises `TooMuch` as soon as it is, and `TransportError` if it breaks off."""
+    """Read the whole body. Raise `ReplyTooLarge` at the limit, and `TransportError` if it breaks off."""
     length = reply.headers.get("Content-Length", "")
     if length.isdecimal() and int(length) > limit:
-        raise ReplyTooLarge(f"the answer is larger than the limit of {limit} bytes (http_body_size_limit)")
+        raise ReplyTooLarge(f"the response is larger than the limit of {limit} bytes (http_body_size_limit)")
     body = bytearray()
     async for data in reply.chunks():
         body += data
         if len(body) > limit:
-            raise ReplyTooLarge(f"the answer is larger than the limit of {limit} bytes (http_body_size_limit)")
+            raise ReplyTooLarge(f"the response is larger than the limit of {limit} bytes (http_body_size_limit)")
     return bytes(body)

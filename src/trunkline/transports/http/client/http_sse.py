@@ -1,5 +1,7 @@
-"""HTTP+SSE of 2024-11-05, the client's side: one stream of events with all that the server says, and a place to post to
-that is named in the first of them. When the stream ends, so does the conversation."""
+"""HTTP+SSE of 2024-11-05, client side: one event stream for everything the server sends, and an endpoint to post to.
+
+The first event of the stream names the endpoint. The channel closes when the stream ends.
+"""
 
 import asyncio
 from typing import Final
@@ -28,7 +30,7 @@ __all__ = ["HttpSse", "NoStream"]
 
 
 class NoStream(TransportError):
-    """A server answered with a status, and without a stream of events."""
+    """The server answered with a status other than 200, or without an event stream."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(f"HTTP {status} {reason}, and no stream of events")
@@ -36,31 +38,31 @@ class NoStream(TransportError):
 
 
 class HttpSse:
-    """One stream, and the place to post to."""
+    """The event stream and the endpoint of one connection."""
 
     transport: Final = "sse"
 
-    def __init__(self, peer: HttpPeer, above: ChannelCallbacks, settings: Settings) -> None:
+    def __init__(self, peer: HttpPeer, channel: ChannelCallbacks, settings: Settings) -> None:
         self._peer = peer
-        self._channel = above
+        self._channel = channel
         self._settings = settings
         self._decoder = SseDecoder(settings.sse_event_size_limit)
         self._stream: Reply | None = None
         self._endpoint: HttpUrl | None = None
-        self._early_events: list[SseEvent | TooLarge] = []  # with the endpoint, and not handed up yet
+        self._early_events: list[SseEvent | TooLarge] = []  # events that arrived with the endpoint
 
     async def open(self, on_authorizing: OnAuthorizing) -> None:
-        """Opens the stream and waits for its first event. Raises `TransportError` if there is none such. The time that
-        this may take stands still while it is being settled who we are."""
+        """Open the stream and wait for its first event. Raise `TransportError` if that fails. The timeout stops
+        while authorization is in progress."""
         limit, loop = self._settings.connect_timeout, asyncio.get_running_loop()
 
-        def ask(begun: bool) -> None:
+        def pause_timeout(begun: bool) -> None:
             on_authorizing(begun)
-            waited.reschedule(None if begun or limit is None else loop.time() + limit)
+            timeout.reschedule(None if begun or limit is None else loop.time() + limit)
 
         try:
-            async with asyncio.timeout(limit) as waited:
-                await self._open(ask)
+            async with asyncio.timeout(limit) as timeout:
+                await self._open(pause_timeout)
         except TimeoutError:
             self.close()
             raise TransportError(f"no stream that names an endpoint within {limit:g} s") from None
@@ -68,8 +70,8 @@ class HttpSse:
             self.close()
             raise
 
-    async def _open(self, asking: OnAuthorizing) -> None:
-        reply = self._stream = await self._peer.send("GET", accept=EVENT_STREAM, on_authorizing=asking)
+    async def _open(self, on_authorizing: OnAuthorizing) -> None:
+        reply = self._stream = await self._peer.send("GET", accept=EVENT_STREAM, on_authorizing=on_authorizing)
         if reply.status != OK or media_type_of(reply) != EVENT_STREAM:
             raise NoStream(reply.status, reply.reason)
         async for data in reply.chunks():
@@ -82,46 +84,46 @@ class HttpSse:
         raise TransportError("the stream ended before it had named an endpoint")
 
     async def listen(self) -> None:
-        """Reads what the server says, until it ends the stream."""
-        why = "the server ended the stream"
+        """Read the stream until the server ends it."""
+        reason = "the server ended the stream"
         try:
             await self._deliver(self._early_events)
             if self._stream is not None:
                 async for data in self._stream.chunks():
                     await self._deliver(self._decoder.feed(data))
         except TransportError as error:
-            why = str(error)
+            reason = str(error)
         finally:
             self.close()
-        self._channel.lose(why)
+        self._channel.lose(reason)
 
     async def _deliver(self, events: list[SseEvent | TooLarge]) -> None:
         if messages := decode_events(events):
             await self._channel.deliver(messages)
 
-    async def post(self, letter: PendingPost) -> None:
-        """Posts a message; its answer comes on the stream."""
-        reply = await send_post(self._peer, letter, self._channel, self._endpoint)
+    async def post(self, pending: PendingPost) -> None:
+        """Post a message; its response arrives on the stream."""
+        reply = await send_post(self._peer, pending, self._channel, self._endpoint)
         if reply is None:
             return
         try:
             if reply.status == NOT_FOUND:
-                self._channel.lose("the server does not know the session any more", letter)
+                self._channel.lose("the server does not know the session any more", pending)
             elif reply.status < FIRST_FAILURE_STATUS:
-                self._channel.accepted(letter)
+                self._channel.accepted(pending)
                 await read_body(reply, self._settings.http_body_size_limit)
-            elif letter.request_id is not None:
-                await self._channel.deliver([await read_refusal(reply, letter.request_id, self._settings)])
+            elif pending.request_id is not None:
+                await self._channel.deliver([await read_refusal(reply, pending.request_id, self._settings)])
         except TransportError as error:
-            if not letter.accepted:
-                self._channel.unanswered(letter, str(error))
+            if not pending.accepted:
+                self._channel.unanswered(pending, str(error))
         finally:
             reply.close()
 
     async def end_session(self) -> None:
-        """There is nothing to be said: the stream ends."""
+        """Do nothing: the session ends with its stream."""
 
     def close(self) -> None:
-        """Lets go of the stream."""
+        """Close the stream."""
         if self._stream is not None:
             self._stream.close()

@@ -1,7 +1,7 @@
-"""The modern era, the client's side: every request is posted by itself, and answered there by JSON or by events.
+"""Modern era, client side: each request is an independent POST, answered with JSON or an event stream.
 
-There is no session, no other stream and no way to read on: an answer that breaks off is lost, and the request with it.
-Who does not want an answer any more hangs up, which is all that the server hears of it.
+There is no session and no resumption: if a response breaks off, the request has failed. To cancel a request, the client
+closes the response; the server gets no other notice.
 """
 
 from typing import Final
@@ -30,45 +30,47 @@ _MCP_ERROR_STATUSES: Final = frozenset({400, 404, 405})
 
 
 class ModernHttp:
-    """Posts requests of the modern era."""
+    """Sends requests of the modern era."""
 
-    def __init__(self, peer: HttpPeer, above: ChannelCallbacks, settings: Settings) -> None:
+    def __init__(self, peer: HttpPeer, channel: ChannelCallbacks, settings: Settings) -> None:
         self._peer = peer
-        self._channel = above
+        self._channel = channel
         self._settings = settings
 
-    async def post(self, letter: PendingPost) -> None:
-        """Posts a request, and sees to its answer."""
-        await post(self._peer, letter, self._channel, self._handle_reply)
+    async def post(self, pending: PendingPost) -> None:
+        """Post a request and read its response."""
+        await post(self._peer, pending, self._channel, self._handle_reply)
 
-    async def _handle_reply(self, reply: Reply, letter: PendingPost) -> None:
-        self._channel.accepted(letter)
+    async def _handle_reply(self, reply: Reply, pending: PendingPost) -> None:
+        self._channel.accepted(pending)
         if reply.status < FIRST_FAILURE_STATUS:
-            await read_response(reply, letter, self._channel, self._settings, self._read_stream)
+            await read_response(reply, pending, self._channel, self._settings, self._read_stream)
         elif reply.status in GATEWAY_ERRORS:
-            self._channel.unanswered(letter, f"HTTP {reply.status} {reply.reason}: the answer was lost on the way")
+            self._channel.unanswered(
+                pending, f"HTTP {reply.status} {reply.reason}: the gateway has no response from the server"
+            )
         else:
-            # Only some statuses come from who speaks MCP; whether the server does, is what is to be found out.
-            heard = letter.method != _DISCOVER or reply.status in _MCP_ERROR_STATUSES
+            # The probe asks whether the server implements the modern era; only these statuses come from MCP servers.
+            trust_body = pending.method != _DISCOVER or reply.status in _MCP_ERROR_STATUSES
             await self._channel.deliver(
-                [await read_refusal(reply, letter.request_id or 0, self._settings, trust_body=heard)]
+                [await read_refusal(reply, pending.request_id or 0, self._settings, trust_body=trust_body)]
             )
 
-    async def _read_stream(self, reply: Reply, letter: PendingPost) -> None:
+    async def _read_stream(self, reply: Reply, pending: PendingPost) -> None:
         stream = _ReplyStream(self._settings)
-        if await read_events(reply, stream.feed, self._channel, letter.request_id):
+        if await read_events(reply, stream.feed, self._channel, pending.request_id):
             return
         if stream.unusable_reason is None:
-            self._channel.unanswered(letter, "the answer broke off, and cannot be read on")
+            self._channel.unanswered(pending, "the response broke off and cannot be resumed")
         else:
-            await self._channel.deliver([unusable_answer_error(letter.request_id or 0, stream.unusable_reason)])
+            await self._channel.deliver([unusable_answer_error(pending.request_id or 0, stream.unusable_reason)])
 
 
 class _ReplyStream:
-    """The events of one answer. They have no positions; a server that tells some is not listened to."""
+    """The events of one response. Event ids are ignored, since the stream cannot be resumed."""
 
     def __init__(self, settings: Settings) -> None:
-        self.unusable_reason: str | None = None  # why an event was lost that may have been the answer
+        self.unusable_reason: str | None = None  # why a message that may have been the response is unusable
         self._decoder = SseDecoder(settings.sse_event_size_limit)
 
     def feed(self, data: bytes) -> list[Incoming]:

@@ -1,9 +1,9 @@
-"""What is to be posted, in the order that matters.
+"""Order of outgoing POSTs.
 
-Each message is a POST of its own, and two that are under way at once may arrive in any order. So nothing goes out
-before `initialize` is answered, nor after `notifications/initialized` before that has been taken. Notifications go one
-after the other, and an answer of ours goes after the notifications before it: they may be its progress. Requests wait
-for nobody else.
+Each message is its own POST, and two concurrent POSTs may arrive in any order. So nothing is sent before `initialize`
+is answered, nor after `notifications/initialized` before the server has accepted it. Notifications are sent one after
+the other, and a response is sent after the notifications before it, which may be its progress. Requests wait for no
+other messages.
 """
 
 from collections import deque
@@ -31,18 +31,18 @@ class PendingPost(Struct, eq=False):
 
     body: bytes
     method: str = ""
-    request_id: RequestId | None = None  # that it is, and that has to be answered
-    ordered: bool = False  # it goes after the notifications before it
-    cancels: RequestId | None = None  # the request that it calls off
-    modern_headers: Mapping[str, str] | None = None  # the headers of a request of the modern era
+    request_id: RequestId | None = None  # set for a request
+    ordered: bool = False  # sent after the notifications before it
+    cancels: RequestId | None = None  # the request that it cancels
+    modern_headers: Mapping[str, str] | None = None  # set for a request of the modern era
     started: bool = False
-    accepted: bool = False  # by the server, as far as can be told
+    accepted: bool = False  # by the server, or given up
 
     @classmethod
     def from_message(
         cls, message: Message | Encoded | Sequence[Message], mirrors: MirrorLookup = lambda _: ()
     ) -> "PendingPost":
-        """The letter of a message. Raises TypeError for one that has no JSON, or no headers where it needs some."""
+        """Encode a message. Raise TypeError if it has no JSON form, or if an argument does not fit into its header."""
         body = message.frame if isinstance(message, Encoded) else codec.to_json(message)
         if isinstance(message, Request):
             return cls(body, message.method, message.id, modern_headers=_modern_headers(message, mirrors))
@@ -61,39 +61,39 @@ def _modern_headers(request: Request, mirrors: MirrorLookup) -> Mapping[str, str
 
 
 class Outbox:
-    """Keeps what may not go out yet."""
+    """Queue of the messages that must wait for earlier ones."""
 
     def __init__(self) -> None:
-        self._barrier: PendingPost | None = None  # that all others wait for
-        self._notification: PendingPost | None = None  # that those in turn wait for
-        self._after_notification: deque[PendingPost] = deque()  # it
-        self._after_barrier: deque[PendingPost] = deque()  # by the first
+        self._barrier: PendingPost | None = None  # all other messages wait for it
+        self._notification: PendingPost | None = None  # ordered messages wait for it
+        self._after_notification: deque[PendingPost] = deque()  # ordered messages behind _notification
+        self._after_barrier: deque[PendingPost] = deque()  # messages behind _barrier
 
     @property
     def barrier(self) -> PendingPost | None:
-        """The letter that all others wait for."""
+        """The message that all others wait for."""
         return self._barrier
 
-    def put(self, letter: PendingPost) -> list[PendingPost]:
-        """Takes a letter; gives it back if it may go now."""
+    def put(self, pending: PendingPost) -> list[PendingPost]:
+        """Add a message; return it if it may be sent now."""
         if self._barrier is not None:
-            self._after_barrier.append(letter)
+            self._after_barrier.append(pending)
             return []
-        if letter.ordered and self._notification is not None:
-            self._after_notification.append(letter)
+        if pending.ordered and self._notification is not None:
+            self._after_notification.append(pending)
             return []
-        if letter.method in _BARRIER_METHODS:
-            self._barrier = letter
-        if letter.ordered and letter.method:
-            self._notification = letter
-        return [letter]
+        if pending.method in _BARRIER_METHODS:
+            self._barrier = pending
+        if pending.ordered and pending.method:
+            self._notification = pending
+        return [pending]
 
-    def complete(self, letter: PendingPost) -> list[PendingPost]:
-        """A letter has arrived, or never will: gives those that may go now. Twice is once."""
+    def complete(self, pending: PendingPost) -> list[PendingPost]:
+        """Record that a message has arrived or failed; return those that may be sent now. Idempotent."""
         ready: list[PendingPost] = []
-        if letter is self._notification:
+        if pending is self._notification:
             self._notification = None
-        if letter is self._barrier:
+        if pending is self._barrier:
             self._barrier = None
         while self._after_notification and self._notification is None:
             ready += self.put(self._after_notification.popleft())

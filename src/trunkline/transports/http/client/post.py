@@ -1,4 +1,4 @@
-"""Posting one message: what every kind of server that we post to has in common."""
+"""Post one message and read its response: the part that all HTTP transports share."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -26,84 +26,87 @@ __all__ = [
 
 OK: Final = 200
 NOT_FOUND: Final = 404
-FIRST_FAILURE_STATUS: Final = 300  # and every status from there on
-GATEWAY_ERRORS: Final = frozenset({502, 504})  # a proxy says so, and nobody knows what the server has done
+FIRST_FAILURE_STATUS: Final = 300  # this status and all above it
+GATEWAY_ERRORS: Final = frozenset({502, 504})  # sent by a proxy; whether the server processed the request is unknown
 
 
 class ChannelCallbacks(Protocol):
-    """The channel, to those who do its work."""
+    """The channel's interface for its transports."""
 
     async def deliver(self, messages: Sequence[Incoming]) -> None:
-        """Takes messages, once they are wanted."""
+        """Pass messages to the receiver, waiting while it has paused."""
         ...
 
-    def accepted(self, letter: PendingPost) -> None:
-        """A letter has arrived."""
+    def accepted(self, pending: PendingPost) -> None:
+        """A POST was accepted."""
         ...
 
-    def unanswered(self, letter: PendingPost, why: str) -> None:
-        """A letter that may have arrived will not be answered."""
+    def unanswered(self, pending: PendingPost, reason: str) -> None:
+        """A message that may have arrived will get no response."""
         ...
 
-    def authorizing(self, letter: PendingPost, begun: bool) -> None:
-        """Before a letter can be answered it has to be settled who we are; and when that is over."""
+    def authorizing(self, pending: PendingPost, begun: bool) -> None:
+        """Authorization for a message has begun or ended."""
         ...
 
-    def authorization_failed(self, letter: PendingPost, error: AuthorizationFailed) -> None:
-        """A letter was not taken, since that could not be settled."""
+    def authorization_failed(self, pending: PendingPost, error: AuthorizationFailed) -> None:
+        """A message was not sent because authorization failed."""
         ...
 
-    def lose(self, why: str, letter: PendingPost | None = None) -> None:
-        """The server or the session is gone; a letter has not arrived for that reason."""
+    def lose(self, reason: str, pending: PendingPost | None = None) -> None:
+        """The server or the session is gone; the message, if any, has not arrived."""
         ...
 
-    async def fall_back(self, letter: PendingPost, refused: ErrorResponse) -> None:
-        """The server does not take initialize here."""
+    async def fall_back(self, pending: PendingPost, refused: ErrorResponse) -> None:
+        """The server refused `initialize`; try HTTP+SSE."""
         ...
 
     def listen(self) -> None:
-        """The conversation has begun."""
+        """The session is initialized; read the server's own stream."""
         ...
 
 
 async def send_post(
-    peer: HttpPeer, letter: PendingPost, above: ChannelCallbacks, to: HttpUrl | None = None
+    peer: HttpPeer, pending: PendingPost, channel: ChannelCallbacks, url: HttpUrl | None = None
 ) -> Reply | None:
-    """Posts a message and gives the head of the answer; None if there is none, which has been told above. Raises
-    `TransportError` for what wants no answer, and may have arrived or not."""
+    """Post a message and return the response headers; None if it failed and the failure is reported to the channel.
+    Raise `TransportError` for a message without a response, which may have arrived or not."""
     try:
-        asking = partial(above.authorizing, letter)
+        on_authorizing = partial(channel.authorizing, pending)
         return await peer.send(
-            "POST", body=letter.body, url=to, modern_headers=letter.modern_headers, on_authorizing=asking
+            "POST", body=pending.body, url=url, modern_headers=pending.modern_headers, on_authorizing=on_authorizing
         )
     except RequestNotSent as error:
-        above.lose(f"cannot reach {peer.endpoint.name}: {error}", letter)
+        channel.lose(f"cannot reach {peer.endpoint.name}: {error}", pending)
     except RedirectRefused as error:
-        if letter.request_id is not None:
-            await above.deliver([http_error(letter.request_id, str(error))])
+        if pending.request_id is not None:
+            await channel.deliver([http_error(pending.request_id, str(error))])
     except AuthorizationFailed as error:
-        above.authorization_failed(letter, error)
+        channel.authorization_failed(pending, error)
     except TransportError as error:
-        if letter.request_id is None:
+        if pending.request_id is None:
             raise
-        above.unanswered(letter, str(error))
+        channel.unanswered(pending, str(error))
     return None
 
 
 async def post(
-    peer: HttpPeer, letter: PendingPost, above: ChannelCallbacks, take: Callable[[Reply, PendingPost], Awaitable[None]]
+    peer: HttpPeer,
+    pending: PendingPost,
+    channel: ChannelCallbacks,
+    handle_reply: Callable[[Reply, PendingPost], Awaitable[None]],
 ) -> None:
-    """Posts a message, and has its answer taken; what breaks off meanwhile is told above. Raises `TransportError` for
-    what wants no answer, and may have arrived or not."""
-    reply = await send_post(peer, letter, above)
+    """Post a message and handle its response with `handle_reply`; report a broken response to the channel. Raise
+    `TransportError` for a message without a response, which may have arrived or not."""
+    reply = await send_post(peer, pending, channel)
     if reply is None:
         return
     try:
-        await take(reply, letter)
+        await handle_reply(reply, pending)
     except TransportError as error:
-        if letter.request_id is None:
+        if pending.request_id is None:
             raise
-        above.unanswered(letter, str(error))
+        channel.unanswered(pending, str(error))
     finally:
         reply.close()
 
@@ -111,7 +114,7 @@ async def post(
 async def read_refusal(
     reply: Reply, request: RequestId, settings: Settings, *, trust_body: bool = True
 ) -> ErrorResponse:
-    """The answer to a request that was refused; what the body says counts if it is `heard`. Raises `TransportError` if
-    the body cannot be had."""
+    """Return the error for a request that was refused; ignore the body unless `trust_body`. Raise `TransportError`
+    if the body cannot be read."""
     body = await read_body(reply, settings.http_body_size_limit)
     return error_from_status(request, reply.status, reply.reason, media_type_of(reply) if trust_body else "", body)

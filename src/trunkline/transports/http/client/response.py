@@ -1,5 +1,4 @@
-"""Reading what a server answers to a request that was posted: a message of JSON, or events with the answer among
-them."""
+"""Read the response to a POST: a JSON message, or an event stream that contains it."""
 
 import asyncio
 import contextlib
@@ -16,45 +15,47 @@ from trunkline.wire.messages import Incoming, RequestId
 
 __all__ = ["read_events", "read_response"]
 
-_LINGER: Final = 1.0  # seconds for a server to end a stream that has brought its answer
+_LINGER: Final = 1.0  # seconds for a server to end a stream after the response
 
 
 async def read_response(
     reply: Reply,
-    letter: PendingPost,
-    above: ChannelCallbacks,
+    pending: PendingPost,
+    channel: ChannelCallbacks,
     settings: Settings,
     follow: Callable[[Reply, PendingPost], Awaitable[None]],
     *,
     batches: bool = False,
 ) -> None:
-    """Hands up the answer to a request. One that comes as events is left to `follow`."""
-    request = letter.request_id or 0
+    """Deliver the response to a request. `follow` reads an event stream."""
+    request = pending.request_id or 0
     match media_type_of(reply):
         case "text/event-stream":
-            await follow(reply, letter)
+            await follow(reply, pending)
         case "application/json" if reply.status == OK:
             try:
                 body = await read_body(reply, settings.http_body_size_limit)
             except ReplyTooLarge as error:
-                await above.deliver([http_error(request, str(error))])
+                await channel.deliver([http_error(request, str(error))])
             else:
-                await above.deliver([parse_answer(body, request, batches=batches)])
+                await channel.deliver([parse_answer(body, request, batches=batches)])
         case "":
-            above.unanswered(letter, f"HTTP {reply.status} without an answer")
-        case other:
-            why = f"the server answers with {other}, neither JSON nor events; is this an MCP endpoint?"
-            await above.deliver([http_error(request, why)])
+            channel.unanswered(pending, f"HTTP {reply.status} without a response")
+        case media_type:
+            reason = (
+                f"the server responded with {media_type}, neither JSON nor an event stream; is this an MCP endpoint?"
+            )
+            await channel.deliver([http_error(request, reason)])
 
 
 async def read_events(
-    reply: Reply, feed: Callable[[bytes], list[Incoming]], above: ChannelCallbacks, request: RequestId | None = None
+    reply: Reply, feed: Callable[[bytes], list[Incoming]], channel: ChannelCallbacks, request: RequestId | None = None
 ) -> bool:
-    """Hands up what one connection brings; whether the answer to a request was in it. A server that does not end the
-    stream then is not waited for."""
+    """Deliver the messages of one connection; return whether the response was among them. After the response the
+    server has `_LINGER` seconds to end the stream."""
     answered = False
     with contextlib.suppress(TransportError, TimeoutError):
-        async with asyncio.timeout(None) as patience:
+        async with asyncio.timeout(None) as timeout:
             async for data in reply.chunks():
                 messages = feed(data)
                 if not messages:
@@ -62,6 +63,6 @@ async def read_events(
                 if request is not None and not answered:
                     answered = any(answers_request(message, request) for message in messages)
                     if answered:
-                        patience.reschedule(asyncio.get_running_loop().time() + _LINGER)
-                await above.deliver(messages)
+                        timeout.reschedule(asyncio.get_running_loop().time() + _LINGER)
+                await channel.deliver(messages)
     return answered

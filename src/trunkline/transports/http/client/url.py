@@ -1,4 +1,4 @@
-"""Where things are on the web: an address, its origin, and where a peer points us to."""
+"""HTTP URLs, and the rule that references of a peer must stay within its origin."""
 
 from typing import Final
 from urllib.parse import urljoin
@@ -10,39 +10,39 @@ from trunkline.transports.addresses import HTTP_PORTS, Address, format_host_port
 
 __all__ = ["HttpUrl", "RedirectRefused", "parse_url"]
 
-_MAX_SHOWN_URL: Final = 200  # characters of an address that a peer made up
+_MAX_SHOWN_URL: Final = 200  # characters of a peer's reference
 
 
 class RedirectRefused(TransportError):
-    """A peer points us to where we do not go."""
+    """A redirect or endpoint that leads to another origin or to no valid URL."""
 
 
 class HttpUrl(Struct, frozen=True):
-    """One address of the web."""
+    """A parsed HTTP URL."""
 
     url: str
     origin: str  # scheme, host and port
-    name: str  # for people to read: without what may be secret in it
+    name: str  # for messages: without the query, which may contain secrets
 
     def resolve(self, reference: str) -> "HttpUrl":
-        """Where a peer at this place points us to. Raises `Misled` for another origin: credentials are for
-        this one, and so is whatever we have to say."""
+        """Resolve a reference of this peer. Raise `RedirectRefused` for another origin: credentials and messages are
+        for this one only."""
         try:
-            there = parse_url(urljoin(self.url, reference))
+            target = parse_url(urljoin(self.url, reference))
         except (ConfigError, ValueError) as error:
             raise RedirectRefused(
-                f"{self.name} points to {_describe_reference(reference)}, which is no address"
+                f"{self.name} refers to {_describe_reference(reference)}, which is not a URL"
             ) from error
-        if there.origin != self.origin:
-            raise RedirectRefused(f"{self.name} points to another origin, {there.name}, where we do not follow")
-        return there
+        if target.origin != self.origin:
+            raise RedirectRefused(f"{self.name} refers to another origin, {target.name}, which is not followed")
+        return target
 
 
 def parse_url(text: str) -> HttpUrl:
-    """The place that an address names. Raises ConfigError for what names none."""
+    """Parse a URL. Raise ConfigError if it is not an HTTP URL."""
     address = parse_address(text)
     if address.scheme not in HTTP_PORTS or not address.port:
-        raise ConfigError(f"{text.partition('?')[0]!r} is no address like https://example.org/mcp")
+        raise ConfigError(f"{text.partition('?')[0]!r} is not an address like https://example.org/mcp")
     origin = f"{address.scheme}://{_authority(address)}"
     return HttpUrl(origin + address.path, origin, origin + address.path.partition("?")[0])
 
