@@ -37,11 +37,11 @@ class Station:
         self.post = WorkerChannel(1, theirs, lambda: self.state, DescriptorReserve(64))
         self.taken: list[socket.socket] = []
         self.told = asyncio.Event()
-        self._heard: list[tuple[bytes, Any]] = []
+        self._on_message: list[tuple[bytes, Any]] = []
 
     def hand(self, ticket: int, at: float) -> None:
         here, there = socket.socketpair()
-        assert self.line.hand(CONNECTION, encode_ticket(ticket, at), [there.fileno()])
+        assert self.line.send_descriptors(CONNECTION, encode_ticket(ticket, at), [there.fileno()])
         here.close()
         there.close()
 
@@ -49,10 +49,10 @@ class Station:
         """What it says next of a kind."""
         async with asyncio.timeout(PATIENCE):
             while True:
-                self._heard += self.line.receive()
-                for position, (said, body) in enumerate(self._heard):
+                self._on_message += self.line.receive()
+                for position, (said, body) in enumerate(self._on_message):
                     if said == kind:
-                        del self._heard[: position + 1]
+                        del self._on_message[: position + 1]
                         return body.decode() if kind == STATE else decode_ticket(body)[0]
                 await asyncio.sleep(0.005)
 
@@ -84,7 +84,7 @@ async def test_a_worker_without_descriptors_declines_and_is_ready_again_when_som
     assert await station.hears(STATE) == "starting"
     station.hand(1, time.monotonic())
     with no_descriptor_left():
-        station.post._heard()
+        station.post._on_message()
         assert station.post.worker_states()[-1] == "full"
         assert await station.hears(DECLINED) == 1
         station.post._send_state()
@@ -104,7 +104,7 @@ async def test_a_connection_that_would_touch_the_reserve_is_declined_and_its_des
         station.hand(ticket, time.monotonic())
     before = os.listdir("/proc/self/fd")
     with no_descriptor_left(above=1):
-        station.post._heard()
+        station.post._on_message()
         assert station.post.worker_states()[-1] == "full"
     assert os.listdir("/proc/self/fd") == before
     assert [await station.hears(DECLINED) for _ in range(3)] == [1, 2, 3]
@@ -115,7 +115,7 @@ async def test_a_full_worker_that_ends_says_so(station: Station) -> None:
     station.post.start(station.taken.append)
     station.hand(1, time.monotonic())
     with no_descriptor_left():
-        station.post._heard()
+        station.post._on_message()
         station.state = "draining"
         assert station.post.worker_states()[-1] == "draining"
 

@@ -214,5 +214,5 @@ def test_accepting_pauses_only_if_no_descriptor_is_left(
 def test_a_socket_that_was_closed_has_ended() -> None:
     listening = socket.socket()
     listening.close()
-    with pytest.raises(ListenerClosed, match="an address that is not known any more has ended"):
+    with pytest.raises(ListenerClosed, match="an unknown address has ended"):
         next(accept_pending(listening, DescriptorReserve(0)))

@@ -38,7 +38,9 @@ async def listen(recorder: Recorder | None = None, **options: Any) -> tuple[List
 async def test_nobody_at_home_is_told_with_the_address() -> None:
     listener, where = await listen()
     await listener.close()
-    with pytest.raises(TransportError, match=rf"cannot reach tcp://127\.0\.0\.1:{where.port}: no server is listening there"):
+    with pytest.raises(
+        TransportError, match=rf"cannot reach tcp://127\.0\.0\.1:{where.port}: no server is listening there"
+    ):
         await TcpConnector("127.0.0.1", where.port).connect(lambda _: Recorder())
 
 
@@ -150,7 +152,7 @@ async def test_a_peer_that_does_not_hang_up_is_waited_for_a_moment_only() -> Non
     await turns()
     raw.sendall(b'{"jsonrpc":"2.0","method":"n"}\n' * 1000)
     await closing
-    assert channels[0]._arrived == recorder.messages == []  # type: ignore[attr-defined]
+    assert channels[0]._received == recorder.messages == []  # type: ignore[attr-defined]
     assert LINGER <= loop.time() - began < LINGER + 2
     assert len(recorder.ends) == 1
     raw.close()
@@ -279,7 +281,9 @@ async def test_a_socket_that_was_left_behind_is_replaced(place: Path) -> None:
 
 async def test_a_socket_at_which_somebody_listens_is_left_alone(place: Path) -> None:
     listener = await listen_unix(guard(lambda _: Recorder()), place)
-    with pytest.raises(TransportError, match=f"^cannot listen on unix://{place}: another server does; end it"):
+    with pytest.raises(
+        TransportError, match=f"^cannot listen on unix://{place}: another server listens there; stop it"
+    ):
         await listen_unix(guard(lambda _: Recorder()), place)
     await (await UnixConnector(place).connect(lambda _: Recorder())).close()
     await listener.close()
@@ -287,7 +291,9 @@ async def test_a_socket_at_which_somebody_listens_is_left_alone(place: Path) -> 
 
 async def test_a_file_that_is_no_socket_is_left_alone(place: Path) -> None:
     place.write_text("precious")
-    with pytest.raises(TransportError, match=f"^cannot listen on unix://{place}: there is a file that is no socket"):
+    with pytest.raises(
+        TransportError, match=f"^cannot listen on unix://{place}: a file that is not a socket exists there"
+    ):
         await listen_unix(guard(lambda _: Recorder()), place)
     assert place.read_text() == "precious"
 

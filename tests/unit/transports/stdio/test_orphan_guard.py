@@ -98,10 +98,10 @@ FORKS = """
 import os, subprocess, time
 from trunkline.transports.stdio import orphan_guard
 held = subprocess.Popen(["sleep", "100"], start_new_session=True)
-orphan_guard.hold(held.pid)
+orphan_guard.add(held.pid)
 copy = os.fork()
 if copy == 0:
-    assert orphan_guard._lifeline is None and not orphan_guard._groups
+    assert orphan_guard._guard_pipe is None and not orphan_guard._groups
     time.sleep(100)
 print(held.pid, copy, flush=True)
 time.sleep(100)

@@ -64,7 +64,7 @@ def test_a_name_shows_where_it_leads_and_no_secret() -> None:
     [
         ("http://example.org", {}, "http:// is not a WebSocket scheme; use ws:// or wss://"),
         ("ws://", {}, "is not an address like"),
-        ("ws://name:word@example.org", {}, "no place for a name and a password"),
+        ("ws://name:word@example.org", {}, "must not contain a user name and a password"),
         ("ws://example.org", {"tls": client_tls()}, "tls= is for wss:// addresses"),
         ("ws://example.org", {"proxy": "socks5://example.org"}, "a proxy has an address like"),
     ],
@@ -390,7 +390,11 @@ async def test_a_server_behind_a_proxy_has_to_be_trusted_too() -> None:
 
 @pytest.mark.parametrize(
     ("status", "said"),
-    [(b"HTTP/1.1 407 Who are you?", "407 Who are you?"), (b"", "nothing"), (b"x" * 17_000, "too much")],
+    [
+        (b"HTTP/1.1 407 Who are you?", "407 Who are you?"),
+        (b"", "connection closed"),
+        (b"x" * 17_000, "response header too large"),
+    ],
     ids=["refusing", "mute", "chatty"],
 )
 async def test_a_proxy_that_has_no_tunnel_to_give(status: bytes, said: str) -> None:
