@@ -37,7 +37,7 @@ class Station:
         self.post = WorkerChannel(1, theirs, lambda: self.state, DescriptorReserve(64))
         self.taken: list[socket.socket] = []
         self.told = asyncio.Event()
-        self._on_message: list[tuple[bytes, Any]] = []
+        self._frames: list[tuple[bytes, Any]] = []
 
     def hand(self, ticket: int, at: float) -> None:
         here, there = socket.socketpair()
@@ -49,10 +49,10 @@ class Station:
         """What it says next of a kind."""
         async with asyncio.timeout(PATIENCE):
             while True:
-                self._on_message += self.line.receive()
-                for position, (said, body) in enumerate(self._on_message):
+                self._frames += self.line.receive()
+                for position, (said, body) in enumerate(self._frames):
                     if said == kind:
-                        del self._on_message[: position + 1]
+                        del self._frames[: position + 1]
                         return body.decode() if kind == STATE else decode_ticket(body)[0]
                 await asyncio.sleep(0.005)
 
