@@ -165,4 +165,4 @@ async def test_a_page_whose_name_was_led_to_this_machine_gets_nothing(
     for status, body in seen.values():
         assert status == 403, body
         assert "allowed_hosts" in body
-    assert f"host '{evil}' is not allowed here" in caplog.text
+    assert f"host '{evil}' is not allowed" in caplog.text

@@ -97,7 +97,7 @@ async def test_a_token_goes_with_the_older_transport_too() -> None:
 @pytest.mark.parametrize("scheme", ["http", "ws"])
 async def test_a_token_that_is_not_taken_is_told_as_that_and_not_shown(revision: str, scheme: str) -> None:
     async with guarded() as url:
-        with pytest.raises(AuthorizationFailed, match="does not take the token") as failed:
+        with pytest.raises(AuthorizationFailed, match="rejected the token") as failed:
             await Client(url.replace("http", scheme, 1), auth="bad-SECRET", revision=revision).open()
     assert (failed.value.hop, failed.value.clause) == ("server", "RFC 6750, section 3.1")
     assert "SECRET" not in repr(failed.value)
@@ -105,7 +105,7 @@ async def test_a_token_that_is_not_taken_is_told_as_that_and_not_shown(revision:
 
 async def test_a_token_that_is_not_taken_by_the_older_transport_is_told_as_that() -> None:
     async with guarded() as url:
-        with pytest.raises(AuthorizationFailed, match="does not take the token"):
+        with pytest.raises(AuthorizationFailed, match="rejected the token"):
             await Client(url.replace("/mcp", "/sse"), auth="bad").open()
 
 

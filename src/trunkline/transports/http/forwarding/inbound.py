@@ -304,7 +304,10 @@ class InboundDispatcher:
         if len(self._requests) >= self._max_requests:
             self._spawn(
                 request.refuse(
-                    503, _TOO_MANY_REQUESTS.reason, (b"retry-after", _TOO_MANY_REQUESTS.retry_after), kind=_TOO_MANY_REQUESTS.kind
+                    503,
+                    _TOO_MANY_REQUESTS.reason,
+                    (b"retry-after", _TOO_MANY_REQUESTS.retry_after),
+                    kind=_TOO_MANY_REQUESTS.kind,
                 )
             )
             return
