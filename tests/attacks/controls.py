@@ -33,7 +33,7 @@ from trunkline.server.run import process
 from trunkline.transports import stream, tcp
 from trunkline.transports.channel import MessageOrigin
 from trunkline.transports.http import app, http_sse, modern
-from trunkline.transports.http.session import channel, endpoint, sessions
+from trunkline.transports.http.session import channel, sessions
 from trunkline.transports.http.uvicorn_protocol import HttpConnection
 from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.transports.origin_policy import HostOriginPolicy
@@ -56,7 +56,7 @@ def unset(**settings: Any) -> Patch:
 def read_as(understand: Callable[[bytes], bytes]) -> Patch:
     """Messages that are read more generously than they should be."""
     lenient = SimpleNamespace(decode_strict=lambda body: codec.decode(understand(body)))
-    return lambda patch: patch.setattr(endpoint, "codec", lenient)
+    return lambda patch: patch.setattr(app, "codec", lenient)
 
 
 def rewritten(pairs: Callable[[list[tuple[str, Any]]], dict[str, Any]]) -> Callable[[bytes], bytes]:
@@ -173,14 +173,14 @@ def _as_whoever_has_the_session(patch: pytest.MonkeyPatch) -> None:
 
 
 def _notified_by_anybody(patch: pytest.MonkeyPatch) -> None:
-    original = modern.ModernEndpoint.try_handle
+    original = modern.ModernEndpoint.handle
 
-    async def takes(self: Any, visit: Any, message: Any) -> bool:
+    async def handle(self: Any, visit: Any, message: Any) -> None:
         if isinstance(message, Notification) and self._channel is not None:
             self._channel._receiver.received([message], MessageOrigin(visit.principal))
-        return await original(self, visit, message)
+        await original(self, visit, message)
 
-    patch.setattr(modern.ModernEndpoint, "try_handle", takes)
+    patch.setattr(modern.ModernEndpoint, "handle", handle)
 
 
 def _lenient_http(patch: pytest.MonkeyPatch) -> None:
@@ -282,7 +282,7 @@ WITHOUT: Rows = {
     },
     "test_crash": {
         "test_no_body_ends_a_session_or_the_server": replaced(
-            endpoint, "codec", SimpleNamespace(decode_strict=_raising(codec.decode))
+            app, "codec", SimpleNamespace(decode_strict=_raising(codec.decode))
         ),
         "test_no_message_ends_a_session_or_the_server": replaced(replies, "failure_of", _raise),
         "test_what_is_no_message_does_not_end_a_call_that_has_its_id": replaced(
@@ -328,7 +328,7 @@ WITHOUT: Rows = {
         "test_headers_are_refused_when_they_are_too_long_however_they_arrive": unset(max_header_bytes=ENDLESS),
         "test_trailers_are_limited_like_headers": unset(max_header_bytes=ENDLESS),
         "test_json_that_is_nested_too_deep_is_refused": replaced(
-            endpoint, "codec", SimpleNamespace(decode_strict=_raising(codec.decode))
+            app, "codec", SimpleNamespace(decode_strict=_raising(codec.decode))
         ),
         "test_a_websocket_message_is_refused_when_it_is_too_long_in_one_frame_or_many": unset(
             ws_message_size_limit=100 << 20

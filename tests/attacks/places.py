@@ -142,7 +142,7 @@ async def behind_uvicorn(identify: Callable[[Any], Any], **settings: Any) -> Asy
             yield place
         finally:
             place.gate.set()
-            app.release()
+            app.close_idle_streams()
             server.should_exit = True
             await running
 

@@ -122,7 +122,7 @@ async def test_a_path_of_its_own_and_nothing_elsewhere() -> None:
     async with under_uvicorn(app) as place:
         async with Client(f"http://{place}/deep/mcp") as client:
             assert [tool.name for tool in (await client.list_tools()).tools] == ["add"]
-        with pytest.raises(Exception, match="the endpoint is /deep/mcp"):
+        with pytest.raises(Exception, match="the MCP endpoint is /deep/mcp"):
             async with Client(f"http://{place}/other"):
                 pass
 

@@ -3,7 +3,8 @@
 The application runs under any ASGI server and can be mounted under any path. It starts the server with the first
 request, so a lifespan is optional: where the ASGI server sends lifespan events, the shutdown event closes the
 application; otherwise the owner may call `aclose`. Every request passes the listener guard (Host and Origin) and the
-authenticator before an endpoint reads its body.
+authenticator before its body is read. The era of a request to the MCP path is decided here, once: by its version
+header, or by the envelope of the posted request.
 """
 
 import asyncio
@@ -13,7 +14,10 @@ from functools import partial
 from typing import Any, Final
 
 from trunkline.clock import Timer
+from trunkline.protocol.envelope import has_envelope
+from trunkline.protocol.revisions import MODERN_REVISIONS
 from trunkline.transports.http.authenticator import Admitted, Authenticator, Rejected
+from trunkline.transports.http.body import BodyReader
 from trunkline.transports.http.forwarded_headers import TrustedProxies
 from trunkline.transports.http.forwarding.inbound import ForwardedRequest
 from trunkline.transports.http.forwarding.outbound import Forwarder, Relay
@@ -22,11 +26,15 @@ from trunkline.transports.http.http_sse import HttpSseEndpoint
 from trunkline.transports.http.modern import ModernEndpoint
 from trunkline.transports.http.no_session import NoSessionEndpoint
 from trunkline.transports.http.request import JSON_CONTENT_TYPE, Headers, HttpRequest, Receive, Scope, Send
+from trunkline.transports.http.respond import VERSION_HEADER, refuse_not_acceptable
 from trunkline.transports.http.session.backend import SessionBackend
 from trunkline.transports.http.session.endpoint import SessionEndpoint
 from trunkline.transports.http.shutdown_signal import on_shutdown_signal
 from trunkline.transports.listener_limits import ListenerGuard
 from trunkline.transports.websocket.server import WebSocketEndpoint, refuse_handshake
+from trunkline.wire import codec
+from trunkline.wire.media_types import EVENT_STREAM, JSON, accepts
+from trunkline.wire.messages import Request
 
 __all__ = ["App", "AppState"]
 
@@ -54,6 +62,8 @@ _CORS_REQUEST_HEADERS: Final = (
     *(b"dpop", *_ROUTING_HEADERS),
 )
 _CORS_ANY_ORIGIN: Final = (b"access-control-allow-origin", b"*")
+_MODERN_VERSIONS: Final = frozenset(revision.value.encode() for revision in MODERN_REVISIONS)
+_MODERN_METHODS: Final = b"POST, OPTIONS"  # the modern era has neither sessions nor a standalone stream
 _METADATA_METHODS: Final = b"GET, OPTIONS"
 
 
@@ -191,19 +201,18 @@ class AppState:
         self.guard = guard
         self.proxies = TrustedProxies(settings.trusted_proxies)
         self.modern = ModernEndpoint(guard)
-        self.streamable_http: SessionEndpoint | NoSessionEndpoint = (
-            SessionEndpoint(guard, self.modern, session_backend, forwarder)
-            if settings.http_sessions
-            else NoSessionEndpoint(guard, self.modern)
+        self.handshake: SessionEndpoint | NoSessionEndpoint = (
+            SessionEndpoint(guard, session_backend, forwarder) if settings.http_sessions else NoSessionEndpoint(guard)
         )
         self.http_sse = HttpSseEndpoint(guard, _MESSAGES_PATH, forwarder)
         self.websocket = WebSocketEndpoint(guard, settings)
+        self._body_reader = BodyReader(settings, guard.clock)
         self._path = path
         self._authenticator = authenticator
         self._health = health
         self._close_listeners = close_listeners
         self._close_timer: Timer | None = None
-        self._routes: dict[str, Callable[[HttpRequest], Awaitable[None]]] = {path: self.streamable_http.handle}
+        self._routes: dict[str, Callable[[HttpRequest], Awaitable[None]]] = {path: self._handle_mcp}
         if settings.legacy_sse and settings.http_sessions:
             self._routes.setdefault(_SSE_PATH, self.http_sse.handle_stream)
             self._routes.setdefault(_MESSAGES_PATH, self.http_sse.handle_post)
@@ -216,9 +225,7 @@ class AppState:
         here."""
         if request.is_sse_post:
             return await self.http_sse.handle_forwarded(request)
-        return isinstance(self.streamable_http, SessionEndpoint) and await self.streamable_http.handle_forwarded(
-            request
-        )
+        return isinstance(self.handshake, SessionEndpoint) and await self.handshake.handle_forwarded(request)
 
     def on_renamed(self) -> None:
         """Close HTTP+SSE streams whose tokens name this process by its former id: other processes cannot forward to
@@ -253,6 +260,27 @@ class AppState:
             request, self._authenticator, self._resource_path(route)
         ):
             await handle(request)
+
+    async def _handle_mcp(self, request: HttpRequest) -> None:
+        """Decide the era of a request to the MCP path, and pass the request to the endpoint of that era."""
+        method = request.scope["method"]
+        if method != "POST":
+            if method in {"GET", "DELETE"} and _names_modern_version(request):
+                await request.refuse_method(_MODERN_METHODS)
+            else:
+                await self.handshake.handle(request)
+            return
+        if not accepts(request.headers.get(b"accept", b""), JSON, EVENT_STREAM):
+            await refuse_not_acceptable(request)
+            return
+        body = await self._body_reader.read_body(request)
+        if body is None:
+            return
+        message = codec.decode_strict(body)
+        if _names_modern_version(request) or (isinstance(message, Request) and has_envelope(message.params)):
+            await self.modern.handle(request, message)
+        else:
+            await self.handshake.handle_post(request, message, body)
 
     async def _authenticate(self, request: HttpRequest, authenticator: Authenticator, path: str) -> bool:
         """Authenticate a request and set its principal; respond with the refusal and return False if it is rejected."""
@@ -331,7 +359,7 @@ class AppState:
         """Stop admitting, and end the streams that answer no request."""
         self.stop_admitting()
         self._close_listeners()
-        self.streamable_http.close_idle_streams()
+        self.handshake.close_idle_streams()
         self.http_sse.close_idle_streams()
         if self._forwarder is not None:
             self._forwarder.close_idle_streams()
@@ -350,10 +378,16 @@ class AppState:
             self._relay.inbound.targets.remove(self)
         if self._forwarder is not None:
             self._forwarder.close()
-        self.streamable_http.close("the server has stopped")
+        self._body_reader.close()
+        self.handshake.close("the server has stopped")
         self.modern.close("the server has stopped")
         self.http_sse.close("the server has stopped")
         self.websocket.close("the server has stopped")
+
+
+def _names_modern_version(request: HttpRequest) -> bool:
+    """Return whether the version header names a revision of the modern era."""
+    return request.headers.get(VERSION_HEADER) in _MODERN_VERSIONS
 
 
 def _find_duplicate_header(raw: Headers) -> str | None:

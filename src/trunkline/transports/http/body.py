@@ -7,9 +7,7 @@ from trunkline.clock import Clock, Timer
 from trunkline.config import Settings
 from trunkline.errors import MessageTooLarge
 from trunkline.transports.http.request import BodyTooLarge, Disconnected, HttpRequest
-from trunkline.wire import codec
 from trunkline.wire.media_types import is_utf8_json
-from trunkline.wire.messages import Incoming
 
 __all__ = ["BodyReader", "ReadDeadlines"]
 
@@ -70,16 +68,11 @@ _CONNECTION_CLOSE: Final = (b"connection", b"close")
 
 
 class BodyReader:
-    """Reads messages from request bodies; refuses unsupported, oversized and slow ones."""
+    """Reads request bodies; refuses unsupported, oversized and slow ones."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._size_limit = settings.http_body_size_limit
         self._deadlines = ReadDeadlines(clock, settings.body_timeout)
-
-    async def read_message(self, request: HttpRequest) -> Incoming | None:
-        """Return the decoded message; None if there is none, after the request was refused."""
-        body = await self.read_body(request)
-        return None if body is None else codec.decode_strict(body)
 
     async def read_body(self, request: HttpRequest) -> bytes | None:
         """Return the raw body; None if there is none, after the request was refused."""

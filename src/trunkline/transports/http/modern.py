@@ -13,12 +13,11 @@ from msgspec.structs import replace
 
 from trunkline.config import Settings
 from trunkline.errors import UnsupportedVersion
-from trunkline.protocol.envelope import InvalidEnvelope, has_envelope
-from trunkline.protocol.revisions import HANDSHAKE, MODERN_REVISIONS, SUPPORTED_VERSIONS
+from trunkline.protocol.envelope import InvalidEnvelope
 from trunkline.protocol.types import CancelledParams
 from trunkline.transports.channel import ChannelClosed, ChannelInfo, MessageOrigin, Receiver
 from trunkline.transports.http.request import HeaderView, HttpRequest, cancel_and_wait
-from trunkline.transports.http.respond import VERSION_HEADER, Responder
+from trunkline.transports.http.respond import Responder, refuse_malformed
 from trunkline.transports.http.session.channel import Exchange, missing_scopes
 from trunkline.transports.http.session.event_store import MemoryEventStore
 from trunkline.transports.http.session.streams import Stream
@@ -36,12 +35,9 @@ from trunkline.wire.messages import (
     Response,
 )
 
-__all__ = ["ModernChannel", "ModernEndpoint", "check_version", "is_modern", "refuse_malformed"]
+__all__ = ["ModernChannel", "ModernEndpoint"]
 
 _STATUS_BY_CODE: Final = {-32700: 400, -32600: 400, -32601: 404, -32020: 400, -32021: 400, UnsupportedVersion.code: 400}
-_MODERN_VERSIONS: Final = frozenset(revision.value.encode() for revision in MODERN_REVISIONS)
-_HANDSHAKE_VERSIONS: Final = frozenset(revision.value.encode() for revision in HANDSHAKE)
-_KIND_BY_CODE: Final = {-32700: "parse_error", -32602: "invalid_params"}
 
 
 class ModernChannel:
@@ -179,25 +175,18 @@ class ModernEndpoint:
         self._responder = Responder(guard.settings, guard.clock)
         self._channel: ModernChannel | None = None
 
-    async def try_handle(self, request: HttpRequest, message: Incoming) -> bool:
-        """Answer a message of the modern era; return False if it belongs to the handshake era."""
-        modern = is_modern(request)
-        if isinstance(message, Request):
-            if modern or has_envelope(message.params):
+    async def handle(self, request: HttpRequest, message: Incoming) -> None:
+        """Answer one posted message."""
+        match message:
+            case Request():
                 await self._handle_request(request, message)
-                return True
-        elif modern:
-            match message:
-                case Notification():
-                    await request.respond(
-                        202
-                    )  # nothing to do: a client can only cancel its own request, by disconnecting
-                case Malformed():
-                    await refuse_malformed(request, message)
-                case _:
-                    await request.refuse(400, "post one request or notification at a time")
-            return True
-        return False
+            case Notification():
+                # Nothing to do: a client can only cancel its own request, and does so by disconnecting.
+                await request.respond(202)
+            case Malformed():
+                await refuse_malformed(request, message)
+            case _:
+                await request.refuse(400, "post one request or notification at a time")
 
     def _refusal_reason(self) -> str | None:
         """Return why no more requests are accepted now; None if they are."""
@@ -242,27 +231,3 @@ class ModernEndpoint:
         """Interrupt the requests in progress."""
         if self._channel is not None:
             self._channel.terminate(ChannelClosed(reason))
-
-
-def is_modern(request: HttpRequest) -> bool:
-    """Return whether the version header names a revision of the modern era."""
-    return request.headers.get(VERSION_HEADER) in _MODERN_VERSIONS
-
-
-async def check_version(request: HttpRequest, message: Incoming | None = None) -> bool:
-    """Return whether the version header is absent or names a revision of the handshake era; refuse the request
-    otherwise."""
-    version = request.headers.get(VERSION_HEADER)
-    if version is None or version in _HANDSHAKE_VERSIONS:
-        return True
-    about = message.id if isinstance(message, Request | Malformed) else None
-    await request.refuse_with_error(
-        400, UnsupportedVersion(version.decode("latin-1"), SUPPORTED_VERSIONS), request_id=about
-    )
-    return False
-
-
-async def refuse_malformed(request: HttpRequest, message: Malformed) -> None:
-    """Respond 400 to a body that is no valid message."""
-    kind = _KIND_BY_CODE.get(message.code, "invalid_request")
-    await request.refuse(400, message.why, code=message.code, kind=kind, request_id=message.id)

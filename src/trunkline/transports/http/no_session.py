@@ -8,14 +8,11 @@ from typing import Final
 
 from trunkline.protocol.revisions import Revision
 from trunkline.transports.channel import ChannelClosed
-from trunkline.transports.http.body import BodyReader
-from trunkline.transports.http.modern import ModernEndpoint, check_version, refuse_malformed
 from trunkline.transports.http.request import HeaderView, HttpRequest
-from trunkline.transports.http.respond import VERSION_HEADER, Responder, refuse_not_acceptable
+from trunkline.transports.http.respond import VERSION_HEADER, Responder, check_version, refuse_malformed
 from trunkline.transports.http.session.channel import HttpChannel
 from trunkline.transports.listener_limits import ListenerGuard
-from trunkline.wire.media_types import EVENT_STREAM, JSON, accepts
-from trunkline.wire.messages import Malformed, Request
+from trunkline.wire.messages import Incoming, Malformed, Request
 
 __all__ = ["NoSessionEndpoint"]
 
@@ -26,28 +23,19 @@ _DEFAULT_VERSION: Final = Revision.V2025_03_26.value.encode()  # the revision of
 class NoSessionEndpoint:
     """POST handler that opens a channel for each request and closes it with the reply."""
 
-    def __init__(self, guard: ListenerGuard, modern: ModernEndpoint) -> None:
+    def __init__(self, guard: ListenerGuard) -> None:
         self._guard = guard
-        self._modern = modern
         self._settings = guard.settings
-        self._body_reader = BodyReader(guard.settings, guard.clock)
         self._responder = Responder(guard.settings, guard.clock)
         self._channels: dict[HttpChannel, None] = {}
 
     async def handle(self, request: HttpRequest) -> None:
-        """Answer one HTTP request."""
-        if request.scope["method"] != "POST":
-            await request.refuse_method(_METHODS)
-            return
-        if not accepts(request.headers.get(b"accept", b""), JSON, EVENT_STREAM):
-            await refuse_not_acceptable(request)
-            return
-        message = await self._body_reader.read_message(request)
-        if (
-            message is None
-            or await self._modern.try_handle(request, message)
-            or not await check_version(request, message)
-        ):
+        """Refuse every method but POST: there are no streams and no sessions."""
+        await request.refuse_method(_METHODS)
+
+    async def handle_post(self, request: HttpRequest, message: Incoming, body: bytes) -> None:  # noqa: ARG002
+        """Answer a posted message. `body` is unused: no other process could answer it better."""
+        if not await check_version(request, message):
             return
         if isinstance(message, Malformed):
             await refuse_malformed(request, message)
@@ -85,4 +73,3 @@ class NoSessionEndpoint:
         for channel in list(self._channels):
             self._channels.pop(channel)
             channel.terminate(ChannelClosed(reason))
-        self._body_reader.close()

@@ -10,22 +10,29 @@ from typing import Final
 
 from trunkline.clock import Clock
 from trunkline.config import Settings
-from trunkline.errors import Interrupted, InvalidRequest
+from trunkline.errors import Interrupted, InvalidRequest, UnsupportedVersion
 from trunkline.protocol.error_codes import error_object
-from trunkline.protocol.revisions import Revision
+from trunkline.protocol.revisions import HANDSHAKE, SUPPORTED_VERSIONS, Revision
 from trunkline.transports.http.request import JSON_CONTENT_TYPE, HttpRequest, cancel_and_wait
 from trunkline.transports.http.session.channel import Exchange
 from trunkline.transports.http.session.event_store import format_event_id
 from trunkline.transports.http.session.streams import Stream
 from trunkline.wire import codec, sse
-from trunkline.wire.messages import ErrorResponse, RequestId
+from trunkline.wire.messages import ErrorResponse, Incoming, Malformed, Request, RequestId
 
-__all__ = ["VERSION_HEADER", "Responder", "refuse_not_acceptable", "respond_interrupted"]
+__all__ = [
+    "VERSION_HEADER",
+    "Responder",
+    "check_version",
+    "refuse_malformed",
+    "refuse_not_acceptable",
+    "respond_interrupted",
+]
 
 VERSION_HEADER: Final = b"mcp-protocol-version"
-_PRIMED_SINCE: Final = (
-    Revision.V2025_11_25.value.encode()
-)  # since this revision a stream begins with an event without data
+_PRIMED_SINCE: Final = Revision.V2025_11_25.value.encode()  # from here on a stream begins with an event without data
+_HANDSHAKE_VERSIONS: Final = frozenset(revision.value.encode() for revision in HANDSHAKE)
+_KIND_BY_CODE: Final = {-32700: "parse_error", -32602: "invalid_params"}
 _ACCEPT_BOTH_REQUIRED: Final = "Accept must include application/json and text/event-stream"
 
 
@@ -222,3 +229,22 @@ async def respond_interrupted(
 async def refuse_not_acceptable(request: HttpRequest) -> None:
     """Respond 406: a client must accept both JSON and event streams."""
     await request.refuse(406, _ACCEPT_BOTH_REQUIRED, kind="media_type_not_acceptable")
+
+
+async def check_version(request: HttpRequest, message: Incoming | None = None) -> bool:
+    """Return whether the version header is absent or names a revision of the handshake era; refuse the request
+    otherwise."""
+    version = request.headers.get(VERSION_HEADER)
+    if version is None or version in _HANDSHAKE_VERSIONS:
+        return True
+    about = message.id if isinstance(message, Request | Malformed) else None
+    await request.refuse_with_error(
+        400, UnsupportedVersion(version.decode("latin-1"), SUPPORTED_VERSIONS), request_id=about
+    )
+    return False
+
+
+async def refuse_malformed(request: HttpRequest, message: Malformed) -> None:
+    """Respond 400 to a body that is no valid message."""
+    kind = _KIND_BY_CODE.get(message.code, "invalid_request")
+    await request.refuse(400, message.why, code=message.code, kind=kind, request_id=message.id)

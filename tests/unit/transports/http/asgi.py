@@ -98,8 +98,8 @@ class Host:
     @property
     def endpoint(self) -> SessionEndpoint:
         assert self.app.state is not None
-        assert isinstance(self.app.state.streamable_http, SessionEndpoint)
-        return self.app.state.streamable_http
+        assert isinstance(self.app.state.handshake, SessionEndpoint)
+        return self.app.state.handshake
 
     def begin(
         self, method: str, body: Any = None, *, path: str = "/", pieces: list[bytes] | None = None, **headers: Any

@@ -50,8 +50,8 @@ async def host(scene: Scene) -> AsyncIterator[Host]:
 
 def endpoint(host: Host) -> NoSessionEndpoint:
     assert host.app.state is not None
-    assert isinstance(host.app.state.streamable_http, NoSessionEndpoint)
-    return host.app.state.streamable_http
+    assert isinstance(host.app.state.handshake, NoSessionEndpoint)
+    return host.app.state.handshake
 
 
 @pytest.mark.row("W04")

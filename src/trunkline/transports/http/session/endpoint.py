@@ -10,12 +10,10 @@ from typing import Any, Final
 
 from trunkline.errors import StoreError
 from trunkline.protocol.revisions import HANDSHAKE
-from trunkline.transports.http.body import BodyReader
 from trunkline.transports.http.forwarding.inbound import ForwardedRequest
 from trunkline.transports.http.forwarding.outbound import Forwarder
-from trunkline.transports.http.modern import ModernEndpoint, check_version, is_modern, refuse_malformed
 from trunkline.transports.http.request import HeaderView, HttpRequest
-from trunkline.transports.http.respond import VERSION_HEADER, Responder, refuse_not_acceptable
+from trunkline.transports.http.respond import VERSION_HEADER, Responder, check_version, refuse_malformed
 from trunkline.transports.http.session.backend import SessionBackend, StoredSession
 from trunkline.transports.http.session.channel import HttpChannel
 from trunkline.transports.http.session.event_store import parse_event_id
@@ -31,13 +29,12 @@ from trunkline.transports.http.session.sessions import HttpSession, SessionTable
 from trunkline.transports.http.session.streams import STANDALONE
 from trunkline.transports.listener_limits import SHUTTING_DOWN, ListenerGuard, RetryLater
 from trunkline.wire import codec
-from trunkline.wire.media_types import EVENT_STREAM, JSON, accepts
+from trunkline.wire.media_types import EVENT_STREAM, accepts
 from trunkline.wire.messages import Incoming, Malformed, Request
 
 __all__ = ["SessionEndpoint"]
 
 _METHODS: Final = b"GET, POST, DELETE, OPTIONS"
-_MODERN_METHODS: Final = b"POST, OPTIONS"
 _HANDSHAKE_VERSIONS: Final = frozenset((None, *(revision.value.encode() for revision in HANDSHAKE)))  # None: no header
 
 
@@ -47,7 +44,6 @@ class SessionEndpoint:
     def __init__(
         self,
         guard: ListenerGuard,
-        modern: ModernEndpoint,
         backend: SessionBackend | None = None,
         forwarder: Forwarder | None = None,
     ) -> None:
@@ -56,19 +52,13 @@ class SessionEndpoint:
         self._backend = backend
         self._restorer = SessionRestorer(guard, self.sessions, backend)
         self._lookup = SessionLookup(guard, self._restorer, forwarder)
-        self._modern = modern
         self._guard = guard
         self._settings = guard.settings
-        self._body_reader = BodyReader(guard.settings, guard.clock)
         self._responder = Responder(guard.settings, guard.clock)
 
     async def handle(self, request: HttpRequest) -> None:
-        """Answer one HTTP request."""
+        """Answer a GET or DELETE; refuse other methods."""
         match request.scope["method"]:
-            case "POST":
-                await self._handle_post(request)
-            case "GET" | "DELETE" if is_modern(request):  # it has neither sessions nor a standalone stream
-                await request.refuse_method(_MODERN_METHODS)
             case "GET":
                 await self._handle_get(request)
             case "DELETE":
@@ -78,13 +68,9 @@ class SessionEndpoint:
 
     # --- POST ----------------------------------------------------------------------------------
 
-    async def _handle_post(self, request: HttpRequest) -> None:
-        if not accepts(request.headers.get(b"accept", b""), JSON, EVENT_STREAM):
-            await refuse_not_acceptable(request)
-            return
-        body = await self._body_reader.read_body(request)
-        if body is None:
-            return
+    async def handle_post(self, request: HttpRequest, message: Incoming, body: bytes) -> None:
+        """Answer a posted message: in its session, in the process that holds it, or in a new session. `body` is the
+        encoded message, for forwarding."""
         found = self._local_session(request)
         if (
             found is None
@@ -94,14 +80,6 @@ class SessionEndpoint:
             found = await self._lookup.find_or_forward(request, body)
             if found is None:
                 return
-        await self._handle_message(request, codec.decode_strict(body), found)
-
-    async def _handle_message(
-        self, request: HttpRequest, message: Incoming, found: HttpSession | SessionRefusal | None
-    ) -> None:
-        """Answer a message in the session that was found, or open one; refuse it if neither is possible."""
-        if await self._modern.try_handle(request, message):
-            return
         session = found if isinstance(found, HttpSession) else await self._open_session(request, message, found)
         if session is not None:
             await self._run_exchange(request, session, message)
@@ -310,7 +288,7 @@ class SessionEndpoint:
     async def _dispatch_forwarded(self, request: ForwardedRequest, session: HttpSession) -> None:
         match request.scope["method"]:
             case "POST":
-                await self._handle_message(request, codec.decode_strict(request.received_body), session)
+                await self._run_exchange(request, session, codec.decode_strict(request.received_body))
             case "GET":
                 await self._serve_stream(request, session)
             case _:
@@ -326,7 +304,6 @@ class SessionEndpoint:
     def close(self, reason: str) -> None:
         """End every session."""
         self.sessions.close(reason)
-        self._body_reader.close()
 
 
 async def refuse_session(request: HttpRequest, refusal: SessionRefusal) -> None:
