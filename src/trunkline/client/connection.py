@@ -1,4 +1,4 @@
-"""One server, spoken to: the handshake, and what the end of the line means."""
+"""A client's connection: era detection, the handshake, and the consequences of a closed channel."""
 
 import asyncio
 from collections.abc import Callable
@@ -33,18 +33,18 @@ __all__ = ["ClientConnection"]
 
 _decode_initialize_result: Final = codec.decoder(InitializeResult)
 _decode_discover_result: Final = codec.decoder(DiscoverResult)
-_MAX_ERA_PROBES: Final = 2  # which era it is; the second is for a server that names a revision and wants it said again
+_MAX_ERA_PROBES: Final = 2  # the second is for a server that refuses, and names a modern revision that we have
 
 
 class _InitializeRefused(Exception):
-    """A server refuses the handshake, and perhaps names what it speaks instead."""
+    """The server has refused `initialize`; its error may name the revisions that it speaks."""
 
     def __init__(self, error: PeerError) -> None:
         self.error = error
 
 
 class ClientConnection(connection.Connection):
-    """One line to a server, from its first message to its last."""
+    """One connection to a server, from its first message to its last."""
 
     def __init__(
         self,
@@ -53,22 +53,23 @@ class ClientConnection(connection.Connection):
         channel: Channel,
         classify_close: "Callable[[ClientConnection, ChannelClosed], Signal]",
     ) -> None:
+        """`classify_close` decides what the end of the channel means for the session."""
         self._classify_close = classify_close
-        self._ping_task: asyncio.Task[bool] | None = None  # a ping whose answer decides
-        self._on_first_sent: Callable[[], None] | None = None  # is told when our first question is out
-        self._initialize_queued = False  # initialize is about to go out
-        self.probe_unanswered = False  # server/discover was sent, and no answer to it has come
+        self._ping_task: asyncio.Task[bool] | None = None  # shared by concurrent callers of `responds_to_ping`
+        self._on_first_sent: Callable[[], None] | None = None  # called when the first request has been sent
+        self._initialize_queued = False  # initialize is in the write buffer
+        self.probe_unanswered = False  # server/discover was sent, and has no response
         self.instructions: str | None = None
-        self.pending_authorizations = 0  # that are being put to a person on our side, about who we are
-        self.on_authorized: Callable[[], object] = bool  # is told when they have been answered
+        self.pending_authorizations = 0  # requests that wait for a person to authorize them
+        self.on_authorized: Callable[[], object] = bool  # called after each of them
         super().__init__(shared, session, channel)
         self.disconnected: asyncio.Future[ChannelClosed] = self.loop.create_future()
 
-    # --- the beginning -------------------------------------------------------------------------
+    # --- handshake -----------------------------------------------------------------------------
 
     async def open(self, on_sent: Callable[[], None], era: Era | None) -> Era:
-        """Finds out which era the server speaks, unless that is known, and begins. Raises `HandshakeFailed` if that
-        comes to nothing. `sent` is told when we wait for the answer."""
+        """Detect the server's era, unless it is known, and complete the handshake. Raises `HandshakeFailed`. `on_sent`
+        is called when the first request has been sent."""
         self._on_first_sent = on_sent
         modern = Revision.V2026_07_28 in self.session.revisions
         if modern and era is not Era.HANDSHAKE and await self._discover():
@@ -76,7 +77,7 @@ class ClientConnection(connection.Connection):
         try:
             await self._initialize()
         except _InitializeRefused as refused:
-            # It may have taken our question for the beginning of the other era, and keeps to that.
+            # The server may have taken server/discover for the start of the modern era, and insist on it.
             if (
                 modern
                 and Revision.V2026_07_28.value in era_probe.supported_revisions(refused.error)
@@ -89,7 +90,7 @@ class ClientConnection(connection.Connection):
         return Era.HANDSHAKE
 
     async def _discover(self) -> bool:
-        """Whether the server speaks the modern era, and we with it from now on."""
+        """Send `server/discover`; return whether the server speaks the modern era, and switch to it if so."""
         try:
             answer = await self._probe_era()
         except HandshakeFailed as failed:
@@ -104,7 +105,7 @@ class ClientConnection(connection.Connection):
         return True
 
     async def _probe_era(self) -> DiscoverResult | None:
-        """What a server of the modern era tells of itself; None of any other. Raises `HandshakeFailed`."""
+        """Return the discovery result of a server of the modern era; None for any other. Raises `HandshakeFailed`."""
         ours = self.session.revisions
         for _ in range(_MAX_ERA_PROBES):
             self.probe_unanswered = True
@@ -121,12 +122,13 @@ class ClientConnection(connection.Connection):
                 return None
             else:
                 return answer if era_probe.classify_result(answer, ours) is EraVerdict.MODERN else None
-        raise HandshakeFailed(f"the server says that it speaks {Revision.V2026_07_28}, and refuses it")
+        raise HandshakeFailed(f"the server names {Revision.V2026_07_28} as supported, and refuses it")
 
     async def _initialize(self) -> None:
-        """Introduces us, and agrees on a revision and on capabilities. Raises `_Refused`, and `HandshakeFailed` if that
-        comes to nothing; the phase is FAILED then, and `session.failure` says why."""
-        if self.disconnected.done():  # while the server was asked for its era
+        """Send `initialize` and negotiate a revision and capabilities. Raises `_InitializeRefused` for an error
+        response, and `HandshakeFailed` for any other failure; then the phase is FAILED, and `session.failure` has the
+        reason."""
+        if self.disconnected.done():  # during era detection
             raise closed_error(self.disconnected.result())
         session = self.session
         wanted = max(revision for revision in session.revisions if revision.era is Era.HANDSHAKE)
@@ -136,7 +138,7 @@ class ClientConnection(connection.Connection):
             client_info=session.info,
         )
         self._initialize_queued = True
-        self.loop.call_soon(self._on_initialize_sent)  # the next turn of the loop comes when the request is out
+        self.loop.call_soon(self._on_initialize_sent)  # by the next turn of the loop, the request has been written
         try:
             result = _decode_initialize_result(await self.request("initialize", params))
         except RequestTimeout as error:
@@ -175,16 +177,16 @@ class ClientConnection(connection.Connection):
         return HandshakeFailed(reason)
 
     def authorizing(self, request: RequestId, *, begun: bool) -> None:
-        """Somebody is asked who we are, or has been."""
+        """Count the requests that wait for a person to authorize the client."""
         self.pending_authorizations += 1 if begun else -1
         if not begun:
             self.on_authorized()
         super().authorizing(request, begun=begun)
 
-    # --- the end -------------------------------------------------------------------------------
+    # --- state and closing ---------------------------------------------------------------------
 
     async def responds_to_ping(self) -> bool:
-        """Whether the server still answers a ping. Those who ask at the same time share one."""
+        """Return whether the server responds to a ping. Concurrent callers share one."""
         if self.disconnected.done():
             return False
         if self._ping_task is None:
@@ -194,7 +196,7 @@ class ClientConnection(connection.Connection):
 
     @property
     def modern(self) -> bool:
-        """Whether every request stands for itself."""
+        """Whether the connection uses the modern era, where every request carries its own envelope."""
         return self.session.client_envelope is not None
 
     @property
@@ -204,51 +206,51 @@ class ClientConnection(connection.Connection):
 
     @property
     def supports_idempotency_keys(self) -> bool:
-        """Whether the server does once what is asked under one idempotency key, whatever becomes of its process."""
+        """Whether the server runs a call once per idempotency key, even across restarts of its process."""
         return self.session.has_capability(Side.SERVER, f"experimental.{IDEMPOTENCY}")
 
     @property
     def mirrors_arguments(self) -> bool:
-        """Whether arguments of tools are said a second time, outside of the message."""
+        """Whether arguments of tools are repeated outside of the message, in HTTP headers."""
         return self.modern and isinstance(self.channel, MirroringChannel)
 
     @property
     def liveness_method(self) -> str:
-        """What a server is asked that shall only show that it is there."""
+        """The request that checks whether the server responds."""
         return "server/discover" if self.modern else "ping"
 
     def dispatch(self, call: IncomingRequest, params: Any) -> Any:
-        """Puts a question of the server's to whoever answers it."""
+        """Call the handler of a request of the server."""
         return self._dispatcher.dispatch(self, call, params)
 
     async def _ping_server(self) -> bool:
         try:
             await self.request(self.liveness_method, Empty())
-        except (ProtocolError, ConnectionClosed):  # no answer in time, or no line to ask on
+        except (ProtocolError, ConnectionClosed):  # no response in time, or no connection
             return False
         except PeerError:
-            pass  # an error is an answer, too
+            pass  # an error is a response, too
         return True
 
     def _on_ping_done(self, _: "asyncio.Task[bool]") -> None:
         self._ping_task = None
 
     def declare_lost(self, reason: str) -> None:
-        """Treats a server that does not answer as one that has gone; its channel is closed at leisure."""
+        """Treat an unresponsive server as disconnected. The supervisor closes its channel in the background."""
         self.closed(ChannelClosed(reason))
 
     def _on_keepalive_failed(self) -> None:
         self.declare_lost(KEEPALIVE_FAILED)
 
     def closed(self, closed: ChannelClosed) -> None:
-        """The channel is gone, or was given up before."""
+        """End the connection, unless `declare_lost` has done so before."""
         if not self.disconnected.done():
-            self._on_initialize_sent()  # the line may have broken with that very request
+            self._on_initialize_sent()  # the connection may have been lost with that very request
             super().closed(closed)
             self.disconnected.set_result(closed)
 
     def closing_signal(self, closed: ChannelClosed) -> Signal:
-        """Whether the line is closed, lost for now or failed for good."""
+        """Return whether the session is closed, lost for now or failed for good."""
         return self._classify_close(self, closed)
 
     @property

@@ -1,7 +1,7 @@
-"""What a server asks a user, and what may be answered: forms field by field, and URLs with what is to be seen first.
+"""Elicitation on the client: forms with their fields, URLs to open, and the validation of answers.
 
-A form is shown by the host application. What was filled in is completed by the defaults of the form and checked against
-it before anything is sent: a server never gets what it did not ask for.
+The host application shows the form. Its answer is completed with the form's defaults and validated before it is sent,
+so a server only receives fields that it has asked for.
 """
 
 from typing import Any, Literal, NamedTuple, cast
@@ -30,14 +30,14 @@ FieldKind = Literal["text", "number", "integer", "yes_no", "choice", "choices"]
 
 
 class Choice(NamedTuple):
-    """One of the values that can be chosen, and how it is shown."""
+    """One value of a selection, and its title."""
 
     value: str
     title: str
 
 
 class FormField(Struct, frozen=True):
-    """One field of a form, whatever form the schema has it in."""
+    """One field of a form, independent of the schema dialect that describes it."""
 
     name: str
     kind: FieldKind
@@ -45,13 +45,13 @@ class FormField(Struct, frozen=True):
     description: str
     required: bool
     default: Any = None
-    choices: tuple[Choice, ...] = ()  # of a choice, and of choices
-    format: str | None = None  # of text: email, uri, date, date-time
-    schema: Any = None  # with the limits
+    choices: tuple[Choice, ...] = ()  # for the kinds choice and choices
+    format: str | None = None  # of a text field: email, uri, date, date-time
+    schema: Any = None  # with limits such as minimum and maxLength
 
 
 class Question(Struct, frozen=True):
-    """A form to be filled in by the user."""
+    """A form for the user to fill in."""
 
     message: str
     fields: tuple[FormField, ...]
@@ -59,7 +59,7 @@ class Question(Struct, frozen=True):
 
     @classmethod
     def of(cls, params: ElicitParams) -> "Question":
-        """What the params of a request ask. Raises `InvalidParams` for a form that is none."""
+        """Build the form of a request's params. Raises `InvalidParams` for an invalid form."""
         form = params.requested_schema
         if form is None:
             raise InvalidParams("elicitation/create needs a requestedSchema")
@@ -74,22 +74,22 @@ class Question(Struct, frozen=True):
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """What is filled in already."""
+        """The default values of the fields."""
         return {field.name: field.default for field in self.fields if field.default is not None}
 
 
 class UrlQuestion(Struct, frozen=True):
-    """A URL that the user is asked to go to. It is never opened without the user's consent."""
+    """A URL that the server asks the user to open. It is never opened without the user's consent."""
 
     message: str
     url: str
-    host: str  # to be shown with emphasis: it says who is going to be talked to
+    host: str  # show it with emphasis: it identifies the site
     elicitation_id: str | None = None
 
     @classmethod
     def of(cls, params: ElicitParams, reach: EgressPolicy = EgressPolicy(loopback=True)) -> "UrlQuestion":  # noqa: B008 - frozen
-        """What the params of a request ask. Raises `InvalidParams` for a URL that must not be opened, as far as that
-        can be told without looking up its host."""
+        """Read the URL of a request's params. Raises `InvalidParams` for a URL that must not be opened, as far as that
+        is known without resolving its host."""
         try:
             there = parse_page_url(params.url or "", reach)
         except EgressDenied as refused:
@@ -98,12 +98,12 @@ class UrlQuestion(Struct, frozen=True):
 
 
 def unusable_url_error(refused: EgressDenied) -> InvalidParams:
-    """The error for a URL that must not be opened."""
+    """Return the error for a URL that must not be opened."""
     return InvalidParams(f"the URL of an elicitation cannot be used: {refused}")
 
 
 def validate_answer(question: Question, answer: Any) -> ElicitResult:
-    """The answer to a question, completed and checked. Raises `MisuseError` for one that the form does not allow."""
+    """Complete and validate the answer to a form. Raises `MisuseError` if it does not fit."""
     if answer is None:
         return ElicitResult("decline")
     if isinstance(answer, ElicitResult) and answer.action != "accept":
@@ -112,15 +112,15 @@ def validate_answer(question: Question, answer: Any) -> ElicitResult:
     filled = {**question.defaults, **content}
     faults = form_validator(question.schema).faults(filled)
     if faults:
-        told = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
-        raise MisuseError(f"what was filled in does not fit the form: {told}")
+        details = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
+        raise MisuseError(f"the answer does not fit the form: {details}")
     return ElicitResult("accept", filled)
 
 
 def _to_content(answer: Any) -> dict[str, Any]:
     content: Any = msgspec.to_builtins(answer)
     if not isinstance(content, dict):
-        raise MisuseError(f"an elicitation is answered with what was filled in, or None, not {type(answer).__name__}")
+        raise MisuseError(f"the answer to an elicitation is a mapping, an object or None, not {type(answer).__name__}")
     return cast("dict[str, Any]", content)
 
 
@@ -167,6 +167,6 @@ def _make_choices(values: list[str] | None, names: list[str] | None, titled: Any
 
 
 def _to_json_schema(form: RequestedSchema) -> dict[str, Any]:
-    """The form as JSON Schema; it takes nothing that it does not ask for."""
+    """Return the form as JSON Schema, without additional properties."""
     schema: dict[str, Any] = msgspec.to_builtins(form)
     return {**schema, "additionalProperties": False}

@@ -1,7 +1,7 @@
-"""Which era a server speaks, from what it answers to the question (versioning, "Detecting the server's era").
+"""Detection of a server's era from its response to `server/discover` (versioning, "Detecting the server's era").
 
-No single code decides, since servers of the handshake era refuse what they do not know in every possible way. What
-decides are the errors that only the modern era has, and what they name.
+No single error code decides, since servers of the handshake era refuse unknown requests in every possible way. The
+errors that only the modern era has, and the revisions that they name, decide.
 """
 
 from collections import OrderedDict
@@ -25,22 +25,22 @@ __all__ = [
 ]
 
 _MODERN_ERROR_CODES: Final = frozenset({HeaderMismatch.code, MissingCapability.code})
-_CALLER_STATUSES: Final = frozenset({401, 403, 407, 429})  # the status of HTTP is about who asks, or how often
+_CALLER_STATUSES: Final = frozenset({401, 403, 407, 429})  # these HTTP statuses are about the caller, not the server
 _HTTP_ERROR_KIND: Final = "http_error"
-_NOT_IMPLEMENTED: Final = 501  # this and 500 may mean an unknown method; above are gateways and overload
+_NOT_IMPLEMENTED: Final = 501  # 500 and 501 may mean an unknown method; those above come from gateways and overload
 
 
 class EraVerdict(Enum):
-    """What an answer means."""
+    """The era that a response implies."""
 
     MODERN = auto()
     HANDSHAKE = auto()
-    RETRY = auto()  # modern, but refused: it names a revision of that era that we have
+    RETRY = auto()  # modern, but refused: the error names a modern revision that we have
 
 
 class FingerprintSet:
-    """A bounded set of programs by their fingerprints, shared by all event loops of the process; the least recently
-    used is dropped first."""
+    """A bounded set of program fingerprints, shared by all event loops of the process. The least recently used is
+    dropped first."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -62,29 +62,29 @@ class FingerprintSet:
                 self._fingerprints.popitem(last=False)
 
     def discard(self, fingerprint: bytes) -> None:
-        """Remove a program, if it is there."""
+        """Remove a program, if present."""
         with self._lock:
             self._fingerprints.pop(fingerprint, None)
 
 
 HANDSHAKE_ONLY: Final = FingerprintSet(256)
-"""Servers that ended when they were sent `server/discover`, and started again without it."""
+"""Programs that exited at `server/discover`, and ran without it."""
 
 
 def classify_result(answer: DiscoverResult, ours: Iterable[Revision]) -> EraVerdict:
-    """What a server means that tells what it speaks. Raises `HandshakeFailed` if that is nothing of ours."""
+    """Return the era of a server that lists its revisions. Raises `HandshakeFailed` if there is no common revision."""
     mutual = _mutual_revisions(answer.supported_versions, ours)
     return EraVerdict.MODERN if any(one.era is Era.MODERN for one in mutual) else EraVerdict.HANDSHAKE
 
 
 def classify_error(error: PeerError, ours: Iterable[Revision]) -> EraVerdict:
-    """What a server means that refuses. Raises `HandshakeFailed` if it speaks nothing of ours, if it is a modern one
-    that refuses for good, or if nothing can be told from what came."""
+    """Return the era of a server that refuses. Raises `HandshakeFailed` without a common revision, for a modern server
+    that refuses for good, and for HTTP statuses that say nothing about the server."""
     status = _http_status(error)
     if status in _CALLER_STATUSES or status > _NOT_IMPLEMENTED:
         raise HandshakeFailed(f"the server refused the connection: {describe_error(error)}")
     if error.code in _MODERN_ERROR_CODES:
-        raise HandshakeFailed(f"the server speaks {Revision.V2026_07_28}, and refuses server/discover: {error}")
+        raise HandshakeFailed(f"the server supports {Revision.V2026_07_28}, and refuses server/discover: {error}")
     if error.code != UnsupportedVersion.code:
         return EraVerdict.HANDSHAKE
     mutual = _mutual_revisions(supported_revisions(error), ours)
@@ -92,29 +92,31 @@ def classify_error(error: PeerError, ours: Iterable[Revision]) -> EraVerdict:
 
 
 def supported_revisions(error: PeerError) -> set[str]:
-    """The revisions that an error names as spoken by the server."""
+    """Return the revisions that an error names as supported."""
     named = _error_data(error.data).get("supported")
     return {one for one in cast("list[Any]", named) if isinstance(one, str)} if isinstance(named, list) else set()
 
 
 def describe_error(error: PeerError) -> str:
-    """What an error says, without its code if that is one of ours for what HTTP told."""
+    """Return the text of an error; without its code if it stands for an HTTP status."""
     return error.message if _error_data(error.data).get("kind") == _HTTP_ERROR_KIND else str(error)
 
 
 def _mutual_revisions(theirs: Collection[str], ours: Iterable[Revision]) -> list[Revision]:
-    """What both speak. A server that names nothing at all has not said that it is nothing."""
+    """Return the common revisions. Raises `HandshakeFailed` if the server names only others; it may name none."""
     ours = list(ours)
     mutual = [revision for revision in ours if revision.value in theirs]
     if theirs and not mutual:
-        raise HandshakeFailed(f"the server speaks {', '.join(sorted(theirs))}, and we speak {', '.join(ours)}")
+        raise HandshakeFailed(
+            f"the server supports {', '.join(sorted(theirs))}, and the client supports {', '.join(ours)}"
+        )
     return mutual
 
 
 def _http_status(error: PeerError) -> int:
-    """The status of HTTP, if that is all that came; 0 otherwise."""
-    told = _error_data(error.data)
-    status = told.get("status") if told.get("kind") == _HTTP_ERROR_KIND else None
+    """Return the HTTP status that an error stands for; 0 if it is a JSON-RPC error."""
+    data = _error_data(error.data)
+    status = data.get("status") if data.get("kind") == _HTTP_ERROR_KIND else None
     return status if isinstance(status, int) else 0
 
 

@@ -1,7 +1,7 @@
-"""What a server may ask of a client: a model's message, a user's input, where to look. The host supplies it.
+"""Callbacks of the host application that answer a server's requests: sampling, elicitation, roots.
 
-A capability is declared when there is somebody to answer. Functions may be async or plain; a plain one runs on a
-thread, so it may well ask a person at a terminal.
+The client declares a capability for each callback that it has. A callback may be async or plain; a plain one runs on a
+thread, so it may block, for example to ask a person at a terminal.
 """
 
 import inspect
@@ -44,25 +44,25 @@ _Q = TypeVar("_Q")
 _R = TypeVar("_R")
 
 _Callback = Callable[[_Q], _R] | Callable[[_Q, "CallbackContext"], _R]
-"""A function that answers a question; it may have a second parameter, for an `Answering`."""
+"""A callback for a question of the server. It may have a second parameter, for a `CallbackContext`."""
 
 Sample = _Callback[CreateMessageParams, CreateMessageResult | str | Awaitable[CreateMessageResult | str]]
-"""Writes the next message, of `CreateMessageParams`; plain text will do."""
+"""Returns the next message for `CreateMessageParams`, as a `CreateMessageResult` or as plain text."""
 
 Elicit = _Callback[Question, ElicitResult | Mapping[str, Any] | None | Awaitable[Any]]
-"""Asks the user a `Question`: gives what was filled in, or None if the user declines; or a whole `ElicitResult`."""
+"""Shows a `Question` to the user; returns the filled-in values, None if the user declines, or an `ElicitResult`."""
 
 OpenUrl = _Callback[UrlQuestion, bool | ElicitResult | Awaitable[Any]]
-"""Asks the user whether to go to the URL of a `UrlQuestion`, and goes there if so. Says whether the user agreed."""
+"""Asks the user whether to open the URL of a `UrlQuestion`, and opens it if so. Returns whether the user agreed."""
 
 _RunCallback = Callable[[Any, "CallbackContext", Callable[[Any], Any]], Work]
-"""Asks a function: the question, what goes with it, and what makes the answer of its value."""
+"""Runs a callback. Takes the question, its context, and a function that converts the value to a result."""
 
-_HOST_MODEL: Final = "unspecified"  # the name of the model behind a message that was given as plain text
+_HOST_MODEL: Final = "unspecified"  # the model name of a message that is plain text
 
 
 class CallbackContext:
-    """A question of a server's that is being answered, for functions that have a second parameter."""
+    """The request that a callback answers, for callbacks with a second parameter."""
 
     def __init__(self, connection: ClientConnection, call: IncomingRequest) -> None:
         self._connection = connection
@@ -70,16 +70,16 @@ class CallbackContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits for the answer any more."""
+        """Whether the server has stopped waiting for the answer."""
         return self._call.done
 
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Reports progress, if the server wants to hear of it. It must grow. Callable from any thread."""
+        """Report progress if the server has asked for it. It must grow. Callable from any thread."""
         self._connection.post(partial(self._connection.report_progress, self._call, progress, total, message))
 
 
 class HostCallbacks:
-    """The functions of a host application that answer a server."""
+    """The callbacks of a host application."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class HostCallbacks:
         roots: Iterable[RootLike] | None = None,
         reach: EgressPolicy = EgressPolicy(loopback=True),  # noqa: B008 - frozen
     ) -> None:
-        """`reach` is how far the URLs may lead that a server wants its user to open."""
+        """`reach` is the policy for URLs that a server asks its user to open."""
         if sampling_tools and sampling is None:
             raise MisuseError("sampling_tools=True says that the sampling function can deal with tools; give one")
         self._sampling = None if sampling is None else _adapt_callback(sampling)
@@ -103,7 +103,7 @@ class HostCallbacks:
         self.roots = None if roots is None else [to_root(root) for root in roots]
 
     def capabilities(self) -> dict[str, Any]:
-        """What is declared to servers."""
+        """Return the capabilities that the client declares."""
         declared: dict[str, Any] = {}
         if self.roots is not None:
             declared["roots"] = {"listChanged": True}
@@ -119,7 +119,7 @@ class HostCallbacks:
         return declared
 
     def feature(self) -> Feature:
-        """Who answers which method."""
+        """Return the method handlers."""
         return Feature(
             "answers",
             {
@@ -135,9 +135,9 @@ class HostCallbacks:
 
     def _sample(self, connection: ClientConnection, call: IncomingRequest, params: CreateMessageParams) -> Work:
         if params.tools is not None and not self._sampling_tools:
-            raise InvalidParams("this client's sampling takes no tools")  # sampling, "Tools": not declared
+            raise InvalidParams("the sampling of this client does not support tools")  # sampling, "Tools": not declared
         call.token = progress_token(params.meta)
-        run = cast("_RunCallback", self._sampling)  # declared, or nobody could have asked
+        run = cast("_RunCallback", self._sampling)  # the capability is declared only with a callback
         return self.tasks.run(
             connection, call, params, lambda call: run(params, CallbackContext(connection, call), _to_message)
         )
@@ -150,14 +150,14 @@ class HostCallbacks:
     def _prepare_elicitation(
         self, params: ElicitParams, connection: ClientConnection
     ) -> Callable[[IncomingRequest], Work]:
-        """What puts a question to the user. Raises `InvalidParams` for one that cannot be put."""
+        """Return a function that runs the callback of an elicitation. Raises `InvalidParams` if it cannot be shown."""
         if params.mode == "url":
             if self._open_url is None:
-                raise InvalidParams("this client opens no URLs")
+                raise InvalidParams("this client does not open URLs")
             open_url, place = self._open_url, UrlQuestion.of(params, self._reach)
             return lambda call: open_url(place, CallbackContext(connection, call), _to_consent)
         if self._elicitation is None:
-            raise InvalidParams("this client shows no forms")
+            raise InvalidParams("this client does not show forms")
         elicit, question = self._elicitation, Question.of(params)
         return lambda call: elicit(question, CallbackContext(connection, call), partial(validate_answer, question))
 
@@ -167,7 +167,7 @@ def _pong(connection: ClientConnection, call: IncomingRequest, params: Empty) ->
 
 
 class _UrlCheck:
-    """Judges the URL of a question once more, by the addresses that its host has, before its function is called."""
+    """Check the URL of an elicitation again before its callback runs, by the addresses that its host resolves to."""
 
     def __init__(self, reach: EgressPolicy) -> None:
         self._reach = reach
@@ -186,7 +186,7 @@ class _UrlCheck:
 
 
 def _adapt_callback(function: Callable[..., Any], url_check: _UrlCheck | None = None) -> "_RunCallback":
-    """How a function is asked, found out once."""
+    """Return a function that runs a callback; inspect its signature once."""
     count = _count_parameters(function)
     waits = inspect.iscoroutinefunction(underlying_function(function))
 
@@ -207,10 +207,10 @@ def _adapt_callback(function: Callable[..., Any], url_check: _UrlCheck | None = 
 
 
 def _count_parameters(function: Callable[..., Any]) -> int:
-    """How many of the question and the `Answering` a function takes."""
+    """Return how many of the question and the `CallbackContext` a callback takes."""
     try:
         inspect.signature(function).bind(None, None)
-    except (TypeError, ValueError):  # one, or a function that does not tell
+    except (TypeError, ValueError):  # one parameter, or no signature
         return 1
     return 2
 
@@ -220,7 +220,7 @@ def _to_message(value: Any) -> CreateMessageResult:
         return CreateMessageResult("assistant", TextContent(value), _HOST_MODEL, "endTurn")
     if isinstance(value, CreateMessageResult):
         return value
-    raise MisuseError(f"a sampling function gives a CreateMessageResult or text, not {type(value).__name__}")
+    raise MisuseError(f"a sampling function must return a CreateMessageResult or a string, not {type(value).__name__}")
 
 
 def _to_consent(value: Any) -> ElicitResult:
@@ -228,15 +228,15 @@ def _to_consent(value: Any) -> ElicitResult:
         return value
     if isinstance(value, bool):
         return ElicitResult("accept" if value else "decline")
-    raise MisuseError(f"open_url says True or False, or gives an ElicitResult, not {type(value).__name__}")
+    raise MisuseError(f"open_url must return True, False or an ElicitResult, not {type(value).__name__}")
 
 
 def to_root(root: RootLike) -> Root:
-    """A root, of whatever stands for one. Raises `MisuseError` for what is not below `file:`."""
+    """Convert a path or a URI to a root. Raises `MisuseError` for any other scheme than `file:`."""
     if isinstance(root, Path):
-        name = os.fsencode(root.name).decode(errors="replace")  # JSON carries no bytes that are not UTF-8
+        name = os.fsencode(root.name).decode(errors="replace")  # JSON has no bytes that are not UTF-8
         return Root(root.absolute().as_uri(), name or None)
-    given = Root(root) if isinstance(root, str) else root
-    if urlsplit(given.uri).scheme != "file":
-        raise MisuseError(f"a root is a file: URI or a path, not {given.uri!r}")
-    return given
+    converted = Root(root) if isinstance(root, str) else root
+    if urlsplit(converted.uri).scheme != "file":
+        raise MisuseError(f"a root is a file: URI or a path, not {converted.uri!r}")
+    return converted

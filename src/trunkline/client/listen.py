@@ -1,5 +1,4 @@
-"""What a client of the modern era hears of: one request that stays open, made anew when it ends or when something else
-is to be heard of."""
+"""The `subscriptions/listen` request of a client in the modern era: kept open, and replaced when the filter changes."""
 
 import asyncio
 import random
@@ -19,13 +18,13 @@ from trunkline.protocol.types import ListenParams, SubscriptionFilter, Subscript
 __all__ = ["ListenSubscription", "build_filter"]
 
 _KINDS: Final = ("tools", "prompts", "resources")
-_MAX_DOUBLINGS: Final = 16  # of a wait; more is beyond any setting, and at last beyond what a float can hold
+_MAX_DOUBLINGS: Final = 16  # of the delay; more would exceed any setting, and finally the range of a float
 
 
 def build_filter(
     capabilities: Mapping[str, Any], uris: Iterable[str], tasks: Iterable[str] = ()
 ) -> SubscriptionFilter | None:
-    """What can be heard of, of a server with these capabilities; None if there is nothing."""
+    """Return the filter for all notifications that a server offers; None if there are none."""
     wanted: Any = {f"{kind}_list_changed": True for kind in _KINDS if is_declared(capabilities, f"{kind}.listChanged")}
     if watched := list(uris):
         wanted["resource_subscriptions"] = watched
@@ -35,7 +34,7 @@ def build_filter(
 
 
 class ListenSubscription:
-    """Keeps the request open on one connection."""
+    """The listen request on one connection."""
 
     def __init__(
         self,
@@ -44,34 +43,31 @@ class ListenSubscription:
         on_missed: Callable[[], None],
         task_ids: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """`watched` gives the resources that are subscribed to, `followed` the tasks that are waited for; `missed` is
-        told when something may not have been heard."""
-        self._lock = asyncio.Lock()  # whoever changes what is listened to must not overlook what another just has
+        """`resource_uris` returns the subscribed resources, `task_ids` the tasks that are waited for. `on_missed` is
+        called when notifications may have been lost."""
+        self._lock = asyncio.Lock()  # one change at a time, or one would overwrite the other
         self._connection = connection
         self._resource_uris = resource_uris
         self._on_missed = on_missed
         self._task_ids = task_ids
-        self._requested_tasks: frozenset[str] | None = (
-            frozenset()
-        )  # tasks that it was asked for; None: it tells of none
+        self._requested_tasks: frozenset[str] | None = frozenset()  # None: the server sends none
         self._current_request: OutgoingRequest | None = None
         self._acknowledgements: dict[Any, asyncio.Future[SubscriptionFilter]] = {}
-        self._reopen_needed = asyncio.Event()  # it has ended, and is to be made again
+        self._reopen_needed = asyncio.Event()  # the request has ended
 
     def on_acknowledged(self, params: SubscriptionsAcknowledgedParams) -> None:
-        """The server tells what it will tell of."""
+        """Take the filter that the server has granted."""
         waiting = self._acknowledgements.pop((params.meta or {}).get(SUBSCRIPTION_ID), None)
         if waiting is not None and not waiting.done():
             waiting.set_result(params.notifications)
 
     async def open(self) -> None:
-        """Asks to hear of all that can be heard of."""
+        """Send the first listen request."""
         async with self._lock:
             await self._replace_request(self._resource_uris(), self._connection.settings.quick_timeout)
 
     async def update_resource(self, uri: str, timeout: float | None, *, subscribe: bool) -> None:
-        """Asks to hear of one resource more, or less. Raises `CapabilityNotSupported` if the server does not tell of
-        it."""
+        """Add or remove one resource. Raises `CapabilityNotSupported` if the server does not send its updates."""
         refused = CapabilityNotSupported("resources/subscribe", "resources.subscribe")
         if not self._connection.session.has_capability(Side.SERVER, "resources.subscribe"):
             raise refused
@@ -82,7 +78,7 @@ class ListenSubscription:
             raise refused
 
     async def include_tasks(self) -> None:
-        """Asks to hear of the tasks that are waited for, too. A server that refuses is not asked again."""
+        """Add the tasks that are waited for. A server that refuses is not asked again."""
         async with self._lock:
             if self._requested_tasks is None or self._requested_tasks.issuperset(self._task_ids()):
                 return
@@ -97,7 +93,7 @@ class ListenSubscription:
                     self._requested_tasks = None
 
     async def _replace_request(self, uris: Iterable[str], timeout: float | None) -> SubscriptionFilter:
-        """Asks to hear of something, in place of what was asked before; gives what the server will tell of."""
+        """Send a listen request in place of the current one; return the granted filter."""
         agreed = self._connection.session.negotiated
         tasks = () if self._requested_tasks is None else tuple(self._task_ids())
         wanted = None if agreed is None else build_filter(agreed.server, uris, tasks)
@@ -134,8 +130,8 @@ class ListenSubscription:
         if not granted.done():
             if not request.waiter.done():
                 raise RequestTimeout("subscriptions/listen", timeout or 0.0)
-            request.waiter.result()  # raises why
-            raise ConnectionClosed("the server ended subscriptions/listen before it had begun")
+            request.waiter.result()  # raises the error
+            raise ConnectionClosed("the server ended subscriptions/listen before acknowledging it")
         self._current_request = request
         self._reopen_needed.clear()
         if request.waiter.done():
@@ -143,7 +139,7 @@ class ListenSubscription:
         return granted.result()
 
     def _on_request_ended(self, request: OutgoingRequest, waiter: "asyncio.Future[Any]") -> None:
-        """The server has ended it, or the answer is lost. Why, does not matter: it is made again."""
+        """Note that the request has ended or its response was lost. In either case it is sent again."""
         if not waiter.cancelled():
             waiter.exception()
         if request is self._current_request:
@@ -152,7 +148,7 @@ class ListenSubscription:
             self._on_missed()
 
     async def keep_open(self) -> None:
-        """Has it made again whenever it ends, until the connection does."""
+        """Send the request again whenever it ends, until the connection closes."""
         failures = 0
         while await self._wait_while_connected(self._reopen_needed.wait()):
             if not await self._wait_while_connected(asyncio.sleep(_backoff(self._connection.settings, failures), True)):
@@ -160,7 +156,7 @@ class ListenSubscription:
             failures = 0 if await self._reopen() else failures + 1
 
     async def _wait_while_connected(self, work: Coroutine[Any, Any, Any]) -> bool:
-        """Waits for something; False if the connection went first."""
+        """Wait for a coroutine; return False if the connection closed first."""
         gone, task = self._connection.disconnected, asyncio.ensure_future(work)
         try:
             await asyncio.wait([gone, task], return_when=asyncio.FIRST_COMPLETED)
@@ -172,14 +168,14 @@ class ListenSubscription:
         async with self._lock:
             self._reopen_needed.clear()
             if self._current_request is not None:
-                return True  # somebody else was faster
+                return True  # another caller was faster
             try:
                 await self._replace_request(self._resource_uris(), self._connection.settings.quick_timeout)
             except (ConnectionClosed, PeerError, ProtocolError) as error:
                 self._requested_tasks = (
                     None if isinstance(error, PeerError) else self._requested_tasks
-                )  # perhaps that is why
-                self._connection.facts.report_dropped(f"nothing is heard of: {error}", "not_renewed")
+                )  # the tasks may be the reason
+                self._connection.facts.report_dropped(f"cannot listen to notifications: {error}", "not_renewed")
                 self._reopen_needed.set()
                 return False
         self._on_missed()
@@ -187,6 +183,6 @@ class ListenSubscription:
 
 
 def _backoff(settings: Settings, failures: int) -> float:
-    """Seconds until the next attempt: longer each time, and not the same for all."""
+    """Return the seconds until the next attempt: exponential, with jitter."""
     longer = min(settings.backoff_first * 2 ** min(failures, _MAX_DOUBLINGS), settings.backoff_longest)
     return longer * (1 + settings.backoff_jitter * random.random())  # noqa: S311 - no secret depends on it

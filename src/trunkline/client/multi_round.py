@@ -1,5 +1,4 @@
-"""A request that is answered with questions: they are put to the same functions as those of older servers, and the
-request is sent again with their answers."""
+"""Multi-round requests: answer the input requests in a result with the host's callbacks, and send the request again."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -22,14 +21,14 @@ from trunkline.wire import codec
 
 __all__ = ["MAX_ROUNDS", "RawInputRequest", "answer_input_requests", "next_round"]
 
-MAX_ROUNDS: Final = 32  # a server that asks more often than that leads in a circle
+MAX_ROUNDS: Final = 32  # a server that needs more is taken for one that never ends
 _ASKABLE: Final = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
-_FIRST_DELAY: Final = 0.25  # seconds before a request is sent again that was put off without a question
-_MAX_DELAY: Final = 4.0  # seconds, when it was put off time and again
+_FIRST_DELAY: Final = 0.25  # seconds before a request is repeated that the server has deferred without an input request
+_MAX_DELAY: Final = 4.0  # seconds, after repeated deferrals
 
 
 class RawInputRequest(Struct):
-    """A question of a server's."""
+    """An input request of the server, with encoded params."""
 
     method: str
     params: Raw = Raw(b"{}")
@@ -44,33 +43,33 @@ _decode_input_required: Final = codec.decoder(_InputRequired)
 
 
 async def next_round(connection: ClientConnection, name: str, params: Any, result: Raw, number: int) -> Any:
-    """The params of the next round, whose number counts from 1, from a result that is not complete. Raises
-    `InputFailed` if a question cannot be answered, and `BadAnswer` if the result asks nothing that can be asked."""
+    """Return the params of the next round, counted from 1. Raises `InputFailed` if an input request cannot be answered,
+    and `BadAnswer` if the result contains none."""
     kind = read_result_header(result).result_type
     if kind != INPUT_REQUIRED or not isinstance(params, AskableParams):
-        raise BadAnswer(name, f"there is no result of type {kind!r}")
+        raise BadAnswer(name, f"unexpected result type {kind!r}")
     if number > MAX_ROUNDS:
-        raise BadAnswer(name, f"it has asked {MAX_ROUNDS} times, and still asks")
+        raise BadAnswer(name, f"the server still requires input after {MAX_ROUNDS} rounds")
     try:
-        asked = _decode_input_required(result)
+        required = _decode_input_required(result)
     except (codec.DecodeError, RecursionError) as error:
         raise BadAnswer(name, str(error)) from None
-    if not asked.input_requests:
-        if asked.request_state is None:
-            raise BadAnswer(name, "input is required, and it does not say which")
+    if not required.input_requests:
+        if required.request_state is None:
+            raise BadAnswer(name, "the server requires input, and names none")
         await asyncio.sleep(min(_FIRST_DELAY * 2 ** (number - 1), _MAX_DELAY))
-    answers = await answer_input_requests(connection, asked.input_requests)
-    return replace(params, input_responses=answers or None, request_state=asked.request_state)
+    answers = await answer_input_requests(connection, required.input_requests)
+    return replace(params, input_responses=answers or None, request_state=required.request_state)
 
 
 async def answer_input_requests(
     connection: ClientConnection, requests: Mapping[str, RawInputRequest]
 ) -> dict[str, Raw]:
-    """The answers to all questions, which are asked at once. If one of them has none, nobody waits for the others."""
+    """Answer input requests concurrently. If one fails, cancel the others."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = {
-                key: group.create_task(_answer_input_request(connection, key, asked)) for key, asked in requests.items()
+                key: group.create_task(_answer_input_request(connection, key, one)) for key, one in requests.items()
             }
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
@@ -80,18 +79,18 @@ async def answer_input_requests(
 async def _answer_input_request(connection: ClientConnection, key: str, request: RawInputRequest) -> Raw:
     row = find_method(request.method)
     if row is None or request.method not in _ASKABLE:
-        raise InputFailed(f"the server asks for {request.method!r}, which no client can be asked")
+        raise InputFailed(f"the server requires input by {request.method!r}, which is no input request")
     if row.capability is not None and not connection.session.has_capability(Side.CLIENT, row.capability):
-        raise InputFailed(f"the server asks for {request.method}, which this client does not offer")
+        raise InputFailed(f"the server requires input by {request.method}, which this client does not support")
     call = IncomingRequest(id=key, method=row, started=connection.now(), origin=MessageOrigin())
-    call.suspensions += 1  # a person may take as long as a person takes
+    call.suspensions += 1  # a person may take any time
     dispatch: Callable[..., Any] = connection.dispatch
     try:
         answer = await run_work(dispatch(call, request.params), connection.threads)
     except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        raise InputFailed(f"the server asks for {request.method}, and there is no answer: {error}") from error
+        raise InputFailed(f"the server requires input by {request.method}, which failed: {error}") from error
     finally:
         call.done = True
     return codec.to_raw(project(answer, Revision.V2026_07_28))

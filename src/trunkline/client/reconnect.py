@@ -1,8 +1,8 @@
-"""The line to a server, owned by a task of its own: opened, watched, made again when it is lost, and closed.
+"""The supervisor of a client's connection: it opens, watches, replaces and closes it, in a task of its own.
 
-Nobody else's task is tied to it. Whoever opens or closes it only asks, and waits; so that can be done from anywhere, in
-any order, and whoever is cancelled meanwhile takes nothing along. What is to be done about a loss is decided by
-`supervision.policy`, and where the line stands is told by the lifecycle table.
+No other task owns the connection. A caller that opens or closes it only sends a signal and waits, so that can be done
+from any task and in any order, and cancelling a caller cancels nothing else. `supervision.restart_policy` decides
+whether a lost connection is replaced; the lifecycle table defines the phases.
 """
 
 import asyncio
@@ -48,15 +48,15 @@ __all__ = ["ConnectionSupervisor"]
 
 T = TypeVar("T")
 ConnectionFactory = Callable[[Channel, Phase, Callable[[ClientConnection, ChannelClosed], Signal]], ClientConnection]
-"""Makes the connection of a new channel: the phase it begins in, and who says what its end means."""
+"""Creates the connection of a new channel, with its first phase and the function that classifies its end."""
 
 
 class _StopRequested(Exception):
-    """The line is to be closed."""
+    """The connection is to be closed."""
 
 
 class ConnectionSupervisor:
-    """Keeps one connection, and makes it again."""
+    """Owner of a client's connection; reconnects when it is lost."""
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class ConnectionSupervisor:
         on_failed: Callable[[TrunklineError], object] | None = None,
         on_end: Callable[[], object],
     ) -> None:
-        """`greet` is told of each new connection before anybody else uses it, and whether it is not the first; `on_end`
-        lets go of what only this line needs."""
-        self.connection: ClientConnection | None = None  # to be used now; None while there is none
+        """`prepare_connection` is awaited with each new connection before any other use, and with whether it is a
+        reconnect. `on_end` releases the resources of this supervisor."""
+        self.connection: ClientConnection | None = None  # usable now; None while there is none
         self.losses = 0
         self._connector = connector
         self._make_connection = make_connection
@@ -84,54 +84,52 @@ class ConnectionSupervisor:
         self._on_failed = on_failed
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
-        self._phase = Phase.NEW  # while there has been no connection
-        self.last_ready: ClientConnection | None = None  # the last that calls were made on
-        self._latest: ClientConnection | None = None  # the last that was made, in use or not
+        self._phase = Phase.NEW  # before the first connection
+        self.last_ready: ClientConnection | None = None  # the last usable connection
+        self._latest: ClientConnection | None = None  # the last connection, usable or not
         self._history = History()
         self._decision: Decision = RetryAfter(0.0)
-        self._failure: TrunklineError | None = None  # why there will be no other connection
+        self._failure: TrunklineError | None = None  # the reason why there will be no other connection
         self._stop_requested: asyncio.Future[None] = self._loop.create_future()
         self._opened: asyncio.Future[None] = self._loop.create_future()
-        self._reconnected: asyncio.Future[None] = (
-            self._loop.create_future()
-        )  # the line has been made again, or will not be
-        self._closing_channels: set[asyncio.Task[None]] = set()  # channels that have ended
-        self._background_tasks: set[asyncio.Task[Any]] = set()  # what goes on beside calls
+        self._reconnected: asyncio.Future[None] = self._loop.create_future()  # reconnected, or given up
+        self._closing_channels: set[asyncio.Task[None]] = set()  # closing channels of lost connections
+        self._background_tasks: set[asyncio.Task[Any]] = set()
         self._openers = 0
-        self._opening_step = ""  # the step that is being made
-        self._era: Era | None = None  # that the server was found to speak
-        self._ended_at_probe = False  # the last attempt: the server, after server/discover and before an answer to it
-        self._task = self._loop.create_task(self._run(), name=f"trunkline: line to {connector.name}")
+        self._opening_step = ""  # for errors
+        self._era: Era | None = None  # of the server, once detected
+        self._ended_at_probe = False  # the server exited after server/discover and before a response
+        self._task = self._loop.create_task(self._run(), name=f"trunkline: connection to {connector.name}")
 
     @property
     def phase(self) -> Phase:
-        """Where the conversation stands."""
+        """The phase of the latest session."""
         return self._phase if self._latest is None else self._latest.session.phase
 
     @property
     def latest(self) -> ClientConnection | None:
-        """The connection that was made last, whether it can be used or not."""
+        """The connection that was opened last, usable or not."""
         return self._latest
 
     @property
     def done(self) -> bool:
-        """Whether nothing of it is left."""
+        """Whether the supervisor's task has ended."""
         return self._task.done()
 
     @property
     def stopping(self) -> bool:
-        """Whether it is about to be over."""
+        """Whether the supervisor's task is about to end."""
         return not self.done and (self._stop_requested.done() or self._failure is not None)
 
     @property
     def reconnects(self) -> bool:
-        """Whether a line that is lost is made again."""
+        """Whether a lost connection will be replaced."""
         return self.settings.auto_reconnect and not self._stop_requested.done()
 
-    # --- for whoever uses it -------------------------------------------------------------------
+    # --- for callers ---------------------------------------------------------------------------
 
     async def wait_opened(self) -> None:
-        """Waits until the line is ready for calls; raises why it is not. If all who wait are cancelled, it closes."""
+        """Wait until calls can be made, or raise the reason. If every caller is cancelled, stop connecting."""
         self._openers += 1
         try:
             await asyncio.shield(self._opened)
@@ -143,13 +141,13 @@ class ConnectionSupervisor:
             self._openers -= 1
 
     async def close(self) -> None:
-        """Closes the line and waits until nothing of it is left. Whoever is cancelled meanwhile does not stop that."""
+        """Close the connection and wait until all work has ended. Cancelling the caller does not stop that."""
         self._request_stop()
         await self.wait_ended()
         self._enter_closed_phase()
 
     async def wait_ended(self) -> None:
-        """Waits until nothing of it is left."""
+        """Wait until the supervisor's task has ended."""
         if not self.done:
             await asyncio.wait([self._task])
 
@@ -164,8 +162,8 @@ class ConnectionSupervisor:
             self._stop_requested.set_result(None)
 
     async def wait_for_connection(self, purpose: str, timeout: float | None) -> ClientConnection:
-        """A connection that calls can be made on, waited for while the line is being made again. Raises why there is
-        none, and `ConnectionClosed` if there is none in time. `what` is to be done with it, for the error."""
+        """Return a usable connection; wait for it while the client reconnects. Raises the reason if there will be none,
+        and `ConnectionClosed` after `timeout` seconds. `purpose` is for the error message."""
         due = None if timeout is None else self._clock.now() + timeout
         while self.connection is None:
             if self._failure is not None:
@@ -174,11 +172,11 @@ class ConnectionSupervisor:
                 raise WrongPhase(purpose, self.phase.name.lower())
             await self.wait_for([self._reconnected], due)
             if self.connection is None and due is not None and self._clock.now() >= due:
-                raise ConnectionClosed(f"{purpose}: the line was not made again within {timeout:g} s")
+                raise ConnectionClosed(f"{purpose}: not reconnected within {timeout:g} s")
         return self.connection
 
     def run_in_background(self, work: "Coroutine[Any, Any, T]") -> "asyncio.Task[T]":
-        """Has something done beside calls; it does not outlive the line."""
+        """Run a coroutine as a task that ends with this supervisor at the latest."""
         return self._spawn(work, self._background_tasks)
 
     def _spawn(self, work: "Coroutine[Any, Any, T]", tasks: "set[asyncio.Task[Any]]") -> "asyncio.Task[T]":
@@ -187,10 +185,10 @@ class ConnectionSupervisor:
         task.add_done_callback(tasks.discard)
         return task
 
-    # --- its life ------------------------------------------------------------------------------
+    # --- the supervisor's task -----------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Never raises: what goes wrong is told to those who wait for it."""
+        """Open the connection and reconnect until stopped. Never raises: failures are passed to the waiting callers."""
         try:
             await self._open()
             while self.connection is not None:
@@ -215,7 +213,7 @@ class ConnectionSupervisor:
         self._opened.set_result(None)
 
     async def _reconnect(self) -> None:
-        """Makes the line again, or raises why it is given up."""
+        """Replace the connection. Raises the reason if the policy gives up."""
         while self._latest is None or not self._latest.ready:
             self._raise_if_given_up()
             attempt = self._history.attempts + 1
@@ -228,7 +226,7 @@ class ConnectionSupervisor:
             except TrunklineError as error:
                 self._emit_reconnect_step("Failure", attempt, str(error))
                 if isinstance(error, AuthorizationFailed) and not error.passing:
-                    raise  # nobody is asked who we are time and again
+                    raise  # do not ask a person to authorize the client again and again
                 if isinstance(self._decision, RetryAfter):
                     chance = random.random()  # noqa: S311 - no secret depends on it
                     self._history, self._decision = restart_policy.after_failure(self._history, self._policy, chance)
@@ -242,14 +240,14 @@ class ConnectionSupervisor:
         self._set_reconnected()
 
     def _raise_if_given_up(self, error: TrunklineError | None = None) -> None:
-        """Raises, if the line is not to be made again."""
+        """Raise if the restart policy has given up."""
         if isinstance(self._decision, GiveUp):
             how = Degraded if self._decision.degraded else RetriesExhausted
             last = error or (None if self._latest is None else closed_error(self._latest.disconnected.result()))
-            raise how(f"the line to {self._connector.name} is given up: {self._decision.reason}; {last}") from last
+            raise how(f"gave up reconnecting to {self._connector.name}: {self._decision.reason}; {last}") from last
 
     async def _attempt_connection(self, *, reconnecting: bool) -> ClientConnection:
-        """One attempt at a connection, within the time that a handshake may take."""
+        """Try once to connect, within `initialize_timeout`."""
         seconds = self.settings.initialize_timeout
         try:
             return await self._run_with_timeout(self._connect(reconnecting=reconnecting), seconds)
@@ -263,8 +261,8 @@ class ConnectionSupervisor:
             raise self._with_step(
                 HandshakeFailed(f"{self._connector.name} was not ready within {seconds:g} s")
             ) from None
-        except Exception as error:  # a server's lifespan, for one
-            why = f"{self._connector.name} cannot be connected to: {type(error).__name__}: {error}"
+        except Exception as error:  # for example, from a server's lifespan
+            why = f"cannot connect to {self._connector.name}: {type(error).__name__}: {error}"
             raise self._with_step(TransportError("; ".join([why, *getattr(error, "__notes__", ())]))) from error
 
     def _with_step(self, error: TransportError) -> TransportError:
@@ -272,10 +270,10 @@ class ConnectionSupervisor:
         return error
 
     async def _connect(self, *, reconnecting: bool) -> ClientConnection:
-        """Open a connection. A server that ends at server/discover is started again, and sent initialize at once.
+        """Open a connection. If the server exits at `server/discover`, start it again and send `initialize` at once.
 
-        Servers on the Python package `mcp` up to 1.9.3 do that, with the next message that they read. It is done once,
-        and only while the era of the server is not known.
+        Servers on the Python package `mcp` up to 1.9.3 do that, with the next message that they read. This is done
+        once, and only while the era of the server is unknown.
         """
         connector = self._connector
         program = connector.fingerprint if isinstance(connector, LaunchingConnector) else None
@@ -321,13 +319,13 @@ class ConnectionSupervisor:
         return connection
 
     def _forget_era(self) -> None:
-        """Forget what was found out about the server, since it holds no more."""
+        """Forget the era of the server, since the handshake failed with it."""
         self._era = None
         if isinstance(self._connector, LaunchingConnector):
             era_probe.HANDSHAKE_ONLY.discard(self._connector.fingerprint)
 
-    def _classify_close(self, connection: ClientConnection, closed: ChannelClosed) -> Signal:  # noqa: ARG002 - whatever the reason
-        """What it means that a connection has ended. Its channel may need a while to end, too."""
+    def _classify_close(self, connection: ClientConnection, closed: ChannelClosed) -> Signal:  # noqa: ARG002 - the same for all reasons
+        """Return the lifecycle signal for a closed connection, and close its channel in the background."""
         self._spawn(_close_channel(connection.channel), self._closing_channels)
         if connection is self.connection:
             self.connection = None
@@ -343,7 +341,7 @@ class ConnectionSupervisor:
                 self._reconnected = self._loop.create_future()
         return Signal.LOSE if isinstance(self._decision, RetryAfter) and session.allows(Signal.LOSE) else Signal.FAIL
 
-    # --- the end -------------------------------------------------------------------------------
+    # --- closing -------------------------------------------------------------------------------
 
     def _fail(self, error: TrunklineError) -> None:
         self._failure = error
@@ -353,9 +351,9 @@ class ConnectionSupervisor:
             self._latest.step(Signal.FAIL)
         if not self._opened.done():
             self._opened.set_exception(error)
-            self._opened.exception()  # nobody has to wait for it
+            self._opened.exception()  # mark it as retrieved: there may be no waiting caller
         elif self._on_failed is not None:
-            with contextlib.suppress(Exception):  # a callback's fault is its own
+            with contextlib.suppress(Exception):  # an error of the callback must not stop the supervisor
                 self._on_failed(error)
 
     async def _shut_down(self) -> None:
@@ -388,7 +386,7 @@ class ConnectionSupervisor:
     # --- waiting -------------------------------------------------------------------------------
 
     async def wait_for(self, futures: "Sequence[asyncio.Future[Any]]", due: float | None = None) -> None:
-        """Waits until one of them is done or the time has come; raises `_Stopped` in the line's own task."""
+        """Wait until one of the futures is done, or until `due`. Raises `_StopRequested` in the supervisor's task."""
         timer: asyncio.Future[None] = self._loop.create_future()
         late = None if due is None else self._clock.call_at(due, partial(_set_timer_done, timer))
         stop = [self._stop_requested] if asyncio.current_task() is self._task else []
@@ -401,29 +399,29 @@ class ConnectionSupervisor:
             raise _StopRequested
 
     async def sleep(self, seconds: float) -> None:
-        """Waits for so long."""
+        """Wait for some seconds on the client's clock."""
         await self.wait_for((), self._clock.now() + seconds)
 
     async def _run_with_timeout(self, work: "Coroutine[Any, Any, T]", seconds: float | None) -> T:
-        """The outcome of some work, if there is one in time; it is stopped otherwise."""
+        """Run a coroutine; cancel it after a timeout, which is extended while a person authorizes the client."""
         task = self._loop.create_task(work)
         try:
             await self.wait_for([task], None if seconds is None else self._clock.now() + seconds)
             while not task.done() and seconds is not None and self._authorizing:
-                await self.wait_for([task], self._clock.now() + seconds)  # a person takes as long as a person takes
+                await self.wait_for([task], self._clock.now() + seconds)  # a person may take any time
         finally:
             if not task.done():
                 task.cancel()
                 await asyncio.wait([task])
             if not task.cancelled():
-                task.exception()  # if the line is stopped in this very moment, nobody asks for it
+                task.exception()  # mark it as retrieved, in case of a stop in this moment
         if task.cancelled():
             raise TimeoutError
         return task.result()
 
     @property
     def _authorizing(self) -> bool:
-        """Whether it is being settled who we are."""
+        """Whether a person is authorizing the client."""
         connector = self._connector
         if isinstance(connector, AuthorizingConnector) and connector.pending_authorizations:
             return True
@@ -437,7 +435,7 @@ class ConnectionSupervisor:
             self._observers.on(fact(connection=number, at=self._clock.now(), **fields))
 
     def _enter_opening_step(self, step: str) -> None:
-        """Tells of a step on the way to a conversation, and keeps it for whoever asks where that went wrong."""
+        """Report a step of opening the connection, and remember it for errors."""
         self._opening_step = step
         self._emit(OpeningStep, step=step)
 
@@ -446,7 +444,7 @@ class ConnectionSupervisor:
 
 
 def _before_ready(error: TransportError) -> TransportError:
-    """The same error; if a process has ended before the session was open, one that says so."""
+    """Return the same error; if a process has exited before the session was open, one that says so."""
     if not isinstance(error, ConnectionClosed) or error.status is None:
         return error
     advice = "" if error.status else "; a server script has to call run() at its end"
@@ -464,7 +462,7 @@ def _set_timer_done(timer: "asyncio.Future[None]") -> None:
 
 
 async def _close_channel(channel: Channel) -> None:
-    """Closes a channel. Not even the end of the loop cuts that short: a channel sees to it that it has an end."""
+    """Close a channel, even while the loop is ending: every channel bounds the time that this takes."""
     with contextlib.suppress(TransportError, OSError):
         try:
             await channel.close()

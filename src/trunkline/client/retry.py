@@ -1,11 +1,13 @@
-"""Asks a server through its line, and is honest about what came of it.
+"""Requests with retries, through the connection supervisor.
 
-A question that the line did not survive is asked again if it never reached the server, or if asking twice does no more
-than asking once; and if there is time left. One that was lost on a line that lives on is asked some times more, since
-there may be many processes behind it; and so is one of which the server says that it should come again in a moment, or
-that its work was cut off, if asking twice does no more than asking once.
-Otherwise whoever asked is told that nobody knows whether it was done. A question that was not answered in time is
-followed by a ping: if that is answered, only the question has failed; if not, the line is given up.
+A request that was lost with its connection is sent again if it never reached the server or is repeatable, and if there
+is time left. A request whose response alone was lost, on a connection that is still open, is sent a few more times,
+since there may be many processes behind that connection. So is a repeatable request of which the server reports that
+its work was interrupted, and any request that the server asks to retry after a short time. Otherwise the caller gets
+`OutcomeUnknown`.
+
+A request that times out is followed by a ping: if the server responds, only the request has failed; if not, the
+connection is declared lost.
 """
 
 import asyncio
@@ -36,12 +38,12 @@ from trunkline.protocol.types import CallToolParams, ProgressParams
 __all__ = ["LIVENESS_CHECK", "OnProgress", "RetryBackoff", "ServerReply", "convert_unknown_outcome", "send_with_retry"]
 
 LIVENESS_CHECK: Final = "ping"
-"""Stands for what a server is asked in its era to show that it is there."""
+"""Placeholder for the liveness request of the server's era."""
 
 _COMPLETE: Final = "complete"
 _OUTCOME_UNKNOWN: Final = "outcome_unknown"
 _UNAVAILABLE: Final = "temporarily_unavailable"
-_MAX_RETRY_AFTER_MS: Final = 5000  # who wants us to wait for longer is not waited for
+_MAX_RETRY_AFTER_MS: Final = 5000  # for a longer delay the request fails
 _RETRY_DELAYS: Final = (
     0.0,
     0.2,
@@ -49,19 +51,19 @@ _RETRY_DELAYS: Final = (
     1.0,
     2.0,
     2.0,
-)  # seconds, before something is asked again on a line that lives on
+)  # seconds before each attempt on a connection that is still open
 
 OnProgress = Callable[[ProgressParams], Any]
-"""Told what the server reports of a request that it works on; async or plain and quick."""
+"""Called with each progress notification of a request; async, or plain and quick."""
 
 
 class ServerReply(NamedTuple):
-    """What a server answered."""
+    """The result of a request, undecoded."""
 
     raw: Any
-    rounds: int  # how often it has asked back before that
+    rounds: int  # the number of input rounds before the result
     request: OutgoingRequest
-    is_task: bool  # by its own account, which only servers of the modern era give
+    is_task: bool  # as its resultType says, in the modern era
 
 
 async def send_with_retry(
@@ -76,12 +78,17 @@ async def send_with_retry(
     refresh_tools: Callable[[ClientConnection], Awaitable[None]] | None = None,
     on_abandoned: Callable[[OutgoingRequest], None] | None = None,
 ) -> ServerReply:
-    """The answer to a request. `repeatable` says whether it may be asked again, of the connection that it was lost on.
-    `renew` learns anew how that is to be asked, if the server finds the request at odds with itself; then it is asked
-    once more. `unheard` is told of a request that is given up and may be answered with a task all the same.
+    """Send a request and return its result; retry where that is safe.
+
+    `repeatable` tells whether the request may be sent again after it was lost on a connection. `refresh_tools` reads
+    the tools again if the server finds the request inconsistent with its headers; then it is sent once more.
+    `on_abandoned` is called with a request whose caller has stopped waiting, and which may still be answered with a
+    task.
 
     Raises `PeerError`, `RequestTimeout`, `ConnectionClosed` or `OutcomeUnknown`, `Degraded` or `RetriesExhausted`,
-    `InputFailed` if the server asks back in vain, and `ProtocolError` for what may not be asked."""
+    `InputFailed` if an input request of the server cannot be answered, and `ProtocolError` if the request may not be
+    sent.
+    """
     started = clock.now()
     left = timeout
     rounds = 0
@@ -103,7 +110,7 @@ async def send_with_retry(
             rounds += 1
             params = await next_round(connection, name, params, answer, rounds)
             if params.input_responses is not None:
-                started = clock.now()  # whoever was asked has taken the time that was needed
+                started = clock.now()  # the time that a person needed does not count
             left = _time_left(name, timeout, supervisor.settings, clock.now() - started)
             if left is not None and left <= 0:
                 raise RequestTimeout(name, round(clock.now() - started, 3))
@@ -122,8 +129,8 @@ async def send_with_retry(
                 raise
             if lost.reached and not repeatable(connection):
                 request = _describe_request(name, params)
-                told = f"{request} was not answered, and may or may not have been done: {lost.message}"
-                raise OutcomeUnknown(told, status=lost.status, last_words=lost.last_words) from None
+                message = f"{request} has no response, and may or may not have been done: {lost.message}"
+                raise OutcomeUnknown(message, status=lost.status, last_words=lost.last_words) from None
             left = _time_left(name, timeout, supervisor.settings, clock.now() - started)
             again = again or RetryBackoff(supervisor)
             if not await again.wait(again.delay_after_loss(connection), left):
@@ -132,16 +139,16 @@ async def send_with_retry(
 
 
 class RetryBackoff:
-    """Whether something is asked again that was lost or put off, and after how many seconds: as often as there is a new
-    line, and some times on one that lives on, where only the answer was lost."""
+    """Decide whether a lost or deferred request is sent again, and after how many seconds: once per new connection, and
+    a few times on a connection that is still open."""
 
     def __init__(self, supervisor: ConnectionSupervisor) -> None:
         self._supervisor = supervisor
         self._last_connection: ClientConnection | None = None
-        self._attempts = 0  # on a line that lives on
+        self._attempts = 0  # on one connection
 
     def delay_after_loss(self, connection: ClientConnection) -> float | None:
-        """When it is asked again, now that it was lost on a connection; None if it is not."""
+        """Return the delay before the next attempt after a loss on this connection; None to give up."""
         alive = connection is self._supervisor.connection
         if not self._supervisor.reconnects:
             return None
@@ -153,8 +160,8 @@ class RetryBackoff:
     def delay_after_error(
         self, error: PeerError, connection: ClientConnection, repeatable: Callable[[ClientConnection], bool]
     ) -> float | None:
-        """When it is asked again, now that the server has answered with an error; None if it is not. An outcome that
-        is unknown for another reason than an interruption stays that: the same answer would come again."""
+        """Return the delay before the next attempt after an error response; None to give up. An unknown outcome is
+        retried only after an interruption: otherwise the response would be the same again."""
         details = _error_data(error)
         if details.get("kind") == _OUTCOME_UNKNOWN:
             return (
@@ -165,7 +172,7 @@ class RetryBackoff:
         return self.delay_if_unavailable(error)
 
     def delay_if_unavailable(self, error: PeerError) -> float | None:
-        """When it is asked again, now that the server has told us to come back in a moment; None if it has not."""
+        """Return the delay that the server asks for if it is temporarily unavailable; None if it is not."""
         details = _error_data(error)
         wait = details.get("retryAfterMs")
         if details.get("kind") != _UNAVAILABLE or not isinstance(wait, int) or not self._supervisor.reconnects:
@@ -174,7 +181,7 @@ class RetryBackoff:
         return None if pause is None else max(pause, wait / 1000)
 
     async def wait(self, delay: float | None, time_left: float | None) -> bool:
-        """Waits before it is asked again; False if it is not, or there is no time left for that."""
+        """Wait before the next attempt; return False if there is none, or no time left for it."""
         if delay is None or (time_left is not None and time_left <= delay):
             return False
         if delay:
@@ -191,7 +198,7 @@ def _describe_request(name: str, params: Any) -> str:
 
 
 def convert_unknown_outcome(error: PeerError, what: str) -> PeerError | OutcomeUnknown:
-    """An error that a server has told; `OutcomeUnknown` if it says that it does not know what has become of a call."""
+    """Return `OutcomeUnknown` if the error reports an unknown outcome; any other error unchanged."""
     unknown = _error_data(error).get("kind") == _OUTCOME_UNKNOWN
     return OutcomeUnknown(f"{what}: {error.message}") if unknown else error
 
@@ -224,7 +231,7 @@ async def _await_response(
 
 
 def _time_left(name: str, timeout: float | None, settings: Settings, elapsed: float) -> float | None:
-    """What is left of the time that a question has: its own, or that of its method."""
+    """Return the seconds left for a request: of its own timeout, or of that of its method."""
     row = find_method(name)
     allowed = timeout or (None if row is None else row.time_limit.seconds(settings))
     return None if allowed is None else allowed - elapsed
@@ -233,10 +240,10 @@ def _time_left(name: str, timeout: float | None, settings: Settings, elapsed: fl
 async def _check_liveness(
     supervisor: ConnectionSupervisor, connection: ClientConnection, timeout: RequestTimeout
 ) -> RequestTimeout:
-    """What a request that was not answered in time means for the line."""
+    """Ping the server after a timeout. Declare the connection lost if it does not respond; return the error."""
     if timeout.method == connection.liveness_method or await connection.responds_to_ping():
         return timeout
     if not connection.disconnected.done():
-        connection.declare_lost("the server answers no ping")
+        connection.declare_lost("the server does not respond to a ping")
     how = TimeoutReconnecting if supervisor.phase is Phase.RECONNECTING else ConnectionTimeout
     return how(timeout.method, timeout.elapsed)

@@ -135,7 +135,7 @@ async def test_what_is_no_message_is_an_error_of_the_host_and_told_to_nobody_els
         answer = await server.line.call("sampling/createMessage", SAMPLE)
     assert answer["error"]["code"] == -32603
     [failure] = observer.of(HandlerFailed)
-    assert "CreateMessageResult or text" in str(failure.error)
+    assert "CreateMessageResult or a string" in str(failure.error)
 
 
 async def test_tools_are_refused_where_they_were_not_declared() -> None:

@@ -33,7 +33,7 @@ def test_a_server_that_tells_what_it_speaks_is_taken_at_its_word(told: list[str]
 
 
 def test_a_server_whose_revisions_are_none_of_ours_is_told_of() -> None:
-    with pytest.raises(HandshakeFailed, match="the server speaks 2031-01-01, and we speak"):
+    with pytest.raises(HandshakeFailed, match="the server supports 2031-01-01, and the client supports"):
         classify_result(DiscoverResult(supported_versions=["2031-01-01"], capabilities={}), ALL)
     with pytest.raises(HandshakeFailed):
         classify_result(DiscoverResult(supported_versions=[MODERN], capabilities={}), HANDSHAKE)

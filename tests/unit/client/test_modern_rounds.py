@@ -118,9 +118,9 @@ async def fails(_form: Any) -> Any:
     [
         (needs("a"), {"elicitation": fails}, "not today"),
         (needs("a"), {}, "elicitation"),
-        (needs("a", method="sampling/createMessage"), {"elicitation": sure}, "sampling.* does not offer"),
-        (needs("a", method="roots/list"), {"elicitation": sure}, "roots.* does not offer"),
-        (needs("a", method="tools/list"), {"elicitation": sure}, "which no client can be asked"),
+        (needs("a", method="sampling/createMessage"), {"elicitation": sure}, "sampling.* does not support"),
+        (needs("a", method="roots/list"), {"elicitation": sure}, "roots.* does not support"),
+        (needs("a", method="tools/list"), {"elicitation": sure}, "which is no input request"),
     ],
 )
 async def test_a_question_without_an_answer_ends_the_call_and_nothing_is_sent(
@@ -180,7 +180,7 @@ async def test_a_server_that_asks_without_end_is_given_up() -> None:
         calling = asyncio.create_task(client.call_tool("act"))
         for _ in range(multi_round.MAX_ROUNDS + 1):
             server.line.reply(await server.line.request("tools/call"), needs("one"))
-        with pytest.raises(BadAnswer, match="still asks"):
+        with pytest.raises(BadAnswer, match="still requires input"):
             await calling
 
 

@@ -153,7 +153,7 @@ async def test_a_server_that_declares_a_type_never_answers_without_structured_co
         return CallToolResult([TextContent("no")], is_error=True)
 
     async with Client(server, revision=revision) as client:
-        with pytest.raises(ToolFailed, match=r"BadResult: .*declares"):
+        with pytest.raises(ToolFailed, match=r"BadResult: structured content must be"):
             await client.call_tool("promise")
         with pytest.raises(ToolFailed, match="tool 'fail' failed: no"):
             await client.call_tool("fail")
@@ -334,7 +334,7 @@ async def test_the_annotation_of_a_result_that_is_passed_on_declares_nothing(rev
 async def test_what_is_declared_of_a_result_that_is_passed_on_is_checked(inner: str, revision: str) -> None:
     async with proxied(inner, revision) as (_, other):
         assert (await other.call_tool("declared")).data == 3
-        with pytest.raises(ToolFailed, match=r"BadResult: .*declares"):
+        with pytest.raises(ToolFailed, match=r"BadResult: .*declared return type"):
             await other.call_tool("undeclared")
 
 

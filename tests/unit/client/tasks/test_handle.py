@@ -579,7 +579,7 @@ async def test_a_task_is_no_answer_to_anything_but_a_call(new: Played, method: s
     async with new.client() as client:
         asking = begun(ask(client))
         new.line.reply(await new.asked(method), {"resultType": "task", **new.shown()})
-        with pytest.raises(BadAnswer, match="no result of type 'task'"):
+        with pytest.raises(BadAnswer, match="unexpected result type 'task'"):
             await asking
 
 

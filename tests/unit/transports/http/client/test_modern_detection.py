@@ -127,7 +127,7 @@ async def test_a_server_that_names_the_modern_revision_is_asked_again_in_it(serv
 
 async def test_a_server_that_names_the_modern_revision_and_refuses_it_is_asked_twice_and_no_more(server: Web) -> None:
     server.on("server/discover", lambda visit: visit.respond(400, error(-32022, supported=[REVISION])))
-    with pytest.raises(HandshakeFailed, match="says that it speaks 2026-07-28, and refuses it"):
+    with pytest.raises(HandshakeFailed, match="names 2026-07-28 as supported, and refuses it"):
         await client(server).open()
     assert len(server.visits) == 2
 
@@ -135,7 +135,9 @@ async def test_a_server_that_names_the_modern_revision_and_refuses_it_is_asked_t
 @pytest.mark.row("VER-06")
 async def test_a_server_that_speaks_nothing_of_ours_is_told_of_with_both_sides(server: Web) -> None:
     server.on("server/discover", lambda visit: visit.respond(400, error(-32022, supported=["2031-01-01"])))
-    with pytest.raises(HandshakeFailed, match=r"the server speaks 2031-01-01, and we speak 2024-11-05, .*2026-07-28"):
+    with pytest.raises(
+        HandshakeFailed, match=r"the server supports 2031-01-01, and the client supports 2024-11-05, .*2026-07-28"
+    ):
         await client(server).open()
     assert server.seen("initialize") == []
 
