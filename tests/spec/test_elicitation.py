@@ -291,9 +291,9 @@ async def test_a_user_is_sent_nowhere_by_what_is_no_url() -> None:
         await peer.initialize(capabilities={"elicitation": {"url": {}}})
         await peer.result("tools/call", {"name": "send"})
     assert raised == [
-        "a user cannot be sent to 'example.com/sign-in'",
-        "a user cannot be sent to ''",
-        "a user cannot be sent to 'https",
+        "invalid URL for elicitation 'example.com/sign-in'",
+        "invalid URL for elicitation ''",
+        "invalid URL for elicitation 'https",
     ]
 
 

@@ -106,7 +106,7 @@ async def test_progress_and_total_are_numbers(value: Any) -> None:
         await peer.initialize()
         await peer.result("tools/call", {"name": "work", "_meta": {"progressToken": 1}})
         told = [message for message in peer.transcript.said_by("server") if "method" in message]
-    assert refused == [f"progress is told in numbers, not {value!r}"] * (1 if value is None else 2)
+    assert refused == [f"progress values are finite numbers, not {value!r}"] * (1 if value is None else 2)
     assert [message["params"]["progress"] for message in told] == ([1] if value is None else [])
 
 

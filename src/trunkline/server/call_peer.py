@@ -1,4 +1,4 @@
-"""Whom a handler talks to through its context: a client on the line, or one that asked for a task and may have gone."""
+"""Interface between a handler's context and its client: a live connection, or the detached peer of a task."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -17,14 +17,14 @@ __all__ = ["CallPeer", "ClientFacts"]
 
 
 class ClientFacts(Struct, frozen=True):
-    """Who calls, by its own account."""
+    """Name and capabilities of a client, as the client states them."""
 
     info: Implementation | None
     capabilities: Mapping[str, Any]
 
 
 class CallPeer(Protocol):
-    """What a context needs of it."""
+    """Client of a call, as `Context` uses it. `post` may be called from any thread, everything else on the loop."""
 
     @property
     def settings(self) -> Settings: ...

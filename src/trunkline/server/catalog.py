@@ -1,4 +1,4 @@
-"""What a server offers to all of its connections: who it is, its registries, and lists of them ready to be sent."""
+"""Catalog of a server: identity, settings, registries, declared capabilities, and cached pages of the lists."""
 
 from collections.abc import Callable, Iterator, Mapping
 from math import inf
@@ -36,7 +36,7 @@ from trunkline.wire import codec
 __all__ = ["CachedSelection", "CapabilityFlags", "ServerCatalog"]
 
 CACHEABLE: Final = ("discover", "tools", "resources", "resource_templates", "prompts")
-"""What a client may be told to keep for a while; of the contents of resources, each one says it."""
+"""Results that the option `cache` can name. For resource contents, each resource has a `ttl` of its own."""
 
 _RESULT_TYPES: Final[Mapping[str, type[Any]]] = {
     "tool": ListToolsResult,
@@ -44,11 +44,11 @@ _RESULT_TYPES: Final[Mapping[str, type[Any]]] = {
     "resource_template": ListResourceTemplatesResult,
     "prompt": ListPromptsResult,
 }
-_MAX_CACHED_PAGES: Final = 256  # encoded pages; a peer that asks for ever other limits gains nothing
+_MAX_CACHED_PAGES: Final = 256  # bounds the memory that a peer can fill by varying `limit`
 
 
 class CapabilityFlags(Struct, frozen=True):
-    """Which features a server declares. None: those that it has something for."""
+    """Capabilities that a server declares: True or False, or None to declare a capability once it has an entry."""
 
     tools: bool | None = None
     resources: bool | None = None
@@ -60,7 +60,7 @@ class CapabilityFlags(Struct, frozen=True):
 
 
 class ServerCatalog:
-    """Everything that connections share."""
+    """Registries and declarations that all connections of a server share. Threads may change the registries."""
 
     def __init__(
         self,
@@ -82,10 +82,10 @@ class ServerCatalog:
         self.capability_flags = capability_flags or CapabilityFlags()
         self.experimental = dict(experimental or {})
         self.extensions = extensions_of(extensions)
-        self.cache = _validate_cache(cache or {})  # seconds that lists may be kept, by what they list
+        self.cache = _validate_cache(cache or {})  # seconds, by result
         self.stateless = ModernProtocol(info, self.capabilities)
         self._capabilities_cache: tuple[Any, dict[str, Any]] = (None, {})
-        self.tracks_current_call = False  # whether the call at hand can be found without its context
+        self.tracks_current_call = False  # whether connections set CURRENT_CALL
         self.cursors = Cursors(lifetime=self.settings.cursor_lifetime)
         shared: dict[str, Any] = {
             "cursors": self.cursors,
@@ -105,10 +105,10 @@ class ServerCatalog:
         self.access_rules: dict[str, AccessRules[Any]] = {
             registry.kind: AccessRules(registry) for registry in self._access_controlled
         }
-        self._page_cache: dict[tuple[str | None, Any], tuple[int, Raw]] = {}  # by whose they are; None: everybody's
+        self._page_cache: dict[tuple[str | None, Any], tuple[int, Raw]] = {}  # by owner; None: for all viewers
 
     def capabilities(self) -> Mapping[str, Any]:
-        """What is declared: each feature that there is something for, or that was asked for."""
+        """Return the declared capabilities: those with entries, and those switched on explicitly."""
         on = self.capability_flags
         there = (
             _is_declared(on.tools, len(self.tools)),
@@ -117,7 +117,7 @@ class ServerCatalog:
             _is_declared(on.completions, len(self.completions)),
             bool(self.task_tools()),
         )
-        if self._capabilities_cache[0] != there:  # it rarely is, and modern requests look at every call
+        if self._capabilities_cache[0] != there:  # rebuilt rarely: each modern request reads them
             self._capabilities_cache = (there, self._build_capabilities(*there))
         return self._capabilities_cache[1]
 
@@ -142,25 +142,25 @@ class ServerCatalog:
         extensions: dict[str, Any] = {TASKS_EXTENSION: {}, **self.extensions} if tasks else self.extensions
         if extensions:
             found["extensions"] = extensions
-        if tasks:  # of 2025-11-25
+        if tasks:  # the capability of 2025-11-25
             found["tasks"] = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
         return found
 
     def cache_hint(self, what: str, *, public: bool) -> CacheHint:
-        """How long something may be kept; for everybody only if it is the same for everybody."""
+        """Return how long clients may cache a result; `public` allows shared caches."""
         return CacheHint(self.cache.get(what, 0.0), "public" if public else "private")
 
-    # --- who may have what ------------------------------------------------------------------------
+    # --- access ----------------------------------------------------------------------------------
 
     def resolve_uri(self, uri: str) -> ResourceEntry | TemplateEntry | None:
-        """Who reads a URI: a resource, or the first template whose pattern it follows."""
+        """Return the resource with this URI, or the first template that matches it."""
         entry = self.resources.live.get(uri)
         if entry is not None or len(uri) > self.settings.max_uri:
             return entry
         return next((template for template in self.templates if template.template.match(uri) is not None), None)
 
     def find_completion_target(self, kind: str, name: str) -> Completable | None:
-        """The prompt, tool, resource or template whose argument is completed; None if there is no such thing."""
+        """Return the prompt, tool, resource or template that a completion refers to, if it exists."""
         if kind == "prompt":
             return self.prompts.get(name)
         if kind == "tool":
@@ -168,25 +168,24 @@ class ServerCatalog:
         return self.templates.get(name) or self.resources.get(name)
 
     def completion_fault(self, entry: CompletionEntry) -> str | None:
-        """Why a completer will never be asked, as things are; None if it will."""
+        """Return why clients can never use a completer in the present catalog; None if they can."""
         registries: dict[str, Registry[Any]] = {"prompt": self.prompts, "tool": self.tools, "resource": self.templates}
         known = (other.key for other in registries[entry.kind].all())
         return entry.find_fault(self.find_completion_target(entry.kind, entry.name), known)
 
     def access_rule_of(self, uri: str) -> Access | None:
-        """What is asked of those who want to read a URI; None where everybody may."""
+        """Return the access rule for reading a URI; None if every client may read it."""
         if not (self.access_rules["resource"] or self.access_rules["resource_template"]):
             return None
         entry = self.resolve_uri(uri)
         return None if entry is None or entry.access is None or entry.access.unrestricted else entry.access
 
     def scoped(self) -> list[str]:
-        """The names of what needs scopes."""
+        """Return the names of the entries that need scopes."""
         return [name for name, access in self._accesses() if access is not None and access.scopes]
 
     def undeclared(self) -> list[str]:
-        """The names of what neither scopes nor a predicate were given for. To give no scopes is to say that none are
-        needed."""
+        """Return the names of the entries without `scopes` and `allow`. Empty scopes count as declared."""
         return [name for name, access in self._accesses() if access is None]
 
     def _accesses(self) -> Iterator[tuple[str, Access | None]]:
@@ -194,22 +193,22 @@ class ServerCatalog:
             kind = registry.kind.replace("_", " ")
             yield from ((f"{kind} {entry.key!r}", entry.access) for entry in registry.all())
 
-    # --- lists, as bytes that are kept until something changes -----------------------------------
+    # --- pages of lists, cached as bytes until a registry changes ---------------------------------
 
     def use_shared_cursor_key(self, key: bytes) -> None:
-        """From now on cursors are those of all who have a key."""
+        """Seal cursors with a key that other processes have, too."""
         self.cursors.use_key(key)
         self._page_cache.clear()
 
     def get_visible_page(
         self, registry: Registry[E], cursor: str | None, limit: object, *, now: float, viewer: Viewer
     ) -> Page[E]:
-        """A page of what somebody may have."""
+        """Return a page of the entries that a viewer may see."""
         while True:
             version = registry.version
             hidden = self.access_rules[registry.kind].hidden_keys(viewer)
             page = registry.page(cursor, limit, now=now, without=hidden, whose=viewer.principal_name)
-            if registry.version == version:  # or else a thread has changed it meanwhile, and perhaps who may have what
+            if registry.version == version:  # else a thread has changed the entries or their rules
                 return page
 
     def get_encoded_page(
@@ -222,9 +221,10 @@ class ServerCatalog:
         now: float = 0.0,
         viewer: Viewer = ANONYMOUS_VIEWER,
     ) -> Raw:
-        """A page of what somebody may have, as the result of a request. What everybody may have anybody may."""
+        """Return a page of the entries that a viewer may see as an encoded result, from the cache if possible. Without
+        access rules all viewers share one cached page."""
         rules = self.access_rules[registry.kind]
-        version = registry.version  # before the page is made: a thread may change the registry meanwhile
+        version = registry.version  # read first: a thread may change the registry meanwhile
         ruled = bool(rules)
         key = (registry.kind, revision, cursor, repr(limit), rules.hidden_keys(viewer) if ruled else None)
         owner = viewer.principal_name if ruled else None
@@ -235,11 +235,11 @@ class ServerCatalog:
             return kept
         page = self.get_visible_page(registry, cursor, limit, now=now, viewer=viewer if ruled else ANONYMOUS_VIEWER)
         made = self._encode_page(registry, revision, page, public=not ruled)
-        alone = cursor is page.next_cursor is None  # nothing in it is bound to whoever it was made for
-        if self.cursors.lifetime is None or alone:  # what has a cursor in it does not last
+        unbound = cursor is page.next_cursor is None  # without cursors, nothing in it is bound to a viewer
+        if self.cursors.lifetime is None or unbound:  # cursors with a lifetime expire
             if len(self._page_cache) >= _MAX_CACHED_PAGES:
                 self._page_cache.clear()
-            self._page_cache[None if alone else owner, key] = (version, made)
+            self._page_cache[None if unbound else owner, key] = (version, made)
         return made
 
     def _cached_page(self, key: tuple[str | None, Any], version: int) -> Raw | None:
@@ -257,12 +257,12 @@ class ServerCatalog:
 
 
 class CachedSelection(Generic[E]):
-    """Those enabled entries of a registry that something is true of, looked for anew when the registry has changed."""
+    """Enabled entries of a registry that satisfy a predicate; recomputed after the registry has changed."""
 
     def __init__(self, registry: Registry[E], predicate: Callable[[E], bool]) -> None:
         self._registry = registry
         self._predicate = predicate
-        self._cached: tuple[int, list[E]] = (-1, [])  # the version that it was made at, and what it is
+        self._cached: tuple[int, list[E]] = (-1, [])  # registry version, entries
 
     def __call__(self) -> list[E]:
         version, found = self._cached
@@ -274,9 +274,9 @@ class CachedSelection(Generic[E]):
 
 
 def _validate_cache(cache: Mapping[str, float]) -> dict[str, float]:
-    if strange := [name for name in cache if name not in CACHEABLE]:
+    if unknown := [name for name in cache if name not in CACHEABLE]:
         raise ConfigError(
-            with_suggestion(f"cache= knows {', '.join(CACHEABLE)}, not {strange[0]!r}", strange[0], CACHEABLE)
+            with_suggestion(f"cache= knows {', '.join(CACHEABLE)}, not {unknown[0]!r}", unknown[0], CACHEABLE)
         )
     if negative := [name for name, seconds in cache.items() if not (NUMBER.fits(seconds) and 0 <= seconds < inf)]:
         raise ConfigError(f"cache= of {negative[0]!r} must be 0 seconds or more, not {cache[negative[0]]!r}")

@@ -1,4 +1,4 @@
-"""One client, served: what a server keeps for it, beside what every connection has."""
+"""Connection of a server to one client, and the services that connections share."""
 
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
@@ -43,39 +43,35 @@ __all__ = ["Connection", "DurableConnection", "SharedServices"]
 NEW_SESSION_STARTED: Final = "the client began another session"
 _NO_FAILURES: Final = History()
 _ALLOWED_WHILE_PAUSED: Final = frozenset({"initialize", "ping", "server/discover", "shutdown"})
-_MAX_ID_LENGTH: Final = 100  # characters, in a crash dump
-_FLUSH_GRACE: Final = 0.5  # seconds: what is answered when the time is over can still leave
+_MAX_ID_LENGTH: Final = 100  # characters of a request id in a crash dump
+_FLUSH_GRACE: Final = 0.5  # seconds for replies sent at the end of the drain to leave
 
 
 class SharedServices(connection.LoopResources, frozen=True, kw_only=True):
-    """What the connections of a server have in common."""
+    """Services of one server runtime that its connections share."""
 
     catalog: ServerCatalog
     subscription_hooks: "SubscriptionHooks[Connection | ListenStream]"
     on_roots_changed: "list[Callable[[Any], Awaitable[None]]]"
     on_connection_closed: "Callable[[Connection], None]"
-    on_client_shutdown: "Callable[[Connection], None]"  # by its client, which has said so
+    on_client_shutdown: "Callable[[Connection], None]"  # the client sent `shutdown`
     connect: "Callable[[Channel], Connection]"
     listen_streams: "ListenStreams"
     state_tokens: "StateSealers"
-    store: Store  # open
-    wall_clock: Clock  # the time of day, as the store counts it
-    get_ledger: "Callable[[], Ledger]"  # of calls that are done once; made when there is the first
+    store: Store  # opened
+    wall_clock: Clock  # the clock that stores use for expiry
+    get_ledger: "Callable[[], Ledger]"  # idempotency ledger, made on first use
     tasks: "TaskService"
-    durable_sessions: "DurableSessions | None" = None  # of sessions, where they outlive the process
-    cluster: "Cluster | None" = None  # the other processes that share the store, where they can be reached
-    cluster_notifications: "ClusterNotifications | None" = (
-        None  # for clients of all of them, where sessions outlive the process
-    )
-    shared_semaphores: "SharedSemaphores | None" = (
-        None  # of tools that all who share the store may call only so often at once
-    )
-    get_lifespan_value: "Callable[[], Any]"  # gives what the server holds while it serves
-    on_call_cancelled: "Callable[[Any], None]"  # is told of the work of calls that is cancelled
+    durable_sessions: "DurableSessions | None" = None  # where sessions outlive the process
+    cluster: "Cluster | None" = None  # where processes share a store with a bus
+    cluster_notifications: "ClusterNotifications | None" = None  # where sessions outlive the process
+    shared_semaphores: "SharedSemaphores | None" = None  # where processes can share the store
+    get_lifespan_value: "Callable[[], Any]"
+    on_call_cancelled: "Callable[[Any], None]"  # receives the work of a cancelled call
 
 
 class Connection(connection.Connection):
-    """One client on the line."""
+    """Connection to one client: session state, log level, pause, and the interface that contexts use (`CallPeer`)."""
 
     __slots__ = (
         "_pause_queue",
@@ -93,12 +89,12 @@ class Connection(connection.Connection):
         session = self.new_session()
         super().__init__(shared, session, channel)
         self.shared = shared
-        self.failure_history = _NO_FAILURES  # of conversations on this line, by errors of our own
+        self.failure_history = _NO_FAILURES  # of sessions, by internal errors
         self.log_level = LOGGING_LEVELS.index("info")
-        self.last_call: IncomingRequest | None = None  # where calls are marked, or something was subscribed to
+        self.last_call: IncomingRequest | None = None  # set with call tracking or a subscription
         self._tracks_current_call = False
-        self._pause_queue: PauseQueue | None = None  # while it takes nothing new
-        self.durable_session: DurableSession | None = None  # what is kept of its session, to go on with elsewhere
+        self._pause_queue: PauseQueue | None = None  # while paused
+        self.durable_session: DurableSession | None = None  # its stored session
         if shared.durable_sessions is not None and channel.info.session is not None:
             self.durable_session = shared.durable_sessions.attach(self, channel.info.session)
         if channel.info.revision is not None:
@@ -107,7 +103,7 @@ class Connection(connection.Connection):
             self.track_current_call()
 
     def new_session(self) -> Session:
-        """A conversation that has yet to begin."""
+        """Make a session in its initial phase."""
         catalog = self.catalog
         return Session(
             Side.SERVER,
@@ -120,75 +116,77 @@ class Connection(connection.Connection):
         )
 
     def handle_internal_error(self, error: Exception, during: Incoming | IncomingRequest | None = None) -> None:
-        """Begins the conversation anew, as what it was."""
+        """Replace the failed session by one in the same state."""
         from trunkline.server.session_recovery import recover_session
 
         recover_session(self, error, during)
 
     def log_level_of(self, call: IncomingRequest) -> int:
-        """The lowest level that the caller wants to hear of. A request of the modern era has to say that it does."""
+        """Return the lowest log level that the caller wants. A modern request that states none wants no log
+        messages."""
         envelope = call.envelope
         if envelope is None:
             return self.log_level
         return len(LOGGING_LEVELS) if envelope.log_level is None else LOGGING_LEVELS.index(envelope.log_level)
 
-    # --- what contexts ask for ---------------------------------------------------------------------
+    # --- CallPeer, for contexts --------------------------------------------------------------------
 
     @property
     def session_id(self) -> int | None:
-        """A number for the conversation; None where each call stands for itself."""
+        """Number of the session; None where requests are independent of each other."""
         return None if self.channel.info.stateless else self.number
 
     @property
     def local(self) -> bool:
-        """Whether the client is somebody who has not to say who it is."""
+        """Whether the client needs no authorization, as on stdio."""
         return self.channel.info.local
 
     @property
     def lifespan(self) -> Any:
-        """What the server holds while it serves."""
+        """Value of the server's lifespan."""
         return self.shared.get_lifespan_value()
 
     def revision_of(self, call: IncomingRequest) -> Revision:
-        """The revision that a call is written in."""
+        """Return the revision that a call uses."""
         return self.session.revision_of(call)
 
     def client_of(self, call: IncomingRequest) -> ClientFacts:
-        """Who sent a call, by its own account."""
+        """Return the name and capabilities of the client that sent a call."""
         if call.envelope is not None:
             return ClientFacts(call.envelope.info, call.envelope.capabilities)
         agreed = self.session.negotiated
         return ClientFacts(self.session.peer, agreed.client if agreed is not None else {})
 
     def asker_of(self, call: IncomingRequest) -> Asker:
-        """Who puts questions of a call to its client."""
+        """Return the asker that sends the requests of a handler to the client."""
         return RequestAsker(self, call) if call.envelope is None else MultiRoundAsker(self, call)
 
     def drain_of(self, call: IncomingRequest) -> Callable[[], Coroutine[Any, Any, None]]:
-        """What waits while the client reads too slowly; nobody waits for another's client."""
+        """Return a function that waits while the client reads too slowly. On a shared channel it waits for this client
+        only."""
         return call.origin.stream.drain if self.channel.info.stateless else self.channel.drain
 
     def progress(self, call: IncomingRequest, progress: float, total: float | None, message: str | None) -> None:
-        """Reports progress of a call."""
+        """Report progress of a call."""
         self.report_progress(call, progress, total, message)
 
-    def checkpoint_of(self, call: IncomingRequest) -> Raw | UnsetType:  # noqa: ARG002 - tasks have some
-        """What an earlier run has kept: of a call that is no task there was none."""
+    def checkpoint_of(self, call: IncomingRequest) -> Raw | UnsetType:  # noqa: ARG002 - part of CallPeer
+        """Return UNSET: only tasks have checkpoints."""
         return UNSET
 
     async def save_checkpoint(self, call: IncomingRequest, checkpoint: Raw) -> None:
-        """A call that is no task ends with its connection, and nobody goes on with it."""
+        """Do nothing: a call that is not a task ends with its connection and cannot be resumed."""
 
     async def begin_task(self, call: IncomingRequest) -> None:
-        """Goes on as a task, if that is how a call goes on."""
+        """Convert the call into a task, if it can become one."""
         if call.task is not None:
             await call.task()
 
-    # --- what is known of calls --------------------------------------------------------------------
+    # --- pause, current call, end --------------------------------------------------------------------
 
     def pause(self, *, wait: bool) -> None:
-        """Takes nothing new but a ping, and what a conversation begins and ends with. The rest is refused, or waits if
-        not too much does; what is under way goes on."""
+        """Refuse or queue new requests, except ping and those that begin and end a session. Running
+        requests continue."""
         if not wait and self.session.allows(Signal.PAUSE):
             self.step(Signal.PAUSE)
         self._pause_queue = PauseQueue(self.now(), self._max_queued if wait else 0)
@@ -199,13 +197,13 @@ class Connection(connection.Connection):
         return self.settings.max_connections if self.channel.info.stateless else self.settings.max_waiting
 
     def resume(self) -> None:
-        """Takes everything again, what has waited first."""
+        """Accept requests again; queued requests start first."""
         if self.session.phase is Phase.PAUSED:
             self.step(Signal.RESUME)
-        rested, self._pause_queue = self._pause_queue, None
+        paused_queue, self._pause_queue = self._pause_queue, None
         self._choose_start()
-        if rested is not None:
-            for call, params in rested.pending:
+        if paused_queue is not None:
+            for call, params in paused_queue.pending:
                 call.queued = False
                 self.admit_call(call, params)
 
@@ -216,11 +214,11 @@ class Connection(connection.Connection):
     def _start_or_queue(
         self, start: Callable[[IncomingRequest, Any], None], queue: PauseQueue, call: IncomingRequest, params: Any
     ) -> None:
-        """Lets what comes wait, or refuses it: also before the handshake is complete, and in the era that has none."""
+        """Queue or refuse a new call: in every phase, and in the modern era, which has no phases."""
         if call.started < queue.since or call.method.name in _ALLOWED_WHILE_PAUSED:
             start(call, params)
         elif queue.enqueue(call, params):
-            self.set_call_timeout(call, call.method.time_limit.seconds(self.settings))  # its time runs
+            self.set_call_timeout(call, call.method.time_limit.seconds(self.settings))  # also while it waits
             self._deadline_timer.watch(call)
         else:
             self._refuse(call, Phase.PAUSED)
@@ -230,26 +228,26 @@ class Connection(connection.Connection):
         self.replies.reply_failure(call, Failure(error), error)
 
     def track_current_call(self) -> None:
-        """From now on the call that is being answered can be found without its context, see `CURRENT`, and the last
-        one is known: a client may come back as somebody with other rights."""
+        """Set `CURRENT_CALL` for every call from now on, and remember the last call: a client may come back with other
+        rights."""
         self._tracks_current_call = True
         self._choose_start()
 
     def _start_tracked(self, call: IncomingRequest, params: Any) -> None:
         self.last_call = call
-        mark = CURRENT_CALL.set(CurrentCall(self, call))
+        token = CURRENT_CALL.set(CurrentCall(self, call))
         try:
             self._start_call(call, params)
         finally:
-            CURRENT_CALL.reset(mark)
+            CURRENT_CALL.reset(token)
 
     @property
     def authorizing_call(self) -> "tuple[Connection, IncomingRequest | None]":
-        """Who it is that has subscribed, as far as is known by now: the sender of the last call."""
+        """The last call, whose principal decides which notifications this subscriber may receive."""
         return self, self.last_call
 
     def reply_error(self, call: IncomingRequest, error: BaseException) -> None:
-        """Answers a call that failed; one of the modern era perhaps by a question."""
+        """Reply to a failed call; in the modern era the reply may be a request for input."""
         if call.envelope is not None:
             outcome = to_modern_outcome(call, error)
             if isinstance(outcome, InputRequiredResult):
@@ -259,7 +257,7 @@ class Connection(connection.Connection):
         super().reply_error(call, error)
 
     def snapshot(self) -> dict[str, Any]:
-        """How it stands, without anything that was said on it."""
+        """Describe the connection for a crash dump, without any contents of messages."""
         session = self.session
         return {
             "number": self.number,
@@ -273,34 +271,34 @@ class Connection(connection.Connection):
         }
 
     def on_draining(self) -> None:
-        """Nothing new is taken any more, be it that it has waited, and nothing new will be told."""
-        rested, self._pause_queue = self._pause_queue, None
+        """Refuse queued requests and end the open `subscriptions/listen` requests."""
+        paused_queue, self._pause_queue = self._pause_queue, None
         self._choose_start()
-        for call, _ in () if rested is None else rested.pending:
+        for call, _ in () if paused_queue is None else paused_queue.pending:
             self._refuse(call, Phase.DRAINING)
         self.shared.listen_streams.end(self)
 
     async def end_session(self) -> None:
-        """Ends for good, as soon as all that runs has ended: the line is closed, and nothing is kept of the session."""
+        """Drain, close the connection and delete the stored session."""
         drain = self.settings.drain_timeout
         await self.drain_and_close(None if drain is None else drain + _FLUSH_GRACE)
         if self.durable_session is not None:
             await self.durable_session.delete()
 
     def report_phase_change(self, before: Phase) -> None:
-        """Tells that the session has left a phase; that the handshake is complete is kept."""
+        """Report a phase change; store the session once the handshake is complete."""
         super().report_phase_change(before)
         if before is Phase.INITIALIZING and self.durable_session is not None:
             self.durable_session.write_soon()
 
     def reply_once_persisted(self, reply: Any) -> Any:
-        """An answer to a call that has changed something about the session: it leaves once that is kept."""
+        """Send a reply that depends on a change of the session after that change is stored."""
         return reply if self.durable_session is None else self.durable_session.reply_after_write(reply)
 
     def restore(
         self, revision: Revision, agreed: NegotiatedCapabilities, client: Implementation | None, *, complete: bool
     ) -> None:
-        """Goes on with a conversation that another process has begun."""
+        """Continue a session that another process began."""
         before = self.session.phase
         self.session.restore_handshake(revision, agreed, client, complete=complete)
         super().report_phase_change(before)
@@ -310,8 +308,8 @@ class Connection(connection.Connection):
         super()._stop_work(call)
 
     def start_next_session(self, message: Incoming) -> Receiver | None:
-        """Begin another session for a second `initialize` on standard input and output, unless calls are under way:
-        gateways serve one client after the other by one process. Nothing of this session is left to the next."""
+        """Begin a new session for a second `initialize` on stdio, unless calls are running: gateways serve clients one
+        after another with one process. The new session inherits nothing."""
         channel = self.channel
         if not channel.info.sole_peer or not isinstance(channel, ReusableChannel):
             return None
@@ -323,14 +321,14 @@ class Connection(connection.Connection):
         return successor
 
     def on_closed(self) -> None:
-        """The client has gone, and its subscriptions go with it; what is kept of them stays."""
+        """Drop the subscriptions of this connection; a stored session keeps its own."""
         if self.durable_session is not None:
             self.durable_session.connection = None
         self.shared.on_connection_closed(self)
 
 
 class DurableConnection(Connection):
-    """One client of a server that keeps what its clients are told."""
+    """Connection of a server with durable sessions: replies wait until pending notifications are stored."""
 
     __slots__ = ("_cluster_notifications",)
 
@@ -339,12 +337,12 @@ class DurableConnection(Connection):
         self._cluster_notifications = notification_fanout
 
     def _on_call_ended(self, call: IncomingRequest, value: Any, error: BaseException | None) -> None:
-        """Answers a call that has come to its end, once everything is kept, here and elsewhere, that others are told:
-        it may have been the reason, and who is answered counts on it."""
+        """Reply to a call after the notifications it may have caused are stored and sent to other processes: a client
+        that has the reply relies on them."""
         if call.done or (news := self._cluster_notifications.pending_changes) is None:
             super()._on_call_ended(call, value, error)
             return
-        if call.scheduled_at is None:  # it has no time yet
+        if call.scheduled_at is None:  # it has no deadline yet
             self.set_call_timeout(call, call.method.time_limit.seconds(self.settings))
             self._deadline_timer.watch(call)
         end = super()._on_call_ended
@@ -352,5 +350,5 @@ class DurableConnection(Connection):
 
 
 def _truncate_id(request_id: RequestId) -> RequestId:
-    """An id that somebody else has chosen."""
+    """Shorten a request id: the client chose it, and it may be long."""
     return request_id if isinstance(request_id, int) else request_id[:_MAX_ID_LENGTH]

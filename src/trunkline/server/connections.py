@@ -1,5 +1,4 @@
-"""Those who are on the line with a server, which may rest: it takes nothing new for a while, and finishes what it has
-begun."""
+"""Connections of a server, and the pause that holds back their new requests."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,16 +12,16 @@ __all__ = ["ConnectionSet", "PauseQueue"]
 
 
 class PauseQueue:
-    """A connection that takes nothing new, and what waits until it does."""
+    """Requests that a paused connection holds back until `resume()`."""
 
     def __init__(self, since: float, max_queued: int) -> None:
-        """`most` calls may wait."""
+        """`since` is the time of the pause; at most `max_queued` calls wait."""
         self.since = since
         self._max_queued = max_queued
         self._queued: list[tuple[IncomingRequest, Any]] = []
 
     def enqueue(self, call: IncomingRequest, params: Any) -> bool:
-        """Whether a call may wait; it does, then."""
+        """Queue a call; return False if the queue is full."""
         if len(self._queued) >= self._max_queued:
             self._queued = self.pending
         if len(self._queued) >= self._max_queued:
@@ -33,43 +32,43 @@ class PauseQueue:
 
     @property
     def pending(self) -> list[tuple[IncomingRequest, Any]]:
-        """Those that somebody still waits for, with their params, in the order in which they came."""
+        """Queued calls that are not cancelled, with their params, in order of arrival."""
         return [(call, params) for call, params in self._queued if not call.done]
 
 
 class ConnectionSet:
-    """The connections of a server, and whether it takes their requests."""
+    """Open connections of a server; applies a pause to all of them, and to new ones."""
 
     def __init__(self) -> None:
         self._connections: dict[Connection, None] = {}
         self._paused: Literal["wait", "refuse"] | None = None
 
     def __iter__(self) -> "Iterator[Connection]":
-        """Those that are there now, whoever comes and goes meanwhile."""
+        """Iterate over a copy: connections may open and close meanwhile."""
         return iter(list(self._connections))
 
     def __len__(self) -> int:
         return len(self._connections)
 
     def add(self, connection: "Connection") -> None:
-        """A peer is on the line."""
+        """Add a connection; pause it if the server is paused."""
         self._connections[connection] = None
         if self._paused is not None:
             connection.pause(wait=self._paused == "wait")
 
     def discard(self, connection: "Connection") -> None:
-        """It has gone."""
+        """Remove a connection."""
         self._connections.pop(connection, None)
 
     def pause(self, *, wait: bool) -> None:
-        """Takes no new requests; once is enough."""
+        """Pause all connections; no effect on a paused server."""
         if self._paused is None:
             self._paused = "wait" if wait else "refuse"
             for connection in self:
                 connection.pause(wait=wait)
 
     def resume(self) -> None:
-        """Takes requests again, those that have waited first."""
+        """Resume all connections; queued requests start first."""
         if self._paused is not None:
             self._paused = None
             for connection in self:
@@ -77,9 +76,9 @@ class ConnectionSet:
 
     @property
     def paused(self) -> bool:
-        """Whether no new requests are taken."""
+        """Whether the server is paused."""
         return self._paused is not None
 
     def clear_pause(self) -> None:
-        """Whoever comes from now on finds a server that rests no more."""
+        """Forget the pause at shutdown; connections opened later are not paused."""
         self._paused = None

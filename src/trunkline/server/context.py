@@ -1,8 +1,8 @@
-"""What a handler sees of the call that it answers. It is made only for handlers that ask for it.
+"""Context of a call, for handlers that declare a parameter for it.
 
-Everything here works the same for async handlers and for plain ones on a thread, and in every revision. What is
-told (progress, logs) returns something to await, which waits while the peer reads too slowly and, after `_TURN` bytes,
-gives the other calls of the loop a turn. On a thread the call itself waits, once per `_TURN` bytes. What is asked
+It works the same for async handlers and for plain handlers on a thread, and in every revision. Methods that send
+(progress, logs) return an awaitable, which waits while the peer reads too slowly and yields to other calls after
+`_TURN_BYTES` bytes. On a thread the method itself blocks, once per `_TURN_BYTES` bytes. Methods that ask the client
 (`elicit`, `sample`, `roots`) must be awaited; on a thread, `wait` does that.
 """
 
@@ -58,18 +58,20 @@ if TYPE_CHECKING:
 
     L_co = typing_extensions.TypeVar("L_co", covariant=True, default=Any)
 else:
-    L_co = TypeVar("L_co", covariant=True)  # its default is for type checkers: Python has them from 3.13 on
+    L_co = TypeVar(
+        "L_co", covariant=True
+    )  # Python supports the default from 3.13 on; type checkers use the branch above
 
 __all__ = ["ClientFacts", "Context", "SentMessage"]
 
 T = TypeVar("T")
 
-_TURN_BYTES: Final = 64 * 1024  # bytes that a handler may send before the loop turns to other calls
-_MESSAGE_OVERHEAD: Final = 1024  # bytes that a message counts for besides its data: 64 messages at most in one turn
+_TURN_BYTES: Final = 64 * 1024  # bytes that a handler may send before other calls run
+_MESSAGE_OVERHEAD: Final = 1024  # bytes per message besides its data: at most 64 messages per turn
 
 
 class SentMessage:
-    """A message that a handler has sent. Await it to wait while the peer reads too slowly."""
+    """A sent message. Await it to wait while the peer reads too slowly."""
 
     __slots__ = ("_context",)
 
@@ -81,7 +83,7 @@ class SentMessage:
 
 
 class Context(Generic[L_co]):
-    """One call, from the inside. `Context[Database]` says of which type the server's lifespan value is."""
+    """One call, as its handler sees it. `Context[Database]` states the type of the server's lifespan value."""
 
     __slots__ = ("_asker", "_bytes_this_turn", "_call", "_peer")
 
@@ -96,7 +98,7 @@ class Context(Generic[L_co]):
         about = "" if call.target is None else f" of {shortened(call.target)}"
         return f"<Context: {call.method.name}{about}, request {self.request_id!r}>"
 
-    # --- facts ---------------------------------------------------------------------------------
+    # --- state ---------------------------------------------------------------------------------
 
     @property
     def request_id(self) -> int | str:
@@ -106,35 +108,35 @@ class Context(Generic[L_co]):
 
     @property
     def session_id(self) -> int | None:
-        """A number for the connection, the same for all of its calls; None where each call stands for itself, as over
-        HTTP from 2026-07-28 on."""
+        """A number for the connection, the same for all of its calls; None where requests are independent, as over HTTP
+        from 2026-07-28 on."""
         return self._peer.session_id
 
     @property
     def revision(self) -> Revision:
-        """The revision of the specification that is spoken."""
+        """The revision of the specification in use."""
         return self._peer.revision_of(self._call)
 
     @property
     def client(self) -> ClientFacts:
-        """Who calls."""
+        """Name and capabilities of the client."""
         return self._peer.client_of(self._call)
 
     def extension(self, name: str) -> Mapping[str, Any] | None:
-        """What the client says of an extension that both sides have; None if one of them has not."""
+        """Return the settings that the client declares for an extension; None unless both sides declare it."""
         return negotiated_settings(name, self._peer.catalog.capabilities(), self.client.capabilities)
 
     @property
     def principal(self) -> Any:
-        """Who was verified to call: a `Principal` if the server checks tokens, what `identify` gave if it was told how
-        to find out, and None where nobody was asked to prove anything, as on stdio."""
+        """The verified caller: a `Principal` if the server checks tokens, the value that `identify` returned, or None
+        without authentication, as on stdio."""
         return self._call.origin.principal
 
     def require(self, *scopes: str) -> None:
-        """Raises `InsufficientScope` unless the caller has these scopes: for handlers that need them for some arguments
-        only. What they always need is said by `scopes=`, where they are registered."""
-        if strange := [scope for scope in scopes if not is_scope(scope)]:
-            raise MisuseError(f"{strange[0]!r} is no scope, which is a text without spaces and quotes")
+        """Raise `InsufficientScope` unless the caller has these scopes: for handlers that need them for some arguments
+        only. Scopes that every call needs belong in `scopes=` at registration."""
+        if invalid := [scope for scope in scopes if not is_scope(scope)]:
+            raise MisuseError(f"invalid scope {invalid[0]!r}: a scope is a string without spaces and quotes")
         held = scopes_of(self.principal, local=self._peer.local)
         if held is not None and not held.issuperset(scopes):
             entry: AccessControlled | None = self._call.admitted_entry
@@ -143,91 +145,91 @@ class Context(Generic[L_co]):
 
     @property
     def trace(self) -> Mapping[str, str]:
-        """What the request says of the trace that it is part of: W3C's `traceparent`, `tracestate` and `baggage`."""
+        """Trace context of the request: W3C's `traceparent`, `tracestate` and `baggage`."""
         envelope = self._call.envelope
         return {} if envelope is None else envelope.trace
 
     @property
     def lifespan(self) -> L_co:
-        """What the server's `lifespan` gave; None without one."""
+        """The value of the server's `lifespan`; None without one."""
         return self._peer.lifespan
 
     @property
     def progress_token(self) -> ProgressToken | None:
-        """The token under which the caller wants to hear of progress."""
+        """The progress token of the request, if the caller wants progress."""
         return self._call.token
 
     @property
     def deadline(self) -> float | None:
-        """Seconds left until the call is given up; None without a limit. Progress renews it."""
+        """Seconds until the call times out; None without a limit. Progress renews it."""
         deadline = self._call.deadline
         return None if deadline is None else max(0.0, deadline - self._peer.now())
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits for the answer any more. Plain handlers look here now and then."""
+        """Whether the call has ended, for example because the client cancelled it. Plain handlers poll this."""
         return self._call.done
 
     def raise_if_cancelled(self) -> None:
-        """Ends a plain handler whose answer nobody waits for."""
+        """Raise `CancelledError` in a plain handler whose call has ended."""
         if self._call.done:
             raise asyncio.CancelledError
 
-    # --- telling -------------------------------------------------------------------------------
+    # --- sending -------------------------------------------------------------------------------
 
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> SentMessage:
-        """Reports progress, if the caller asked for it. It must grow; it also renews the deadline."""
-        told: tuple[Any, ...] = (progress,) if total is None else (progress, total)
-        if strange := [number for number in told if not isinstance(number, int | float) or not isfinite(number)]:
-            raise MisuseError(f"progress is told in numbers, not {strange[0]!r}")
+        """Report progress, if the caller wants it. Values must grow; a report renews the deadline."""
+        values: tuple[Any, ...] = (progress,) if total is None else (progress, total)
+        if invalid := [number for number in values if not isinstance(number, int | float) or not isfinite(number)]:
+            raise MisuseError(f"progress values are finite numbers, not {invalid[0]!r}")
         on_loop = self._peer.post(partial(self._peer.progress, self._call, progress, total, message))
         return self._count_message(0 if message is None else len(message), on_loop=on_loop)
 
     def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> SentMessage:
-        """Sends a log message to the client, if it wants to hear of that level. `data` is any JSON."""
+        """Send a log message to the client, if the client wants that level. `data` is any JSON value."""
         if level not in LOGGING_LEVELS:
             raise MisuseError(f"log level {level!r} is not one of {', '.join(LOGGING_LEVELS)}")
-        line = self._peer
-        if LOGGING_LEVELS.index(level) < line.log_level_of(self._call):
+        peer = self._peer
+        if LOGGING_LEVELS.index(level) < peer.log_level_of(self._call):
             return self._count_message(0)
-        said = codec.to_raw(data)  # as it is now; and what has no JSON is told here, to whoever gave it
-        params = LoggingMessageParams(level=level, data=said, logger=logger)
-        on_loop = line.post(partial(line.notify, "notifications/message", params, about=self._call))
-        return self._count_message(len(bytes(said)), on_loop=on_loop)
+        payload = codec.to_raw(data)  # encoded now: the caller gets the error for data without JSON
+        params = LoggingMessageParams(level=level, data=payload, logger=logger)
+        on_loop = peer.post(partial(peer.notify, "notifications/message", params, about=self._call))
+        return self._count_message(len(bytes(payload)), on_loop=on_loop)
 
     def debug(self, data: Any, logger: str | None = None) -> SentMessage:
-        """Logs at level debug."""
+        """Log at level debug."""
         return self.log("debug", data, logger)
 
     def info(self, data: Any, logger: str | None = None) -> SentMessage:
-        """Logs at level info."""
+        """Log at level info."""
         return self.log("info", data, logger)
 
     def warning(self, data: Any, logger: str | None = None) -> SentMessage:
-        """Logs at level warning."""
+        """Log at level warning."""
         return self.log("warning", data, logger)
 
     def error(self, data: Any, logger: str | None = None) -> SentMessage:
-        """Logs at level error."""
+        """Log at level error."""
         return self.log("error", data, logger)
 
     def elicitation_complete(self, elicitation_id: str) -> SentMessage:
-        """Tells the client that its user is done at a URL."""
+        """Notify the client that its user has finished at a URL."""
         params = ElicitationCompleteParams(elicitation_id=elicitation_id)
         on_loop = True
-        if self._call.envelope is None:  # later clients find out by asking again
+        if self._call.envelope is None:  # modern clients poll instead
             on_loop = self._peer.post(partial(self._peer.notify, "notifications/elicitation/complete", params))
         return self._count_message(0, on_loop=on_loop)
 
     def _count_message(self, size: int, *, on_loop: bool = True) -> SentMessage:
-        """Count a message against this turn of the loop; on a thread, block once a turn's worth was posted."""
+        """Count a message against this turn of the loop; on a thread, block after a full turn."""
         self._bytes_this_turn += _MESSAGE_OVERHEAD + size
         if self._bytes_this_turn >= _TURN_BYTES and not on_loop:
             self._block()
         return SentMessage(self)
 
     async def settle(self) -> None:
-        """Wait while the peer reads too slowly; after a turn's worth of messages, give other calls a turn."""
+        """Wait while the peer reads too slowly; after a full turn of messages, yield to other calls."""
         await self._peer.drain_of(self._call)()
         if self._bytes_this_turn >= _TURN_BYTES:
             self._bytes_this_turn = 0
@@ -245,10 +247,9 @@ class Context(Generic[L_co]):
             settled.result()
 
     def close_stream(self) -> None:
-        """Lets the client go, on a transport whose answers are streams, and has it come back for the rest: for calls
-        that take long. Nothing is lost by that; other transports need none of it. A client of a revision before
-        2025-11-25 stays, since the beginning of a stream does not tell it where to go on; so does one of 2026-07-28 or
-        later, which would lose the answer."""
+        """Close the response stream of a long call, on transports that stream; the client reconnects for the rest and
+        loses nothing. It has no effect before 2025-11-25, when the start of a stream has no event id to resume from,
+        and from 2026-07-28 on, when the client would lose the response."""
         stream = self._call.origin.stream
         if stream is not None and Revision.V2025_11_25 <= self.revision < Revision.V2026_07_28:
             self._peer.post(stream.close_stream)
@@ -294,14 +295,14 @@ class Context(Generic[L_co]):
         key: str | None = None,
         task: bool = False,
     ) -> "ElicitationAnswer[Any]":
-        """Asks the user by a form made of a dataclass, Struct, TypedDict or pydantic model, or of a schema.
+        """Ask the user with a form made from a dataclass, Struct, TypedDict, pydantic model or schema.
 
-        A single value (`str`, `bool`, a `Literal`, an `Enum`, a list of one of the last two, …) is asked for in a form
-        with one field, `value`, and is the answer's data. Without a type the user only confirms.
+        A single value (`str`, `bool`, a `Literal`, an `Enum`, a list of one of the last two, …) uses a form with one
+        field, `value`; the answer's data is that value. Without a type the user only confirms.
 
-        Raises `ClientLacks` where the client cannot show it: before 2025-11-25 there is no choice of several values,
-        so that a field which is one is left out, and asking for one without a default is of no use. With `task` a
-        client of 2025-11-25 that knows how answers at once that it will ask, and the answer is fetched later.
+        Raises `ClientLacks` if the client cannot show the form: before 2025-11-25 there are no multiple choices, so
+        forms omit such a field, and one without a default is an error. With `task`, a client of 2025-11-25 that
+        supports it replies at once with a task, and the server fetches the answer later.
         """
         from trunkline.server.input.forms import build_form, read_answer, required_multi_select
 
@@ -324,7 +325,8 @@ class Context(Generic[L_co]):
         timeout: float | None = None,
         key: str | None = None,
     ) -> "ElicitationAnswer[None]":
-        """Sends the user to a URL, for what must not pass through the client. Says whether the user agreed to go."""
+        """Send the user to a URL, for data that must not pass through the client. The answer states whether the user
+        agreed."""
         import secrets
 
         from trunkline.server.input.forms import ElicitationAnswer
@@ -332,7 +334,7 @@ class Context(Generic[L_co]):
         try:
             check_uri(url, self._peer.settings)
         except InvalidUri as error:
-            raise MisuseError(f"a user cannot be sent to {url[:200]!r}: {error}") from None
+            raise MisuseError(f"invalid URL for elicitation {url[:200]!r}: {error}") from None
         ident = elicitation_id or secrets.token_urlsafe(16)
         params = ElicitParams(message=message, mode="url", url=url, elicitation_id=ident)
         asked = self._asker.ask("elicitation/create", params, needs="elicitation.url", timeout=timeout, key=key)
@@ -340,11 +342,12 @@ class Context(Generic[L_co]):
         return ElicitationAnswer(result.action)
 
     def _declares_elicitation_mode(self) -> bool:
-        """`elicitation: {}` means forms; once a mode is named, only named ones count (elicitation, "Capabilities")."""
+        """`elicitation: {}` means forms; a client that names a mode supports only named ones (elicitation,
+        "Capabilities")."""
         return self._client_supports("elicitation.url") or self._client_supports("elicitation.form")
 
     def _client_supports(self, capability: str) -> bool:
-        """Whether the client has declared something."""
+        """Return whether the client declares a capability."""
         return is_declared(self.client.capabilities, capability)
 
     async def sample(
@@ -365,11 +368,11 @@ class Context(Generic[L_co]):
         key: str | None = None,
         task: bool = False,
     ) -> CreateMessageResult:
-        """Asks the client's language model for the next message. Raises `MisuseError` for values out of their range.
+        """Ask the client's language model for the next message. Raises `MisuseError` for values out of range.
 
-        `tools` are offered to the model: by the name of a tool of this server, or as they are. What the model asks of
-        them is in the reply's `tool_uses`, and is answered in the very next message. `include_context` is a wish, and
-        is not passed on to a client that cannot fulfil it.
+        `tools` are tools for the model: names of this server's tools, or definitions. The reply's `tool_uses` has the
+        calls of the model; the very next message must answer them. `include_context` is a request: the server omits it
+        for a client that does not support it.
         """
         from trunkline.server.input.sampling import check_messages, resolve_tools
 
@@ -399,18 +402,18 @@ class Context(Generic[L_co]):
         )
 
     def _may_include_context(self) -> bool:
-        """Since 2025-11-25 a client says that it can (sampling, "Capabilities")."""
+        """Since 2025-11-25 a client declares the support (sampling, "Capabilities")."""
         return self.revision < Revision.V2025_11_25 or self._client_supports("sampling.context")
 
     async def roots(self, *, timeout: float | None = None, key: str | None = None) -> list[Root]:
-        """Asks where the client lets this server look."""
+        """Ask the client for its roots."""
         result: ListRootsResult = await self._asker.ask("roots/list", Empty(), timeout=timeout, key=key)
         return result.roots
 
     async def once(self, key: str, function: Callable[[], Any]) -> Any:
-        """What a function gives, async or plain, which is called once only: a handler that asks may be run again, with
-        the answers, and what it did before must not be done twice. The value travels with the question, and comes back
-        as JSON has it: a dict for a dataclass, a list for a tuple."""
+        """Call a function, async or plain, once per request and return its value. A handler that asks the client may
+        run again with the answers; earlier effects must not repeat. The value travels in the request state and returns
+        as JSON: a dict for a dataclass, a list for a tuple."""
         if self._call.once is None:
             self._call.once = EffectLog({})
         return await self._call.once.run_once(key, function)
@@ -418,27 +421,27 @@ class Context(Generic[L_co]):
     # --- tasks -----------------------------------------------------------------------------------
 
     async def checkpoint(self, value: Any) -> None:
-        """Keeps what this task needs to go on from here, should its process die: any JSON, in place of what was kept
-        before. Of a call that is no task nothing is kept."""
+        """Store what this task needs to resume here if its process dies: any JSON value, replacing the previous
+        checkpoint. No effect for a call that is not a task."""
         await self._peer.save_checkpoint(self._call, codec.to_raw(value))
 
     @property
     def resumed_from(self) -> Any:
-        """What was kept by `checkpoint` in an earlier run of this task; None if there was none."""
+        """The last `checkpoint` of an earlier run of this task; None without one."""
         kept = self._peer.checkpoint_of(self._call)
         return None if kept is UNSET else codec.decoder(object)(kept)
 
     async def begin_task(self) -> None:
-        """Goes on as a task, for tools with `asks_first`: the client has its answer, and the handler is run once more
-        as a task that knows all answers so far. In a task, and for a client that knows none, nothing happens."""
+        """Continue as a task, for tools with `asks_first`: the client receives the task, and the handler runs once more
+        as a task that has all answers so far. No effect in a task, or if the client does not support tasks."""
         await self._peer.begin_task(self._call)
 
     async def ping(self, *, timeout: float | None = None) -> None:
-        """Asks whether the client is there. Raises `RequestTimeout` if it does not answer."""
+        """Check that the client responds. Raises `RequestTimeout` if it does not."""
         await self._asker.ask("ping", Empty(), timeout=timeout)
 
     def wait(self, asked: Awaitable[T]) -> T:
-        """Waits, on the thread of a plain handler, for what an async one would await: `ctx.wait(ctx.roots())`."""
+        """Wait, on the thread of a plain handler, for an awaitable of this context: `ctx.wait(ctx.roots())`."""
         loop = self._peer.loop
         try:
             running = asyncio.get_running_loop()
@@ -450,7 +453,7 @@ class Context(Generic[L_co]):
             raise MisuseError("ctx.wait() is for plain handlers on a thread; an async handler awaits")
         try:
             return asyncio.run_coroutine_threadsafe(_as_coroutine(asked), loop).result()
-        except concurrent.futures.CancelledError:  # an `except Exception` would take it for an error, and go on
+        except concurrent.futures.CancelledError:  # unlike this one, `except Exception` does not catch asyncio's
             raise asyncio.CancelledError from None
 
 
@@ -460,11 +463,11 @@ def _parse_model_preferences(value: ModelPreferences | Mapping[str, Any]) -> Mod
 
 
 def _validate_sampling_params(params: CreateMessageParams) -> CreateMessageParams:
-    """The params, once more through their type: what a program builds is checked by nobody else."""
+    """Convert the params through their type once more: values from application code are not validated elsewhere."""
     try:
         return msgspec.convert(msgspec.to_builtins(params), CreateMessageParams)
     except msgspec.ValidationError as error:
-        raise MisuseError(f"this cannot be sampled: {error}", kind="invalid_model_preferences") from None
+        raise MisuseError(f"invalid sampling parameters: {error}", kind="invalid_model_preferences") from None
 
 
 async def _as_coroutine(awaitable: Awaitable[T]) -> T:

@@ -1,15 +1,12 @@
-"""What an exception says, without what may be a secret.
+"""Crash dumps: the state of a failing server as a JSON file, with secrets redacted.
 
-Nobody can tell every secret from other words. What is left is what programs say by themselves: whatever a message
-quotes, from the first quotation mark to the last, goes, and so does what stands in the environment, what follows the
-name of a secret, what an address has beside its place, keys in their armour, and every long word with digits in it.
-Too much is blotted out rather than too little.
+Operators may pass a dump on, so it consists of data without secrets: code locations instead of source lines, request
+ids instead of params. The only foreign text is the exception's message, which may quote anything; the dump has a
+redacted version, the log the full one.
 
-Crash dumps: what is known of a server at the moment it fails, as a JSON file for whoever has to find out why.
-
-A dump may be sent to somebody, so it is made of what cannot hold secrets: places in the code and not the lines that
-stand there, ids of requests and not what was asked. The one text from elsewhere is what an exception says, which may
-quote anything; it is told without what may be a secret, see `redaction.py`. The log has the whole of it.
+Redaction cannot recognise every secret, so it removes more rather than less: quoted text from the first to the last
+quotation mark, values of environment variables, the text after the name of a secret, credentials and query of a URL,
+PEM blocks, and long words with digits.
 """
 
 import os
@@ -29,13 +26,11 @@ from trunkline.wire import codec
 __all__ = ["redact", "write_dump"]
 
 _REDACTED: Final = "…"
-_MIN_SECRET_LENGTH: Final = (
-    6  # characters of a value of the environment that could be a secret; shorter ones are everywhere
-)
-_MAX_TEXT_LENGTH: Final = 2000  # characters that are looked at
-_LONG_WORD: Final = re.compile(r"[\w+/.=-]{16,}")  # words, or numbers, or both
+_MIN_SECRET_LENGTH: Final = 6  # characters of an environment value; shorter values occur in ordinary words
+_MAX_TEXT_LENGTH: Final = 2000  # characters of a message
+_LONG_WORD: Final = re.compile(r"[\w+/.=-]{16,}")  # letters, digits or both
 _WHITESPACE: Final = re.compile(r"[^\S\n]+")
-_URL_PASSWORD: Final = re.compile(r"://[^\s/@]*:([^\s/@]+)@")  # in an address
+_URL_PASSWORD: Final = re.compile(r"://[^\s/@]*:([^\s/@]+)@")  # in a URL
 
 _QUOTES: Final = "'\"`\u2018\u2019\u201c\u201d\u00ab\u00bb"
 _SECRET_WORDS: Final = r"pass(?:word|wd|phrase|code)?|pwd|secret|token|jwt|otp|pin|api[\s_-]?key"  # noqa: S105
@@ -47,24 +42,22 @@ _REDACTION_RULES: Final = (
     (
         re.compile(rf"(?:(?<!\w)|(?<=\b[bBrRuUfF]))[{_QUOTES}].*[{_QUOTES}]", re.DOTALL),
         "",
-    ),  # from the first to the last
-    (re.compile(rf"(?<!\w)[{_QUOTES}].*", re.DOTALL), ""),  # one that is not closed
+    ),  # first to last quotation mark
+    (re.compile(rf"(?<!\w)[{_QUOTES}].*", re.DOTALL), ""),  # an unclosed quotation
     (re.compile(r"(://)\S{0,400}@"), r"\1"),
     (re.compile(r"(://[^\s?#]*[?#])\S+"), r"\1"),
     (re.compile(rf"(?i)((?:{_SECRET_NAMES})[\w-]{{0,40}}\s?[=:]\s?)\S.*"), r"\1"),  # to the end of the line
     (re.compile(r"(?i)(\b(?:bearer|basic|dpop|digest)\s)\S+"), r"\1"),
     (re.compile(rf"(?i)(\b(?:{_SECRET_WORDS})\s(?:(?:is|was|of|for)\s)?)[^\s…]+"), r"\1"),
-    (re.compile(rf"({_REDACTED}\s?[=:]\s?)[^\s,;}}\]]+"), r"\1"),  # what is said of something quoted
+    (re.compile(rf"({_REDACTED}\s?[=:]\s?)[^\s,;}}\]]+"), r"\1"),  # the value after a redacted key
     (re.compile(r"\d{6,}"), ""),
 )
 
 
 def redact(text: str, environment: Iterable[str] = ()) -> str:
-    """A text without what may be a secret."""
+    """Return a text with possible secrets removed."""
     if len(text) > _MAX_TEXT_LENGTH:
-        text = text[:_MAX_TEXT_LENGTH].rpartition(" ")[
-            0
-        ]  # not a part of something that would be found if it were whole
+        text = text[:_MAX_TEXT_LENGTH].rpartition(" ")[0]  # a truncated secret would not match
     for value in sorted(_find_environment_secrets(environment), key=len, reverse=True):
         text = text.replace(value, _REDACTED)
     text = _WHITESPACE.sub(" ", text)
@@ -74,25 +67,25 @@ def redact(text: str, environment: Iterable[str] = ()) -> str:
 
 
 def _find_environment_secrets(environment: Iterable[str]) -> set[str]:
-    """What must not be told of the environment: its values, and passwords in them."""
+    """Return the values of the environment that may be secrets, and the passwords inside them."""
     values = {value for value in environment if len(value) >= _MIN_SECRET_LENGTH}
     return values | {password for value in values for password in _URL_PASSWORD.findall(value)}
 
 
-_MAX_ERRORS: Final = 50  # errors that one came from, or is made of
-_MAX_FRAMES: Final = 100  # places in the code for each
+_MAX_ERRORS: Final = 50  # causes and group members
+_MAX_FRAMES: Final = 100  # per error
 
 
 def write_dump(folder: str, max_dumps: int, error: BaseException, state: Mapping[str, Any]) -> str:
-    """Writes a dump into a folder, which is made if there is none, and removes the oldest if there are too many."""
+    """Write a dump into a folder, created if necessary, and delete the oldest beyond `max_dumps`; return its path."""
     place = Path(folder)
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     name = f"crash-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{time.time_ns() % 10**9:09d}-{os.getpid()}.json"
-    told = codec.to_json(_build_dump(error, state))
+    contents = codec.to_json(_build_dump(error, state))
     handle, unfinished = tempfile.mkstemp(prefix=".crash-", dir=place)  # 0600
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(told)
+            file.write(contents)
         os.replace(unfinished, place / name)
     except BaseException:
         os.unlink(unfinished)
@@ -117,14 +110,14 @@ def _build_dump(error: BaseException, state: Mapping[str, Any]) -> dict[str, Any
 
 def _describe_error(error: BaseException, environment: Iterable[str]) -> str:
     try:
-        said = redact(str(error), environment)
-    except Exception:  # noqa: BLE001 - somebody's `__str__`
-        said = "it cannot be told"
-    return f"{type(error).__name__}: {said}"
+        text = redact(str(error), environment)
+    except Exception:  # noqa: BLE001 - a foreign `__str__`
+        text = "(message unavailable)"
+    return f"{type(error).__name__}: {text}"
 
 
 def _walk_causes(error: BaseException) -> Iterator[BaseException]:
-    """An error, what it is made of, and what it came from: each once, and not too many."""
+    """Yield an error, the members of its group and its causes: each once, at most `_MAX_ERRORS`."""
     waiting, seen = [error], {id(error)}
     while waiting and len(seen) <= _MAX_ERRORS:
         current = waiting.pop(0)

@@ -1,7 +1,7 @@
-"""The call that is being answered right now, for code that has no context at hand.
+"""Context variable with the call in progress, for code without a `Context`.
 
-It is marked only where somebody needs it, since most calls are over sooner than a mark is made. Tasks and threads that
-a handler starts with its own context variables know the call, too.
+Connections set it only if a log handler or a subscription needs it, since setting it costs more than a short call.
+Tasks and threads that a handler starts inherit it with its context variables.
 """
 
 from contextvars import ContextVar
@@ -15,11 +15,11 @@ __all__ = ["CURRENT_CALL", "CurrentCall"]
 
 
 class CurrentCall(NamedTuple):
-    """A call, and the connection that it came on."""
+    """A call and its connection."""
 
     connection: "Connection"
     call: "IncomingRequest"
 
 
 CURRENT_CALL: Final[ContextVar[CurrentCall | None]] = ContextVar("trunkline_current_call", default=None)
-"""The call of whoever asks; None outside of calls, and where calls are not marked."""
+"""The current call; None outside of calls, and while connections do not track calls."""

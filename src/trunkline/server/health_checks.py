@@ -1,8 +1,8 @@
-"""Health checks of a server's own: the predicates that were named with `@server.health`, as `/readyz` asks them.
+"""Health checks of an application: the predicates registered with `@server.health`, which `/readyz` runs.
 
-All run at once, each within a time. One that is under way is not started again, and what it said is used for a moment,
-so that `/readyz` can be asked often. Clients learn only which check fails; the log says why, when it begins to fail and
-when it is well again.
+All checks run concurrently, each within a time limit. A running check is not started again, and its result is reused
+for a moment, so probes may be frequent. Clients learn only which check fails; the log has the reason, once when a check
+begins to fail and once when it recovers.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from trunkline.server.options import Health
 __all__ = ["HealthChecks"]
 
 _CHECK_TIMEOUT: Final = 0.8  # seconds that a check may take: Kubernetes gives a probe one second by default
-_RESULT_LIFETIME: Final = 0.5  # seconds that the outcome of a check is used
+_RESULT_LIFETIME: Final = 0.5  # seconds that a result is reused
 
 _log: Final = logging.getLogger("trunkline")
 
@@ -30,7 +30,7 @@ class _CheckRun(NamedTuple):
 
 
 class HealthChecks:
-    """Runs named health checks."""
+    """Runs the registered health checks and caches their results."""
 
     def __init__(self, checks: Mapping[str, Health]) -> None:
         self._checks = checks
@@ -38,7 +38,7 @@ class HealthChecks:
         self._failing: set[str] = set()
 
     async def run_all(self) -> dict[str, bool]:
-        """Whether each check is well. One that raises or takes too long is not."""
+        """Run every check and return whether it passed. A check that raises or exceeds the limit has failed."""
         tasks = {name: self._recent_run(name, check) for name, check in self._checks.items()}
         if not tasks:
             return {}
@@ -46,13 +46,13 @@ class HealthChecks:
         return {name: task.done() and not task.cancelled() and task.result() for name, task in tasks.items()}
 
     def close(self) -> None:
-        """Cancel those that are under way."""
+        """Cancel the running checks."""
         for run in self._runs.values():
             run.task.cancel()
         self._runs.clear()
 
     def _recent_run(self, name: str, check: Health) -> "asyncio.Task[bool]":
-        """The run that is under way, or was begun a moment ago; or else a new one."""
+        """Return the running or most recent run of a check if it is fresh; otherwise start one."""
         loop, run = asyncio.get_running_loop(), self._runs.get(name)
         ours = run is not None and run.check is check and run.task.get_loop() is loop
         if run is not None and ours and (not run.task.done() or loop.time() < run.started_at + _RESULT_LIFETIME):
@@ -62,12 +62,12 @@ class HealthChecks:
 
     async def _run(self, name: str, check: Health) -> bool:
         late = asyncio.get_running_loop().call_later(
-            _CHECK_TIMEOUT, self._record_failure, name, f"no answer within {_CHECK_TIMEOUT:g} s"
+            _CHECK_TIMEOUT, self._record_failure, name, f"no result within {_CHECK_TIMEOUT:g} s"
         )
         why = "it returned False"
         try:
             well = await evaluate_predicate(check)
-        except Exception as error:  # noqa: BLE001 - that is what it has to say
+        except Exception as error:  # noqa: BLE001 - a raising check has failed
             well, why = False, repr(error)
         finally:
             late.cancel()
@@ -75,7 +75,7 @@ class HealthChecks:
             self._record_failure(name, why)
         elif name in self._failing:
             self._failing.discard(name)
-            _log.warning("health check %r is well again", name)
+            _log.warning("health check %r passes again", name)
         return well
 
     def _record_failure(self, name: str, why: str) -> None:

@@ -1,9 +1,7 @@
-"""What a server holds from before the first connection until after the last: a pool, a model, a cache.
+"""Lifespan of a server: an async context manager around all connections, for a pool, a model or a cache.
 
-It is entered and left in one task of its own, whoever starts and ends the server: some context managers insist on that.
-
-A server that was started holds it until the server ends. A server that serves only clients in its own process, which
-start it by themselves, leaves it with the last of them.
+The server enters and exits it in one dedicated task, since some context managers require that. A started server holds
+it until shutdown. A server that only serves clients in its own process exits it with the last of them.
 """
 
 import asyncio
@@ -23,22 +21,22 @@ _ADVICE: Final = "write `async def lifespan(server): ...` with one `yield` betwe
 
 @dataclass
 class _LifespanRun:
-    """One time from entering to leaving."""
+    """One period from entering the context manager to exiting it."""
 
     task: "asyncio.Task[None]"
-    started: "asyncio.Future[Any]"  # what it gave
+    started: "asyncio.Future[Any]"  # the entered value
     stop: asyncio.Event
-    waiters: int = 0  # those who wait until it has been entered
+    waiters: int = 0  # callers of `start` that wait for it
 
     @property
     def on_running_loop(self) -> bool:
-        """Whether it is a life on the running loop."""
+        """Whether it belongs to the running loop."""
         return self.task.get_loop() is asyncio.get_running_loop()
 
 
 class _LifespanUsers:
-    """Those for whom a lifespan is kept entered, on the running loop: the server itself once it was started, and
-    clients in the same process. Those of a loop that has ended count no more."""
+    """Users that keep a lifespan entered on the running loop: the started server, and clients in this process. Users on
+    a closed loop do not count."""
 
     def __init__(self) -> None:
         self._started_on: asyncio.AbstractEventLoop | None = None
@@ -46,12 +44,12 @@ class _LifespanUsers:
 
     @property
     def in_use(self) -> bool:
-        """Whether there is one."""
+        """Whether any user is left."""
         loop = asyncio.get_running_loop()
         return self._started_on is loop or any(home is loop for home in self._clients.values())
 
     def mark_started(self) -> Callable[[], None]:
-        """The server was started; gives what undoes that."""
+        """Count the started server as a user; return a function that undoes it."""
         before, self._started_on = self._started_on, asyncio.get_running_loop()
 
         def undo() -> None:
@@ -60,24 +58,24 @@ class _LifespanUsers:
         return undo
 
     def mark_ended(self) -> None:
-        """The server has ended. Clients may come back by themselves."""
+        """Stop counting the server as a user. Clients remain users."""
         self._started_on = None
 
     def add(self, client: object) -> None:
-        """A client uses it."""
+        """Count a client as a user."""
         self._clients[client] = asyncio.get_running_loop()
 
     def remove(self, client: object) -> None:
-        """It does so no more."""
+        """Stop counting a client as a user."""
         self._clients.pop(client, None)
 
 
 class Lifespan:
-    """An async context manager, entered once at a time."""
+    """An async context manager of the application, entered at most once at a time."""
 
     def __init__(self, factory: Callable[[Any], Any]) -> None:
-        """`make` takes the server and returns an async context manager, or is an async generator function that yields
-        once. Raises `MisuseError` for anything else, as far as that shows before it is called."""
+        """`factory` takes the server and returns an async context manager, or is an async generator function that
+        yields once. Raises `MisuseError` for anything else that is recognisable before the call."""
         _check_factory(factory)
         self._factory = (
             contextlib.asynccontextmanager(factory)
@@ -86,22 +84,22 @@ class Lifespan:
         )
         self._name = name_of(factory)
         self._run: _LifespanRun | None = None
-        self._exiting: asyncio.Task[None] | None = None  # of the life before
+        self._exiting: asyncio.Task[None] | None = None  # the previous run, while it exits
         self._value: Any = None
         self.users = _LifespanUsers()
 
     @property
     def running(self) -> bool:
-        """Whether it has been entered, on the running loop."""
+        """Whether it is entered on the running loop."""
         return self._run is not None and self._run.on_running_loop and self._run.started.done()
 
     @property
     def value(self) -> Any:
-        """What it gave last."""
+        """The value of the last entered context manager."""
         return self._value
 
     async def start(self, server: Any) -> None:
-        """Enters it, once, and after it has been left; raises what it raises."""
+        """Enter it unless it is entered, after a pending exit; raise what entering raises."""
         loop = asyncio.get_running_loop()
         while (leaving := self._exiting) is not None and not leaving.done() and leaving.get_loop() is loop:
             await asyncio.wait([leaving])
@@ -115,23 +113,23 @@ class Lifespan:
         try:
             await asyncio.wait([life.task, life.started], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            if life.waiters == 1 and not life.started.done():  # nobody else wants it
+            if life.waiters == 1 and not life.started.done():  # no other caller waits
                 await self._cancel_run(life)
             raise
         finally:
             life.waiters -= 1
-        if life.task.done():  # it failed
+        if life.task.done():  # entering failed
             self._clear_run(life)
             await life.task
 
     async def _cancel_run(self, run: _LifespanRun) -> None:
         self._clear_run(run)
-        run.stop.set()  # it may be entered all the same
+        run.stop.set()  # entering may complete despite the cancellation
         run.task.cancel()
         await asyncio.gather(run.task, return_exceptions=True)
 
     def _clear_run(self, run: _LifespanRun) -> None:
-        if self._run is run:  # or else another one has begun
+        if self._run is run:  # else a newer run has begun
             self._run = None
 
     async def _enter_until_stopped(self, server: Any, started: "asyncio.Future[Any]", stop: asyncio.Event) -> None:
@@ -156,7 +154,7 @@ class Lifespan:
         return f"lifespan {self._name!r}"
 
     async def stop(self) -> None:
-        """Leaves it, if it was entered; raises what that raises."""
+        """Exit it if it is entered; raise what exiting raises."""
         life, self._run = self._run, None
         if life is not None and life.on_running_loop:
             self._exiting = life.task
@@ -165,7 +163,7 @@ class Lifespan:
 
 
 def _check_factory(factory: Any) -> None:
-    """Raise `MisuseError` for what cannot be a lifespan."""
+    """Raise `MisuseError` for a value that cannot be a lifespan."""
     if not callable(factory):
         raise MisuseError(f"lifespan= must be a function of the server, not {factory!r}; {_ADVICE}")
     name, runs = name_of(factory), underlying_function(factory)

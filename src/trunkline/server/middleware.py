@@ -1,7 +1,6 @@
-"""What goes around every request that runs a handler.
+"""Middleware around every request that runs a handler.
 
-The chain is put together when a middleware is added, for each method once; a server without any has none, and answers
-as if this module did not exist.
+Adding a middleware builds the chain once per method. A server without middleware has no chain and no extra cost.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -36,35 +35,35 @@ WRAPPED_METHODS: Final[Mapping[str, Callable[[ServerCatalog, Any], ProtectedTarg
     "prompts/get": prompts.find_protected,
     "completion/complete": completion.find_protected,
 }
-"""The methods that run handlers, and what a request for one is about, if that is not for everybody."""
+"""Methods that run handlers, each with the function that finds the protected entry of a request."""
 
 
 class Call(Struct, frozen=True):
-    """A request on its way to a handler, as middleware sees it."""
+    """A request before its handler runs, as middleware sees it."""
 
     method: str
-    name: str  # of the tool or prompt, the URI of a resource; of a completion, what is being completed
-    params: Any  # in the type of the method; replace them to hand on others
+    name: str  # of the tool or prompt, the URI of a resource, or the reference of a completion
+    params: Any  # in the type of the method; replace them to pass on others
     context: Context
 
 
 class Next(Protocol):
-    """The rest of the chain: `await next(call)` gives the result, in the type of the method.
+    """The rest of the chain: `await next(call)` returns the result in the type of the method.
 
-    It raises what the handler raises.
+    It raises the exceptions of the handler.
     """
 
     def __call__(self, call: Call, /) -> Awaitable[Any]: ...
 
 
 class Middleware(Protocol):
-    """An async function around every call: gives the result of `next`, a changed one, or one of its own."""
+    """An async function around every call: returns the result of `next`, a changed one, or one of its own."""
 
-    def __call__(self, call: Call, next: Next, /) -> Awaitable[Any]: ...  # noqa: A002 - the name in the manual
+    def __call__(self, call: Call, next: Next, /) -> Awaitable[Any]: ...  # noqa: A002 - the documented name
 
 
 def wrap_with_middleware(method: str, handler: MethodHandler, middlewares: Sequence[Middleware]) -> MethodHandler:
-    """An answer with middleware around it, the first outermost."""
+    """Wrap the handler of a method in middleware; the first is outermost."""
     row = find_method(method)
     expected: Any = None if row is None else row.result
 

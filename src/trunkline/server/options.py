@@ -1,4 +1,4 @@
-"""What `tool`, `resource`, `prompt` and their like can be told, one type each. Comments say what an option means."""
+"""Options of `tool`, `resource`, `prompt` and related methods, one type each; comments explain the options."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypedDict, TypeVar, cast
@@ -37,65 +37,65 @@ __all__ = [
 ]
 
 Allow = Callable[[Context], bool | Awaitable[bool]]
-"""Whether a session may have something, and is shown it. It runs on the loop, so it must not block."""
+"""Predicate: whether the caller may see and use an entry. Runs on the loop and must not block."""
 
 Health = Callable[[], bool | Awaitable[bool]]
-"""Whether something that tools rely on is well. It runs on the loop, so it must not block."""
+"""Predicate: whether a dependency of tools is healthy. Runs on the loop and must not block."""
 
 T = TypeVar("T")
 
 
 class _ThreadOption(TypedDict, total=False):
-    thread: bool | None  # False: a plain function runs on the loop, and must not block
+    thread: bool | None  # False: run a plain function on the loop; it must not block
 
 
 class AccessOptions(TypedDict, total=False):
-    """Who may have an entry. Whoever may not is not shown it either, nor told of changes."""
+    """Access to an entry. Clients without access neither see the entry nor receive its notifications."""
 
-    scopes: Sequence[str] | None  # that a token must have, all of them; `()` says that none is needed
-    allow: Allow | None  # says who may have it, for what scopes do not tell
+    scopes: Sequence[str] | None  # scopes that a token needs, all of them; `()` declares that none are needed
+    allow: Allow | None  # a predicate for rules that scopes cannot express
 
 
 class LimitOptions(TypedDict, total=False):
-    """What a tool can be held to. Whoever is refused gets a failed result that says why."""
+    """Limits of a tool. A refused call has a failed result that states the reason."""
 
-    max_concurrency: int | None  # calls that run at once, of all connections together
-    max_queue: int | None  # calls that wait for their turn; more are refused
-    max_result_bytes: int | None  # of a result, as JSON
-    requires: Sequence[str | Health]  # what must be well: predicates, or names given to `health`
+    max_concurrency: int | None  # concurrent calls, over all connections
+    max_queue: int | None  # waiting calls; further ones are refused
+    max_result_bytes: int | None  # size of a result as JSON
+    requires: Sequence[str | Health]  # dependencies: predicates, or names registered with `health`
 
 
 class ToolOptions(options.ToolOptions, AccessOptions, LimitOptions, _ThreadOption, total=False):
-    """What `tool` and `add_tool` take."""
+    """Options of `tool` and `add_tool`."""
 
-    enabled: bool  # False: not offered until `server.tools.enable`
+    enabled: bool  # False: hidden until `server.tools.enable`
 
 
 class ResourceOptions(options.ResourceOptions, AccessOptions, _ThreadOption, total=False):
-    """What `resource` and `add_resource` take."""
+    """Options of `resource` and `add_resource`."""
 
-    guard: bool  # False: the values of a template may climb with `..`
-    list: Callable[..., Any] | None  # gives the resources of a template, or their URIs, whenever clients list
+    guard: bool  # False: template values may contain `..`
+    list: Callable[..., Any] | None  # returns the resources of a template, or their URIs, for resources/list
 
 
 class FileOptions(options.ResourceOptions, AccessOptions, total=False):
-    """What `add_file` takes."""
+    """Options of `add_file`."""
 
 
 class DirectoryOptions(options.TemplateOptions, AccessOptions, total=False):
-    """What `add_directory` takes."""
+    """Options of `add_directory`."""
 
-    listed: bool  # False: not in lists, which otherwise walk through the folder
+    listed: bool  # False: omit the files from lists, which otherwise walk the folder
 
 
 class PromptOptions(options.PromptOptions, AccessOptions, _ThreadOption, total=False):
-    """What `prompt` and `add_prompt` take."""
+    """Options of `prompt` and `add_prompt`."""
 
-    defaults: Mapping[str, str] | None  # of the places of a text
+    defaults: Mapping[str, str] | None  # of the placeholders of a text
 
 
 class CompletionOptions(_ThreadOption, total=False):
-    """What `completion` and `add_completion` take besides the argument: one of the first three."""
+    """Options of `completion` and `add_completion` besides the argument: one of the first three."""
 
     prompt: str | None  # the name of the prompt
     resource: str | None  # the template
@@ -113,12 +113,12 @@ _OPTION_KINDS: Final[Mapping[str, OptionKind]] = {
     "list": FUNCTION,
     "requires": each_value(lambda one: isinstance(one, str) or callable(one), "a list of names and predicates"),
     "asks": instance_of("a list of capabilities", Iterable),
-}  # what each option has to be; the others, and what is in `scopes` and `asks`, are checked where they are read
+}  # types of options; those not listed, and the items of `scopes` and `asks`, are checked where they are read
 
 
 def check_options(what: str, kind: Any, values: Mapping[str, Any], key: str = "") -> None:
-    """Raises `RegistrationError` for an option that there is not, and for one that is not what it has to be. `key` is
-    what the entry is called where no name is given."""
+    """Raise `RegistrationError` for an unknown option or one of the wrong type. `key` names the entry in the message if
+    there is no name."""
     known: frozenset[str] = kind.__optional_keys__
     if strange := [name for name in values if name not in known]:
         every = f"{what} has no option {strange[0]!r}; its options are {', '.join(sorted(known))}"
@@ -129,6 +129,6 @@ def check_options(what: str, kind: Any, values: Mapping[str, Any], key: str = ""
 
 
 def select_options(kind: type[T], values: Mapping[str, Any]) -> T:
-    """Those of the options that are of a kind."""
+    """Return the options that belong to a TypedDict."""
     known: frozenset[str] = cast("Any", kind).__optional_keys__
     return cast("T", {name: value for name, value in values.items() if name in known})

@@ -1,6 +1,6 @@
-"""What a server is told to offer: tools, resources, prompts and completers, by decorator or by call.
+"""Registration of tools, resources, prompts and completers, by decorator or by call.
 
-Decorators come with or without parentheses and leave a function a function.
+Decorators work with and without parentheses and return the function unchanged.
 """
 
 from collections.abc import Callable, Iterable
@@ -41,27 +41,27 @@ H = TypeVar("H", bound=Health)
 
 
 class Registrar:
-    """Takes functions and values and makes an offer of them."""
+    """Registers functions and values in the catalog of a server."""
 
     def __init__(self, catalog: ServerCatalog, health: HealthPredicates) -> None:
         self._catalog = catalog
         self._health = health
 
-    # --- facts ---------------------------------------------------------------------------------
+    # --- state ---------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the server."""
         return self._catalog.info.name
 
     @property
     def settings(self) -> Settings:
-        """Its settings."""
+        """The settings of the server."""
         return self._catalog.settings
 
     @property
     def tools(self) -> Registry[ToolEntry]:
-        """The tools, to be looked at, enabled, disabled and removed."""
+        """The tools: list, enable, disable and remove them here."""
         return self._catalog.tools
 
     @property
@@ -85,11 +85,11 @@ class Registrar:
         return self._catalog.completions
 
     def scoped(self) -> list[str]:
-        """The names of what needs scopes: a server that has some is put only where it is known who comes."""
+        """Return the names of the entries that need scopes; a server that has some needs authentication."""
         return self._catalog.scoped()
 
     def undeclared(self) -> list[str]:
-        """The names of what was given neither `scopes` nor `allow`. `scopes=()` says that none are needed."""
+        """Return the names of the entries without `scopes` and `allow`. `scopes=()` declares that none are needed."""
         return self._catalog.undeclared()
 
     # --- registering ---------------------------------------------------------------------------
@@ -99,8 +99,8 @@ class Registrar:
     @overload
     def tool(self, called: str | None = None, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
     def tool(self, function: Any = None, /, **options: Unpack[ToolOptions]) -> Any:
-        """Offers a function as a tool. With or without parentheses; the options are those of `add_tool`, and the name
-        may come first: `@server.tool("add")`."""
+        """Register a function as a tool. Works with and without parentheses; takes the options of `add_tool`, and the
+        name may come first: `@server.tool("add")`."""
         if isinstance(function, str):
             options["name"] = _resolve_name("tool", function, options.get("name"))
             function = None
@@ -108,11 +108,10 @@ class Registrar:
         return _as_decorator(add) if function is None else _as_decorator(add)(function)
 
     def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
-        """Offers a function as a tool.
+        """Register a function as a tool.
 
-        Its parameters become the input schema and its return type the output schema. A plain function runs on a
-        thread, with `thread=False` on the loop. Who has not its `scopes`, or is not let in by
-        `allow`, is not shown it either.
+        Its parameters become the input schema and its return type the output schema. A plain function runs on a thread,
+        with `thread=False` on the loop. Callers that lack its `scopes`, or that `allow` refuses, do not see it either.
         """
         check_options("a tool", ToolOptions, options, name_of(function))
         handler = self._make_handler(function, options.get("thread"))
@@ -125,23 +124,23 @@ class Registrar:
         self.tools.add(entry, enabled=options.get("enabled", True))
 
     def health(self, name: str) -> Callable[[H], H]:
-        """Names a predicate of no arguments, plain or async: `/readyz` asks it, and tools can require it with
-        `requires=["database"]`."""
+        """Register a named predicate without arguments, plain or async: `/readyz` runs it, and tools can require it
+        with `requires=["database"]`."""
         check_name("a predicate", name, '@server.health("database")')
         return _as_decorator(partial(self._health.add, name))
 
     def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
-        """Offers what a function returns as a resource; with `{places}` in the URI, as a template of many."""
+        """Register a function whose result is a resource; with `{placeholders}` in the URI it is a template."""
         if callable(uri):
             raise RegistrationError("@server.resource needs a URI: @server.resource('notes://today')")
         check_uri_text(uri)
         return _as_decorator(partial(self.add_resource, uri, **options))
 
     def add_resource(self, uri: str, source: Any, **options: Unpack[ResourceOptions]) -> None:
-        """Offers a resource: a value, or a function that makes it whenever it is read.
+        """Register a resource: a value, or a function that the server calls for every read.
 
-        Text goes out as text, bytes as base64, anything else as JSON. With `{places}` in the URI (RFC 6570) it is a
-        template, and the function gets what stands there.
+        The server sends text as text, bytes as base64 and other values as JSON. A URI with `{placeholders}` (RFC 6570)
+        makes a template, and the function receives their values.
         """
         check_uri_text(uri)
         check_options("a resource", ResourceOptions, options, uri)
@@ -167,8 +166,8 @@ class Registrar:
     @overload
     def prompt(self, called: str | None = None, /, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
     def prompt(self, function: Any = None, /, **options: Unpack[PromptOptions]) -> Any:
-        """Offers what a function returns as a prompt. With or without parentheses; options as of `add_prompt`, and the
-        name may come first: `@server.prompt("review")`."""
+        """Register a function as a prompt. Works with and without parentheses; takes the options of `add_prompt`, and
+        the name may come first: `@server.prompt("review")`."""
         if isinstance(function, str):
             options["name"] = _resolve_name("prompt", function, options.get("name"))
             function = None
@@ -176,7 +175,7 @@ class Registrar:
         return _as_decorator(add) if function is None else _as_decorator(add)(function)
 
     def add_prompt(self, source: Callable[..., Any] | str, **options: Unpack[PromptOptions]) -> None:
-        """Offers a prompt: a function, or a text with `{places}`, each of which is an argument.
+        """Register a prompt: a function, or a text with `{placeholders}`, each of which is an argument.
 
         A function returns text, a message, or a list of messages.
         """
@@ -194,9 +193,9 @@ class Registrar:
             self.prompts.add(make_prompt(handler, self.settings, access=access, **described))
 
     def completion(self, *, argument: str, **options: Unpack[CompletionOptions]) -> Callable[[F], F]:
-        """Proposes values for an argument of a prompt, a resource template or a tool.
+        """Register a completer for an argument of a prompt, a resource template or a tool.
 
-        The function gets the text so far and, if it has a second parameter, the arguments already filled in.
+        The function receives the text so far and, if it has a second parameter, the arguments already filled in.
         """
         check_options("a completion", CompletionOptions, options)
         check_name("the argument of a completion", argument, 'argument="city"')
@@ -220,7 +219,7 @@ class Registrar:
     def add_completion(
         self, values: Callable[..., Any] | Iterable[str], *, argument: str, **options: Unpack[CompletionOptions]
     ) -> None:
-        """Proposes values for an argument: those of a fixed list that match the text so far, or a function's."""
+        """Register completion values for an argument: a list that is matched with the text so far, or a function."""
         if callable(values):
             self.completion(argument=argument, **options)(values)
             return
@@ -239,15 +238,15 @@ class Registrar:
         self.completion(argument=argument, **options)(complete)
 
     def remove_tool(self, name: str) -> None:
-        """Takes a tool away."""
+        """Remove a tool."""
         self.tools.remove(name)
 
     def remove_resource(self, uri: str) -> None:
-        """Takes a resource or a template away."""
+        """Remove a resource or a template."""
         (self.templates if "{" in uri else self.resources).remove(uri)
 
     def remove_prompt(self, name: str) -> None:
-        """Takes a prompt away."""
+        """Remove a prompt."""
         self.prompts.remove(name)
 
     def _make_handler(self, function: Callable[..., Any], thread: bool | None) -> Handler:
@@ -255,13 +254,13 @@ class Registrar:
 
 
 def check_uri_text(uri: Any) -> None:
-    """Raise `RegistrationError` for a URI that is no text."""
+    """Raise `RegistrationError` for a URI that is not a string."""
     if not isinstance(uri, str):
         raise RegistrationError(f"the URI of a resource is a text such as 'notes://today', not {describe_value(uri)}")
 
 
 def _resolve_name(what: str, positional: str, named: str | None) -> str:
-    """The name that came first. Raises `RegistrationError` if there is another one."""
+    """Return the positional name. Raises `RegistrationError` if there is a `name=` as well."""
     if named is not None:
         more = "; a prompt made of a text is added by add_prompt(text, name=…)" if what == "prompt" else ""
         raise RegistrationError(f"a {what} has one name, not {positional!r} and {named!r}{more}")
@@ -269,7 +268,7 @@ def _resolve_name(what: str, positional: str, named: str | None) -> str:
 
 
 def _as_decorator(add: Callable[[Any], None]) -> Callable[[F], F]:
-    """Adds a function, and leaves it as it is."""
+    """Return a decorator that registers a function and returns it unchanged."""
 
     def register(function: F) -> F:
         add(function)

@@ -1,7 +1,7 @@
-"""What a server has open while it serves: who is on the line, what they hear of, what is kept for them.
+"""Runtime state of a server: connections, subscriptions, and the services that connections share.
 
-All of it is made on one event loop, when it is first needed, and ended there, stage by stage; `shutdown.py` has the
-order. Then a server can serve again, on another loop if need be.
+The runtime creates these services on one event loop, when they are first needed, and closes them there in stages (see
+`shutdown.py` for the order). Afterwards the server can serve again, also on another loop.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ _UNSUBSCRIBE: Final = next(row for row in METHODS if row.name == "resources/unsu
 
 
 class ServerComponents(Struct, frozen=True):
-    """What a server is made of, for as long as there is one."""
+    """Parts of a server that live as long as the server itself, across restarts of its runtime."""
 
     catalog: ServerCatalog
     observers: Observers
@@ -69,22 +69,22 @@ class ServerComponents(Struct, frozen=True):
 
 
 class RequestForwarding(Protocol):
-    """What goes between this process and others, on behalf of clients."""
+    """Forwarder of requests between processes, as far as shutdown is concerned."""
 
     async def drained(self) -> None:
-        """Waits until all that others answer is answered."""
+        """Wait until all forwarded requests have a response."""
         ...
 
     async def close(self) -> None:
-        """Ends it."""
+        """Close the forwarder."""
         ...
 
 
 class ServerRuntime:
-    """A server at work."""
+    """State of a server while it serves, with the shutdown stages that close it."""
 
     def __init__(self, components: ServerComponents, begin_shutdown: Callable[[], object]) -> None:
-        """`end` has the server end in good order, soon."""
+        """`begin_shutdown` starts an orderly shutdown of the server and returns at once."""
         self._components = components
         self._catalog = components.catalog
         self._health = components.health
@@ -98,19 +98,19 @@ class ServerRuntime:
         self.file_watch: FileWatcher | None = None
         self.forwarder: RequestForwarding | None = None
         self._local_announcer: Announcer | None = None
-        self._cluster_announcer: Announcer | None = None  # to other processes
+        self._cluster_announcer: Announcer | None = None  # announces to other processes
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: int | None = None
         self._shared: SharedServices | None = None
         self._ledger: Ledger | None = None
         self._health_checks: HealthChecks | None = None
         self._background_tasks: set[asyncio.Task[Any]] = set()
-        self._cancelled_work: set[asyncio.Task[Any]] = set()  # work of calls that was cancelled
+        self._cancelled_work: set[asyncio.Task[Any]] = set()  # tasks of cancelled calls that have not ended yet
 
-    # --- beginning -------------------------------------------------------------------------------
+    # --- starting --------------------------------------------------------------------------------
 
     async def start(self, server: Any) -> None:
-        """Opens the store and enters the lifespan, if it has not been entered, until the server ends."""
+        """Open the store and enter the lifespan, unless that has happened; both stay open until shutdown."""
         lifespan = self._components.lifespan
         undo = None if lifespan is None else lifespan.users.mark_started()
         try:
@@ -121,7 +121,7 @@ class ServerRuntime:
             raise
 
     async def attach(self, server: Any, client: object) -> None:
-        """Does the same for a client in this process, until that is detached."""
+        """Do the same for a client in this process, until `detach`."""
         if self._components.lifespan is not None:
             self._components.lifespan.users.add(client)
         try:
@@ -131,8 +131,8 @@ class ServerRuntime:
             raise
 
     async def detach(self, client: object) -> None:
-        """Leave the lifespan if that was the last that used it, once no handler runs any more. A task that is at work
-        is not waited for here: then it is left later."""
+        """Exit the lifespan if this was its last user, once no handler runs. While a task runs, exit it later in the
+        background."""
         lifespan = self._components.lifespan
         if lifespan is None:
             return
@@ -156,7 +156,7 @@ class ServerRuntime:
             return
         try:
             await lifespan.stop()
-        except Exception as error:  # noqa: BLE001 - reported: no client is at fault
+        except Exception as error:  # noqa: BLE001 - reported to observers: no client caused it
             self._report_failure(error, "the lifespan")
 
     def _report_failure(self, error: Exception, what: str) -> None:
@@ -165,37 +165,37 @@ class ServerRuntime:
             observers.on(HandlerFailed(connection=0, at=now, request=None, method=what, reference="-", error=error))
 
     def _track_cancelled_work(self, work: Any) -> None:
-        """The work of a call is cancelled, and may need a while to end."""
+        """Remember cancelled work of a call until it has ended; cleanup may take a while."""
         if isinstance(work, asyncio.Task):
             task = cast("asyncio.Task[Any]", work)
             self._cancelled_work.add(task)
             task.add_done_callback(self._cancelled_work.discard)
 
     async def _open_store_and_join(self, server: Any) -> None:
-        parts, catalog = self._components, self._catalog
+        components, catalog = self._components, self._catalog
         self._health.enforce_names(catalog.tools.all())
-        await parts.store.open()
-        if parts.lifespan is not None:
-            await parts.lifespan.start(server)
-        if parts.store.lasting:
+        await components.store.open()
+        if components.lifespan is not None:
+            await components.lifespan.start(server)
+        if components.store.lasting:
             shared = self.get_services()
             await self._load_secrets(shared)
             if shared.cluster is not None:
                 await shared.cluster.join()
-        if parts.store.lasting and catalog.task_tools():
+        if components.store.lasting and catalog.task_tools():
             shared = self.get_services()
             shared.tasks.start_recovery(shared, lasting=True)
 
     async def _load_secrets(self, shared: SharedServices) -> None:
-        """Read what all processes on the store know: the keys of states, and that of cursors, so that any process goes
-        on with a list that another has begun."""
+        """Load the secrets that all processes on the store share: the keys of request states, and the cursor key, so
+        that each process can continue a list that another one began."""
         from trunkline.server.shared_secret import get_shared_secret
 
         await shared.state_tokens.load()
         self._catalog.use_shared_cursor_key(await get_shared_secret(shared.store, self._catalog.info.name, "cursor"))
 
     def _reload_secrets(self) -> None:
-        """Agree with the other processes again, after the store has lost its data."""
+        """Agree on the secrets with the other processes again, after the store has lost its data."""
         if self._loop is not None and self._shared is not None:
             task = self._loop.create_task(self._load_secrets(self._shared))
             self._background_tasks.add(task)
@@ -205,10 +205,10 @@ class ServerRuntime:
         self._background_tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            _log.warning("keys of states and cursors could not be read again: %s; restart this process", error)
+            _log.warning("cannot reload the keys of request states and cursors: %s; restart this process", error)
 
     def connect(self, channel: Channel) -> Connection:
-        """Serves one channel."""
+        """Serve one channel; return its connection."""
         lifespan = self._components.lifespan
         if lifespan is not None and not lifespan.running:
             raise MisuseError("a server with a lifespan is started first: `await server.start()`")
@@ -219,31 +219,31 @@ class ServerRuntime:
         return connection
 
     def get_services(self) -> SharedServices:
-        """What connections have in common, on the running loop."""
+        """Return the services that connections on the running loop share; create them on first use."""
         loop = asyncio.get_running_loop()
         if self._shared is None or self._loop is not loop:
             if self.connections:
-                raise MisuseError("a server serves on one event loop at a time")
+                raise MisuseError("a server serves on one event loop at a time; shut it down before serving on another")
             self._shared = self._make_services(loop)
         return self._shared
 
     def _make_services(self, loop: asyncio.AbstractEventLoop) -> SharedServices:
-        parts, settings = self._components, self._catalog.settings
+        components, settings = self._components, self._catalog.settings
         self._health.enforce_names(self._catalog.tools.all())
         self._loop = loop
         self._thread = threading.get_ident()
-        clock = parts.clock or LoopClock(loop)
-        wall = parts.clock or WallClock()
-        store = parts.store.get_open(wall)
+        clock = components.clock or LoopClock(loop)
+        wall = components.clock or WallClock()
+        store = components.store.get_open(wall)
         crew = self._make_cluster(store, clock, wall)
         keeper = self._make_durable_sessions(store, wall, crew)
         self._local_announcer = Announcer(settings.list_changed_interval, clock, self._broadcast_list_changed)
         return SharedServices(
             catalog=self._catalog,
-            dispatcher=parts.dispatcher,
+            dispatcher=components.dispatcher,
             threads=ThreadPool(loop, settings.max_threads),
             clock=clock,
-            observers=parts.observers,
+            observers=components.observers,
             subscription_hooks=self.subscription_hooks,
             on_roots_changed=self.on_roots_changed,
             on_connection_closed=self._on_connection_closed,
@@ -259,12 +259,12 @@ class ServerRuntime:
             cluster_notifications=self._make_notification_fanout(keeper, crew, clock),
             get_ledger=self._get_ledger,
             shared_semaphores=self._make_shared_semaphores(store, wall),
-            get_lifespan_value=lambda: None if parts.lifespan is None else parts.lifespan.value,
+            get_lifespan_value=lambda: None if components.lifespan is None else components.lifespan.value,
             on_call_cancelled=self._track_cancelled_work,
         )
 
     def health_checks(self) -> "HealthChecks":
-        """The health checks that `/readyz` runs."""
+        """Return the health checks that `/readyz` runs."""
         from trunkline.server.health_checks import HealthChecks
 
         if self._health_checks is None:
@@ -282,7 +282,7 @@ class ServerRuntime:
     def _make_durable_sessions(
         self, store: "Store", wall_clock: Clock, cluster: "Cluster | None"
     ) -> "DurableSessions | None":
-        """Who keeps sessions, if the store outlives the process."""
+        """Make the session storage if the store outlives the process."""
         if not self._components.store.lasting:
             return None
         from trunkline.server.sessions.durable import DurableSessions
@@ -290,7 +290,7 @@ class ServerRuntime:
         return DurableSessions(store, self._catalog.settings, wall_clock, self._components.observers, cluster)
 
     def _make_cluster(self, store: "Store", clock: Clock, wall_clock: Clock) -> "Cluster | None":
-        """The processes that share the store, if it has a way to them."""
+        """Make the cluster of processes that share the store, if the store has a bus."""
         bus = store.bus() if self._components.store.lasting else None
         if bus is None:
             return None
@@ -302,7 +302,7 @@ class ServerRuntime:
         )
 
     def _make_shared_semaphores(self, store: "Store", wall_clock: Clock) -> "SharedSemaphores | None":
-        """Turns at tools that may be called only so often at once, if others can share the store."""
+        """Make the semaphores for tools with a concurrency limit across processes, if the store can be shared."""
         if not self._components.store.lasting:
             return None
         from trunkline.server.limits.shared_semaphore import SharedSemaphores
@@ -312,7 +312,7 @@ class ServerRuntime:
     def _make_notification_fanout(
         self, durable_sessions: "DurableSessions | None", cluster: "Cluster | None", clock: Clock
     ) -> "ClusterNotifications | None":
-        """What is new for clients, where it is kept or others have to hear of it."""
+        """Make the fan-out of change notifications to durable sessions and other processes."""
         if durable_sessions is None:
             return None
         from trunkline.server.cluster.notifications import ClusterNotifications
@@ -322,11 +322,11 @@ class ServerRuntime:
             self._cluster_announcer = Announcer(self._catalog.settings.list_changed_interval, clock, news.publish)
             cluster.on_missed(partial(self._on_missed_messages, cluster))
             cluster.on_store_reset(self._reload_secrets)
-            cluster.on_evicted(self.listen_streams.end)  # so that clients ask again what they want to hear of
+            cluster.on_evicted(self.listen_streams.end)  # clients then subscribe again
         return news
 
     def _make_state_keys(self, store: "Store", wall_clock: Clock) -> "StateKeyRing | None":
-        """Keys for states that clients carry, if the store outlives the process and none are set."""
+        """Make the stored keys for request states, if the store outlives the process and no keys are configured."""
         settings = self._catalog.settings
         if not self._components.store.lasting or settings.state_keys:
             return None
@@ -334,28 +334,28 @@ class ServerRuntime:
 
         return StateKeyRing(store, self._catalog.info.name, settings.state_lifetime, wall_clock)
 
-    # --- telling ---------------------------------------------------------------------------------
+    # --- notifying -------------------------------------------------------------------------------
 
     def post(self, action: Callable[[], None]) -> None:
-        """Does something on the loop, whichever thread this is; at once if there is no loop yet."""
+        """Run an action on the loop, from any thread; at once if no loop is in use yet."""
         if self._shared is None or threading.get_ident() == self._thread:
             action()
         else:
-            self._shared.threads.post(action)  # so that it is done before the answer of whoever asks for it here
+            self._shared.threads.post(action)  # runs before the reply of a handler on this thread
 
     def registry_changed(self, kind: str) -> None:
-        """A registry has changed."""
+        """Announce that the list of a registry has changed."""
         if kind in LIST_CHANGED_METHODS:
             self.announce(LIST_CHANGED_METHODS[kind])
 
     def announce(self, name: str) -> None:
-        """Tells everybody, soon, what that notification says. Callable from any thread."""
+        """Send a list_changed notification, debounced, to the clients of all processes. Callable from any thread."""
         self.announce_locally(name)
         if self._cluster_announcer is not None:
             self.post(partial(self._cluster_announcer.announce, name))
 
     def announce_locally(self, name: str) -> None:
-        """Tells those who are clients of this process. Callable from any thread."""
+        """Send a list_changed notification, debounced, to the clients of this process. Callable from any thread."""
         if self.connections:
             self.post(partial(self._announce_on_loop, name))
 
@@ -364,20 +364,20 @@ class ServerRuntime:
             self._local_announcer.announce(name)
 
     def resource_updated(self, uri: str) -> None:
-        """A resource has changed: everybody is told who wants to know."""
+        """Notify the subscribers of a resource, in all processes."""
         self.resource_updates.send(uri)
         if self._shared is not None and self._shared.cluster_notifications is not None:
             self._shared.cluster_notifications.publish(uri)
 
     def _on_remote_change(self, change: str) -> None:
-        """Another process tells what is new."""
+        """Pass on a change that another process has announced."""
         if change in _LIST_CHANGED:
             self.announce_locally(change)
         else:
             self.resource_updates.send(change)
 
     def _on_missed_messages(self, cluster: "Cluster") -> None:
-        """Whatever other processes have told may not have been heard, if there are any."""
+        """Announce every change that other processes may have sent while messages were lost."""
         if cluster.alone:
             return
         for piece in (*self.subscription_hooks.subscriptions.subscribed_uris(), *_LIST_CHANGED):
@@ -390,10 +390,11 @@ class ServerRuntime:
             connection.broadcast(name, frame, params)
         self.listen_streams.notify_list_changed(name)
 
-    # --- those who go ------------------------------------------------------------------------------
+    # --- closed connections ----------------------------------------------------------------------------
 
     def _on_client_shutdown(self, connection: Connection) -> None:
-        """A client ends its conversation in good order. Where nobody else can come, that is the end of the server."""
+        """End the session of a client that sent `shutdown`. If its connection is the only one possible, as on stdio,
+        shut the server down."""
         self._drop_subscriptions(connection)
         if connection.channel.info.sole_peer:
             self._begin_shutdown()
@@ -416,17 +417,17 @@ class ServerRuntime:
         task.add_done_callback(partial(self._background_done, connection))
 
     def _background_done(self, connection: Connection, task: "asyncio.Task[Any]") -> None:
-        """What was done for one who goes has ended, which was nobody's request."""
+        """Report the error of a background task; it belongs to no request."""
         self._background_tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
             call = IncomingRequest(id="the end of a connection", method=_UNSUBSCRIBE, started=connection.now())
             connection.facts.report_failure(call, "-", error)
 
-    # --- ending, stage by stage --------------------------------------------------------------------
+    # --- stages of shutdown ------------------------------------------------------------------
 
     async def unsubscribe_resources(self) -> None:
-        """Takes nobody new, and tells nobody of changes any more."""
+        """Shutdown stage: close the listeners and stop sending change notifications."""
         for connection in self.connections:
             connection.drain()
         self.listen_streams.end()
@@ -434,11 +435,11 @@ class ServerRuntime:
         for place in self.listeners:
             await place.close()
         for connection in self.connections:
-            if connection.durable_session is None:  # who comes back wants to hear of the same
+            if connection.durable_session is None:  # a durable session keeps its subscriptions
                 await self.subscription_hooks.release_unused(self.subscription_hooks.subscriptions.drop(connection))
 
     async def drain(self) -> None:
-        """Waits until what is under way is done."""
+        """Shutdown stage: wait until all running work has ended."""
         await asyncio.gather(*(connection.wait_drained() for connection in self.connections))
         if self.forwarder is not None:
             await self.forwarder.drained()
@@ -448,7 +449,7 @@ class ServerRuntime:
             await self._shared.tasks.drain()
 
     async def close_transports(self) -> None:
-        """Closes every line."""
+        """Shutdown stage: close every connection."""
         places, self.listeners = self.listeners, []
         await asyncio.gather(*(connection.close() for connection in self.connections))
         for place in places:
@@ -458,7 +459,7 @@ class ServerRuntime:
             await carrying.close()
 
     async def persist(self) -> None:
-        """Writes down what is to outlive the process."""
+        """Shutdown stage: write the state that outlives the process."""
         if self._ledger is not None:
             await self._ledger.close()
         if self._shared is not None:
@@ -472,7 +473,7 @@ class ServerRuntime:
             await self._shared.cluster.leave()
 
     async def release_resources(self) -> None:
-        """Ends what is left, and the lifespan."""
+        """Shutdown stage: close the remaining services and exit the lifespan."""
         await asyncio.gather(*self._background_tasks, return_exceptions=True)
         for announcer in (self._local_announcer, self._cluster_announcer):
             if announcer is not None:
@@ -493,11 +494,11 @@ class ServerRuntime:
             await self._components.lifespan.stop()
 
     async def close_store(self) -> None:
-        """Keeps nothing any more."""
+        """Close the store."""
         await self._components.store.close()
 
     def snapshot(self) -> dict[str, Any]:
-        """What a crash dump tells of the server."""
+        """Describe the server for a crash dump."""
         info = self._catalog.info
         return {
             "server": {"name": info.name, "version": info.version},

@@ -1,4 +1,4 @@
-"""Server: what people write. Registers functions, puts the parts together, and runs."""
+"""Server: the public class that registers functions, assembles the components and runs them."""
 
 import inspect
 import logging as logging_
@@ -62,7 +62,7 @@ W = TypeVar("W", bound=SubscriptionHook)
 
 
 class Server(Registrar):
-    """An MCP server: decorate functions, then `run()`."""
+    """An MCP server: decorate functions, then call `run()`."""
 
     def __init__(
         self,
@@ -94,17 +94,17 @@ class Server(Registrar):
         compat: ProfileName | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`expose_errors` sets the setting of that name: with True every peer is told the type and the message of what
-        a handler raises, with False none is. `auth` says who may come in over HTTP, by which tokens: a
-        `ResourceServer`. `store` keeps what has to outlive a call: a `SqliteStore`, a `RedisStore`, or by default one
-        in memory; it is the server's own, to open and close. `tools`, `resources`, `prompts` and `completions` declare
-        a capability, or not; by default each is declared when there is something to offer. `extensions` are declared
-        with their settings, `{}` for none. `cache` says for how many seconds clients may keep what they are shown:
-        "tools", "prompts", "resources", "resource_templates" and "discover". `observers` replaces the one that logs
-        failures. `lifespan` is an async context manager function of the server: entered before the first connection is
-        served, left by `aclose()` and at the end of `run()`; handlers find its value at `ctx.lifespan`.
-        `compat="erlmcp"` is for clients that speak as the founding documents do."""
-        given = {
+        """`expose_errors` overrides the setting of that name: True sends the type and message of handler exceptions to
+        every peer, False to none. `auth` verifies the tokens of HTTP requests: a `ResourceServer`. `store` holds the
+        data that outlives a call: a `SqliteStore`, a `RedisStore`, or by default a store in memory; the server opens
+        and closes it. `tools`, `resources`, `prompts` and `completions` declare a capability or not; by default the
+        server declares those that have an entry. `extensions` maps the declared extensions to their settings, `{}` for
+        none. `cache` has the seconds that clients may cache results: "tools", "prompts", "resources",
+        "resource_templates" and "discover". `observers` replaces the default observer, which logs failures. `lifespan`
+        is an async context manager function of the server: the server enters it before the first connection and exits
+        it in `aclose()` and at the end of `run()`; handlers read its value from `ctx.lifespan`. `compat="erlmcp"` is
+        for clients that follow the founding documents."""
+        options = {
             "version": version,
             "title": title,
             "description": description,
@@ -129,7 +129,7 @@ class Server(Registrar):
             "clock": clock,
         }
         check_name("a server", name, 'Server("notes")')
-        check_values(f"server {name!r}", given, OPTION_KINDS)
+        check_values(f"server {name!r}", options, OPTION_KINDS)
         info = Implementation(
             name=name,
             version=version or __version__,
@@ -141,19 +141,19 @@ class Server(Registrar):
         if expose_errors is not None:
             settings = replace(settings or Settings(), expose_errors=expose_errors)
         lasting = store is not None and store.lasting
-        switches = CapabilityFlags(tools, resources, prompts, completions, logging, subscribe, list_changed)
+        flags = CapabilityFlags(tools, resources, prompts, completions, logging, subscribe, list_changed)
         catalog = ServerCatalog(
             info,
             instructions=instructions,
             settings=settings,
-            capability_flags=switches,
+            capability_flags=flags,
             experimental=experimental if not lasting else {IDEMPOTENCY: {}, **(experimental or {})},
             extensions=extensions,
             cache=cache,
             on_change=self._registry_changed,
             profile=profile_of(compat),
         )
-        parts = ServerComponents(
+        components = ServerComponents(
             catalog=catalog,
             observers=Observers(_default_observers() if observers is None else observers),
             dispatcher=Dispatcher(features),
@@ -162,16 +162,16 @@ class Server(Registrar):
             lifespan=None if lifespan is None else _make_lifespan(lifespan),
             clock=clock,
         )
-        super().__init__(catalog, parts.health)
-        self._observers = parts.observers
-        self._runtime = ServerRuntime(parts, self._begin_shutdown)
-        self._shutdown = Shutdown(self._runtime, parts.observers, catalog.settings)
+        super().__init__(catalog, components.health)
+        self._observers = components.observers
+        self._runtime = ServerRuntime(components, self._begin_shutdown)
+        self._shutdown = Shutdown(self._runtime, components.observers, catalog.settings)
         self._auth = auth
-        self._store = parts.store
-        self._dispatcher = parts.dispatcher
+        self._store = components.store
+        self._dispatcher = components.dispatcher
         self._middleware: list[Middleware] = []
         self._forwarder: Relay | None = None
-        self._checked_completions_version = 0  # the version of the completers that were looked at
+        self._checked_completions_version = 0  # registry version of the last check
 
     def __repr__(self) -> str:
         offered = {
@@ -183,22 +183,23 @@ class Server(Registrar):
         counts = ", ".join(f"{what}={len(entries)}" for what, entries in offered.items() if len(entries))
         return f"<Server {self.name!r}: {counts or 'nothing offered'}>"
 
-    # --- being told of what clients do -----------------------------------------------------------
+    # --- client events -------------------------------------------------------------------------
 
     def on_roots_changed(self, function: R) -> R:
-        """Calls an async function when a client tells that its roots have changed."""
+        """Call an async function when a client announces that its roots have changed."""
         check_callback("on_roots_changed", function)
         self._runtime.on_roots_changed.append(function)
         return function
 
     def on_first_subscriber(self, watch: W) -> W:
-        """Calls a function with a resource's URI when it gets its first subscriber. If it raises, there is none."""
+        """Call a function with a resource's URI when it gets its first subscriber. If it raises, the subscription
+        fails."""
         check_callback("on_first_subscriber", watch)
         self._runtime.subscription_hooks.on_first.append(watch)
         return watch
 
     def on_last_unsubscribed(self, watch: W) -> W:
-        """Calls a function with a resource's URI when its last subscriber has gone."""
+        """Call a function with a resource's URI when its last subscriber has unsubscribed or disconnected."""
         check_callback("on_last_unsubscribed", watch)
         self._runtime.subscription_hooks.on_last.append(watch)
         return watch
@@ -206,7 +207,7 @@ class Server(Registrar):
     # --- files -----------------------------------------------------------------------------------
 
     def add_file(self, uri: str, path: str | PathLike[str], **options: Unpack[FileOptions]) -> None:
-        """Offers a file as a resource, watched while somebody is subscribed."""
+        """Register a file as a resource. The server watches it while a client is subscribed."""
         from trunkline.server.files.entries import make_file
 
         _check_file_arguments(uri, path)
@@ -215,7 +216,8 @@ class Server(Registrar):
         self.resources.add(make_file(uri, path, self._catalog, read, self._file_watch().reader, **options))
 
     def add_directory(self, uri: str, folder: str | PathLike[str], **options: Unpack[DirectoryOptions]) -> None:
-        """Offers the files of a folder, and of those in it, as `scheme://{+path}`; links never lead outside."""
+        """Register the files of a folder and its subfolders as `scheme://{+path}`; links cannot lead outside the
+        folder."""
         from trunkline.server.files.entries import make_directory
 
         _check_file_arguments(uri, folder)
@@ -228,22 +230,22 @@ class Server(Registrar):
     def _file_watch(self) -> "FileWatcher":
         from trunkline.server.files.watch import FileWatcher
 
-        serving = self._runtime
-        if serving.file_watch is None:
+        runtime = self._runtime
+        if runtime.file_watch is None:
             changed = partial(
-                serving.announce_locally, LIST_CHANGED_METHODS[self.resources.kind]
-            )  # other processes see it, too
-            serving.file_watch = FileWatcher(
-                self._catalog, serving.get_services, serving.resource_updates.send, changed
+                runtime.announce_locally, LIST_CHANGED_METHODS[self.resources.kind]
+            )  # other processes watch the files themselves
+            runtime.file_watch = FileWatcher(
+                self._catalog, runtime.get_services, runtime.resource_updates.send, changed
             )
-            self.on_first_subscriber(serving.file_watch.watch)
-            self.on_last_unsubscribed(serving.file_watch.unwatch)
-        return serving.file_watch
+            self.on_first_subscriber(runtime.file_watch.watch)
+            self.on_last_unsubscribed(runtime.file_watch.unwatch)
+        return runtime.file_watch
 
-    # --- going around calls ----------------------------------------------------------------------
+    # --- middleware -----------------------------------------------------------------------------
 
     def middleware(self, function: M) -> M:
-        """Puts an async function `(call, next)` around every request that runs a handler; the first is outermost."""
+        """Wrap an async function `(call, next)` around every request that runs a handler; the first is outermost."""
         from trunkline.server.middleware import WRAPPED_METHODS, wrap_with_middleware
 
         if not inspect.iscoroutinefunction(underlying_function(function)):
@@ -257,12 +259,12 @@ class Server(Registrar):
         )
         return function
 
-    # --- telling clients -------------------------------------------------------------------------
+    # --- notifying clients -----------------------------------------------------------------------
 
     def forward_logs(self, name: str = "", *, level: int | str = logging_.INFO) -> logging_.Handler:
-        """Sends what a logger and those below it log during a call to the client of that call, as log messages.
+        """Send the records that a logger and its children log during a call to the client of that call.
 
-        The logger lets such records through from then on. Gives back the handler, for `removeHandler`.
+        The logger lets such records through from then on. Returns the handler, for `removeHandler`.
         """
         from trunkline.server.log_handler import ClientLogHandler
 
@@ -280,13 +282,13 @@ class Server(Registrar):
         return handler
 
     def notify_updated(self, uri: str) -> None:
-        """Tells the subscribers of a resource that it has changed, also those of other processes that share the store.
-        Callable from any thread."""
+        """Notify the subscribers of a resource, in all processes that share the store, that it has changed. Callable
+        from any thread."""
         self._runtime.post(partial(self._runtime.resource_updated, uri))
 
     def notify_list_changed(self, what: Literal["tools", "resources", "prompts"]) -> None:
-        """Tells every client that what it is shown in a list has changed, where nothing was added or removed: `allow`
-        or `list=` has another answer now. Callable from any thread."""
+        """Notify every client that a list has changed although no entry was added or removed, for example because
+        `allow` or `list=` returns something else. Callable from any thread."""
         name = f"notifications/{what}/list_changed"
         if name not in LIST_CHANGED_METHODS.values():
             why = f"there is no list of {what!r}; there are tools, resources and prompts"
@@ -294,43 +296,42 @@ class Server(Registrar):
         self._runtime.announce(name)
 
     def _registry_changed(self, kind: str) -> None:
-        """A registry has changed."""
+        """Announce a change of a registry; the catalog calls this."""
         self._runtime.registry_changed(kind)
 
     # --- serving ---------------------------------------------------------------------------------
 
     def connect(self, channel: Channel) -> Connection:
-        """Serves one channel, on the running loop, until it closes. What it gives back is the channel's receiver."""
+        """Serve one channel on the running loop until it closes. Returns the channel's receiver."""
         return self._runtime.connect(channel)
 
     @property
     def connections(self) -> list[Connection]:
-        """The peers that are on the line."""
+        """The open connections."""
         return list(self._runtime.connections)
 
     def pause(self, *, wait: bool = False) -> None:
-        """Takes no new requests until `resume()`: they are refused with 1008, or wait. What is under way goes on, and a
-        ping is answered. Callable from any thread."""
+        """Stop accepting requests until `resume()`: refuse them with error 1008, or queue them with `wait`. Running
+        requests continue, and the server answers pings. Callable from any thread."""
         self._runtime.post(partial(self._runtime.connections.pause, wait=wait))
 
     def resume(self) -> None:
-        """Takes requests again, those that have waited first. Callable from any thread."""
+        """Accept requests again; queued requests start first. Callable from any thread."""
         self._runtime.post(self._runtime.connections.resume)
 
     async def start(self) -> None:
-        """Opens the store and enters the lifespan, if there is one and it has not been entered. `run()` does that by
-        itself."""
+        """Open the store and enter the lifespan, unless that has happened. `run()` calls this."""
         self._check_startable()
         await self._runtime.start(self)
 
     async def attach(self, client: object) -> None:
-        """Start for a client in this process, as `Client(server)` does by itself. The lifespan is left when the last
-        one is detached, unless `start()`, `listen()` or `run()` was called as well."""
+        """Start for a client in this process; `Client(server)` calls this. The server exits the lifespan when the last
+        client detaches, unless `start()`, `listen()` or `run()` was called as well."""
         self._check_startable()
         await self._runtime.attach(self, client)
 
     async def detach(self, client: object) -> None:
-        """The counterpart of `attach`. What leaving the lifespan raises is reported to observers."""
+        """Undo `attach`. Observers receive errors of exiting the lifespan."""
         await self._runtime.detach(client)
 
     def _check_startable(self) -> None:
@@ -340,7 +341,7 @@ class Server(Registrar):
         self._warn_unused_completions()
 
     def _warn_unused_completions(self) -> None:
-        """Warn of completers that will never be asked: what they complete may be added after them, but not never."""
+        """Warn of completers without a target: a target may be registered later, but not after the start."""
         if self._checked_completions_version != self.completions.version:
             self._checked_completions_version = self.completions.version
             for entry in self.completions.all():
@@ -348,9 +349,9 @@ class Server(Registrar):
                     warnings.warn(fault, stacklevel=4)
 
     def _require_access_rules(self) -> None:
-        """Refuses to start if it was not said of everything who may have it."""
-        if silent := self.undeclared():
-            raise MisuseError(f"nothing says who may have {', '.join(silent)}; with strict=True scopes= or allow= must")
+        """Raise `MisuseError` if an entry has neither `scopes` nor `allow`."""
+        if missing := self.undeclared():
+            raise MisuseError(f"no access rule for {', '.join(missing)}; strict=True requires scopes= or allow=")
 
     # --- shutting down ---------------------------------------------------------------------------
 
@@ -400,15 +401,15 @@ class Server(Registrar):
     # --- listening -------------------------------------------------------------------------------
 
     async def listen(self, address: str, *, tls: "SSLContext | None" = None) -> Listener:
-        """Waits for clients, until `aclose()`: at `tcp://127.0.0.1:4000`, `http://127.0.0.1:8000/mcp`,
-        `unix:///run/server.sock`, or `tls://…` and `https://…` with a context that has the server's certificate. Port 0
-        lets the system choose: the listener's address has it."""
+        """Listen for clients until `aclose()`: at `tcp://127.0.0.1:4000`, `http://127.0.0.1:8000/mcp`,
+        `unix:///run/server.sock`, or at `tls://…` and `https://…` with a context that has the server's certificate.
+        With port 0 the system chooses a port; the listener's `address` has it."""
         return await self._listen(address, tls)
 
     async def _listen(
         self, address: str, tls: "SSLContext | None", worker_channel: "WorkerChannel | None" = None
     ) -> Listener:
-        """A worker's post is where its connections come from."""
+        """Listen at an address; a worker receives its connections from the supervisor through `worker_channel`."""
         from trunkline.server.run.process import open_listener
 
         await self.start()
@@ -429,19 +430,19 @@ class Server(Registrar):
         return made
 
     def _get_forwarder(self) -> "Relay | None":
-        """Who carries requests to other processes and answers theirs, where there may be some: one for all places."""
-        serving, shared = self._runtime, self._runtime.get_services()
+        """Return the forwarder of requests between processes, shared by all listeners; None without a cluster."""
+        runtime, shared = self._runtime, self._runtime.get_services()
         if shared.cluster is None:
             return None
         if self._forwarder is None or self._forwarder.cluster is not shared.cluster:
             from trunkline.server.access.principal_codec import PrincipalCodec
             from trunkline.transports.http.forwarding.outbound import Relay
 
-            self._forwarder = serving.forwarder = Relay(shared.cluster, PrincipalCodec(), self.settings, shared.clock)
+            self._forwarder = runtime.forwarder = Relay(shared.cluster, PrincipalCodec(), self.settings, shared.clock)
         return self._forwarder
 
     def _get_dpop_replays(self) -> "SharedProofStore | None":
-        """What all processes know that share the store; None where nobody else can."""
+        """Return the DPoP replay cache in the shared store; None if the store is not shared."""
         store = self._runtime.get_services().store
         if not store.lasting:
             return None
@@ -450,7 +451,7 @@ class Server(Registrar):
         return DpopReplayStore(store, self.name)
 
     def _make_health(self, worker_channel: "WorkerChannel | None" = None) -> "Health | None":
-        """How this server stands, or all workers do."""
+        """Make the health endpoint for this server, or for all workers."""
         from trunkline.transports.http.health import Health
 
         if not self.settings.health:
@@ -459,10 +460,10 @@ class Server(Registrar):
         return Health(states, self._store.writable, self._runtime.health_checks().run_all)
 
     def asgi(self, *, path: str = "/", identify: "Callable[[dict[str, Any]], Any] | None" = None) -> "App":
-        """An ASGI application: Streamable HTTP and WebSocket at a path, HTTP+SSE at /sse beside it. It runs under any
-        ASGI server and can be mounted under any path. `identify` gives the principal of a request from what has been
-        verified about it, by its ASGI scope: sessions belong to the principal who opened them. A server with `auth=`
-        verifies that by itself."""
+        """Return an ASGI application: Streamable HTTP and WebSocket at a path, HTTP+SSE at /sse beside it. It runs
+        under any ASGI server and can be mounted under any path. `identify` returns the principal of a request from its
+        ASGI scope, after other middleware has verified it; a session belongs to the principal that opened it. A server
+        with `auth=` needs no `identify`."""
         from trunkline.server.run.process import make_asgi_app, make_authenticator
 
         if not isinstance(cast("Any", path), str):
@@ -470,7 +471,7 @@ class Server(Registrar):
         if identify is not None:
             check_callback("identify=", identify)
         if identify is not None and self._auth is not None:
-            raise MisuseError("a server with auth= knows who comes by their tokens; identify= is for servers without")
+            raise MisuseError("identify= is for servers without auth=, which identifies callers by their tokens")
         gate = make_authenticator(self, path, self._auth, identify, dpop_replays=self._get_dpop_replays)
         ready = self._runtime.get_services
         released = self._runtime.listen_streams.end
@@ -495,11 +496,11 @@ class Server(Registrar):
         tls: "SSLContext | None" = None,
         workers: int | None = None,
     ) -> None:
-        """Serves until Ctrl+C or SIGTERM, on stdio also until the other side goes. This is the last line of most
+        """Serve until Ctrl+C or SIGTERM, on stdio also until the client closes its end. This is the last line of most
         programs. `host` (127.0.0.1), `port` and `tls` are for "http" (port 8000, path /mcp) and "tcp", `path` is for
-        "http" and "unix". `workers` are processes that serve as one, over "http": this process starts them, watches
-        them, and hands each connection to the next. A server that cannot be started, because of a wrong option or an
-        address that is in use, ends the process with one line on standard error and exit code 2."""
+        "http" and "unix". `workers` is the number of processes that serve together over "http": this process starts
+        them, watches them and distributes the connections. If the server cannot start, because of a wrong option or an
+        address in use, the process prints one line on standard error and exits with code 2."""
         from trunkline.server.run.process import (
             build_address,
             check_no_loop,
@@ -520,7 +521,7 @@ class Server(Registrar):
                 self._run_workers(address, tls, workers)
 
     def _run_workers(self, address: str, tls: "SSLContext | None", count: int) -> None:
-        """Without a store of their own, workers share one that ends with them."""
+        """Run workers; without a configured store they share a temporary one."""
         from trunkline.server.run.workers import WorkerJob, check_workers_supported, run_workers, temporary_store_folder
         from trunkline.transports.addresses import parse_address
 
@@ -528,7 +529,7 @@ class Server(Registrar):
         work = WorkerJob(self, self._listen, lambda: self._shutdown.readiness, tls)
         if (store := self._store.configured) is not None:
             if not store.lasting:
-                raise MisuseError("workers need a store that they can share, and what this one keeps is in one process")
+                raise MisuseError("workers need a store that processes can share, such as SqliteStore(path)")
             run_workers(work, parse_address(address), count)
             return
         from trunkline.stores.sqlite.store import SqliteStore
@@ -540,7 +541,7 @@ class Server(Registrar):
 
 
 def _check_file_arguments(uri: Any, path: Any) -> None:
-    """Raise `RegistrationError` for what cannot be the URI and the path of a file or folder."""
+    """Raise `RegistrationError` for an invalid URI or path of a file or folder."""
     check_uri_text(uri)
     if not isinstance(path, str | PathLike):
         raise RegistrationError(f"resource {uri!r}: a path is a text or a Path, not {describe_value(path)}")

@@ -1,4 +1,4 @@
-"""What the options of `Server` have to be, by their names."""
+"""Validation of the constructor options of `Server`."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -12,7 +12,7 @@ __all__ = ["OPTION_KINDS", "check_callback"]
 
 
 def _has_member(member: str, words: str, *, secret: bool = False) -> OptionKind:
-    """An object with this member, which its class is not."""
+    """Return the kind of instances (not classes) that have a member."""
 
     def fit(value: Any) -> bool:
         return hasattr(value, member) and not isinstance(value, type)
@@ -41,6 +41,6 @@ OPTION_KINDS: Final[Mapping[str, OptionKind]] = {
 
 
 def check_callback(what: str, function: Any) -> None:
-    """Raise `RegistrationError` for what cannot be called back."""
+    """Raise `RegistrationError` for a callback that is not callable."""
     if not callable(function):
         raise RegistrationError(f"{what} takes a function, not {describe_value(function)}")

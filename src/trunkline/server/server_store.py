@@ -1,8 +1,7 @@
-"""The store of a server: opened before anything is kept in it, closed when everything else has ended.
+"""Store of a server: opened at start, closed last, and monitored while it is open.
 
-While it is open, a monitor writes to it every few seconds, also if nothing else does. So the log says when the store
-has become unavailable, and when it is back, once each; and a health check is answered by a write, since a store on a
-full disk or behind a lock can still be read.
+The monitor writes to the store every few seconds, so the log states once when the store becomes unavailable and once
+when it is back. Health checks use a write, since a store on a full disk or behind a lock can still be read.
 """
 
 import asyncio
@@ -18,17 +17,17 @@ if TYPE_CHECKING:
 
 __all__ = ["ServerStore", "StoreMonitor"]
 
-_PROBE: Final = Delete(key_of("health", "probe"))  # a write that leaves nothing behind
+_PROBE: Final = Delete(key_of("health", "probe"))  # a write without an effect
 _PROBE_INTERVAL: Final = 2.0  # seconds: less than stores wait for a lock or a connection before they refuse a call
-_LOG_AFTER: Final = 2.0  # seconds after which a probe without an answer is logged
+_LOG_AFTER: Final = 2.0  # seconds until a pending probe is logged
 _HEALTH_CHECK_TIMEOUT: Final = 0.3  # seconds that a health check waits for a probe
-_PROBE_LIFETIME: Final = 0.5  # seconds that the outcome of a probe answers health checks
+_PROBE_LIFETIME: Final = 0.5  # seconds that health checks reuse the outcome of a probe
 
 _log: Final = logging.getLogger("trunkline")
 
 
 class ServerStore:
-    """The store that a server was given, or else one in memory for each time that it serves."""
+    """The configured store of a server, or a new in-memory store each time the server serves."""
 
     def __init__(self, configured: Store | None, make_memory_store: "Callable[[Clock], Store]") -> None:
         self._configured = configured
@@ -39,25 +38,25 @@ class ServerStore:
 
     @property
     def configured(self) -> Store | None:
-        """What the server was given."""
+        """The configured store; None for a store in memory."""
         return self._configured
 
     def configure(self, store: Store) -> None:
-        """Has a server that was given none use a store, from when it serves."""
+        """Set the store of a server that was created without one; it is used from the next start on."""
         self._configured = store
 
     @property
     def lasting(self) -> bool:
-        """Whether what is kept in it outlives the process."""
+        """Whether its data outlives the process."""
         return self._configured is not None and self._configured.lasting
 
     async def open(self) -> None:
-        """Opens it, once, however many ask; raises what that raises."""
+        """Open the store; concurrent callers share one attempt. Raises the error of the store."""
         if self._configured is None:
             return
         opening = self._opening = self._opening or asyncio.create_task(self._configured.open())
         try:
-            await asyncio.shield(opening)  # one who stops waiting does not stop it for the others
+            await asyncio.shield(opening)  # a cancelled caller must not cancel the others
             self._monitor = self._monitor or StoreMonitor(self._configured)
         except BaseException:
             if opening.done():
@@ -65,11 +64,12 @@ class ServerStore:
             raise
 
     async def writable(self) -> bool:
-        """Whether the store can be written. A write of the last half second counts, so it can be asked often."""
+        """Return whether the store accepts writes. Reuses a probe of the last half second, so frequent
+        calls are cheap."""
         return True if self._monitor is None else await self._monitor.writable()
 
     def get_open(self, clock: Clock) -> Store:
-        """The store, open. Raises `MisuseError` if somebody has to wait for that first."""
+        """Return the opened store. Raises `MisuseError` if `open` has not finished."""
         if self._configured is None:
             self._memory_store = self._make_memory_store(clock)
             return self._memory_store
@@ -78,7 +78,7 @@ class ServerStore:
         return self._configured
 
     async def close(self) -> None:
-        """Closes it, if it was opened. A store that was given is of no use then."""
+        """Close the store if it was opened. A configured store cannot be opened again."""
         if self._monitor is not None:
             self._monitor.close()
             self._monitor = None
@@ -92,10 +92,10 @@ class ServerStore:
 
 
 class StoreMonitor:
-    """Finds out by small writes whether a store can be written, and logs when that changes."""
+    """Probes a store with small writes and logs when it becomes unavailable or available."""
 
     def __init__(self, store: Store, *, interval: float = _PROBE_INTERVAL, log_after: float = _LOG_AFTER) -> None:
-        """`every` so many seconds it writes; an answer that takes longer than `late` is logged."""
+        """Probe every `interval` seconds; log a probe that takes longer than `log_after` seconds."""
         self._store = store
         self._interval = interval
         self._log_after = log_after
@@ -106,13 +106,13 @@ class StoreMonitor:
         self._timer = self._loop.call_later(interval, self._probe_again)
 
     async def writable(self) -> bool:
-        """Whether a write takes effect, now or within the last half second."""
+        """Return whether a write succeeds now, or did within the last half second."""
         probe = self._recent_probe(_PROBE_LIFETIME)
         await asyncio.wait([probe], timeout=_HEALTH_CHECK_TIMEOUT)
         return probe.done() and not probe.cancelled() and probe.result()
 
     def close(self) -> None:
-        """Probe no more."""
+        """Stop probing."""
         self._timer.cancel()
         if self._probe is not None:
             self._probe.cancel()
@@ -122,7 +122,7 @@ class StoreMonitor:
         self._timer = self._loop.call_later(self._interval, self._probe_again)
 
     def _recent_probe(self, max_age: float) -> "asyncio.Task[bool]":
-        """The probe that is under way, or was begun not longer ago than that; or else a new one."""
+        """Return the running probe, or one begun at most `max_age` seconds ago; otherwise start one."""
         now = self._loop.time()
         if self._probe is None or (self._probe.done() and now >= self._probed_at + max_age):
             self._probed_at = now
@@ -130,7 +130,7 @@ class StoreMonitor:
         return self._probe
 
     async def _write(self) -> bool:
-        late = self._loop.call_later(self._log_after, self._note_failure, f"no answer for {self._log_after:g} s")
+        late = self._loop.call_later(self._log_after, self._note_failure, f"no response for {self._log_after:g} s")
         try:
             await self._store.commit([_PROBE])
         except StoreError as error:
@@ -139,11 +139,11 @@ class StoreMonitor:
         finally:
             late.cancel()
         if self._failing_since is not None:
-            _log.warning("the store can be written again after %.0f s", self._loop.time() - self._failing_since)
+            _log.warning("the store accepts writes again after %.0f s", self._loop.time() - self._failing_since)
             self._failing_since = None
         return True
 
     def _note_failure(self, why: str) -> None:
         if self._failing_since is None:
             self._failing_since = self._probed_at
-            _log.error("the store cannot be written: %s; what has to be kept is refused or waits until it can", why)
+            _log.error("cannot write to the store: %s; requests that need it fail or wait until it is back", why)

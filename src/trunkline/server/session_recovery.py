@@ -1,14 +1,13 @@
-"""Failover within a process: a conversation that an error of our own has ended begins anew, on the same line and as
-what it was.
+"""Session recovery: replace a session that an internal error has broken, on the same connection.
 
-What a handler raises is an answer. What our own code raises leaves nobody who could say how the conversation stands. So
-it is given up, and what was under way with it: calls that were begun are answered with `outcome_unknown`, other
-requests with an internal error. All that makes the session usable is known outside of what has failed: what was agreed
-upon and with whom, what the client has subscribed to, how much it wants to hear of. With that a new conversation takes
-its place, and the client notices nothing but the requests that have failed.
+An exception of a handler is a reply. An exception in our own code leaves the session in an unknown state, so recovery
+abandons that session with its running requests: calls whose handler had started fail with `outcome_unknown`, other
+requests with an internal error. The connection knows everything else that makes the session usable: the negotiated
+revision and capabilities, the client, its subscriptions and its log level. A new session takes over that state, and the
+client notices only the failed requests.
 
-If that happens too often, the line is closed; where it is what the process is there for, the error is the process's.
-Where requests of many peers share a line, each is a conversation of its own.
+Recovery closes a connection that fails too often; on stdio, where one connection is the whole process, it raises the
+error. On a channel that several peers share, each request is independent, and only the failed one ends.
 """
 
 import os
@@ -32,21 +31,22 @@ _PHASE_SIGNALS: Final = {Phase.PAUSED: Signal.PAUSE, Phase.DRAINING: Signal.DRAI
 
 
 def recover_session(connection: "Connection", error: Exception, during: Incoming | IncomingRequest | None) -> None:
-    """Goes on after an error of our own, over a message or a call if it is known which."""
+    """Replace the session after an internal error; `during` is the message or call that was being
+    processed, if known."""
     reference = os.urandom(6).hex()
     connection.facts.report_crash(reference, error)
-    told = InternalError(
-        f"something failed in the server; the log has the details under {reference}", data={"reference": reference}
+    failure = InternalError(
+        f"internal error of the server; see its log under reference {reference}", data={"reference": reference}
     )
     if connection.session.phase in _TERMINAL_PHASES:
         return
     if connection.channel.info.stateless:
-        _fail_one_request(connection, during, told)
+        _fail_one_request(connection, during, failure)
         return
-    unread = _unstarted_requests(connection, during)
+    unstarted = _unstarted_requests(connection, during)
     connection.facts.emit(RestoreStep, step="RestoreSubscriptions")
-    connection.replace_session(_restore_session(connection), told)
-    _refuse(connection, unread, told)
+    connection.replace_session(_restore_session(connection), failure)
+    _refuse(connection, unstarted, failure)
     connection.facts.emit(RestoreStep, step="ReplayPending")
     connection.facts.emit(RestoreStep, step="RestoreCapabilities")
     connection.facts.emit(RestoreStep, step="StartMonitoring")
@@ -56,7 +56,7 @@ def recover_session(connection: "Connection", error: Exception, during: Incoming
 def _fail_one_request(
     connection: "Connection", during: Incoming | IncomingRequest | None, failure: ProtocolError
 ) -> None:
-    """Ends the one request that it is about: the others are other peers'."""
+    """Fail only the request in question: the channel carries requests of other peers."""
     call = (
         during
         if isinstance(during, IncomingRequest)
@@ -71,7 +71,7 @@ def _fail_one_request(
 def _unstarted_requests(
     connection: "Connection", during: Incoming | IncomingRequest | None
 ) -> RequestId | list[RequestId] | None:
-    """The request, or those of a batch, that came with a message of which nobody knows."""
+    """Return the ids of the requests in a message that the session has not recorded."""
     if isinstance(during, Batch):
         return [one.id for one in during.messages if isinstance(one, Request)]
     return during.id if isinstance(during, Request) and during.id not in connection.session.incoming_requests else None
@@ -80,7 +80,7 @@ def _unstarted_requests(
 def _refuse(connection: "Connection", unstarted: RequestId | list[RequestId] | None, failure: ProtocolError) -> None:
     error = connection.session.error_object(failure)
     if isinstance(unstarted, list):
-        answers: list[Message] = [ErrorResponse(ident, error) for ident in unstarted]
+        answers: list[Message] = [ErrorResponse(request_id, error) for request_id in unstarted]
         if answers:
             connection.channel.send(answers)
     elif unstarted is not None:
@@ -88,23 +88,23 @@ def _refuse(connection: "Connection", unstarted: RequestId | list[RequestId] | N
 
 
 def _restore_session(connection: "Connection") -> Session:
-    """A session that stands where the one that has failed did."""
+    """Make a session in the state of the failed one."""
     old, session = connection.session, connection.new_session()
-    session.last_id = old.last_id  # a late answer is not taken for another one
+    session.last_id = old.last_id  # a late response must not match a new request
     session.transition(Signal.CONNECT)
     if old.negotiated is not None and old.revision is not None:
         session.restore_handshake(old.revision, old.negotiated, old.peer, complete=old.phase is not Phase.INITIALIZING)
-    if (again := _PHASE_SIGNALS.get(old.phase)) is not None and session.allows(again):
-        session.transition(again)
+    if (signal := _PHASE_SIGNALS.get(old.phase)) is not None and session.allows(signal):
+        session.transition(signal)
     return session
 
 
 def _record_failure(connection: "Connection", error: Exception) -> None:
-    """Gives up a line on which nothing goes well."""
+    """Count the failure; close a connection that fails too often."""
     settings = connection.settings
     policy = RestartPolicy(intensity=settings.restart_intensity, period=settings.restart_period)
     connection.failure_history, decision = after_loss(connection.failure_history, policy, connection.now())
     if isinstance(decision, GiveUp):
-        connection.close_now(f"its conversation has failed too often: {decision.reason}")
+        connection.close_now(f"its session failed too often: {decision.reason}")
         if connection.channel.info.sole_peer:
             raise error

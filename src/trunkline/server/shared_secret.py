@@ -1,4 +1,4 @@
-"""Secrets that all processes of a server know, because they share its store. The first who needs one makes it."""
+"""Secrets that all processes on one store share; the first process that needs one creates it."""
 
 import os
 from typing import Final
@@ -12,5 +12,5 @@ _SECRET_BYTES: Final = 32  # bytes
 
 
 async def get_shared_secret(store: Store, server: str, purpose: str) -> bytes:
-    """The secret of a server for a purpose. Raises `StoreError`."""
+    """Return the secret of a server for a purpose. Raises `StoreError`."""
     return await get_or_create(store, key_of("server", server, f"{purpose}-secret"), os.urandom(_SECRET_BYTES))

@@ -82,11 +82,11 @@ async def test_without_a_store_there_is_one_in_memory_for_each_time_that_a_serve
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if "the store can" in record.getMessage()]
+    return [record.getMessage() for record in caplog.records if "the store" in record.getMessage()]
 
 
 @pytest.mark.parametrize(
-    ("trouble", "why"), [(FaultyStore.hold, "no answer for 0.01 s"), (FaultyStore.fail, "because of a fault")]
+    ("trouble", "why"), [(FaultyStore.hold, "no response for 0.01 s"), (FaultyStore.fail, "because of a fault")]
 )
 async def test_a_store_that_becomes_unavailable_is_logged_once_and_so_is_that_it_is_back(
     caplog: pytest.LogCaptureFixture, trouble: Callable[[FaultyStore], StoreFault], why: str
@@ -108,10 +108,10 @@ async def test_a_store_that_becomes_unavailable_is_logged_once_and_so_is_that_it
                 await asyncio.sleep(0.01)
     monitor.close()
     lost, back = logged(caplog)[:2]
-    assert lost.startswith("the store cannot be written: ")
+    assert lost.startswith("cannot write to the store: ")
     assert why in lost
-    assert back.startswith("the store can be written again after ")
-    levels = {record.levelno for record in caplog.records if "the store can" in record.getMessage()}
+    assert back.startswith("the store accepts writes again after ")
+    levels = {record.levelno for record in caplog.records if "the store" in record.getMessage()}
     assert levels == {logging.ERROR, logging.WARNING}
 
 

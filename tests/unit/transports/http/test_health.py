@@ -135,7 +135,7 @@ async def test_named_health_checks_make_a_server_ready_or_not_and_leave_it_alive
             assert answer.json["checks"] == {"database": True, "queue": True}
     told = [record.message for record in caplog.records if "health check" in record.message]
     assert told[0] == "health check 'database' fails: it returned False; the server is not ready"
-    assert told[1] == "health check 'database' is well again"
+    assert told[1] == "health check 'database' passes again"
     assert "hunter2" in told[2]
     assert len(told) == 6  # once for each change
 
