@@ -123,7 +123,7 @@ async def test_there_are_so_many_tasks_of_a_client_at_work_and_no_more() -> None
     async with line(model, Settings(max_tasks_per_principal=2)) as connection:
         for _ in range(2):
             await connection.request("sampling/createMessage", question())
-        with pytest.raises(PeerError, match="2 tasks are at work, which is the most") as caught:
+        with pytest.raises(PeerError, match="2 tasks are running, which is the limit") as caught:
             await connection.request("sampling/createMessage", question())
         assert caught.value.data["kind"] == "maximum_concurrent_tasks_exceeded"
         model.go_on.set()  # what has ended takes no place

@@ -1,7 +1,7 @@
-"""The same client for scripts and notebooks: every call waits for its answer.
+"""A blocking client for scripts and notebooks: every call waits for its result.
 
-Behind it is a `Client` on an event loop of its own, which runs on a thread; so it works where a loop is running
-already, as in a notebook, and from any thread. Handlers that it is given are called on that thread.
+It wraps a `Client` on an event loop that runs on a thread of its own, so it works from any thread, and where a loop is
+running already, as in a notebook. Handlers are called on that thread.
 """
 
 import asyncio
@@ -51,19 +51,19 @@ _WOULD_DEADLOCK: Final = "a handler of a blocking client cannot wait for it: tha
 def _same_parameters_as(
     method: Callable[Concatenate[Any, P], None],  # noqa: ARG001 - for type checkers
 ) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
-    """Tell type checkers that a method takes the arguments of another one; leave it as it is."""
+    """Tell type checkers that a method takes the parameters of another one; return it unchanged."""
     return lambda own: own
 
 
 class BlockingClient:
-    """An MCP client that waits: `with BlockingClient(target) as client`. Takes what `Client` takes."""
+    """A blocking MCP client: `with BlockingClient(target) as client`. Takes the arguments of `Client`."""
 
     @_same_parameters_as(Client.__init__)
     def __init__(self, target: Any, **options: Any) -> None:
         self._client = Client(target, **options)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()  # to begin something; nobody waits for the server in it
+        self._lock = threading.Lock()  # guards starting a call; never held while waiting for the server
 
     def __repr__(self) -> str:
         return f"<Blocking{repr(self._client).removeprefix('<')}"
@@ -71,11 +71,11 @@ class BlockingClient:
     # --- opening and closing -------------------------------------------------------------------
 
     def open(self) -> Self:
-        """Connects, and waits until calls can be made; raises why not."""
+        """Connect and wait until calls can be made; raise the reason if they cannot."""
         with self._lock:
             if self._loop is None:
                 if self._thread is not None:
-                    self._thread.join()  # it is being closed
+                    self._thread.join()  # another thread is closing the client
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
                     target=_run_loop, args=(self._loop,), name="trunkline-client", daemon=True
@@ -89,7 +89,7 @@ class BlockingClient:
         return self
 
     def close(self) -> None:
-        """Ends the connection and waits until nothing of it is left."""
+        """Close the connection and wait until all background work has ended."""
         with self._lock:
             loop, thread = self._loop, self._thread
             if thread is None:
@@ -116,13 +116,13 @@ class BlockingClient:
         with self._lock:
             if self._loop is None or threading.current_thread() is self._thread:
                 raise MisuseError(_NOT_OPEN if self._loop is None else _WOULD_DEADLOCK)
-            asked = _LoopCall(self._loop, ask)
+            call = _LoopCall(self._loop, ask)
         try:
-            return asked.result()
+            return call.result()
         except CancelledError:
             raise OutcomeUnknown("the client was closed") from None
-        except BaseException:  # Ctrl+C, for one: nobody waits any more
-            asked.cancel()
+        except BaseException:  # for example, Ctrl+C
+            call.cancel()
             raise
 
     def _iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
@@ -132,52 +132,52 @@ class BlockingClient:
             except _IterationEnded:
                 return
 
-    # --- facts ---------------------------------------------------------------------------------
+    # --- state ---------------------------------------------------------------------------------
 
     @property
     def phase(self) -> Phase:
-        """Where the conversation stands."""
+        """The phase of the connection's lifecycle."""
         return self._client.phase
 
     @property
     def server_info(self) -> Implementation | None:
-        """Who the server says that it is."""
+        """The name and version that the server reports."""
         return self._client.server_info
 
     @property
     def capabilities(self) -> Mapping[str, Any]:
-        """What the server can do."""
+        """The capabilities that the server has declared."""
         return self._client.capabilities
 
     @property
     def instructions(self) -> str | None:
-        """What the server has to say to a model that uses it."""
+        """The server's instructions for a model that uses it."""
         return self._client.instructions
 
     def pending(self) -> list[Pending]:
-        """The requests that are not answered yet, the oldest first."""
+        """Return the requests without a response, the oldest first."""
         return self._client.pending()
 
-    # --- asking --------------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------
 
     def ping(self, *, timeout: float | None = None) -> None:
-        """Asks whether the server is there."""
+        """Check that the server responds."""
         self._wait(partial(self._client.ping, timeout=timeout))
 
     def request(self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> Any:
-        """Asks anything, by the name of the method and plain params."""
+        """Send any request of the specification with plain params."""
         return self._wait(partial(self._client.request, method, params, timeout=timeout))
 
     def set_log_level(self, level: LoggingLevel) -> None:
-        """Asks for log messages of a level and above."""
+        """Request log messages of a level and above."""
         self._wait(partial(self._client.set_log_level, level))
 
     def list_tools(self, cursor: Cursor = UNSET, *, timeout: float | None = None) -> ListToolsResult:
-        """All tools, or one page of them, as `Client.list_tools` gives."""
+        """Return all tools, or one page of them, like `Client.list_tools`."""
         return self._wait(partial(self._client.list_tools, cursor, timeout=timeout))
 
     def tools(self) -> Iterator[Tool]:
-        """All tools, one by one, a page at a time."""
+        """Yield all tools, one page at a time."""
         return self._iterate(self._client.tools())
 
     def call_tool(
@@ -191,7 +191,7 @@ class BlockingClient:
         raise_on_error: bool = True,
         idempotency_key: str | None = None,
     ) -> ToolResult[T]:
-        """Calls a tool, as `Client.call_tool` does."""
+        """Call a tool, like `Client.call_tool`."""
         return self._wait(
             partial(
                 self._client.call_tool,
@@ -216,7 +216,7 @@ class BlockingClient:
         on_progress: OnProgress | None = None,
         idempotency_key: str | None = None,
     ) -> "BlockingTask[T]":
-        """Calls a tool and gives a handle on the call, as `Client.start_tool` does."""
+        """Call a tool and return a handle of its task, like `Client.start_tool`."""
         return BlockingTask(
             self._wait(
                 partial(
@@ -234,62 +234,62 @@ class BlockingClient:
         )
 
     def task(self, task_id: str, *, name: str = "", returns: "TypeForm[T]" = UNSPECIFIED) -> "BlockingTask[T]":
-        """A handle on a task that was made earlier, by its id, as `Client.task` gives."""
+        """Return a handle of an existing task, like `Client.task`."""
         return BlockingTask(self._client.task(task_id, name=name, returns=returns), self._wait)
 
     def list_resources(self, cursor: Cursor = UNSET, *, timeout: float | None = None) -> ListResourcesResult:
-        """All resources, or one page of them, as `Client.list_resources` gives."""
+        """Return all resources, or one page of them, like `Client.list_resources`."""
         return self._wait(partial(self._client.list_resources, cursor, timeout=timeout))
 
     def resources(self) -> Iterator[Resource]:
-        """All resources, one by one, a page at a time."""
+        """Yield all resources, one page at a time."""
         return self._iterate(self._client.resources())
 
     def list_resource_templates(
         self, cursor: Cursor = UNSET, *, timeout: float | None = None
     ) -> ListResourceTemplatesResult:
-        """All resource templates, or one page of them, as `Client.list_resource_templates` gives."""
+        """Return all resource templates, or one page of them, like `Client.list_resource_templates`."""
         return self._wait(partial(self._client.list_resource_templates, cursor, timeout=timeout))
 
     def resource_templates(self) -> Iterator[ResourceTemplate]:
-        """All resource templates, one by one, a page at a time."""
+        """Yield all resource templates, one page at a time."""
         return self._iterate(self._client.resource_templates())
 
     def read_resource(self, uri: str, *, timeout: float | None = None) -> list[ResourceContents]:
-        """What a resource holds."""
+        """Return the contents of a resource."""
         return self._wait(partial(self._client.read_resource, uri, timeout=timeout))
 
     def subscribe(self, uri: str) -> None:
-        """Asks to be told when a resource changes."""
+        """Subscribe to the updates of a resource."""
         self._wait(partial(self._client.subscribe, uri))
 
     def unsubscribe(self, uri: str) -> None:
-        """Asks not to be told any more."""
+        """End the subscription to a resource."""
         self._wait(partial(self._client.unsubscribe, uri))
 
     def list_prompts(self, cursor: Cursor = UNSET, *, timeout: float | None = None) -> ListPromptsResult:
-        """All prompts, or one page of them, as `Client.list_prompts` gives."""
+        """Return all prompts, or one page of them, like `Client.list_prompts`."""
         return self._wait(partial(self._client.list_prompts, cursor, timeout=timeout))
 
     def prompts(self) -> Iterator[Prompt]:
-        """All prompts, one by one, a page at a time."""
+        """Yield all prompts, one page at a time."""
         return self._iterate(self._client.prompts())
 
     def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
-        """A prompt, filled in."""
+        """Return a prompt, rendered with arguments."""
         return self._wait(partial(self._client.get_prompt, name, arguments))
 
     def complete(self, kind: Literal["prompt", "resource"], name: str, argument: str, value: str = "") -> Completion:
-        """How the value of an argument could go on."""
+        """Complete the value of an argument."""
         return self._wait(partial(self._client.complete, kind, name, argument, value))
 
     def on(self, name: str, handler: Callable[[Any], Any]) -> Callable[[], None]:
-        """Calls a function with the params of each notification of that name; gives what ends that."""
+        """Call a handler with the params of each notification of that name; return a function that removes it."""
         return self._client.on(name, handler)
 
 
 class BlockingTask(Generic[T_co]):
-    """A call that a server works on, for whoever waits: what `Task` is to a `Client`."""
+    """The blocking handle of a task: what `Task` is to a `Client`."""
 
     def __init__(self, task: Task[T_co], wait: Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]) -> None:
         self._task = task
@@ -300,35 +300,35 @@ class BlockingTask(Generic[T_co]):
 
     @property
     def id(self) -> str:
-        """Its name at the server."""
+        """The id that the server has given the task."""
         return self._task.id
 
     @property
     def status(self) -> TaskStatus:
-        """How it stood when that was last heard of."""
+        """The status in the latest response about the task."""
         return self._task.status
 
     @property
     def message(self) -> str | None:
-        """What the server said of that."""
+        """The status message of the server."""
         return self._task.message
 
     def refresh(self) -> TaskStatus:
-        """Asks how it stands now."""
+        """Request the current status and return it."""
         return self._wait(self._task.refresh)
 
     def cancel(self) -> None:
-        """Has the server stop working on it. What has ended stays as it is."""
+        """Cancel the task. A task that has ended keeps its outcome."""
         self._wait(self._task.cancel)
 
     def result(self, *, timeout: float | None = None, raise_on_error: bool = True) -> ToolResult[T_co]:
-        """What the call comes to, as `Task.result` gives it."""
+        """Wait for the result and return it, like `Task.result`."""
         return self._wait(partial(self._task.result, timeout=timeout, raise_on_error=raise_on_error))
 
 
 class _LoopCall(Generic[T]):
-    """Something that is done on the loop of a client. Its coroutine is made there, where no Ctrl+C comes between making
-    and running it."""
+    """A coroutine on the client's loop. It is created there, where no Ctrl+C can come between creating and
+    running it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, make_coroutine: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._loop = loop
@@ -338,13 +338,13 @@ class _LoopCall(Generic[T]):
         loop.call_soon_threadsafe(self._start)
 
     def result(self) -> T:
-        """What has come of it, which is waited for."""
+        """Wait for the result and return it."""
         return self._outcome.result()
 
     def cancel(self) -> None:
-        """Nobody waits for it any more."""
+        """Cancel the coroutine."""
         if not self._outcome.done():
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and all that was done on it
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and its tasks with it
                 self._loop.call_soon_threadsafe(self._cancel)
 
     def _start(self) -> None:
@@ -365,7 +365,7 @@ class _LoopCall(Generic[T]):
 
 
 class _IterationEnded(Exception):
-    """There is no more to walk through."""
+    """The async iterator is exhausted."""
 
 
 async def _next_item(items: AsyncIterator[T]) -> T:

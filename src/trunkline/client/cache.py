@@ -1,8 +1,8 @@
-"""Answers that may be used again: for as long as the server said, and until it says that something has changed.
+"""Response cache (2026-07-28): for as long as a response allows, and until the server reports a change.
 
-What is kept belongs to one client, and so to one caller; nothing of it is ever shown to another, and it is forgotten
-when it was settled anew who that is. It is kept as it came, so that whoever changes what he was given changes it for
-nobody else. There is room for so many answers, and so many bytes: what was not used for the longest time goes first.
+A cache belongs to one client, and so to one user. It is cleared when the client authorizes again. Responses are stored
+encoded, so a caller that modifies a decoded result does not affect others. The number of entries and of bytes is
+bounded; the least recently used entry is dropped first.
 """
 
 from collections.abc import Callable
@@ -20,10 +20,10 @@ _CHANGE_NOTIFICATIONS: Final = {
     "resources/templates/list": "notifications/resources/list_changed",
 }
 CACHEABLE: Final = frozenset({*_CHANGE_NOTIFICATIONS, "resources/read"})
-"""The methods whose answers say how long they may be used."""
+"""The methods whose results state a time to live."""
 
 _UPDATED: Final = "notifications/resources/updated"
-_MAX_ENTRIES: Final = 1000  # answers
+_MAX_ENTRIES: Final = 1000
 _MAX_BYTES: Final = 32 * MIB
 
 
@@ -37,18 +37,18 @@ class _CachedResponse(NamedTuple):
 
 
 class ResponseCache:
-    """The answers of one server."""
+    """The cached responses of one server."""
 
     def __init__(self) -> None:
-        self.drop_count = 0  # how often something was dropped: an answer that was asked for before that may be older
-        self._entries: dict[_Key, _CachedResponse] = {}  # what was used last comes last
+        self.drop_count = 0  # the number of drops: a response to an earlier request may be outdated
+        self._entries: dict[_Key, _CachedResponse] = {}  # the most recently used is last
         self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def get(self, method: str, params: Any, now: float) -> Any:
-        """An answer that is still good; None if there is none."""
+        """Return a fresh response; None if there is none."""
         key = _key(method, params)
         if key is None or key not in self._entries:
             return None
@@ -59,7 +59,8 @@ class ResponseCache:
         return kept.response
 
     def store(self, method: str, params: Any, response: Any, expires_at: float, *, drop_count: int) -> None:
-        """Keeps an answer, if it is one to be kept. `drops` is what it was when the question went out."""
+        """Store a response, if it is cacheable. `drop_count` is the count from before the request: if it has changed,
+        the response may be outdated."""
         key = _key(method, params)
         if key is None or drop_count != self.drop_count:
             return
@@ -79,11 +80,11 @@ class ResponseCache:
         self._bytes += entry.size
 
     def drop(self, method: str) -> None:
-        """Forgets all answers to a method: every page of a list."""
+        """Drop all responses to a method, such as every page of a list."""
         self._drop(lambda key: key[0] == method)
 
     def clear(self) -> None:
-        """Forgets all of it."""
+        """Drop all responses."""
         self._drop(lambda _: True)
 
     def _drop(self, matches: "Callable[[_Key], bool]") -> None:
@@ -92,18 +93,18 @@ class ResponseCache:
             self._remove(key)
 
     def notification_handlers(self) -> dict[str, Callable[[Any], None]]:
-        """What has to hear of which notifications."""
+        """Return the handlers of the notifications that invalidate responses."""
         return {
             _UPDATED: self._on_resource_updated,
             **{name: self._list_changed_handler(name) for name in _CHANGE_NOTIFICATIONS.values()},
         }
 
     def _on_resource_updated(self, params: Any) -> None:
-        """A resource has changed: and what it is a part of, as may be told by its URI (resources, "Subscriptions")."""
+        """Drop a resource, and those that contain it by their URI (resources, "Subscriptions")."""
         self._drop(lambda key: key[0] == "resources/read" and _is_within(params.uri, key[1] or ""))
 
     def _list_changed_handler(self, name: str) -> Callable[[Any], None]:
-        lists = {method for method, told in _CHANGE_NOTIFICATIONS.items() if told == name}
+        lists = {method for method, notification in _CHANGE_NOTIFICATIONS.items() if notification == name}
         return lambda _: self._drop(lambda key: key[0] in lists)
 
 
@@ -112,7 +113,7 @@ def _is_within(uri: str, whole: str) -> bool:
 
 
 def _key(method: str, params: Any) -> _Key | None:
-    """What an answer is kept under; None for what is asked anew every time, as is all that says more than usual."""
+    """Return the cache key of a request; None if it is not cacheable, such as one with `_meta`."""
     if getattr(params, "meta", None) is not None:
         return None
     if method in _CHANGE_NOTIFICATIONS and isinstance(params, PaginatedParams) and params.limit is None:

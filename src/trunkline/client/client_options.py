@@ -1,4 +1,4 @@
-"""What the options of `Client` have to be, by their names."""
+"""The valid types of the options of `Client`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,7 +33,7 @@ OPTION_KINDS: Final[Mapping[str, OptionKind]] = {
 
 
 def check_level(level: Any) -> None:
-    """Raise `MisuseError` for what is no level of log messages."""
+    """Raise `MisuseError` for an invalid log level."""
     if level not in LOGGING_LEVELS:
-        why = f"the level of log messages is {_LEVELS}, not {describe_value(level)}"
+        why = f"the log level must be {_LEVELS}, not {describe_value(level)}"
         raise MisuseError(with_suggestion(why, level, LOGGING_LEVELS) if isinstance(level, str) else why)

@@ -1,7 +1,7 @@
-"""What servers tell without being asked: handed to functions, and to whoever reads it with `async for`.
+"""Notifications from a server: passed to handlers, and to readers with `async for`.
 
-Neither can hurt the connection: what a function raises is reported, and a reader that does not keep up loses the
-oldest.
+Neither can harm the connection: exceptions of handlers are reported to observers, and a reader that is too slow loses
+the oldest notifications.
 """
 
 import asyncio
@@ -24,30 +24,30 @@ __all__ = ["NotificationHandlers", "NotificationReader", "ServerNotification"]
 
 _HANDLED_BY_CALLS: Final = frozenset(
     {"notifications/cancelled", "notifications/progress"}
-)  # by the calls that they are about
+)  # delivered to the calls that they are about
 CLIENT_NOTIFICATIONS: Final = (
     frozenset(row.name for row in METHODS if not row.is_request and row.is_received_by(Side.CLIENT)) - _HANDLED_BY_CALLS
 )
-"""What a client can hear of."""
+"""The notifications that a client can receive."""
 
 Handler = Callable[[Any], Any]
 
 
 class ServerNotification(Struct, frozen=True):
-    """A notification: its method, and its params in their type."""
+    """A notification: its method, and its decoded params."""
 
     method: str
     params: Any
 
 
 class NotificationReader:
-    """Notifications, to be read with `async for`. It ends when the client is closed."""
+    """An async iterator over notifications. It ends when the client is closed."""
 
     def __init__(
         self, names: frozenset[str], max_queued: int, on_close: "Callable[[NotificationReader], None]"
     ) -> None:
         self.names = names
-        self.dropped = 0  # that were not read in time
+        self.dropped = 0  # notifications that were not read in time
         self._queue: deque[ServerNotification] = deque()
         self._max_queued = max_queued
         self._on_close = on_close
@@ -55,7 +55,7 @@ class NotificationReader:
         self._closed = False
 
     def put(self, notification: ServerNotification) -> None:
-        """One more to read."""
+        """Queue a notification; drop the oldest if the queue is full."""
         if len(self._queue) == self._max_queued:
             self._queue.popleft()
             self.dropped += 1
@@ -63,7 +63,7 @@ class NotificationReader:
         self._wake()
 
     def close(self) -> None:
-        """Lets the reader go: what waits can still be read."""
+        """End the reader. Queued notifications can still be read."""
         self._closed = True
         self._on_close(self)
         self._wake()
@@ -85,28 +85,28 @@ class NotificationReader:
 
 
 class NotificationHandlers:
-    """Who is told of what."""
+    """The handlers and readers of a client's notifications."""
 
     def __init__(self, max_queued: int) -> None:
-        self._max_queued = max_queued  # that wait for one reader
+        self._max_queued = max_queued  # per reader
         self.handlers: dict[str, list[Handler]] = {}
-        self._internal: dict[str, list[Handler]] = {}  # of the client itself, told first
+        self._internal: dict[str, list[Handler]] = {}  # of the client itself; they run first
         self._readers: dict[NotificationReader, None] = {}
 
     def on(self, name: str, handler: Handler) -> None:
-        """Calls a function, async or plain and quick, with the params of each notification of that name."""
+        """Call a handler, async or plain and quick, with the params of each notification of that name."""
         self.handlers.setdefault(_resolve_name(name), []).append(handler)
 
     def on_internal(self, name: str, handler: Handler) -> None:
-        """The same, for the client itself."""
+        """Register a handler of the client itself; these run before those of the user."""
         self._internal.setdefault(_resolve_name(name), []).append(handler)
 
     def off(self, name: str, handler: Handler) -> None:
-        """Calls it no more."""
+        """Remove a handler."""
         self.handlers[_resolve_name(name)].remove(handler)
 
     def open_reader(self, *names: str) -> NotificationReader:
-        """Whoever reads these notifications, or all of them."""
+        """Return a reader of these notifications, or of all."""
         reader = NotificationReader(
             frozenset(map(_resolve_name, names)) or CLIENT_NOTIFICATIONS, self._max_queued, self._remove_reader
         )
@@ -117,12 +117,12 @@ class NotificationHandlers:
         self._readers.pop(reader, None)
 
     def close(self) -> None:
-        """Ends all readers."""
+        """End all readers."""
         for reader in list(self._readers):
             reader.close()
 
     def feature(self) -> Feature:
-        """Hears every notification that a client can hear."""
+        """Return the handlers of every notification that a client can receive."""
         return Feature("notices", {name: partial(self._dispatch, name) for name in CLIENT_NOTIFICATIONS})
 
     def _dispatch(self, name: str, connection: Connection, call: IncomingRequest, params: Any) -> Work:
@@ -131,23 +131,23 @@ class NotificationHandlers:
                 reader.put(ServerNotification(name, params))
         concerned = (*self._internal.get(name, ()), *self.handlers.get(name, ()))
         waiting = [self._call_handler(handler, connection, call, params) for handler in concerned]
-        waiting = [told for told in waiting if told is not None]
+        waiting = [awaitable for awaitable in waiting if awaitable is not None]
         return _await_all(waiting, connection, call) if waiting else None
 
     def _call_handler(self, handler: Handler, connection: Connection, call: IncomingRequest, params: Any) -> Any:
-        """Tells one function; gives what has to be awaited."""
+        """Call a handler; return its awaitable, if it is async."""
         try:
             value = handler(params)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # noqa: BLE001 - its own fault
+        except BaseException as error:  # noqa: BLE001 - an error of the handler
             connection.facts.report_failure(call, "-", error)
             return None
         return value if inspect.isawaitable(value) else None
 
 
 async def _await_all(waiting: list[Any], connection: Connection, call: IncomingRequest) -> None:
-    """All of them at once: one that takes its time does not keep the others."""
+    """Await all handlers concurrently, so that a slow one does not delay the others."""
     for outcome in await asyncio.gather(*waiting, return_exceptions=True):
         if isinstance(outcome, BaseException) and not isinstance(outcome, asyncio.CancelledError):
             connection.facts.report_failure(call, "-", outcome)
@@ -156,5 +156,7 @@ async def _await_all(waiting: list[Any], connection: Connection, call: IncomingR
 def _resolve_name(name: str) -> str:
     whole = ALIASES.get(name, name)
     if whole not in CLIENT_NOTIFICATIONS:
-        raise MisuseError(f"servers send no notification {name!r}; there are {', '.join(sorted(CLIENT_NOTIFICATIONS))}")
+        raise MisuseError(
+            f"servers send no notification {name!r}; choose one of {', '.join(sorted(CLIENT_NOTIFICATIONS))}"
+        )
     return whole

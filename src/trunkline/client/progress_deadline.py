@@ -1,4 +1,4 @@
-"""How long somebody waits for something that tells of its progress."""
+"""Deadlines that progress renews."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -11,7 +11,7 @@ _MIN_REMAINING: Final = 0.001  # seconds
 
 
 class ProgressDeadline:
-    """So many seconds from the last sign of life, on a clock that is given; without end if there are none."""
+    """A deadline of some seconds since the last progress, on a given clock; None means no deadline."""
 
     def __init__(self, now: Callable[[], float], seconds: float | None) -> None:
         self._now = now
@@ -20,38 +20,38 @@ class ProgressDeadline:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the start."""
         return self._now() - self.started
 
     @property
     def remaining(self) -> float | None:
-        """Seconds until it ends, a moment at least; None if it does not."""
+        """Seconds left, and a millisecond at least; None without a deadline."""
         return None if self.due is None else max(self.due - self._now(), _MIN_REMAINING)
 
     @property
     def due(self) -> float | None:
-        """When it ends, as far as that is known now; None if it does not."""
+        """The time of the deadline, unless progress renews it; None without a deadline."""
         return None if self._seconds is None else self._renewed_at + self._seconds
 
     @property
     def expired(self) -> bool:
-        """Whether it has ended."""
+        """Whether the deadline has passed."""
         return self.due is not None and self._now() >= self.due
 
     def renew(self) -> None:
-        """A sign of life."""
+        """Start the time again."""
         self._renewed_at = self._now()
 
 
 class ProgressRelay:
-    """A function that is told of progress, and those to whom that is a sign of life."""
+    """A progress callback that also renews deadlines."""
 
     def __init__(self, callback: Callable[[Any], Any]) -> None:
         self._callback = callback
         self.deadlines: set[ProgressDeadline] = set()
 
     def __call__(self, progress: Any) -> Any:
-        """Something was told."""
+        """Renew the deadlines, and call the callback."""
         for patience in self.deadlines:
             patience.renew()
         return self._callback(progress)
@@ -63,7 +63,7 @@ async def run_until_deadline(
     now: Callable[[], float],
     wait: "Callable[[Sequence[asyncio.Future[Any]], float | None], Awaitable[None]]",
 ) -> T:
-    """The outcome of some work. Raises `TimeoutError` when its time is up, which may be put off meanwhile."""
+    """Run a coroutine and return its result. Raises `TimeoutError` at the deadline, which may move meanwhile."""
     task = asyncio.ensure_future(work)
     try:
         while not task.done():
@@ -77,4 +77,4 @@ async def run_until_deadline(
             task.cancel()
             await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # nobody has to hear of it
+            task.exception()  # mark it as retrieved

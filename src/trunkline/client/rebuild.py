@@ -1,13 +1,13 @@
-"""Values rebuilt from JSON by the schema that a server gave: objects with attributes, dates, sets, bytes.
+"""Python values rebuilt from JSON by a server's schema: objects with attributes, dates, sets, bytes.
 
-Rebuilding is a convenience and never fails. A value that does not fit its schema stays as JSON has it, and so does one
-whose schema says nothing about its type; the values around it are rebuilt all the same.
+Rebuilding is a convenience and never fails. A value that does not fit its schema stays JSON, and so does one whose
+schema has no type; the values around it are rebuilt all the same.
 
 A schema is compiled once, to one node for each schema inside of it. All references to a definition share its node, so a
-recursive definition has one class, and its values are rebuilt as deep as they are nested.
+recursive definition has one class, and its values are rebuilt at any depth.
 
-The server chooses the schema and the value, so both are bounded: the number of nodes, and the steps that it can take to
-choose among the options of unions. Beyond these bounds values stay as they came.
+The server chooses the schema and the value, so both are bounded: the number of nodes, and the steps to choose among the
+options of unions. Beyond these bounds values stay JSON.
 """
 
 import datetime
@@ -27,7 +27,7 @@ from trunkline.registry.complexity import complexity, resolve_reference, size_of
 __all__ = ["WRAPPED", "rebuilder"]
 
 WRAPPED: Final = "result"
-"""The member that holds a value which is no object, in revisions whose structured content must be one."""
+"""The member that wraps a value in revisions whose structured content must be an object."""
 
 _FORMATS: Final[Mapping[str, type]] = {
     "date-time": datetime.datetime,
@@ -40,11 +40,18 @@ _FORMATS: Final[Mapping[str, type]] = {
 _SCALARS: Final = frozenset({"string", "integer", "number", "boolean"})
 _TYPES: Final = _SCALARS | {"object", "array", "null"}
 _OPTIONS: Final = ("anyOf", "oneOf", "allOf")
-_INHERITED: Final = ("type", "format", "contentEncoding", "title", "required", "additionalProperties")  # by options
+_INHERITED: Final = (
+    "type",
+    "format",
+    "contentEncoding",
+    "title",
+    "required",
+    "additionalProperties",
+)  # by the options of a union
 _DEFINITIONS: Final = ("$defs", "definitions")
 _MAX_NODES: Final = 2000
-_MAX_STEPS: Final = 1_000_000  # to choose among options, each of 100 to 300 ns
-_MAX_EXACT_FLOAT: Final = 2**53  # integers up to here are floats, too
+_MAX_STEPS: Final = 1_000_000  # of choosing among options, 100 to 300 ns each
+_MAX_EXACT_FLOAT: Final = 2**53  # integers up to here are exact as floats
 _MAX_TITLE: Final = 100
 
 Schema = Mapping[str, Any]
@@ -52,7 +59,7 @@ Rebuild = Callable[[Any], Any]
 
 
 def rebuilder(schema: Schema) -> Rebuild:
-    """Return a function that rebuilds structured content, and unwraps a value that was wrapped to be an object."""
+    """Return a function that rebuilds structured content, and unwraps a value that was wrapped in an object."""
     properties: Any = schema.get("properties")
     wrapped = isinstance(properties, Mapping) and list(cast("Schema", properties)) == [WRAPPED]
     rebuild, most = _compile_schema(cast("Schema", properties)[WRAPPED] if wrapped else schema, schema)
@@ -70,8 +77,8 @@ def rebuilder(schema: Schema) -> Rebuild:
 
 
 def _compile_schema(schema: Any, root: Schema) -> tuple[Rebuild | None, int | None]:
-    """Return what rebuilds values of a schema, None if they stay as they are; and the size of the largest value that is
-    rebuilt, None if there is no limit."""
+    """Return the function that rebuilds values of a schema, None if they stay JSON; and the size of the largest value
+    that is rebuilt, None without a limit."""
     try:
         known = complexity(root)
         if known is None:
@@ -84,36 +91,36 @@ def _compile_schema(schema: Any, root: Schema) -> tuple[Rebuild | None, int | No
 
 
 class _TooLarge(Exception):
-    """A schema has too many schemas inside of it."""
+    """The schema contains too many schemas."""
 
 
 class _Node:
-    """One schema, compiled: how its values are rebuilt, and how to recognise them."""
+    """One compiled schema: how to rebuild its values, and how to recognise them."""
 
     __slots__ = ("closed", "consts", "item", "members", "options", "parse", "ready", "rebuild", "required", "type")
 
     def __init__(self) -> None:
         self.ready = False  # compiled; until then, only the node itself may be used
-        self.rebuild: Rebuild | None = None  # None: values stay as they are
+        self.rebuild: Rebuild | None = None  # None: values stay JSON
         self.type: str | None = None
         self.consts: list[Any] | None = None
         self.options: list[_Node] | None = None
-        self.parse: Rebuild | None = None  # reads a string, or raises ValueError
+        self.parse: Rebuild | None = None  # parses a string, or raises ValueError
         self.item: _Node | None = None
         self.members: Mapping[str, _Node] = {}
         self.required: frozenset[str] = frozenset()
-        self.closed = False  # to other members
+        self.closed = False  # no additional members
 
     @property
     def lazy_rebuild(self) -> Rebuild | None:
-        """`rebuild` for use in another node: looked up when it is called if this node is not compiled yet."""
+        """`rebuild` for use in another node: looked up at the call if this node is not compiled yet."""
         return self.rebuild if self.ready else self._rebuild_lazily
 
     def _rebuild_lazily(self, value: Any) -> Any:
         return value if self.rebuild is None else self.rebuild(value)
 
     def fits(self, value: Any) -> bool:
-        """Tell whether a value is probably meant for this schema, by itself and by its members."""
+        """Return whether a value probably belongs to this schema, by itself and by its members."""
         if self.options is not None:
             return any(option.fits(value) for option in self.options)
         if not self._resembles(value):
@@ -135,8 +142,8 @@ class _Node:
         return True
 
     def _resembles(self, value: Any) -> bool:
-        """Tell whether a value is of the type and one of the constants. Its members are not looked at, or the cost
-        would grow exponentially with the depth of a recursive union."""
+        """Return whether a value has the type and is one of the constants. Members are ignored, or the cost would grow
+        exponentially with the depth of a recursive union."""
         if self.options is not None:
             return any(option._resembles(value) for option in self.options)
         if self.type is not None and not _has_json_type(self.type, value):
@@ -145,20 +152,20 @@ class _Node:
 
 
 class _Compiler:
-    """Compiles one schema."""
+    """Compiler of one schema."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
         self._referred: dict[str, _Node] = {}
         self._nodes = 0
-        self.has_unions = False  # whether values have to be compared with several options
+        self.has_unions = False  # values must be compared with several options
 
     def compile_root(self, schema: Any) -> _Node:
-        """The node of the root, or of a value that is wrapped in it. A root that repeats one of its definitions, as
-        that of a recursive class does, is this definition."""
+        """Return the node of the root, or of a value that is wrapped in it. A root that repeats one of its definitions,
+        as that of a recursive class does, is this definition."""
         if schema is not self._root:
             return self.compile(schema)
-        bare = {word: said for word, said in self._root.items() if word not in (*_DEFINITIONS, "$schema")}
+        bare = {word: value for word, value in self._root.items() if word not in (*_DEFINITIONS, "$schema")}
         for word in _DEFINITIONS:
             definitions: Any = self._root.get(word)
             for name, definition in cast("Schema", definitions if isinstance(definitions, Mapping) else {}).items():
@@ -167,7 +174,7 @@ class _Compiler:
         return self._reference("#")
 
     def compile(self, schema: Any) -> _Node:
-        """The node of a schema; that of a reference is shared."""
+        """Return the node of a schema; references share theirs."""
         if isinstance(schema, Mapping) and isinstance(cast("Schema", schema).get("$ref"), str):
             return self._reference(cast("Schema", schema)["$ref"])
         return self._compile_into(_Node(), schema)
@@ -177,7 +184,7 @@ class _Compiler:
         found = resolve_reference(self._root, reference)
         while isinstance(found, Mapping) and isinstance(cast("Schema", found).get("$ref"), str):
             if reference in followed:
-                raise LookupError(reference)  # references to nothing but each other
+                raise LookupError(reference)  # references that only refer to each other
             followed.add(reference)
             reference = cast("Schema", found)["$ref"]
             found = resolve_reference(self._root, reference)
@@ -267,7 +274,7 @@ class _Compiler:
         names = cast("list[Any]", required) if isinstance(required, list) else []
         node.required = frozenset(name for name in names if isinstance(name, str))
         node.closed = schema.get("additionalProperties") is False
-        node.members = members = {name: self.compile(said) for name, said in cast("Schema", properties).items()}
+        node.members = members = {name: self.compile(inner) for name, inner in cast("Schema", properties).items()}
         inner = {name: rebuild for name, member in members.items() if (rebuild := member.lazy_rebuild) is not None}
         attributes = _attribute_names(members)
         made = _make_class(schema, attributes, node.required)
@@ -279,7 +286,7 @@ class _Compiler:
 
 
 def _union_options(schema: Schema) -> list[Any] | None:
-    """The options of a union, each with what the schema says about all of them."""
+    """Return the options of a union, each with the keywords that the schema states for all of them."""
     for word in _OPTIONS:
         options: Any = schema.get(word)
         if isinstance(options, list) and options and (word != "allOf" or len(cast("list[Any]", options)) == 1):
@@ -313,7 +320,8 @@ def _has_json_type(kind: str, value: Any) -> bool:
 
 
 def _json_equal(value: Any, const: Any) -> bool:
-    """Tell whether scalars are equal in JSON, where `true` is not 1. Of objects and arrays, only the type counts."""
+    """Return whether scalars are equal in JSON, where `true` is not 1. For objects and arrays, compare the
+    type only."""
     if isinstance(const, dict | list):
         return type(value) is type(cast("Any", const))
     return value == const and isinstance(value, bool) == isinstance(const, bool)
@@ -351,7 +359,7 @@ def _rebuild_list(item: Rebuild, value: Any) -> Any:
 
 
 def _rebuild_set(item: Rebuild, value: Any) -> Any:
-    """A set, unless it would have fewer items: two texts may stand for the same time."""
+    """Return a set, unless it would have fewer items: two strings may denote the same time."""
     items = _rebuild_list(item, value)
     if not isinstance(value, list) or any(isinstance(one, list | dict) for one in items):
         return items
@@ -375,11 +383,11 @@ def _rebuild_dict(member: Rebuild, value: Any) -> Any:
 
 
 def _rebuild_members(members: Mapping[str, Rebuild], value: Any) -> Any:
-    """An object without a class, its members rebuilt."""
+    """Return an object without a class, its members rebuilt."""
     if not isinstance(value, dict):
         return value
-    given = cast("dict[str, Any]", value)
-    return {name: members.get(name, _identity)(inner) for name, inner in given.items()}
+    items = cast("dict[str, Any]", value)
+    return {name: members.get(name, _identity)(inner) for name, inner in items.items()}
 
 
 def _rebuild_instance(made: Any, attributes: Mapping[str, Rebuild], members: Mapping[str, Rebuild], value: Any) -> Any:
@@ -387,7 +395,7 @@ def _rebuild_instance(made: Any, attributes: Mapping[str, Rebuild], members: Map
         return value
     try:
         instance: Any = msgspec.convert(cast("Any", value), made)
-    except msgspec.ValidationError:  # it has not what it has to have
+    except msgspec.ValidationError:  # a required member is missing
         return _rebuild_members(members, value)
     for attribute, rebuild in attributes.items():
         setattr(instance, attribute, rebuild(getattr(instance, attribute)))
@@ -398,7 +406,7 @@ def _rebuild_instance(made: Any, attributes: Mapping[str, Rebuild], members: Map
 
 
 def _make_class(schema: Schema, attributes: Mapping[str, str], required: frozenset[str]) -> type | None:
-    """A class for objects of a schema; None if it cannot have such members."""
+    """Return a class for objects of a schema; None if a class cannot have such members."""
     properties: Schema = schema["properties"]
     fields = [
         (attribute, Any, msgspec.field(name=name) if name in required else _optional_field(name, properties[name]))
@@ -419,10 +427,10 @@ def _optional_field(name: str, described: Any) -> Any:
 
 
 def _attribute_names(members: Iterable[str]) -> dict[str, str]:
-    """Names of attributes for the members of one object, each of them once."""
+    """Return unique attribute names for the members of an object."""
     found: dict[str, str] = {}
     taken: set[str] = set()
-    tried: dict[str, int] = {}  # how many underscores a name had to be given last
+    tried: dict[str, int] = {}  # the number of underscores appended to a name last
     for member in members:
         wanted = _identifier(member)
         more = tried.get(wanted, 0)
@@ -435,8 +443,8 @@ def _attribute_names(members: Iterable[str]) -> dict[str, str]:
 
 
 def _identifier(member: str) -> str:
-    """A name that can be written after a dot. Two leading underscores are one: Python changes or uses such names."""
-    normal = unicodedata.normalize("NFKC", member)  # as Python reads names
+    """Return a valid attribute name. Two leading underscores become one: Python changes or uses such names."""
+    normal = unicodedata.normalize("NFKC", member)  # as Python normalizes identifiers
     made = "".join(letter if f"_{letter}".isidentifier() else "_" for letter in normal)
     if made.startswith("__"):
         made = f"_{made.lstrip('_')}"

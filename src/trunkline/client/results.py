@@ -1,4 +1,4 @@
-"""What a tool gave back, as a program wants it."""
+"""Results of requests, decoded and converted for the caller."""
 
 from collections.abc import Callable, Hashable
 from functools import cache, lru_cache
@@ -39,7 +39,7 @@ def _result_decoder(name: str) -> Callable[[Any], Any]:
 
 
 def decode_result(name: str, raw: Any, params: Any = None) -> Any:
-    """Decode the answer to a request with the params `asked` into its type. Raise `BadAnswer` if it does not fit."""
+    """Decode the result of a request with these params into its type. Raises `BadAnswer` if it does not fit."""
     try:
         return _result_decoder(name)(raw)
     except (codec.DecodeError, RecursionError) as error:
@@ -52,21 +52,21 @@ def decode_result(name: str, raw: Any, params: Any = None) -> Any:
 def build_tool_result(
     name: str, result: CallToolResult, known: KnownTool | None, returns: Any, *, raise_on_error: bool
 ) -> ToolResult:
-    """What a caller gets of what was sent. Raises `ToolFailed`, and `BadAnswer` for what breaks the tool's own schema
-    or does not fit the type that the caller named. A result that tells of a failure needs no structured content."""
+    """Convert the result of a tool for its caller. Raises `ToolFailed`, and `BadAnswer` for structured content that
+    violates the tool's output schema or does not fit the caller's type. A failed result needs no structured content."""
     structured = result.structured_content
-    given = None if structured is UNSET else structured
+    content = None if structured is UNSET else structured
     if result.is_error:
-        failed = ToolResult(result.content, None, given, True, result.meta)
+        failed = ToolResult(result.content, None, content, True, result.meta)
         if raise_on_error:
             raise ToolFailed(name, failed.text, failed)
         return failed
     if structured is UNSET and known is not None and known.tool.output_schema is not None:
-        raise BadAnswer(f"tool {name!r}", "it has an output schema, and its result has no structured content")
+        raise BadAnswer(f"tool {name!r}", "the tool has an output schema, and its result has no structured content")
     if structured is not UNSET and known is not None and (faults := known.faults(structured)):
-        told = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
-        raise BadAnswer(f"tool {name!r}", f"it breaks the tool's own output schema: {told}")
-    return ToolResult(result.content, _extract_data(name, result, known, returns), given, False, result.meta)
+        details = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
+        raise BadAnswer(f"tool {name!r}", f"the result violates the tool's output schema: {details}")
+    return ToolResult(result.content, _extract_data(name, result, known, returns), content, False, result.meta)
 
 
 def _extract_data(name: str, result: CallToolResult, known: KnownTool | None, returns: Any) -> Any:
@@ -88,7 +88,7 @@ def _type_decoder(returns: Any) -> Callable[[Any], Any]:
 
 
 def _decode_as(name: str, returns: Any, content: list[ContentBlock], structured: Any) -> Any:
-    """The value in the type that the caller names: of the structured content, of what is wrapped in it, or of text."""
+    """Decode the value into the caller's type: the structured content, the value wrapped in it, or the text."""
     decode_result = _type_decoder(returns) if isinstance(returns, Hashable) else type_adapters.decoder(returns)
     tried: list[Any] = []
     if structured is not UNSET:
@@ -104,4 +104,4 @@ def _decode_as(name: str, returns: Any, content: list[ContentBlock], structured:
             return decode_result(json)
         except codec.DecodeError as error:
             why = why or error
-    raise BadAnswer(f"tool {name!r}", f"it is no {returns}: {why}")
+    raise BadAnswer(f"tool {name!r}", f"the result is no {returns}: {why}")

@@ -1,7 +1,7 @@
-"""Targets that a client cannot connect to: what is wrong with them, and what to write instead.
+"""Errors for targets that a client cannot connect to, with a suggestion.
 
-They are refused when the client is made, before anything is started. Values are not repeated in the messages where they
-may hold secrets, as the environment of a configuration does.
+They are raised when the client is created, before any process is started. The messages leave out values that may be
+secret, such as the environment in a configuration.
 """
 
 import os
@@ -30,7 +30,7 @@ _HOST: Final = re.compile(
 
 
 def check_text(text: str, interpreters: Collection[str]) -> None:
-    """Raise `MisuseError` for a text that is neither a script nor a command that can be started."""
+    """Raise `MisuseError` for a string that is neither a script nor a command that can be started."""
     program = next(iter(_split_command(text)), "")
     if _can_be_found(text) or _can_be_found(program):
         return
@@ -44,12 +44,12 @@ def check_text(text: str, interpreters: Collection[str]) -> None:
 
 
 def is_path(text: str) -> bool:
-    """Whether a text names a file or a directory, and no program."""
+    """Return whether a string names a file or a directory, and no program on the path."""
     return bool(text.strip()) and Path(text).exists() and shutil.which(text) is None
 
 
 def script_error(path: Path, interpreters: Collection[str]) -> MisuseError | None:
-    """The error of a path that is no script which can be started; None if it is one."""
+    """Return the error for a path that cannot be started as a script; None if it can."""
     if path.is_dir():
         return MisuseError(f"{str(path)!r} is a directory; name the server's script in it, such as server.py")
     if not path.exists():
@@ -63,18 +63,18 @@ def script_error(path: Path, interpreters: Collection[str]) -> MisuseError | Non
 
 
 def unsupported_target_error(target: Any, server: type) -> MisuseError:
-    """The error of a value that is nothing to connect to; `server` is the class of servers."""
+    """Return the error for a value of an unsupported type; `server` is the class of servers."""
     match target:
         case ModuleType():
             named = f"{target.__name__}.{_first_instance_name(target, server)}"
-            return MisuseError(f"a module is nothing to connect to; pass the server in it: Client({named})")
+            return MisuseError(f"cannot connect to a module; pass the server in it: Client({named})")
         case Mapping():
             config = cast("Mapping[Any, Any]", target)
             return MisuseError(
                 f"a client connects to one server, not to a configuration; {_suggest_from_config(config)}"
             )
         case type():
-            return MisuseError(f"the class {target.__name__} is nothing to connect to; pass an instance of it")
+            return MisuseError(f"cannot connect to the class {target.__name__}; pass an instance of it")
         case _:
             return MisuseError(f"a client connects to {_TARGETS}, not to {_shorten_repr(target)}")
 
@@ -96,27 +96,27 @@ def _can_be_found(program: str) -> bool:
 
 
 def _first_instance_name(module: ModuleType, kind: type) -> str:
-    """The name of the first instance of a class in a module."""
+    """Return the name of the first instance of a class in a module."""
     return next((name for name, value in vars(module).items() if isinstance(value, kind)), "server")
 
 
 def _suggest_from_config(config: Mapping[Any, Any]) -> str:
-    """How the first server of a configuration, as hosts have it, is connected to."""
+    """Return a suggestion for the first server of a host application's configuration."""
     servers: Any = config.get("mcpServers")
     entry: Any = config
     if isinstance(servers, Mapping):
         entry = next(iter(cast("Mapping[Any, Any]", servers).values()), None)
     if isinstance(entry, Mapping):
-        said = cast("Mapping[Any, Any]", entry)
-        url, command = said.get("url"), said.get("command")
+        options = cast("Mapping[Any, Any]", entry)
+        url, command = options.get("url"), options.get("command")
         if isinstance(url, str):
             return f"write Client({url.partition('?')[0]!r}) for its url"
         if isinstance(command, str):
-            words = [command, "…"] if said.get("args") else [command]
+            words = [command, "…"] if options.get("args") else [command]
             return f"write Client({words!r}) for its command and args; `Command` takes env= and cwd= besides"
     return "write Client([command, *args]) or Client(url) for each of its servers"
 
 
 def _shorten_repr(value: Any) -> str:
     shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:60]}…"  # noqa: PLR2004 - a line has room for that
+    return shown if len(shown) <= 60 else f"{shown[:60]}…"  # noqa: PLR2004 - fits in one line

@@ -1,4 +1,4 @@
-"""What a client is told to connect to, and who opens a line there."""
+"""Targets of a client, and the connectors for them."""
 
 import sys
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["Target", "allowed_reach", "display_name", "make_connector"]
 
 Target = "str | PathLike[str] | Sequence[str | PathLike[str]] | Server | Connector"
-"""A command, as a list or as one text; a script; an address (`https://`, `tcp://`, `unix://` …); a `Server`; or
-a `Connector`."""
+"""A command, as a list or as one string; a script; an address (`https://`, `tcp://`, `unix://` …); a `Server`; or a
+`Connector`."""
 
 _EQUIVALENT_SCHEMES: Final = {
     "http": "http",
@@ -34,13 +34,13 @@ _INTERPRETERS: Final = {".py": (sys.executable,), ".js": ("node",), ".mjs": ("no
 
 
 def make_connector(target: Any, settings: Settings, auth: "Auth | None" = None) -> Connector:
-    """Who opens lines to a target. `auth` proves who we are, which only servers on the web want to know."""
+    """Return the connector for a target. `auth` is for HTTP and WebSocket addresses only."""
     from trunkline.server.server import Server
 
     if isinstance(target, str) and "://" not in target:
         check_text(target, _INTERPRETERS)
     if auth is not None and not _is_web_address(target):
-        raise MisuseError("auth= is for addresses like https://example.org/mcp; a connector takes its own")
+        raise MisuseError("auth= is for addresses like https://example.org/mcp; pass auth to the connector itself")
     if isinstance(target, Server):
         return InProcessConnector(target)
     if hasattr(target, "connect") and not isinstance(target, type):
@@ -55,8 +55,8 @@ def make_connector(target: Any, settings: Settings, auth: "Auth | None" = None) 
 
 
 def allowed_reach(connector: Connector, settings: Settings) -> EgressPolicy:
-    """How far a server may send its user: to the public internet and to its own host; to this machine, if it is on this
-    machine itself; and to what the settings allow."""
+    """Return the policy for URLs that a server asks its user to open: the public internet and its own host; this
+    machine, if the server runs on it; and the hosts that the settings allow."""
     scheme, colon, rest = connector.name.partition("://")
     if not colon or scheme not in _EQUIVALENT_SCHEMES:
         return EgressPolicy(loopback=True, allowed=settings.egress_allowed)
@@ -64,7 +64,7 @@ def allowed_reach(connector: Connector, settings: Settings) -> EgressPolicy:
 
 
 def display_name(connector: Connector) -> str:
-    """The name of a connector without what may be secret: of a command, the program alone."""
+    """Return the name of a connector without possible secrets: of a command, the program alone."""
     from trunkline.transports.stdio.client import Command
 
     if not isinstance(connector, Command):
@@ -122,8 +122,8 @@ def _command_connector(command: Any, settings: Settings) -> Connector:
 
 
 class InProcessConnector:
-    """Connects to a server in the same process and on the same loop. The server's lifespan is entered if it has not
-    been, and left with the last client."""
+    """Connects to a server in the same process and on the same loop. The first client enters the server's lifespan
+    unless it is entered, and the last client exits it."""
 
     def __init__(self, server: "Server") -> None:
         self._server = server
@@ -134,7 +134,7 @@ class InProcessConnector:
         return self._server.name
 
     async def connect(self, accept: Accept) -> Channel:
-        """A new line within the process."""
+        """Open an in-memory channel to the server."""
         from trunkline.transports.memory import memory_pair
 
         await self._server.attach(self)
@@ -144,5 +144,5 @@ class InProcessConnector:
         return ours
 
     async def release(self) -> None:
-        """There will be no more lines, until one is asked for again."""
+        """Detach from the server, until the next `connect`."""
         await self._server.detach(self)

@@ -286,7 +286,7 @@ async def test_a_result_that_breaks_its_own_schema_is_an_error_and_never_success
     async with Client(server) as client:
         call = asyncio.create_task(client.call_tool("t"))
         server.line.reply(await server.line.request("tools/call"), {"content": [], "structuredContent": {"n": "x"}})
-        with pytest.raises(BadAnswer, match="breaks the tool's own output schema"):
+        with pytest.raises(BadAnswer, match="violates the tool's output schema"):
             await call
 
 

@@ -117,7 +117,7 @@ async def test_a_schema_that_changes_is_used_from_then_on() -> None:
         [_] = [one async for one in client.tools()]
         call = asyncio.create_task(client.call_tool("t"))
         server.line.reply(await server.line.request("tools/call"), {"content": [], "structuredContent": {}})
-        with pytest.raises(BadAnswer, match="breaks the tool's own output schema"):
+        with pytest.raises(BadAnswer, match="violates the tool's output schema"):
             await call
 
 
@@ -128,7 +128,7 @@ async def test_a_success_without_structured_content_is_an_error_if_there_is_an_o
     result = {"content": [{"type": "text", "text": "{}"}]}
     for options in ({}, {"returns": dict}, {"raise_on_error": False}):
         async with called({"type": "object"}, result, **options) as call:
-            with pytest.raises(BadAnswer, match="it has an output schema, and its result has no structured content"):
+            with pytest.raises(BadAnswer, match="the tool has an output schema, and its result has no structured content"):
                 await call
 
 

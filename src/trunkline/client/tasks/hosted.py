@@ -1,7 +1,7 @@
-"""Tasks of a client's own: what a server of 2025-11-25 asks and wants to fetch the answer to later.
+"""Tasks that a client hosts: requests of a 2025-11-25 server whose result the server fetches later.
 
-They are kept as long as the client is open, and for no longer than they were promised to be. There are so many at work
-at once, and so many kept: of those that have ended, the oldest go first.
+They exist while the client is open, and until their ttl ends at most. The number of running tasks and of retained ones
+is bounded; of those that have ended, the oldest are dropped first.
 """
 
 import asyncio
@@ -51,17 +51,17 @@ _TOO_MANY: Final = "maximum_concurrent_tasks_exceeded"
 
 
 class _HostedTask:
-    """One task, and who waits for its end."""
+    """One task, and the event that ends it."""
 
     def __init__(self, record: TaskRecord, call: IncomingRequest) -> None:
         self.record = record
         self.call = call
-        self.ended = asyncio.Event()  # it has ended, or is not kept any more
+        self.ended = asyncio.Event()  # the task has ended or was discarded
         self.work: asyncio.Task[None] | None = None
-        self.timer: Timer | None = None  # for the end of its time
+        self.timer: Timer | None = None  # for the end of the ttl
 
     def stop(self) -> None:
-        """Nobody works on it any more, nor waits for it."""
+        """Cancel the work, and wake the requests that wait for the result."""
         self.call.done = True
         self.ended.set()
         if self.work is not None:
@@ -69,14 +69,14 @@ class _HostedTask:
 
 
 class HostedTasks:
-    """All of a client's."""
+    """The hosted tasks of one client."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, _HostedTask] = {}
         self._wall_clock = WallClock()
 
     def feature(self) -> Feature:
-        """Who answers which method."""
+        """Return the method handlers."""
         return Feature(
             "tasks",
             {
@@ -94,8 +94,8 @@ class HostedTasks:
         params: TaskAugmentedParams,
         start: Callable[[IncomingRequest], Work],
     ) -> Work:
-        """The work of a request, or what it is answered with if it shall be a task. `start` gives the work for a call
-        that nobody waits for."""
+        """Return the work of a request; if it asks for a task, start the task and return its description. `start`
+        returns the work for a call without a waiting peer."""
         if params.task is None or connection.session.revision is not _REVISION:
             return start(call)
         self._make_room(connection.settings)
@@ -112,7 +112,7 @@ class HostedTasks:
         return CreateTaskResult(to_augmented_task(record, Task))
 
     def _new_record(self, call: IncomingRequest, requested_ttl_ms: int | None, settings: Settings) -> TaskRecord:
-        """What is kept of a new task; `wanted` is for how many milliseconds the server wants that."""
+        """Return the record of a new task; `requested_ttl_ms` is the retention that the server asks for."""
         now, ttl = (
             self._wall_clock.now(),
             settings.task_ttl if requested_ttl_ms is None else max(requested_ttl_ms, 0) / 1000,
@@ -129,11 +129,11 @@ class HostedTasks:
         ).start(now)
 
     def _make_room(self, settings: Settings) -> None:
-        """Makes room for one more. Raises if there are too many at work: a server that asks for more asks too much."""
+        """Drop ended tasks to make room for one more. Raises `InternalError` if too many are running."""
         ended = [name for name, own in self._tasks.items() if own.record.ended]
         at_work, most = len(self._tasks) - len(ended), settings.max_tasks_per_principal
         if most is not None and at_work >= most:
-            raise InternalError(f"{most} tasks are at work, which is the most", data={"kind": _TOO_MANY})
+            raise InternalError(f"{most} tasks are running, which is the limit", data={"kind": _TOO_MANY})
         for name in ended[: max(0, len(self._tasks) + 1 - settings.max_tasks)]:
             self._discard(name)
 
@@ -148,19 +148,19 @@ class HostedTasks:
             failure = build_failure(error, task.call, _REVISION, expose=connection.replies.exposes_errors)
             if failure.reference is not None:
                 connection.facts.report_failure(task.call, failure.reference, error)
-            told = failure.reply if isinstance(failure.reply, ProtocolError) else InternalError(str(error))
+            reply = failure.reply if isinstance(failure.reply, ProtocolError) else InternalError(str(error))
             self._update(
-                connection, task, task.record.fail(self._wall_clock.now(), connection.session.error_object(told))
+                connection, task, task.record.fail(self._wall_clock.now(), connection.session.error_object(reply))
             )
         else:
             self._update(connection, task, task.record.complete(self._wall_clock.now(), value))
 
     def _update(self, connection: ClientConnection, task: _HostedTask, record: TaskRecord) -> None:
-        told = is_notable_change(task.record, record, Dialect.AUGMENTED)
+        notable = is_notable_change(task.record, record, Dialect.AUGMENTED)
         task.record = record
         if record.ended:
             task.stop()
-        if told:
+        if notable:
             connection.notify("notifications/tasks/status", to_augmented_task(record, TaskStatusParams))
 
     def _discard(self, name: str) -> None:
@@ -176,11 +176,11 @@ class HostedTasks:
         return own
 
     def close(self) -> None:
-        """Ends all of them."""
+        """End all tasks."""
         for name in list(self._tasks):
             self._discard(name)
 
-    # --- what a server asks of them --------------------------------------------------------------
+    # --- method handlers -------------------------------------------------------------------------
 
     def _get(self, connection: ClientConnection, call: IncomingRequest, params: GetTaskParams) -> GetTaskResult:  # noqa: ARG002
         return to_augmented_task(self._find(params.task_id).record, GetTaskResult)
@@ -209,7 +209,7 @@ class HostedTasks:
         finally:
             connection.adjust_call_limit(-1)
         if not own.record.ended:
-            self._find(params.task_id)  # its time was up first
+            self._find(params.task_id)  # raises: the ttl ended first
         found = task_outcome(own.record, Dialect.AUGMENTED)
         if isinstance(found, Raw):
             return found
@@ -217,6 +217,6 @@ class HostedTasks:
 
 
 def _to_protocol_error(error: Any) -> ProtocolError:
-    told = ProtocolError.rebuilt(error.message, error.code)
-    told.data = error.data
-    return told
+    rebuilt = ProtocolError.rebuilt(error.message, error.code)
+    rebuilt.data = error.data
+    return rebuilt

@@ -1,4 +1,4 @@
-"""Tasks as servers show them, whichever way they have to do so, and what a call was answered with."""
+"""Tasks in responses of both dialects, and the decoding of tool results that may be tasks."""
 
 from typing import Any, Final, NamedTuple
 
@@ -28,12 +28,12 @@ __all__ = [
 ]
 
 TASK_RESULT_TYPE: Final = "task"
-"""What a result says of itself that is a task, in the modern era."""
+"""The `resultType` of a task, in the modern era."""
 
 FINAL_STATUSES: Final = frozenset({"completed", "failed", "cancelled"})
-_DEFAULT_POLL: Final = 1.0  # seconds, where the server does not say how long
-_MIN_POLL: Final = 0.05  # seconds, whatever it says: otherwise 0 would be a flood of requests
-_MAX_POLL: Final = 60.0  # seconds, whatever it says
+_DEFAULT_POLL: Final = 1.0  # seconds, if the server states no interval
+_MIN_POLL: Final = 0.05  # seconds; an interval of 0 would be a flood of requests
+_MAX_POLL: Final = 60.0  # seconds
 
 
 class _TaskMeta(Struct):
@@ -41,7 +41,7 @@ class _TaskMeta(Struct):
 
 
 class TaskSnapshot(Struct, rename="camel"):
-    """A task, as it stood when it was last heard of. Times are milliseconds; from 2026-07-28 on their names say so."""
+    """A task as described by the latest response. Times are milliseconds; from 2026-07-28 on their names say so."""
 
     task_id: str
     status: TaskStatus = "working"
@@ -57,7 +57,7 @@ class TaskSnapshot(Struct, rename="camel"):
 
     @property
     def progress(self) -> TaskProgress | None:
-        """How far it has come, if its server is one that says so."""
+        """The progress of the task, if the server reports it."""
         try:
             return msgspec.convert(self.meta, _TaskMeta).progress
         except msgspec.ValidationError:
@@ -65,22 +65,24 @@ class TaskSnapshot(Struct, rename="camel"):
 
     @property
     def poll_seconds(self) -> float:
-        """Seconds until the next look."""
-        told = self.poll_interval if self.poll_interval_ms is None else self.poll_interval_ms
-        return _DEFAULT_POLL if told is None or told < 0 else min(max(told / 1000, _MIN_POLL), _MAX_POLL)
+        """Seconds until the next poll."""
+        interval = self.poll_interval if self.poll_interval_ms is None else self.poll_interval_ms
+        if interval is None or interval < 0:
+            return _DEFAULT_POLL
+        return min(max(interval / 1000, _MIN_POLL), _MAX_POLL)
 
     @property
     def retention_seconds(self) -> float | None:
-        """Seconds that the server keeps it, from its creation; None: for ever, or nobody has said."""
-        told = self.ttl if self.ttl_ms is None else self.ttl_ms
-        return None if told is None else told / 1000
+        """Seconds that the server retains the task, from its creation; None if unlimited or unknown."""
+        ttl = self.ttl if self.ttl_ms is None else self.ttl_ms
+        return None if ttl is None else ttl / 1000
 
 
 class TaskStarted(NamedTuple):
-    """A call that was answered with a task."""
+    """A tool call that was answered with a task."""
 
     snapshot: TaskSnapshot
-    request: OutgoingRequest  # its progress is heard of for as long as somebody holds this
+    request: OutgoingRequest  # its progress is delivered while a reference to it exists
 
 
 class _Head(Struct):
@@ -94,10 +96,10 @@ _decode_augmented: Final = codec.decoder(CreateTaskResult)
 
 
 def decode_call_result(raw: Any, request: OutgoingRequest, *, is_task: bool) -> CallToolResult | TaskStarted:
-    """What a call was answered with; `is_task`: with a task, by its own account. Raises `BadAnswer`."""
+    """Decode the result of a tool call; `is_task` if its type says that it is a task. Raises `BadAnswer`."""
     try:
         if is_task:
-            _decode_created(raw)  # all that has to be there
+            _decode_created(raw)  # validate the required fields
             return TaskStarted(_decode_snapshot(raw), request)
         if request.as_task and (task := _decode_head(raw).task) is not UNSET:
             _decode_augmented(raw)
@@ -108,7 +110,7 @@ def decode_call_result(raw: Any, request: OutgoingRequest, *, is_task: bool) -> 
 
 
 def decode_snapshot(raw: Any) -> TaskSnapshot:
-    """How a task stands. Raises `BadAnswer`."""
+    """Decode the description of a task. Raises `BadAnswer`."""
     try:
         return _decode_snapshot(raw)
     except (codec.DecodeError, RecursionError) as error:
@@ -119,14 +121,14 @@ def decode_snapshot(raw: Any) -> TaskSnapshot:
 
 
 def is_empty_object(raw: Any) -> bool:
-    """Whether an answer is an object without members, as some servers answer `tasks/cancel`."""
+    """Return whether a result is an empty object, as some servers send for `tasks/cancel`."""
     return bytes(raw).strip() == b"{}"
 
 
 def decode_task_result(raw: Any) -> CallToolResult:
-    """What a task came to. Raises `BadAnswer`."""
-    given = b"null" if raw is UNSET else raw
+    """Decode the tool result of a task. Raises `BadAnswer`."""
+    encoded = b"null" if raw is UNSET else raw
     try:
-        return lenient.read_task_result(given)
+        return lenient.read_task_result(encoded)
     except (codec.DecodeError, RecursionError) as error:
-        raise BadAnswer("tools/call", codec.explain_decode_error(error, given)) from None
+        raise BadAnswer("tools/call", codec.explain_decode_error(error, encoded)) from None

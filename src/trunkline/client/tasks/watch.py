@@ -1,6 +1,6 @@
-"""Who waits for news of tasks, and tasks that nobody wants any more.
+"""Waiters for changes of tasks, and background cancellations.
 
-That something has happened to a task is a reason to look at it, and never the truth: a server need not tell.
+A notification about a task is a reason to poll it, not a source of its status: a server need not send any.
 """
 
 import asyncio
@@ -16,19 +16,20 @@ _STATUS_NOTIFICATIONS: Final = ("notifications/tasks", "notifications/tasks/stat
 
 
 class TaskChangeWaiters:
-    """Those who wait, on one loop."""
+    """The futures that wait for changes of tasks, on one loop."""
 
     def __init__(self) -> None:
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
 
     @property
     def task_ids(self) -> tuple[str, ...]:
-        """The tasks of which there should be news."""
+        """The ids of the tasks that are waited for."""
         return tuple(self._waiters)
 
     @contextmanager
     def expect_change(self, task_id: str) -> "Generator[asyncio.Future[None]]":
-        """Something to await until there is news of a task. Who looks at it after that misses nothing."""
+        """Yield a future that is done at the next notification about a task. A caller that polls inside misses no
+        change."""
         news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(task_id, []).append(news)
         try:
@@ -40,14 +41,14 @@ class TaskChangeWaiters:
                 del self._waiters[task_id]
 
     def notification_handlers(self) -> dict[str, Callable[[Any], None]]:
-        """What has to hear of which notifications."""
+        """Return the handlers of task notifications."""
         return dict.fromkeys(_STATUS_NOTIFICATIONS, self._on_task_status)
 
     def _on_task_status(self, params: Any) -> None:
         self._wake(self._waiters.get(params.task_id, ()))
 
     def close(self) -> None:
-        """There will be no news any more: whoever waits for some looks once more, and learns why."""
+        """Wake all waiters, so that they poll once more and see that the client is closed."""
         for waiting in self._waiters.values():
             self._wake(waiting)
 
@@ -58,19 +59,19 @@ class TaskChangeWaiters:
 
 
 class BackgroundCancellations:
-    """Tells servers of tasks that nobody wants any more. Nobody waits for that but who closes the line."""
+    """Cancellations of abandoned tasks, run in the background. Only closing the client waits for them."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Does it, as well as that can be done."""
+        """Run a cancellation; ignore its failure."""
         task = asyncio.get_running_loop().create_task(_suppress_errors(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def finish(self, seconds: float) -> None:
-        """Waits until all of it is done, for so long; what is not done by then is given up."""
+        """Wait up to some seconds for all cancellations, and cancel the rest."""
         left = set(self._tasks)
         if left and seconds:
             await asyncio.wait(left, timeout=seconds)
@@ -81,5 +82,5 @@ class BackgroundCancellations:
 
 
 async def _suppress_errors(work: Coroutine[Any, Any, Any]) -> None:
-    with suppress(TrunklineError):  # the server has gone, or its task has
+    with suppress(TrunklineError):  # the server or its task no longer exists
         await work
