@@ -128,7 +128,9 @@ async def test_a_success_without_structured_content_is_an_error_if_there_is_an_o
     result = {"content": [{"type": "text", "text": "{}"}]}
     for options in ({}, {"returns": dict}, {"raise_on_error": False}):
         async with called({"type": "object"}, result, **options) as call:
-            with pytest.raises(BadAnswer, match="the tool has an output schema, and its result has no structured content"):
+            with pytest.raises(
+                BadAnswer, match="the tool has an output schema, and its result has no structured content"
+            ):
                 await call
 
 
