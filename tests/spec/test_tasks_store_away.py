@@ -45,7 +45,7 @@ async def test_a_task_that_cannot_be_kept_is_not_begun_and_may_be_asked_for_agai
         fault = store.fail()
         told = await peer.error("tools/call", ORDER)
         assert (told["code"], told["data"]["kind"]) == (1008, "temporarily_unavailable")
-        assert "was not begun" in told["message"]
+        assert "was not started" in told["message"]
         fault.lift()
         assert (await peer.result("tasks/list", {}))["tasks"] == []
         assert (await peer.result("tools/call", ORDER))["task"]["status"] == "working"

@@ -1,9 +1,8 @@
-"""What a process has told the others and not all have confirmed; and what the others have told it.
+"""Reliable broadcast: messages to all peers that are acknowledged, repeated after losses and delivered once.
 
-Everything told has a number, and goes to somebody again if it may not have arrived. Whoever is told the same again does
-nothing but confirm it. How it is written: a number, the oldest number that is not confirmed by all, a text.
-
-What processes tell each other and have confirmed: it goes again to who may not have heard it, and is heard once.
+Each broadcast has a sequence number. It is sent again to a peer that may not have received it; a peer that has it
+already only acknowledges it again. On the wire a broadcast is its sequence number, the oldest sequence number that is
+not acknowledged by all peers, and the payload. The second number lets receivers forget older ones.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ _HEADER: Final = Layout(">QQ")
 
 
 class PendingBroadcast:
-    """One thing that was told."""
+    """A broadcast that not all peers have acknowledged."""
 
     __slots__ = ("done", "payload", "sent_at", "sequence", "unacknowledged")
 
@@ -31,83 +30,87 @@ class PendingBroadcast:
         self.payload = payload
         self.sent_at = sent_at
         self.done = done
-        self.unacknowledged: set[str] = set()  # those who have not confirmed it
+        self.unacknowledged: set[str] = set()  # names of the peers that have not acknowledged it
 
 
 class PendingBroadcasts:
-    """What this process has told. What was told first is done first: who learns that something is confirmed knows it of
-    all that was told before."""
+    """Unacknowledged broadcasts of this process, in order. A broadcast completes only after all earlier ones, so its
+    completion covers them too."""
 
     def __init__(self) -> None:
         self._last_sequence = 0
         self._pending: deque[PendingBroadcast] = deque()
 
     def add(self, payload: bytes, recipients: Iterable[str], now: float) -> PendingBroadcast:
-        """Something more, for those who are there now."""
+        """Add a broadcast to the given peers."""
         self._last_sequence += 1
         done = asyncio.get_running_loop().create_future()
-        telling = PendingBroadcast(self._last_sequence, payload, now, done)
-        telling.unacknowledged.update(recipients)
-        self._pending.append(telling)
-        return telling
+        broadcast = PendingBroadcast(self._last_sequence, payload, now, done)
+        broadcast.unacknowledged.update(recipients)
+        self._pending.append(broadcast)
+        return broadcast
 
     def encode(self, broadcast: PendingBroadcast) -> bytes:
-        """How it is sent."""
+        """Return the body of a broadcast message."""
         return _HEADER.pack(broadcast.sequence, self._pending[0].sequence) + broadcast.payload
 
     def acknowledge(self, name: str, sequence: int) -> None:
-        """Somebody has confirmed something."""
+        """Note that a peer has acknowledged a broadcast."""
         first = self._pending[0].sequence if self._pending else sequence + 1
-        if 0 <= sequence - first < len(self._pending):  # numbers follow each other
+        if 0 <= sequence - first < len(self._pending):  # sequence numbers have no gaps
             self._pending[sequence - first].unacknowledged.discard(name)
             self._complete_acknowledged()
 
     def remove_peer(self, name: str) -> None:
-        """Nobody waits for that process any more."""
-        for telling in self._pending:
-            telling.unacknowledged.discard(name)
+        """Stop waiting for a peer."""
+        for broadcast in self._pending:
+            broadcast.unacknowledged.discard(name)
         self._complete_acknowledged()
 
     def give_up(self, before: float) -> set[str]:
-        """Waits no longer for what was told before that time; gives those who have not confirmed it."""
-        missed = set[str]()
-        for telling in self._pending:
-            if telling.sent_at < before:
-                missed |= telling.unacknowledged
-                telling.unacknowledged.clear()
+        """Stop waiting for broadcasts sent before a time. Return the peers that had not acknowledged them."""
+        unreached = set[str]()
+        for broadcast in self._pending:
+            if broadcast.sent_at < before:
+                unreached |= broadcast.unacknowledged
+                broadcast.unacknowledged.clear()
         self._complete_acknowledged()
-        return missed
+        return unreached
 
     def set_recipients(self, recipients: Iterable[str]) -> list[PendingBroadcast]:
-        """Nobody knows the name any more under which all of it was told; gives what has to be told to others now."""
-        for telling in self._pending:
-            telling.unacknowledged = set(recipients)
+        """Address all pending broadcasts to other peers, after this process has changed its name. Return the broadcasts
+        to send again."""
+        for broadcast in self._pending:
+            broadcast.unacknowledged = set(recipients)
         self._complete_acknowledged()
         return list(self._pending)
 
     def _complete_acknowledged(self) -> None:
         while self._pending and not self._pending[0].unacknowledged:
             done = self._pending.popleft().done
-            if not done.done():  # somebody may have stopped waiting
+            if not done.done():  # the caller may have stopped waiting
                 done.set_result(None)
 
     def awaited_peers(self) -> set[str]:
-        """Those who have not confirmed everything."""
-        return set[str]().union(*(telling.unacknowledged for telling in self._pending))
+        """Return the peers that have broadcasts to acknowledge."""
+        return set[str]().union(*(broadcast.unacknowledged for broadcast in self._pending))
 
     def pending_for(self, name: str, before: float) -> list[PendingBroadcast]:
-        """What one has not confirmed, of what was told until that time."""
-        return [telling for telling in self._pending if name in telling.unacknowledged and telling.sent_at <= before]
+        """Return the broadcasts sent up to a time that a peer has not acknowledged."""
+        return [
+            broadcast for broadcast in self._pending if name in broadcast.unacknowledged and broadcast.sent_at <= before
+        ]
 
 
 class ReceivedBroadcasts:
-    """What one other process has told."""
+    """Broadcasts received from one peer."""
 
     def __init__(self) -> None:
-        self._acknowledged: dict[int, bool] = {}  # by number: whether it is to be confirmed if it comes again
+        # by sequence number: whether it is handled, so that a repetition is acknowledged
+        self._acknowledged: dict[int, bool] = {}
 
     def receive(self, message: bytes) -> tuple[int, bytes | None]:
-        """The number and the text of what was told; no text if it is known."""
+        """Return the sequence number and the payload of a broadcast; the payload is None for a repetition."""
         number, oldest = _HEADER.unpack_from(message)
         while self._acknowledged and (first := next(iter(self._acknowledged))) < oldest:
             del self._acknowledged[first]
@@ -117,21 +120,21 @@ class ReceivedBroadcasts:
         return number, message[_HEADER.size :]
 
     def mark_acknowledged(self, sequence: int) -> None:
-        """It is confirmed from now on."""
+        """Note that a broadcast is handled and acknowledged."""
         if sequence in self._acknowledged:
             self._acknowledged[sequence] = True
 
     def is_acknowledged(self, sequence: int) -> bool:
-        """Whether it is to be confirmed again."""
+        """Return whether a repetition of a broadcast is to be acknowledged."""
         return self._acknowledged.get(sequence, False)
 
 
-_ACK_TIMEOUT_LEASES: Final = 6  # leases, after which nobody waits any longer for one who lives and does not confirm
-_SEQUENCE_BYTES: Final = 8  # bytes
+_ACK_TIMEOUT_LEASES: Final = 6  # leases: how long to wait for a peer that holds its lease but does not acknowledge
+_SEQUENCE_BYTES: Final = 8  # of the sequence number in an acknowledgement
 
 
 class ReliableBroadcast:
-    """What this process has told the others, and they have told it."""
+    """Sends broadcasts until all peers have acknowledged them, and handles those of the peers once."""
 
     def __init__(
         self, membership: Membership, peers: PeerTable, callbacks: ClusterCallbacks, lease_ttl: float, clock: Clock
@@ -144,38 +147,37 @@ class ReliableBroadcast:
         self._pending = PendingBroadcasts()
         self._received: dict[str, ReceivedBroadcasts] = {}
 
-    # --- telling -----------------------------------------------------------------------------------
+    # --- sending ---------------------------------------------------------------------------------
 
     def send(self, payload: bytes) -> "asyncio.Future[None]":
-        """Tells all others something; gives what is done when each has confirmed it, and all told before, or is
-        gone."""
-        to = (
-            self._peers.names if self._membership.joined else (self._membership.name,)
-        )  # who has no name asks who is there later
-        telling = self._pending.add(payload, to, self._clock.now())
-        self._publish(telling)
-        return telling.done
+        """Broadcast a payload. Return a future that is done when each peer has acknowledged it and all earlier
+        broadcasts, or has departed."""
+        # Without a membership the peers are unknown; `resend_all` addresses them later.
+        recipients = self._peers.names if self._membership.joined else (self._membership.name,)
+        broadcast = self._pending.add(payload, recipients, self._clock.now())
+        self._publish(broadcast)
+        return broadcast.done
 
     def _publish(self, broadcast: PendingBroadcast) -> None:
         self._membership.broadcast(BROADCAST, self._pending.encode(broadcast))
 
     def awaited_peers(self) -> set[str]:
-        """Those who have not confirmed everything."""
+        """Return the peers that have broadcasts to acknowledge."""
         return self._pending.awaited_peers()
 
     def resend(self, name: str, before: float = float("inf")) -> None:
-        """Tells one again what it has not confirmed, of what was told until that time."""
-        for telling in self._pending.pending_for(name, before):
-            self._membership.send(name, BROADCAST, self._pending.encode(telling))
+        """Send a peer again the broadcasts that it has not acknowledged, of those sent up to a time."""
+        for broadcast in self._pending.pending_for(name, before):
+            self._membership.send(name, BROADCAST, self._pending.encode(broadcast))
 
     def resend_all(self) -> None:
-        """Tells everybody again what was told under another name."""
-        for telling in self._pending.set_recipients(self._peers.names):
-            self._publish(telling)
+        """Send all pending broadcasts again, under the new name of this process."""
+        for broadcast in self._pending.set_recipients(self._peers.names):
+            self._publish(broadcast)
 
     def retry_overdue(self) -> None:
-        """Tells those again who have not confirmed something for a while, and waits no longer for those who have not
-        for long."""
+        """Send broadcasts again that are unacknowledged for a lease, and give up those that are for
+        `_ACK_TIMEOUT_LEASES`."""
         now = self._clock.now()
         for name in self._pending.give_up(now - _ACK_TIMEOUT_LEASES * self._lease_ttl):
             self._membership.send(name, BROADCAST_MISSED)
@@ -184,36 +186,36 @@ class ReliableBroadcast:
             self.resend(name, now - self._lease_ttl)
 
     def on_ack(self, sender: str, body: bytes) -> None:
-        """Somebody has confirmed something."""
+        """Handle an acknowledgement."""
         self._pending.acknowledge(sender, int.from_bytes(body, "big"))
 
-    # --- being told --------------------------------------------------------------------------------
+    # --- receiving -------------------------------------------------------------------------------
 
     def on_broadcast(self, sender: str, body: bytes) -> None:
-        """Somebody tells something, or tells it again."""
-        known = self._received.setdefault(sender, ReceivedBroadcasts())
-        number, text = known.receive(body)
-        waiting = None if text is None else self._callbacks.dispatch(sender, text)
-        if waiting is not None:
-            waiting.add_done_callback(lambda _: self._acknowledge(sender, known, number))
-        elif text is not None or known.is_acknowledged(number):
-            self._acknowledge(sender, known, number)
+        """Handle a broadcast or its repetition, and acknowledge it when its handler is done."""
+        received = self._received.setdefault(sender, ReceivedBroadcasts())
+        sequence, payload = received.receive(body)
+        handling = None if payload is None else self._callbacks.dispatch(sender, payload)
+        if handling is not None:
+            handling.add_done_callback(lambda _: self._acknowledge(sender, received, sequence))
+        elif payload is not None or received.is_acknowledged(sequence):
+            self._acknowledge(sender, received, sequence)
 
     def _acknowledge(self, sender: str, received: ReceivedBroadcasts, sequence: int) -> None:
         received.mark_acknowledged(sequence)
         self._membership.send(sender, ACK, sequence.to_bytes(_SEQUENCE_BYTES, "big"))
 
-    # --- those who go ------------------------------------------------------------------------------
+    # --- departures ------------------------------------------------------------------------------
 
     def remove_peer(self, name: str) -> None:
-        """Nobody waits for that process any more, and it tells nothing more."""
+        """Forget a departed peer: its acknowledgements and its broadcasts."""
         self._received.pop(name, None)
         self._pending.remove_peer(name)
 
     def clear_received(self) -> None:
-        """Forgets what others have told: this process has no name, and they will tell it to another."""
+        """Forget the received broadcasts: this process has lost its name, and peers repeat them to its next one."""
         self._received.clear()
 
     def abandon_pending(self) -> None:
-        """Waits for nobody any more."""
+        """Complete all pending broadcasts without waiting for acknowledgements."""
         self._pending.set_recipients(())

@@ -1,9 +1,9 @@
-"""The processes that serve together, since they share a store: who they are, and what they say to each other.
+"""The processes that share a store: membership, failure detection and messaging.
 
-Each has a name, under which it holds a lease in the store for as long as it lives, and says every now and then that it
-does (`place.py`, `pulse.py`). Who is silent for longer than that lease can be declared dead by whoever needs to know
-(`lookout.py`), which is one act in the store: so all agree upon it, and the process itself finds out before it does
-anything that only its name allows. What they tell each other is confirmed (`talk.py`).
+Each process has a name and holds a lease of that name in the store, which it renews with a heartbeat (`membership.py`,
+`heartbeat.py`). Any process may evict a peer that has been silent for longer than its lease (`failure_detector.py`). An
+eviction is one store operation, so all processes agree on it, and the evicted process learns of it before it uses
+anything that its name entitles it to. Broadcasts are acknowledged (`broadcast.py`).
 """
 
 import asyncio
@@ -36,96 +36,98 @@ __all__ = ["Cluster", "MessageHandler"]
 
 
 class Cluster:
-    """The others, seen from one process."""
+    """Membership and messaging of this process among its peers."""
 
     def __init__(
         self, store: Store, bus: Bus, *, lease_ttl: float, clock: Clock, wall: Clock, observers: Observers
     ) -> None:
-        """`seconds` is how long one may be silent."""
-        self._peers = roster = PeerTable(lease_ttl)
-        self._callbacks = audience = ClusterCallbacks(observers, clock)
-        self._membership = place = Membership(store, bus, roster, audience, lease_ttl=lease_ttl, clock=clock, wall=wall)
-        self._broadcasts = ReliableBroadcast(place, roster, audience, lease_ttl, clock)
+        """`lease_ttl` is the number of seconds for which a process may be silent."""
+        self._peers = peers = PeerTable(lease_ttl)
+        self._callbacks = callbacks = ClusterCallbacks(observers, clock)
+        self._membership = membership = Membership(
+            store, bus, peers, callbacks, lease_ttl=lease_ttl, clock=clock, wall=wall
+        )
+        self._broadcasts = ReliableBroadcast(membership, peers, callbacks, lease_ttl, clock)
         self._heartbeat = LeaseHeartbeat(
-            place,
-            roster,
-            audience,
+            membership,
+            peers,
+            callbacks,
             lease_ttl,
             clock,
-            join=lambda: place.join(self),
+            join=lambda: membership.join(self),
             disconnect=self._disconnect,
             on_heartbeat=self._on_heartbeat,
             on_rejoined=self._on_rejoined,
         )
         self._failure_detector = FailureDetector(
-            place,
-            roster,
-            audience,
+            membership,
+            peers,
+            callbacks,
             lease_ttl,
             clock,
             broadcasts=self._broadcasts,
             heartbeat=self._heartbeat,
-            eviction_checks=EvictionChecks(store, roster, lease_ttl, clock, wall),
+            eviction_checks=EvictionChecks(store, peers, lease_ttl, clock, wall),
         )
         self._join_lock = asyncio.Lock()
         self._register_handlers()
 
     def _register_handlers(self) -> None:
-        """Has the crew's own parts be told what is theirs."""
-        lookout, talk, on = self._failure_detector, self._broadcasts, self._callbacks.register
-        on(HEARTBEAT, lambda sender, _: lookout.record_heartbeat(sender))
-        on(LEAVING, lambda sender, _: lookout.remove_peer(sender, "Depart"))
-        on(EVICTED, lambda _, body: lookout.on_eviction_notice(body.decode()))
-        on(CHECK_LEASE, lambda _, __: self._heartbeat.renew_now())
-        on(PING, self._send_pong)
-        on(BROADCAST, talk.on_broadcast)
-        on(ACK, talk.on_ack)
-        on(BROADCAST_MISSED, lambda _, __: self._callbacks.notify_missed())
+        """Register the handlers of the cluster's own message kinds."""
+        detector, broadcasts, register = self._failure_detector, self._broadcasts, self._callbacks.register
+        register(HEARTBEAT, lambda sender, _: detector.record_heartbeat(sender))
+        register(LEAVING, lambda sender, _: detector.remove_peer(sender, "Depart"))
+        register(EVICTED, lambda _, body: detector.on_eviction_notice(body.decode()))
+        register(CHECK_LEASE, lambda _, __: self._heartbeat.renew_now())
+        register(PING, self._send_pong)
+        register(BROADCAST, broadcasts.on_broadcast)
+        register(ACK, broadcasts.on_ack)
+        register(BROADCAST_MISSED, lambda _, __: self._callbacks.notify_missed())
 
     def _send_pong(self, sender: str, _: bytes) -> None:
         self._membership.send(sender, PONG)
 
     @property
     def name(self) -> str:
-        """What this process is called. It has another name once it was declared dead."""
+        """Name of this process. It changes when the process joins again after an eviction."""
         return self._membership.name
 
     @property
     def lease_valid_until(self) -> float:
-        """The time, on the clock of the loop, until which nobody can have declared this process dead."""
+        """Time on the loop's clock until which no peer can have evicted this process."""
         return self._membership.lease.valid_until
 
     @property
     def peers(self) -> frozenset[str]:
-        """The names of those who were met and are not gone."""
+        """Names of the known peers that have not departed."""
         return self._peers.names
 
     @property
     def alone(self) -> bool:
-        """Whether nobody else is there. Who has no name for now does not know."""
+        """Whether this process knows of no peer. False while it has no name, because then it cannot know."""
         return not self._heartbeat.running or (self._membership.joined and not self._peers)
 
     async def evict_if_dead(self, name: str) -> bool:
-        """Whether a process is gone: one that has been silent for too long is, from now on. Raises `StoreUnavailable`
-        if that cannot be found out."""
+        """Return whether a process has departed, and evict it first if it has been silent for too long. Raise
+        `StoreUnavailable` if the store cannot decide that."""
         return await self._failure_detector.evict_if_dead(name)
 
     async def wait_until_reachable(self, name: str) -> bool:
-        """Whether a process is there to be sent something. Who was lost sight of is waited for, until it is heard of or
-        gone. Raises `StoreUnavailable` if that cannot be found out."""
+        """Return whether messages can be sent to a process. For a suspected process, wait for a message from it or for
+        its eviction. Raise `StoreUnavailable` if neither comes in time."""
         return await self._failure_detector.wait_until_reachable(name)
 
-    # --- coming and going --------------------------------------------------------------------------
+    # --- joining and leaving ---------------------------------------------------------------------
 
     async def join(self) -> None:
-        """Becomes one of them: from then on this process has met the others, and they have met it."""
+        """Join the cluster. When this returns, this process and its peers know of each other."""
         async with self._join_lock:
             if not self._heartbeat.running:
                 await self._membership.join(self)
                 self._heartbeat.start()
 
     async def leave(self) -> None:
-        """Is no longer one of them: all that needs its name has been given back."""
+        """Leave the cluster in good order. The caller has released all leases held under the name of this process."""
         if not self._heartbeat.running:
             return
         await self._stop()
@@ -133,13 +135,13 @@ class Cluster:
         try:
             await self._membership.lease.release()
         except StoreError:
-            pass  # it runs out by itself
+            pass  # it expires by itself
         finally:
             await self.close()
         self._callbacks.report_step("Leave", self.name)
 
     async def close(self) -> None:
-        """Says and hears nothing any more, be it that it could not leave in good order."""
+        """Stop sending and receiving, also if the process could not leave in good order."""
         await self._stop()
         await self._disconnect()
 
@@ -149,13 +151,13 @@ class Cluster:
         self._broadcasts.abandon_pending()
 
     async def _disconnect(self) -> None:
-        """Says and hears nothing under the name that this process has had."""
+        """Stop sending and receiving under the current name."""
         self._failure_detector.clear_suspects()
         self._broadcasts.clear_received()
         await self._membership.leave()
 
     def _on_rejoined(self) -> None:
-        """What was told under the name before is told again."""
+        """Repeat the broadcasts that were sent under the previous name."""
         self._broadcasts.resend_all()
         self._failure_detector.check_awaited_peers()
 
@@ -163,60 +165,61 @@ class Cluster:
         self._broadcasts.retry_overdue()
         self._failure_detector.check_peers()
 
-    # --- saying ------------------------------------------------------------------------------------
+    # --- sending ---------------------------------------------------------------------------------
 
     def send(self, to: str, kind: bytes, body: bytes) -> bool:
-        """Sends something to one process; False if nothing was sent, see `Place.send`."""
+        """Send a message to one process. Return False if it was not sent, see `Membership.send`."""
         return self._membership.send(to, kind, body)
 
     def broadcast(self, kind: bytes, body: bytes) -> None:
-        """Sends something to all others."""
+        """Send a message to all peers, without acknowledgement."""
         self._membership.broadcast(kind, body)
 
     async def drain(self) -> None:
-        """Waits while much of what was sent has not left yet."""
+        """Wait while much of the sent data has not left yet."""
         await self._membership.drain()
 
     def broadcast_reliably(self, kind: bytes, body: bytes) -> "asyncio.Future[None] | None":
-        """Sends something to all others; gives what is done when each has confirmed it, and all told before, or is
-        gone. None if nobody else is there."""
+        """Send a message to all peers. Return a future that is done when each peer has acknowledged this message and
+        all earlier ones, or has departed; None if there are no peers."""
         if self.alone:
             return None
         done = self._broadcasts.send(kind + body)
         self._failure_detector.ensure_check_scheduled()
         return done
 
-    # --- hearing -----------------------------------------------------------------------------------
+    # --- callbacks -------------------------------------------------------------------------------
 
     def on(self, kind: bytes, handler: MessageHandler) -> None:
-        """Has a function be told what comes of a kind, which is one byte; those up to 15 are the crew's own."""
+        """Register the handler of a message kind. A kind is one byte; 0 to 15 are reserved for the cluster."""
         self._callbacks.register(kind, handler)
 
     def on_lost(self, callback: Callable[[str | None], None]) -> None:
-        """Has a function be told whose messages may have been lost, of None: anybody's; or who is gone."""
+        """Register a callback for lost messages. It receives the name of the process whose messages may be lost or that
+        has departed, or None for any process."""
         self._callbacks.on_lost.append(callback)
 
     def on_evicted(self, callback: Callable[[], None]) -> None:
-        """Has a function be told that this process was declared dead: what it held under its name is others' now."""
+        """Register a callback for the eviction of this process: its peers may now hold the leases that it held."""
         self._callbacks.on_evicted.append(callback)
 
     def on_store_reset(self, callback: Callable[[], None]) -> None:
-        """Has a function be told that the store has lost its data, once this process has joined again: what was read
-        from it before may be another now."""
+        """Register a callback for a store that lost its data. It runs after this process has joined again; values read
+        from the store before may have changed."""
         self._callbacks.on_store_reset.append(callback)
 
     def on_missed(self, callback: Callable[[], None]) -> None:
-        """Has a function be told that this process may not have heard what others have told."""
+        """Register a callback for broadcasts that this process may have missed."""
         self._callbacks.on_missed.append(callback)
 
-    # --- what the bus says -------------------------------------------------------------------------
+    # --- bus listener ----------------------------------------------------------------------------
 
     def met(self, name: str) -> None:
-        """Another process is there."""
+        """Add a peer."""
         self._failure_detector.add_peer(name)
 
     def heard(self, sender: str, message: bytes) -> None:
-        """Something came over the bus. Those who are gone say nothing any more."""
+        """Dispatch a message. A departed sender is warned instead: it does not know yet that it was evicted."""
         if self._peers.has_departed(sender):
             self._membership.warn_evicted(sender)
             return
@@ -224,9 +227,9 @@ class Cluster:
         self._callbacks.dispatch(sender, message)
 
     def lost(self, name: str | None) -> None:
-        """Something may not have arrived."""
+        """Suspect the peers whose messages may have been lost."""
         self._failure_detector.suspect(name)
 
     def rejected(self, why: str) -> None:
-        """A frame failed verification. It is counted; nothing else follows from it."""
+        """Report a frame that failed verification. It has no other effect."""
         self._callbacks.report_rejected_frame(why)

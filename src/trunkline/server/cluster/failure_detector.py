@@ -1,8 +1,9 @@
-"""Finds out who is dead: once for each, however many ask at the same time.
+"""Failure detector: suspects peers after lost messages, and evicts those whose lease has expired.
 
-Who was lost sight of: nothing should be sent to those before they were heard of again, or are known to be gone.
-
-Who is there, and who is gone: looked after for as long as somebody needs to know.
+A peer is checked when it has been silent for a lease and this process waits for it, when the bus knows that it has
+ended, or when another process reports its eviction. A check is one store operation (`evict_process`); concurrent checks
+of one peer share it. A suspected peer is one whose messages may have been lost: requests to it wait until it sends a
+message or is evicted.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ __all__ = ["EvictionChecks", "FailureDetector", "SuspectedPeers"]
 
 
 class EvictionChecks:
-    """Those that are being found out, for one process."""
+    """Running checks of peers. Concurrent checks of one peer share a single store operation."""
 
     def __init__(self, store: Store, peers: PeerTable, lease_ttl: float, clock: Clock, wall: Clock) -> None:
         self._store = store
@@ -35,8 +36,9 @@ class EvictionChecks:
     def check(
         self, name: str, evictor: str, on_dead: Callable[[str, bool], None], *, known_dead: bool
     ) -> "asyncio.Task[bool]":
-        """What says whether a process is dead. If it is, `found` is told, and whether it was declared so just now; if
-        not, nobody needs to ask for some time. `certain` says that nobody is there, whatever the lease says."""
+        """Return a task that tells whether a process is dead. If it is, `on_dead` is called with its name and whether
+        this check evicted it; if not, the peer table learns how long its lease lasts. With `known_dead` the process has
+        ended for certain, so its unexpired lease is taken over."""
         checking = self._checks.get((name, known_dead))
         if checking is None:
             checking = asyncio.get_running_loop().create_task(
@@ -49,19 +51,19 @@ class EvictionChecks:
     def _finish_check(self, key: tuple[str, bool], check: "asyncio.Task[bool]") -> None:
         del self._checks[key]
         if not check.cancelled():
-            check.exception()  # whoever waits has it; who does not asks again
+            check.exception()  # the exception reaches the waiting callers; without any, the next check repeats it
 
     async def _check(self, name: str, evictor: str, on_dead: Callable[[str, bool], None], *, known_dead: bool) -> bool:
         lease = await evict_process(self._store, name, evictor, self._lease_ttl, known_dead=known_dead)
         if isinstance(lease, Held) and lease.holder == name:
-            left = min(max(lease.expires - self._wall.now(), CLOCK_MARGIN * self._lease_ttl), self._lease_ttl)
-            self._peers.mark_alive(name, self._clock.now() + left)
+            remaining = min(max(lease.expires - self._wall.now(), CLOCK_MARGIN * self._lease_ttl), self._lease_ttl)
+            self._peers.mark_alive(name, self._clock.now() + remaining)
             return False
         on_dead(name, isinstance(lease, Lease))
         return True
 
     async def close(self) -> None:
-        """Finds out nothing more."""
+        """Cancel the running checks."""
         checking = list(self._checks.values())
         for task in checking:
             task.cancel()
@@ -69,7 +71,7 @@ class EvictionChecks:
 
 
 class SuspectedPeers:
-    """Those of whom it is in doubt whether they hear anything."""
+    """Peers whose messages may have been lost, each with a future that resolves when the suspicion ends."""
 
     def __init__(self) -> None:
         self._resolved: dict[str, asyncio.Future[None]] = {}
@@ -78,23 +80,23 @@ class SuspectedPeers:
         return name in self._resolved
 
     def add(self, names: Iterable[str]) -> None:
-        """What those were sent may not have arrived."""
+        """Suspect peers."""
         for name in names:
             if name not in self._resolved:
                 self._resolved[name] = asyncio.get_running_loop().create_future()
 
     def remove(self, name: str) -> None:
-        """That one was heard of, or is gone."""
+        """End the suspicion of a peer that has sent a message or has departed."""
         if (settled := self._resolved.pop(name, None)) is not None and not settled.done():
             settled.set_result(None)
 
     def clear(self) -> None:
-        """Nobody waits any more."""
+        """End all suspicions."""
         for name in list(self._resolved):
             self.remove(name)
 
     async def wait(self, name: str, clock: Clock, deadline: float) -> None:
-        """Waits until that is settled, at most until then."""
+        """Wait until the suspicion of a peer ends, or until the deadline."""
         if (settled := self._resolved.get(name)) is None:
             return
         due = asyncio.Event()
@@ -106,11 +108,11 @@ class SuspectedPeers:
             waiting.cancel()
 
 
-_SUSPECT_TIMEOUT_LEASES: Final = 2  # leases, for which one is waited for that was lost sight of and lives
+_SUSPECT_TIMEOUT_LEASES: Final = 2  # leases: how long requests wait for a suspected peer that holds its lease
 
 
 class FailureDetector:
-    """The others, as far as this process sees them."""
+    """Decides which peers are alive, suspected or dead, as seen from this process."""
 
     def __init__(
         self,
@@ -135,26 +137,27 @@ class FailureDetector:
         self._suspects = SuspectedPeers()
         self._next_check: tuple[float, Timer] | None = None
 
-    # --- who is seen, and who is not ---------------------------------------------------------------
+    # --- messages seen and lost ---------------------------------------------------------------------
 
     def add_peer(self, name: str) -> None:
-        """Another process is there."""
+        """Add a peer to the peer table, unless it is known already."""
         if name != self._membership.name and self._peers.add(name, self._clock.now()):
             self._callbacks.report_step("Meet", name)
 
     def record_message(self, name: str) -> None:
-        """It is there, and is heard."""
+        """Add the sender of a message as a peer, and stop suspecting it."""
         self.add_peer(name)
         self._suspects.remove(name)
 
     def record_heartbeat(self, name: str) -> None:
-        """It has said that it has renewed its lease."""
+        """Note that a peer has renewed its lease."""
         self._peers.mark_alive(name, self._clock.now() + self._lease_ttl)
 
     def suspect(self, name: str | None) -> None:
-        """Something may not have arrived. Who is there is told again what it has not confirmed."""
+        """Suspect a peer, or with None all peers, after messages may have been lost. Broadcasts that a reachable peer
+        has not acknowledged are sent again."""
         if name is not None and self._peers.has_departed(name):
-            return  # that was said
+            return  # its departure was reported
         self._suspects.add(self._peers.names if name is None else (name,))
         self._callbacks.notify_lost(name)
         if name is None:
@@ -162,14 +165,14 @@ class FailureDetector:
         elif not self._membership.ping(name):
             self._start_check(name, known_dead=True)
             return
-        for other in self._broadcasts.awaited_peers() if name is None else (name,):
-            self._broadcasts.resend(other)
+        for peer in self._broadcasts.awaited_peers() if name is None else (name,):
+            self._broadcasts.resend(peer)
 
-    # --- who is dead -------------------------------------------------------------------------------
+    # --- eviction ----------------------------------------------------------------------------------
 
     async def evict_if_dead(self, name: str) -> bool:
-        """Whether a process is gone: one that has been silent for too long is, from now on. Raises `StoreUnavailable`
-        if that cannot be found out."""
+        """Return whether a process has departed, and evict it first if it has been silent for too long. Raise
+        `StoreUnavailable` if the store cannot decide that."""
         if self._peers.has_departed(name):
             return True
         if name == self._membership.name:
@@ -182,14 +185,15 @@ class FailureDetector:
         return await asyncio.shield(self._start_check(name, known_dead=certain))
 
     async def wait_until_reachable(self, name: str) -> bool:
-        """Whether a process is there to be sent something. Who was lost sight of is waited for, until it is heard of or
-        gone. Raises `StoreUnavailable` if that cannot be found out, or if one that lives is not heard of for long."""
+        """Return whether messages can be sent to a process. For a suspected process, wait for a message from it or for
+        its eviction. Raise `StoreUnavailable` if the store cannot decide, or if the process holds its lease but stays
+        silent."""
         began = self._clock.now()
         while name in self._suspects:
             if await self.evict_if_dead(name):
                 return False
             if (now := self._clock.now()) >= began + _SUSPECT_TIMEOUT_LEASES * self._lease_ttl:
-                raise StoreUnavailable("a process that lives is not heard of")
+                raise StoreUnavailable("a process holds its lease but cannot be reached over the bus; try again later")
             await self._suspects.wait(name, self._clock, now + self._lease_ttl / HEARTBEATS_PER_LEASE)
         return not self._peers.has_departed(name)
 
@@ -202,15 +206,15 @@ class FailureDetector:
         self.remove_peer(name, "DeclareDead" if evicted_now else None)
 
     def on_eviction_notice(self, name: str) -> None:
-        """Another process says that it has declared one dead. That is a hint: what counts is what the store says, of
-        this process as of others."""
+        """Check a process that another process has reported as evicted. The report is only a hint; the store decides,
+        also about this process."""
         if name == self._membership.name:
             self._heartbeat.renew_now()
         elif self._membership.may_evict and not self._peers.has_departed(name):
             self._start_check(name)
 
     def remove_peer(self, name: str, step: str | None = None) -> None:
-        """One is gone, for ever."""
+        """Remove a departed peer for good."""
         if not self._peers.remove(name):
             return
         if step is not None:
@@ -219,21 +223,21 @@ class FailureDetector:
         self._broadcasts.remove_peer(name)
         self._callbacks.notify_lost(name)
 
-    # --- looking -----------------------------------------------------------------------------------
+    # --- checks ------------------------------------------------------------------------------------
 
     def check_awaited_peers(self) -> None:
-        """Finds out about those who are waited for and silent, and comes back when the next one may be."""
+        """Check the silent peers that have broadcasts to acknowledge, and schedule the next check."""
         self._cancel_next_check()
         now, awaited = self._clock.now(), self._broadcasts.awaited_peers()
         for name in awaited - {self._membership.name} if self._membership.may_evict else ():
             if self._peers.is_silent(name, now):
-                self._start_check(name)  # again with the next beat, if the store does not say
+                self._start_check(name)  # repeated with the next heartbeat if the store does not answer
         due = self._peers.next_silent_at(awaited, now)
         if due is not None:
             self._next_check = due, self._clock.call_at(due, self.check_awaited_peers)
 
     def ensure_check_scheduled(self) -> None:
-        """More is waited for, of all that are there: looks no later than when the first of them may be silent."""
+        """Schedule a check, after a new broadcast, for when the first peer may be silent."""
         now = self._clock.now()
         if (
             self._next_check is None
@@ -242,7 +246,7 @@ class FailureDetector:
             self.check_awaited_peers()
 
     def check_peers(self) -> None:
-        """Looks, and sees to the one that was not heard of for longest, whom nobody waits for."""
+        """Check the awaited peers, and the peer that has been silent for longest even if it is not awaited."""
         self.check_awaited_peers()
         silent = self._peers.most_silent
         if silent is not None and self._peers.is_silent(silent, self._clock.now()) and self._membership.may_evict:
@@ -254,10 +258,10 @@ class FailureDetector:
             self._next_check = None
 
     def clear_suspects(self) -> None:
-        """Waits for nobody any more: this process hears nothing."""
+        """End all suspicions: this process has no bus, so no message can end them."""
         self._suspects.clear()
 
     async def close(self) -> None:
-        """Looks no more."""
+        """Cancel the scheduled and the running checks."""
         self._cancel_next_check()
         await self._eviction_checks.close()

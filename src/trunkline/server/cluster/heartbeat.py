@@ -1,5 +1,4 @@
-"""Being alive: saying so every now and then, in the store and to the others; finding out that others take this process
-for dead; and coming back under another name."""
+"""Heartbeat: renew the process lease, tell the peers, detect an eviction and join again under another name."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,12 +11,12 @@ from trunkline.server.cluster.messages import HEARTBEAT, ClusterCallbacks
 
 __all__ = ["HEARTBEATS_PER_LEASE", "LeaseHeartbeat"]
 
-HEARTBEATS_PER_LEASE: Final = 3  # in the time of a lease
-_RETRIES_PER_LEASE: Final = 12  # in that time, while the store cannot be reached
+HEARTBEATS_PER_LEASE: Final = 3
+_RETRIES_PER_LEASE: Final = 12  # while the store is unavailable
 
 
 class LeaseHeartbeat:
-    """The life of this process as one of them."""
+    """Periodic renewal of the process lease."""
 
     def __init__(
         self,
@@ -32,8 +31,8 @@ class LeaseHeartbeat:
         on_heartbeat: Callable[[], None],
         on_rejoined: Callable[[], None],
     ) -> None:
-        """`enter` takes a new place, and `vacate` leaves one; `beat` and `returned` are told when there is a beat, and
-        when this process has come back."""
+        """`join` acquires a new membership and `disconnect` leaves one. `on_heartbeat` runs with each scheduled
+        heartbeat, `on_rejoined` after this process has joined again."""
         self._membership = membership
         self._peers = peers
         self._callbacks = callbacks
@@ -48,15 +47,15 @@ class LeaseHeartbeat:
 
     @property
     def running(self) -> bool:
-        """Whether this process has joined the others and not left them, be it that it has no name for now."""
+        """Whether this process has joined and not left, even if it is between two names."""
         return self._timer is not None
 
     def start(self) -> None:
-        """This process has joined."""
+        """Start the heartbeat, after this process has joined."""
         self._schedule(HEARTBEATS_PER_LEASE)
 
     async def stop(self) -> None:
-        """It says no more that it lives."""
+        """Stop the heartbeat and cancel a renewal in progress."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -64,7 +63,7 @@ class LeaseHeartbeat:
             self._renewal.cancel()
             await asyncio.wait([self._renewal])
 
-    # --- beats -------------------------------------------------------------------------------------
+    # --- schedule ----------------------------------------------------------------------------------
 
     def _schedule(self, per_lease: int) -> None:
         if self._timer is not None:
@@ -77,7 +76,7 @@ class LeaseHeartbeat:
         self._on_heartbeat()
 
     def renew_now(self) -> None:
-        """Sees now whether this process lives, and says so."""
+        """Start a renewal, unless one is in progress."""
         if self._renewal is None and self.running:
             self._renewal = asyncio.get_running_loop().create_task(self._renew())
             self._renewal.add_done_callback(self._finish_renewal)
@@ -88,40 +87,41 @@ class LeaseHeartbeat:
         if error is not None and self.running:
             self._schedule(_RETRIES_PER_LEASE)
             if not isinstance(error, StoreError):
-                self._callbacks.report_failure("the lease of this process", error)
+                self._callbacks.report_failure("renewing the process lease", error)
 
     async def ensure_lease_valid(self) -> None:
-        """Sees whether this process lives. Raises `StoreUnavailable` if it cannot be sure of that."""
+        """Renew the lease if it may have expired. Raise `StoreUnavailable` if it is still not valid."""
         if self._membership.lease_valid:
             return
         self.renew_now()
         if self._renewal is not None:
             await asyncio.wait([self._renewal])
         if not self._membership.lease_valid:
-            raise StoreUnavailable("this process does not know whether it is taken for dead itself")
+            raise StoreUnavailable("this process cannot renew its lease and may have been evicted; try again later")
 
-    # --- life and death ----------------------------------------------------------------------------
+    # --- renewal and eviction ----------------------------------------------------------------------
 
     async def _renew(self) -> None:
-        """Says in the store, and to the others, that this process lives; or finds out that it does not."""
+        """Renew the lease, or acquire it again if it has expired; handle the eviction if another process holds it."""
         if not self._membership.joined:
             await self._rejoin()
             return
-        standing = self._membership.lease
-        sure_until = standing.valid_until
-        regained = not await standing.renew()
-        if regained and not await standing.acquire():
+        lease = self._membership.lease
+        valid_until = lease.valid_until
+        regained = not await lease.renew()
+        if regained and not await lease.acquire():
             await self._handle_eviction()
             return
         self._membership.broadcast(HEARTBEAT)
-        if self._clock.now() >= sure_until:  # it may be this process that has heard nothing of the others
+        # this process may have been paused, so the silence of its peers proves nothing
+        if self._clock.now() >= valid_until:
             self._peers.mark_all_alive(self._clock.now() + self._lease_ttl)
         if regained:
             self._callbacks.report_step("Regain", self._membership.name)
             self._callbacks.notify_missed()
 
     async def _handle_eviction(self) -> None:
-        """Lets go of everything, and comes back under another name."""
+        """Give up everything held under the old name, and join again under a new one."""
         self._callbacks.report_step("Deposed", self._membership.name)
         self._membership.lease.invalidate()
         self._peers.remove(self._membership.name)
@@ -131,10 +131,10 @@ class LeaseHeartbeat:
         await self._rejoin()
 
     async def _rejoin(self) -> None:
-        """Comes back. What others have told meanwhile may be anything."""
-        before = self._membership.lease.identity
+        """Join again. This process may have missed any broadcast meanwhile."""
+        previous_identity = self._membership.lease.identity
         await self._join()
-        if self._membership.lease.identity != before:
+        if self._membership.lease.identity != previous_identity:
             self._callbacks.notify_store_reset()
         self._callbacks.notify_lost(None)
         self._on_rejoined()

@@ -1,17 +1,13 @@
-"""Who serves together, seen from one process: who was met, who was silent for how long, and who is gone.
+"""Membership: the table of known peers, the lease of this process, and its connection to the bus.
 
-A process's standing in the store: the lease that says it is alive, and what it takes to be declared dead.
-
-A process is dead when somebody else holds the lease of its name. That can be only once it has run out, or by one who
-knows for certain that nobody is there. Such a lease is held for so long that whoever wakes up later finds out.
+A process is evicted when another process holds the lease of its name. Another process can acquire that lease only after
+it has expired, or if it knows for certain that the process has ended. It then holds the lease for so long that the
+evicted process, whenever it resumes, finds out.
 
 A store that loses its data loses all leases, the record of every eviction, and its identity. So a process that has to
-acquire its lease again compares the identity with the one that it joined under: if it is another, the process counts as
-evicted, for another process may have been given what it holds. And while an identity is younger than a lease, silence
-evicts no process: one that has not noticed the loss counts on its lease until it should have been renewed.
-
-The place of this process among the others: its name, the lease that goes with it, and the bus on which it is known
-by it. Who was declared dead has no place, until it comes back under another name.
+acquire its lease again compares the identity with the one that it joined under. If they differ, the process counts as
+evicted, because a peer may have acquired the sessions that it holds. And while an identity is younger than a lease,
+silence evicts no process: a process that has not noticed the loss relies on its lease until the next renewal was due.
 """
 
 import asyncio
@@ -31,45 +27,45 @@ from trunkline.stores.store import Held, Lease, Store, key_of
 
 __all__ = ["CLOCK_MARGIN", "Membership", "PeerTable", "ProcessLease", "evict_process"]
 
-_MAX_DEPARTED: Final = 1000  # names of those who are gone; of others it is found out again
+_MAX_DEPARTED: Final = 1000  # names of departed processes; about an older one the store is asked again
 _NEVER: Final = float("-inf")
 
 
 class PeerTable:
-    """All of them but this process."""
+    """Known peers, with the time until which each counts as alive, and departed processes."""
 
     def __init__(self, lease_ttl: float) -> None:
-        """`seconds` is how long one may be silent."""
+        """`lease_ttl` is the number of seconds for which a process may be silent."""
         self._lease_ttl = lease_ttl
-        self._alive_until: dict[str, float] = {}  # of those who were met: until when nobody needs to ask after them
+        self._alive_until: dict[str, float] = {}  # by name: until when the peer needs no check
         self._departed: dict[str, None] = {}
 
     @property
     def names(self) -> frozenset[str]:
-        """Those who were met and are not gone."""
+        """Names of the peers that have not departed."""
         return frozenset(self._alive_until)
 
     def __len__(self) -> int:
         return len(self._alive_until)
 
     def add(self, name: str, now: float) -> bool:
-        """One is there; False if that is known, or if it is not really."""
+        """Add a peer. Return False if it is known or has departed."""
         if name in self._alive_until or name in self._departed:
             return False
         self._alive_until[name] = now + self._lease_ttl
         return True
 
     def mark_alive(self, name: str, until: float) -> None:
-        """Nobody needs to ask after that one until then."""
+        """Note that a peer needs no check until a time."""
         if name in self._alive_until:
             self._alive_until[name] = until
 
     def mark_all_alive(self, until: float) -> None:
-        """Nobody needs to ask after anybody until then: it was this process that has heard nothing."""
+        """Note that no peer needs a check until a time, because this process itself was unable to receive."""
         self._alive_until = dict.fromkeys(self._alive_until, until)
 
     def remove(self, name: str) -> bool:
-        """One is gone, for ever; False if that is known."""
+        """Remove a departed peer for good. Return False if its departure is known."""
         if name in self._departed:
             return False
         self._alive_until.pop(name, None)
@@ -79,30 +75,30 @@ class PeerTable:
         return True
 
     def clear(self) -> None:
-        """Nobody was met."""
+        """Remove all peers, but not the departed ones."""
         self._alive_until.clear()
 
     def has_departed(self, name: str) -> bool:
-        """Whether that one is known to be gone."""
+        """Return whether a process is known to have departed."""
         return name in self._departed
 
     def is_silent(self, name: str, now: float) -> bool:
-        """Whether somebody needs to ask after that one."""
+        """Return whether a peer has been silent for so long that it needs a check."""
         return self._alive_until.get(name, _NEVER) <= now
 
     def next_silent_at(self, names: Iterable[str], now: float) -> float | None:
-        """When the next of those who are not silent will be, if nothing is heard; None if all are."""
+        """Return when the next of some peers will be silent if it sends nothing; None if all are silent now."""
         return min((until for name in names if (until := self._alive_until.get(name, _NEVER)) > now), default=None)
 
     @property
     def most_silent(self) -> str | None:
-        """The one that was not heard of for longest."""
+        """Peer that has been silent for longest."""
         return min(self._alive_until, key=self._alive_until.__getitem__, default=None)
 
 
-CLOCK_MARGIN: Final = 0.1  # of a lease: for clocks that do not go alike
-_EVICTION_TTL: Final = 24 * 3600.0  # seconds that it can be found out
-_RELEASE_TIMEOUT: Final = 1.0  # seconds, at most, that are spent on giving a lease back
+CLOCK_MARGIN: Final = 0.1  # of a lease, for clocks that run at different speeds
+_EVICTION_TTL: Final = 24 * 3600.0  # seconds for which an eviction is recorded
+_RELEASE_TIMEOUT: Final = 1.0  # seconds
 
 _log: Final = logging.getLogger("trunkline")
 
@@ -110,13 +106,13 @@ T = TypeVar("T")
 
 
 class ProcessLease:
-    """The lease of one process, under one name."""
+    """Lease of this process in the store, under one name."""
 
     def __init__(self, store: Store, ttl: float, clock: Clock, wall: Clock) -> None:
         self.name = token_hex(8)
-        self.valid_until = float("-inf")  # on the clock of the loop: nobody can have declared this process dead
-        self.may_evict_from = float("inf")  # on the clock of the loop: from then on silence may be taken for death
-        self.identity: StoreIdentity | None = None  # of the store, when this process joined
+        self.valid_until = float("-inf")  # on the loop's clock: until then no peer can have evicted this process
+        self.may_evict_from = float("inf")  # on the loop's clock: from then on silent peers may be evicted
+        self.identity: StoreIdentity | None = None  # identity of the store when this process joined
         self._store = store
         self._ttl = ttl
         self._clock = clock
@@ -124,20 +120,20 @@ class ProcessLease:
         self._lease: Lease | None = None
 
     async def acquire(self) -> bool:
-        """Takes the lease, for the first time or again; False if somebody has declared this process dead, or may have,
-        since the store has lost its data."""
-        last, asked = self._lease, self._clock.now()
+        """Acquire the lease, for the first time or again. Return False if this process was evicted, or may have been
+        because the store lost its data."""
+        last, requested_at = self._lease, self._clock.now()
         if last is not None and self._wall.now() >= last.expires + _EVICTION_TTL / 2:
-            return False  # somebody may have, and nobody would know by now
+            return False  # the record of an eviction may have expired by now
         lease = await await_store(self._store.acquire(_lease_key(self.name), self.name, self._ttl), self._ttl)
         if isinstance(lease, Held):
             return False
         if self.identity is None:
-            self._lease = lease  # so that it is released if the rest fails
-            await self._load_store_identity(lease, asked)
-        elif not await self._is_same_store():  # asked after the lease was given, so it was given by the same store
+            self._lease = lease  # stored now so that it is released if the rest fails
+            await self._load_store_identity(lease, requested_at)
+        elif not await self._is_same_store():  # read after the lease was acquired, so from the store that granted it
             return False
-        self._set_lease(lease, asked)
+        self._set_lease(lease, requested_at)
         return True
 
     async def _load_store_identity(self, lease: Lease, requested_at: float) -> None:
@@ -147,19 +143,19 @@ class ProcessLease:
         self.may_evict_from = requested_at + max(0.0, self._ttl - age)
 
     async def _is_same_store(self) -> bool:
-        """Whether the store has kept its data since this process joined."""
+        """Return whether the store has kept its data since this process joined."""
         same = await await_store(read_identity(self._store), self._ttl) == self.identity
         if not same:
-            _log.warning("the store has lost its data: sessions and tasks that were kept there are gone")
+            _log.warning("the store has lost its data: the sessions and tasks stored there are gone")
         return same
 
     async def renew(self) -> bool:
-        """Keeps the lease; False if it has run out."""
+        """Renew the lease. Return False if it has expired or another process holds it."""
         if self._lease is None:
             return False
-        asked = self._clock.now()
+        requested_at = self._clock.now()
         try:
-            self._set_lease(await await_store(self._store.renew(self._lease, self._ttl), self._ttl), asked)
+            self._set_lease(await await_store(self._store.renew(self._lease, self._ttl), self._ttl), requested_at)
         except Fenced:
             return False
         return True
@@ -169,32 +165,35 @@ class ProcessLease:
         self.valid_until = requested_at + self._ttl * (1 - CLOCK_MARGIN)
 
     async def release(self) -> None:
-        """Gives the lease back."""
+        """Release the lease."""
         self.invalidate()
         lease, self._lease = self._lease, None
         if lease is not None:
             await await_store(self._store.release(lease), min(self._ttl, _RELEASE_TIMEOUT))
 
     def invalidate(self) -> None:
-        """Nothing is sure any more."""
+        """Stop relying on the lease."""
         self.valid_until = float("-inf")
 
 
 async def evict_process(store: Store, name: str, evictor: str, timeout: float, *, known_dead: bool) -> Lease | Held:
-    """Declares a process dead: a lease if that is done now; who holds it if it cannot be, or was done before."""
-    found = await await_store(store.acquire(_lease_key(name), evictor, _EVICTION_TTL), timeout)
-    if known_dead and isinstance(found, Held) and found.holder == name:
-        found = await await_store(store.acquire(_lease_key(name), evictor, _EVICTION_TTL, over=found.token), timeout)
-    return found
+    """Acquire the lease of another process, which evicts it. Return the lease, or the current holder: the process
+    itself if it cannot be evicted, or the process that evicted it before. With `known_dead` an unexpired lease is taken
+    over."""
+    key = _lease_key(name)
+    outcome = await await_store(store.acquire(key, evictor, _EVICTION_TTL), timeout)
+    if known_dead and isinstance(outcome, Held) and outcome.holder == name:
+        outcome = await await_store(store.acquire(key, evictor, _EVICTION_TTL, over=outcome.token), timeout)
+    return outcome
 
 
 async def await_store(operation: Awaitable[T], timeout: float) -> T:
-    """What a store answers in so many seconds."""
+    """Return the result of a store operation. Raise `StoreUnavailable` if it takes longer than `timeout` seconds."""
     try:
         async with asyncio.timeout(timeout):
             return await operation
     except TimeoutError:
-        raise StoreUnavailable(f"the store has not answered within {timeout:g} seconds") from None
+        raise StoreUnavailable(f"the store did not answer within {timeout:g} seconds") from None
 
 
 def _lease_key(name: str) -> str:
@@ -202,7 +201,8 @@ def _lease_key(name: str) -> str:
 
 
 class Membership:
-    """One place at a time."""
+    """Name, lease and bus connection of this process. After an eviction it has none until it joins again under another
+    name."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class Membership:
         clock: Clock,
         wall: Clock,
     ) -> None:
-        """`bus` is for the first place; the store has others."""
+        """`bus` serves the first membership; for later ones the store creates others."""
         self._store = store
         self._peers = peers
         self._callbacks = callbacks
@@ -223,7 +223,7 @@ class Membership:
         self._clock = clock
         self._wall = wall
         self._initial_bus: Bus | None = bus
-        self._bus: Bus | None = None  # open, between entering and leaving
+        self._bus: Bus | None = None  # open between `join` and `leave`
         self._listener: BufferedListener | None = None
         self.lease = self._new_lease()
 
@@ -232,45 +232,45 @@ class Membership:
 
     @property
     def name(self) -> str:
-        """What this process is called, or was called last."""
+        """Current name of this process, or its last one."""
         return self.lease.name
 
     @property
     def lease_valid(self) -> bool:
-        """Whether nobody can have declared this process dead."""
+        """Whether no peer can have evicted this process."""
         return self._clock.now() < self.lease.valid_until
 
     @property
     def may_evict(self) -> bool:
-        """Whether this process may declare others dead that are silent: it is sure that it lives itself, and all that
-        were sure of it before the store lost its data have found out."""
+        """Whether this process may evict silent peers: its own lease is valid, and the leases from before a loss of the
+        store's data have expired."""
         return self.lease_valid and self._clock.now() >= self.lease.may_evict_from
 
     @property
     def joined(self) -> bool:
-        """Whether this process has a place now."""
+        """Whether this process has a name and an open bus."""
         return self._bus is not None
 
     async def join(self, target: BusListener) -> None:
-        """Makes up a name, and has it known."""
+        """Choose a name, acquire its lease and open the bus. Raise `StoreUnavailable` if that is impossible now."""
         bus, self._initial_bus = self._initial_bus or self._store.bus(), None
-        standing = self._new_lease()
-        ears = BufferedListener(target)
+        lease = self._new_lease()
+        listener = BufferedListener(target)
         try:
-            if bus is None or not await standing.acquire() or standing.identity is None:
-                raise StoreUnavailable("there is no way to the processes that share the store")
-            await bus.open(standing.name, ears, standing.identity)
+            if bus is None or not await lease.acquire() or lease.identity is None:
+                raise StoreUnavailable("cannot join the cluster: the store has no bus, or refused the process lease")
+            await bus.open(lease.name, listener, lease.identity)
         except BaseException:
             with suppress(StoreError):
-                await standing.release()
+                await lease.release()
             raise
-        self.lease, self._bus, self._listener = standing, bus, ears
-        self._callbacks.report_step("Join", standing.name)
-        ears.start()
+        self.lease, self._bus, self._listener = lease, bus, listener
+        self._callbacks.report_step("Join", lease.name)
+        listener.start()
         bus.publish(HEARTBEAT)
 
     async def leave(self) -> None:
-        """Says and hears nothing any more."""
+        """Close the bus and forget the peers."""
         bus, self._bus = self._bus, None
         self._peers.clear()
         if self._listener is not None:
@@ -278,30 +278,30 @@ class Membership:
         if bus is not None:
             await bus.close()
 
-    # --- saying ------------------------------------------------------------------------------------
+    # --- sending ---------------------------------------------------------------------------------
 
     def send(self, to: str, kind: bytes, body: bytes = b"") -> bool:
-        """Sends something to one process. False if nothing was sent: it is certain that nobody is there, or this
-        process has no name for now."""
+        """Send a message to one process. Return False if it was not sent: the process has departed, or this process has
+        no bus now."""
         if self._peers.has_departed(to):
             return False
         return self._bus is not None and self._bus.send(to, kind + body)
 
     def broadcast(self, kind: bytes, body: bytes = b"") -> None:
-        """Sends something to all others."""
+        """Send a message to all peers."""
         if self._bus is not None:
             self._bus.publish(kind + body)
 
     async def drain(self) -> None:
-        """Waits while much of what was sent has not left yet."""
+        """Wait while much of the sent data has not left yet."""
         if self._bus is not None:
             await self._bus.sent()
 
     def ping(self, name: str) -> bool:
-        """False if it is certain that a process is not there; otherwise it is asked to say that it is."""
+        """Ask a process for a sign of life. Return False if the bus knows for certain that the process has ended."""
         return self._bus is None or self._bus.send(name, PING)
 
     def warn_evicted(self, name: str) -> None:
-        """Tells a process that others take for dead, and that does not know, to see for itself."""
+        """Tell an evicted process that does not know it yet to check its lease."""
         if self._bus is not None:
             self._bus.send(name, CHECK_LEASE)

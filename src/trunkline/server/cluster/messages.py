@@ -1,10 +1,8 @@
-"""What processes say to each other of themselves: the first byte of a message. Those up to 15 are the crew's own.
+"""Cluster messages: their kinds, the handlers of incoming ones, and the listener that receives them from the bus.
 
-Who in this process is told what others say, and what becomes of them and of this process; observers, too.
-
-What one of these raises is reported, and keeps nobody else from being told.
-
-What a process hears over one bus, for as long as it is known there by one name.
+The first byte of a message is its kind. Kinds 0 to 15 belong to the cluster itself; features register handlers for
+other kinds. `ClusterCallbacks` also holds the callbacks for membership events and reports both to the observers. An
+exception of one callback is reported and does not stop the next callback.
 """
 
 import asyncio
@@ -31,23 +29,24 @@ __all__ = [
     "MessageHandler",
 ]
 
-HEARTBEAT: Final = b"\x00"  # a process has renewed its lease
+HEARTBEAT: Final = b"\x00"  # the sender has renewed its lease
 BROADCAST: Final = b"\x01"
 ACK: Final = b"\x02"
-BROADCAST_MISSED: Final = b"\x03"  # who is told this has not confirmed something, and nobody waits for it any longer
+BROADCAST_MISSED: Final = b"\x03"  # the receiver has not acknowledged a broadcast, and the sender has stopped waiting
 LEAVING: Final = b"\x04"
-EVICTED: Final = b"\x05"  # somebody was declared dead: the name
-CHECK_LEASE: Final = b"\x06"  # who is told this was declared dead
-PING: Final = b"\x07"  # who is told this says that it is there
-PONG: Final = b"\x08"  # says no more than that
+EVICTED: Final = b"\x05"  # the sender knows of an eviction; the body is the name of the evicted process
+CHECK_LEASE: Final = b"\x06"  # the receiver was evicted and should check its lease
+PING: Final = b"\x07"  # asks the receiver for a PONG
+PONG: Final = b"\x08"  # answer to a PING; it needs no handler, since any message shows that the sender is reachable
 
 
 MessageHandler = Callable[[str, bytes], "asyncio.Future[Any] | None"]
-"""Is told who says something, and what. Of what was told it may give what is done when that can be confirmed."""
+"""Handle the body of a message from a sender. For a reliable broadcast it may return a future; the acknowledgement is
+sent when that future is done."""
 
 
 class ClusterCallbacks:
-    """All who are told."""
+    """Message handlers by kind, callbacks for membership events, and reports to observers."""
 
     def __init__(self, observers: Observers, clock: Clock) -> None:
         self.on_lost: list[Callable[[str | None], None]] = []
@@ -59,63 +58,64 @@ class ClusterCallbacks:
         self._clock = clock
 
     def register(self, kind: bytes, handler: MessageHandler) -> None:
-        """Has a function be told what comes of a kind."""
+        """Register the handler of a message kind. Raise `ValueError` if the kind already has one."""
         if kind in self._handlers:
-            raise ValueError(f"somebody else is told what comes of the kind {kind!r}")
+            raise ValueError(f"message kind {kind!r} already has a handler")
         self._handlers[kind] = handler
 
     def dispatch(self, sender: str, message: bytes) -> "asyncio.Future[Any] | None":
-        """Another process says something, whose first byte is its kind."""
+        """Pass a message to the handler of its kind and return the handler's result. Unknown kinds are ignored."""
         handler = self._handlers.get(message[:1])
         return None if handler is None else self._call_safely(partial(handler, sender, message[1:]))
 
     def notify_lost(self, name: str | None) -> None:
-        """That process is gone, or messages from or to it may be lost; of None: anybody's."""
+        """Run the callbacks for lost messages: those from or to one process, or with None any process. A departed
+        process also counts as lost."""
         for lost in self.on_lost:
             self._call_safely(partial(lost, name))
 
     def notify_evicted(self) -> None:
-        """This process was declared dead."""
+        """Run the callbacks for the eviction of this process."""
         for deposed in self.on_evicted:
             self._call_safely(deposed)
 
     def notify_missed(self) -> None:
-        """This process may not have heard what others have told."""
-        for missed in self.on_missed:
-            self._call_safely(missed)
+        """Run the callbacks for broadcasts of other processes that this process may have missed."""
+        for callback in self.on_missed:
+            self._call_safely(callback)
 
     def notify_store_reset(self) -> None:
-        """The store has lost its data, and this process has joined again."""
-        for reset in self.on_store_reset:
-            self._call_safely(reset)
+        """Run the callbacks for a store that lost its data, after this process has joined again."""
+        for callback in self.on_store_reset:
+            self._call_safely(callback)
 
     def _call_safely(self, action: Callable[[], Any]) -> Any:
         try:
             return action()
-        except Exception as error:  # noqa: BLE001 - an error of our own, which must not end the bus
-            self.report_failure("what another process has said", error)
+        except Exception as error:  # noqa: BLE001 - an error of our own must not stop the bus
+            self.report_failure("a message from another process", error)
             return None
 
     # --- observers ---------------------------------------------------------------------------------
 
     def report_step(self, step: str, name: str) -> None:
-        """Something has become of a process."""
+        """Report a membership event of a process."""
         if self._observers:
             self._observers.on(CrewStep(connection=0, at=self._clock.now(), step=step, process=name))
 
     def report_unacknowledged(self) -> None:
-        """A process has not confirmed what it was told, and is not waited for."""
+        """Report that a process has not acknowledged a broadcast in time."""
         if self._observers:
             at = self._clock.now()
-            self._observers.on(Dropped(connection=0, at=at, why="a process does not confirm it", kind="news"))
+            self._observers.on(Dropped(connection=0, at=at, why="a process did not acknowledge it", kind="news"))
 
     def report_rejected_frame(self, why: str) -> None:
-        """A frame on the bus failed verification."""
+        """Report that a frame on the bus failed verification."""
         if self._observers:
             self._observers.on(Dropped(connection=0, at=self._clock.now(), why=why, kind="bus frame"))
 
     def report_failure(self, operation: str, error: BaseException) -> None:
-        """Something of ours went wrong."""
+        """Report an exception of the library's own code."""
         if self._observers.hear_failures:
             at = self._clock.now()
             self._observers.on(
@@ -124,7 +124,7 @@ class ClusterCallbacks:
 
 
 class BufferedListener:
-    """Passes on what is heard; what comes before the process has its name waits until then."""
+    """Bus listener of one membership: buffers events until the process has joined, and drops them after it has left."""
 
     def __init__(self, target: BusListener) -> None:
         self._target = target
@@ -132,13 +132,13 @@ class BufferedListener:
         self._stopped = False
 
     def start(self) -> None:
-        """The process has its name."""
-        early, self._buffered = self._buffered or [], None
-        for heard in early:
-            heard()
+        """Deliver the buffered callbacks, and later ones at once."""
+        buffered, self._buffered = self._buffered or [], None
+        for event in buffered:
+            event()
 
     def stop(self) -> None:
-        """It has it no more."""
+        """Drop all further callbacks."""
         self._stopped = True
 
     def _deliver(self, event: Callable[[], None]) -> None:
@@ -148,18 +148,18 @@ class BufferedListener:
             event()
 
     def heard(self, sender: str, message: bytes) -> None:
-        """A message from another process."""
+        """Deliver a message from another process."""
         self._deliver(lambda: self._target.heard(sender, message))
 
     def met(self, name: str) -> None:
-        """Another process is there."""
+        """Deliver the news that another process is reachable."""
         self._deliver(lambda: self._target.met(name))
 
     def lost(self, name: str | None) -> None:
-        """Something may not have arrived."""
+        """Deliver the news that messages may have been lost."""
         self._deliver(lambda: self._target.lost(name))
 
     def rejected(self, why: str) -> None:
-        """A frame failed verification."""
+        """Report a frame that failed verification; this needs no buffering."""
         if not self._stopped:
             self._target.rejected(why)

@@ -1,8 +1,8 @@
-"""What is new for the clients of all processes: each tells its own.
+"""Cross-process notifications: changes of lists and resources reach the clients of all processes.
 
-Who is answered counts on it that others have heard what its call has changed. So an answer waits until that is kept for
-those who hear of it later, and until all other processes have confirmed that they have it. Where nothing is new, or
-nobody else is there, nothing is paid.
+A client that has the result of a call may rely on the other clients having been notified of the changes that the call
+made. So a reply waits until the notifications are stored for sessions that read them later, and until all peers have
+acknowledged the changes. Without changes or without peers, a reply does not wait.
 """
 
 import asyncio
@@ -20,26 +20,27 @@ __all__ = ["ClusterNotifications"]
 
 _CHANGES: Final = b"n"
 _SESSION_NOTIFICATION: Final = b"s"
-_MAX_BATCHES_IN_FLIGHT: Final = 100  # batches; what is new meanwhile is told together
-_MAX_CHANGES_PER_BATCH: Final = 1000  # pieces of news in one batch
-_MAX_QUEUED_CHANGES: Final = 10_000  # pieces of news; of more, the same is told once
+_MAX_BATCHES_IN_FLIGHT: Final = 100  # further changes wait and share a batch
+_MAX_CHANGES_PER_BATCH: Final = 1000
+_MAX_QUEUED_CHANGES: Final = 10_000  # above this, duplicates are removed
 
 _decode_changes: Final = codec.json_decoder(list[str])
 
 
 class ClusterNotifications:
-    """What is new, on its way to and from the other processes."""
+    """Publishes the changes of this process to its peers, and receives theirs."""
 
     def __init__(
         self, sessions: "DurableSessions", cluster: "Cluster | None", on_change: Callable[[str], None]
     ) -> None:
-        """`heard` tells the clients of this process: of a resource, by its URI, or of a list, by its notification."""
+        """`on_change` notifies the clients of this process. Its argument is the URI of a resource or the method of a
+        list_changed notification."""
         self._sessions = sessions
         self._cluster = cluster
         self._on_change = on_change
         self._queue: list[str] = []
-        self._acknowledged: asyncio.Future[None] | None = None  # when all is confirmed that is new by now
-        self._queue_acknowledged: asyncio.Future[None] | None = None  # when what waits is
+        self._acknowledged: asyncio.Future[None] | None = None  # done when the latest change is acknowledged
+        self._queue_acknowledged: asyncio.Future[None] | None = None  # done when the queued changes are acknowledged
         self._batches_in_flight = 0
         if cluster is not None:
             cluster.on(_CHANGES, self._on_changes)
@@ -47,17 +48,17 @@ class ClusterNotifications:
 
     @property
     def pending_changes(self) -> "asyncio.Future[Any] | None":
-        """What is done when all is kept and confirmed that is new by now; None if it is."""
-        kept, told = self._sessions.urgent_writes, self._acknowledged
-        if told is None or told.done():
+        """Future that is done when all changes so far are stored and acknowledged; None if they are."""
+        stored, acknowledged = self._sessions.urgent_writes, self._acknowledged
+        if acknowledged is None or acknowledged.done():
             self._acknowledged = None
-            return kept
-        return told if kept is None else asyncio.gather(kept, told, return_exceptions=True)
+            return stored
+        return acknowledged if stored is None else asyncio.gather(stored, acknowledged, return_exceptions=True)
 
-    # --- telling the others ------------------------------------------------------------------------
+    # --- sending ---------------------------------------------------------------------------------
 
     def publish(self, change: str) -> None:
-        """Something is new: a resource, or a list."""
+        """Queue a change for all peers: the URI of a resource or the method of a list_changed notification."""
         if self._cluster is None or self._cluster.alone:
             return
         self._queue.append(change)
@@ -70,41 +71,41 @@ class ClusterNotifications:
                 loop.call_soon(self._send_queue, self._cluster)
 
     def _send_queue(self, cluster: "Cluster") -> None:
-        """Sends what waits."""
-        sending, self._queue_acknowledged = self._queue_acknowledged, None
-        waiting, self._queue = self._queue, []
+        """Broadcast the queued changes."""
+        acknowledged, self._queue_acknowledged = self._queue_acknowledged, None
+        changes, self._queue = self._queue, []
         last = None
-        for start in range(0, len(waiting), _MAX_CHANGES_PER_BATCH):
+        for start in range(0, len(changes), _MAX_CHANGES_PER_BATCH):
             last = (
-                cluster.broadcast_reliably(_CHANGES, codec.to_json(waiting[start : start + _MAX_CHANGES_PER_BATCH]))
+                cluster.broadcast_reliably(_CHANGES, codec.to_json(changes[start : start + _MAX_CHANGES_PER_BATCH]))
                 or last
             )
-        if sending is None:
+        if acknowledged is None:
             return
         if last is None:
-            sending.set_result(None)
+            acknowledged.set_result(None)
         else:
             self._batches_in_flight += 1
-            last.add_done_callback(lambda _: self._finish_batch(cluster, sending))
+            last.add_done_callback(lambda _: self._finish_batch(cluster, acknowledged))
 
     def _finish_batch(self, cluster: "Cluster", acknowledged: "asyncio.Future[None]") -> None:
-        if not acknowledged.done():  # somebody may have stopped waiting
+        if not acknowledged.done():  # the caller may have stopped waiting
             acknowledged.set_result(None)
         self._batches_in_flight -= 1
         if self._queue_acknowledged is not None and self._batches_in_flight == _MAX_BATCHES_IN_FLIGHT - 1:
             self._send_queue(cluster)
 
     def notify_session(self, session_id: str, method: str, params: Any) -> None:
-        """Has whoever holds a session send it a notification, if anybody does."""
+        """Ask the process that holds a session, if any, to send it a notification. This is not acknowledged."""
         if self._cluster is not None:
             frame = codec.encode(Notification(method, params))
             self._cluster.broadcast(_SESSION_NOTIFICATION, b"\n".join([session_id.encode(), method.encode(), frame]))
 
-    # --- being told --------------------------------------------------------------------------------
+    # --- receiving -------------------------------------------------------------------------------
 
     def _on_changes(self, _: str, body: bytes) -> "asyncio.Future[None] | None":
-        for piece in _decode_changes(body):
-            self._on_change(piece)
+        for change in _decode_changes(body):
+            self._on_change(change)
         return self._sessions.urgent_writes
 
     def _on_session_notification(self, _: str, body: bytes) -> None:

@@ -1,15 +1,17 @@
-"""Sessions that outlive the process which held them.
+"""Durable sessions: handshake-era sessions that outlive the process that serves them.
 
-Of a session of the handshake era everything is written down that makes it usable again: what was agreed upon in the
-handshake, what its client wants to hear of, whose it is. It is written when it changes, and what a client is told by an
-answer is kept before the answer leaves. That a session was used is written every now and then.
+The session record holds all that another process needs to continue the session: the negotiated revision and
+capabilities, the subscriptions, the log level and the principal. It is written when it changes, and a reply that
+confirms a change leaves only after the change is stored. The time of last use is written now and then.
 
-A request with the id of a session that this process does not know has it looked up. Its conversation is made what it
-was, in this order: it hears of its resources again; what was being worked on when the process died is answered, with
-the one thing that is known of it, that its outcome is unknown; what was agreed upon holds; and its time runs.
+If a request names a session that this process does not hold, `DurableSessions.acquire` reads its record.
+`DurableSession.restore` then rebuilds the session in this order: restore the subscriptions; answer the requests that
+were in progress when the previous process died with an error, because their outcome is unknown; restore the negotiated
+capabilities; start the session's expiry.
 
-Where several processes share a store, each session is held by one of them (`holding.py`). Another takes it only when
-that one is gone, and reads what is kept of it only then: nothing is written any more by whoever held it before.
+If several processes share a store, one of them holds the lease of a session (`lease.py`). Another process takes the
+session over only after the holder has departed, and reads the record only after it has the lease, so the previous
+holder cannot write any more.
 """
 
 import asyncio
@@ -51,15 +53,14 @@ if TYPE_CHECKING:
 
 __all__ = ["DurableSession", "DurableSessions"]
 
-_SESSION_ID: Final = re.compile(r"[A-Za-z0-9_-]{43}")  # what our ids look like; nothing else is looked up
-_RETENTION_FACTOR: Final = (
-    2  # times the time that a session may be unused: for so long it can be told that it has expired
-)
-_REQUEST_IDS_PER_PROCESS: Final = 1 << 20  # ids of requests of ours that one process may use up; no two use the same
+_SESSION_ID: Final = re.compile(r"[A-Za-z0-9_-]{43}")  # form of our session ids; the store is not asked about others
+_RETENTION_FACTOR: Final = 2  # times `session_ttl`: how long an expired session is answered with `session_expired`
+# request ids reserved for each process that holds the session, so that no two use the same
+_REQUEST_IDS_PER_PROCESS: Final = 1 << 20
 _UPDATED: Final = "notifications/resources/updated"
 _SUBSCRIBE: Final = next(row for row in METHODS if row.name == "resources/subscribe")
 _PAGE_SIZE: Final = 500
-_UNLIMITED_TTL: Final = 20 * 365 * 86400.0  # seconds that a session is held which never expires
+_UNLIMITED_TTL: Final = 20 * 365 * 86400.0  # seconds: lease of a session that never expires
 
 
 def _not_now_error() -> NotNow:
@@ -67,25 +68,25 @@ def _not_now_error() -> NotNow:
 
 
 def _raise_not_now_if_unavailable(write: "asyncio.Future[Any]") -> "asyncio.Future[None]":
-    """A future for when something is kept; it raises `NotNow` if the store is unavailable."""
-    told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    """Return a future that completes with a write, and raises `NotNow` if the store is unavailable."""
+    checked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def settle(_: "asyncio.Future[Any]") -> None:
         error = write.exception()
-        if told.done():
+        if checked.done():
             return
         if error is None:
-            told.set_result(None)
+            checked.set_result(None)
         else:
-            told.set_exception(_not_now_error() if isinstance(error, StoreUnavailable) else error)
-            told.exception()  # the call may have ended meanwhile
+            checked.set_exception(_not_now_error() if isinstance(error, StoreUnavailable) else error)
+            checked.exception()  # the call may have ended, so mark the exception as retrieved
 
     write.add_done_callback(settle)
-    return told
+    return checked
 
 
 class DurableSession:
-    """One session."""
+    """A session whose state is stored while this process holds its lease."""
 
     def __init__(
         self,
@@ -97,9 +98,9 @@ class DurableSession:
         *,
         quota: SessionQuota,
     ) -> None:
-        self.connection: Connection | None = None  # who holds it now
-        self.owner = ""  # the principal, in letters
-        self.dropping = False  # for good: nobody finds it any more
+        self.connection: Connection | None = None  # the connection that serves it
+        self.owner = ""  # the principal as text
+        self.dropping = False  # its data is being deleted, so lookups do not find it
         self.lease = lease
         lease.on_taken = self._handle_taken
         self._ident = ident
@@ -109,15 +110,15 @@ class DurableSession:
         self._wall = wall
         self._batcher = batcher
         self._quota = quota
-        self._quota_entry: QuotaEntry | None = None  # among those of its principal
-        self._used = False  # nothing but its handshake was posted in it
+        self._quota_entry: QuotaEntry | None = None  # its entry in the quota of its principal
+        self._used = False  # False until a message after the handshake arrives
         self._unused_lifetime = unused_lifetime(settings)
         self._created = wall.now()
         self._generation = 0
-        self._previous_record: SessionRecord | None = None  # what another process has left
-        self._taken_callback: Callable[[], None] | None = None  # that yet another has taken it
-        self._change_lock = asyncio.Lock()  # of changes that requests ask for
-        self._ending_subscriptions: set[str] = set()  # subscriptions that end when it is kept that they have
+        self._previous_record: SessionRecord | None = None  # record that the previous holder has left
+        self._taken_callback: Callable[[], None] | None = None  # called when another process has taken the session over
+        self._change_lock = asyncio.Lock()  # held during a change that a request makes
+        self._ending_subscriptions: set[str] = set()  # subscriptions that end once a record without them is stored
         self.events = DurableEventLog(lease, batcher, settings, self._expires_at)
 
     def _expires_at(self) -> float | None:
@@ -126,19 +127,20 @@ class DurableSession:
             return self._wall.now() + self._unused_lifetime
         return None if ttl is None else self._wall.now() + _RETENTION_FACTOR * ttl
 
-    # --- counting ------------------------------------------------------------------------------
+    # --- quota ---------------------------------------------------------------------------------
 
     async def claim_quota(self, principal: Any) -> bool:
-        """Counts it among the sessions of a principal, if there may be one more."""
+        """Count the session against the quota of a principal. Return False if the quota is used up."""
         self._quota_entry = self._quota.entry(self._ident, principal_name(principal))
         return self._quota_entry is None or await self._quota_entry.add()
 
-    # --- holding -------------------------------------------------------------------------------
+    # --- lease ---------------------------------------------------------------------------------
 
     def on_taken_over(self, callback: Callable[[], None]) -> None:
-        """Names who is told when another process has taken it."""
+        """Set the callback for the moment when another process takes the session over. It runs at once if that has
+        happened already."""
         self._taken_callback = callback
-        if self.lease.ended:  # meanwhile
+        if self.lease.ended:
             callback()
 
     def _handle_taken(self) -> None:
@@ -148,18 +150,18 @@ class DurableSession:
             self._taken_callback()
 
     async def confirm_lease(self) -> bool:
-        """Whether this process still holds it."""
+        """Return whether this process still holds the lease."""
         return await self.lease.confirm()
 
     async def release(self) -> None:
-        """Leaves it to whoever finds it next."""
+        """Release the lease, so that another process can acquire the session."""
         self.events.close()
         await self.lease.release()
 
     # --- writing -------------------------------------------------------------------------------
 
     def touch(self) -> None:
-        """It was used now: that is written down soon, and it is held for longer."""
+        """Note that the session was used: write its record soon, and renew its lease and its quota entry."""
         self._used = True
         self.write_soon()
         self.lease.renew()
@@ -167,7 +169,7 @@ class DurableSession:
             self._quota_entry.renew()
 
     def write_soon(self) -> None:
-        """It has changed: it is written down as it is, soon."""
+        """Write the record soon, without waiting for it."""
         if (connection := self._negotiated_connection) is not None:
             self._batcher.put(
                 self.lease, self._record_key, codec.to_json(self._build_record(connection)), self._expires_at()
@@ -175,7 +177,7 @@ class DurableSession:
 
     @property
     def _negotiated_connection(self) -> "Connection | None":
-        """The conversation, if there is one to come back to."""
+        """The connection, if its handshake has been negotiated."""
         connection = self.connection
         return None if connection is None or connection.session.negotiated is None else connection
 
@@ -206,7 +208,7 @@ class DurableSession:
         )
 
     def _begin_write(self) -> "asyncio.Future[Any] | None":
-        """What is done when it is kept as it is now; None if there is nothing to be kept."""
+        """Start to write the record. Return None if there is nothing to write."""
         if (connection := self._negotiated_connection) is None:
             return None
         return self._batcher.put_or_fail(
@@ -214,19 +216,20 @@ class DurableSession:
         )
 
     async def write(self) -> None:
-        """Waits until it is kept as it is now."""
-        if (keeping := self._begin_write()) is not None:
-            await asyncio.shield(keeping)
+        """Write the record and wait until it is stored. Raise `Fenced` if this process has lost the session."""
+        if (write := self._begin_write()) is not None:
+            await asyncio.shield(write)
         elif self.lease.ended:
             raise Fenced(self._key_prefix, 0)
 
     def reply_after_write(self, reply: Any) -> Work:
-        """An answer, once what it says is kept. If the store is unavailable, `NotNow` is answered instead."""
-        keeping = self._begin_write()
-        return reply if keeping is None else DeferredResult(_raise_not_now_if_unavailable(keeping), reply)
+        """Return a reply that leaves once the record is stored. If the store is unavailable, the reply is `NotNow`
+        instead."""
+        write = self._begin_write()
+        return reply if write is None else DeferredResult(_raise_not_now_if_unavailable(write), reply)
 
     async def unsubscribe(self, uri: str, end: Callable[[], Awaitable[object]]) -> None:
-        """End a subscription when it is kept that there is none: until then, its client may not miss an update. Raise
+        """End a subscription after a record without it is stored; until then the client may not miss an update. Raise
         `NotNow` if the store is unavailable."""
 
         async def do() -> bool:
@@ -245,14 +248,14 @@ class DurableSession:
                 await end()
 
     async def change(self, do: Callable[[], Awaitable[bool]], undo: Callable[[], Awaitable[object]]) -> None:
-        """Change the session, and wait until that is kept; `do` returns whether there is anything to change. If it
-        cannot be kept, undo it, so that the answer agrees with what is in force; raise `NotNow` if the store is
-        unavailable. Changes of one session do not overlap."""
+        """Change the session and wait until the change is stored; `do` returns whether there is anything to change. If
+        the change cannot be stored, undo it, so that the reply agrees with the state in force. Raise `NotNow` if the
+        store is unavailable. Changes of one session do not overlap."""
         async with self._change_lock:
             await self._apply_change(do, undo)
 
     async def _apply_change(self, do: Callable[[], Awaitable[bool]], undo: Callable[[], Awaitable[object]]) -> bool:
-        """Make a change and keep it, or undo it; return whether there was anything to change."""
+        """Make a change and store it, or undo it. Return whether there was anything to change."""
         try:
             if not await do():
                 return False
@@ -260,7 +263,7 @@ class DurableSession:
         except BaseException as error:
             if isinstance(error, StoreUnavailable | asyncio.CancelledError):
                 await self._undo(undo)
-            self.write_soon()  # half of it may be done; and the store may have kept it all the same
+            self.write_soon()  # the change may be half done, and the store may have written it despite the error
             if isinstance(error, StoreUnavailable):
                 raise _not_now_error() from error
             raise
@@ -269,17 +272,17 @@ class DurableSession:
     async def _undo(self, undo: Callable[[], Awaitable[object]]) -> None:
         try:
             await undo()
-        except Exception as error:  # noqa: BLE001 - of a watcher; the client is told that it may try again
+        except Exception as error:  # noqa: BLE001 - from a subscription hook; the client learns that it may try again
             if self.connection is not None:
                 self.connection.facts.report_crash("-", error)
 
     @property
     def pending_writes(self) -> "asyncio.Future[None] | None":
-        """What is done when all that has changed is kept; None if it is."""
+        """Future that is done when all changes so far are stored; None if they are."""
         return self._batcher.pending_writes(self.lease)
 
     async def delete(self) -> None:
-        """Keeps nothing of it any more."""
+        """Delete all data of the session, and release its lease and its quota entry."""
         self.connection = None
         self.dropping = True
         self.events.close()
@@ -294,10 +297,10 @@ class DurableSession:
         finally:
             self.dropping = False
 
-    # --- going on ------------------------------------------------------------------------------
+    # --- restoring ------------------------------------------------------------------------------
 
     def load_record(self, record: SessionRecord) -> None:
-        """Another process has held it, and this is how it left it."""
+        """Take over the record of the previous holder."""
         self._previous_record = record
         self._used = True
         self._created = record.created_at
@@ -306,10 +309,10 @@ class DurableSession:
         self._quota_entry = self._quota.entry(self._ident, self.owner)
 
     async def restore(self, principal: Any) -> RestoredStreams | None:
-        """Makes its conversation what it was; None if it cannot be read what that is."""
+        """Rebuild the session from its record. Return None if its event log cannot be read."""
         connection, record = self.connection, self._previous_record
         if connection is None or record is None:
-            raise StoreUnavailable("the session has ended meanwhile")
+            raise StoreUnavailable("the session ended while it was being restored; try again")
         meta = record.metadata
         try:
             streams, pending = await self.events.load(meta.stream, meta.event)
@@ -342,23 +345,24 @@ class DurableSession:
             try:
                 if await self._may_subscribe(connection, call, uri):
                     await connection.shared.subscription_hooks.subscribe(uri, connection)
-                    connection.notify(_UPDATED, ResourceUpdatedParams(uri=uri))  # nobody watched meanwhile
-            except Exception as error:  # noqa: BLE001 - a watcher's; the others go on
+                    # updates may have been missed since the last holder died
+                    connection.notify(_UPDATED, ResourceUpdatedParams(uri=uri))
+            except Exception as error:  # noqa: BLE001 - from a subscription hook; the other subscriptions are restored
                 connection.facts.report_failure(call, "-", error)
         connection.facts.emit(RestoreStep, step="RestoreSubscriptions")
 
     async def _may_subscribe(self, connection: "Connection", call: IncomingRequest, uri: str) -> bool:
-        """Whether who comes back may still have a resource."""
+        """Return whether the principal may still read a resource."""
         from trunkline.server.access.enforcement import is_permitted
 
         access = connection.catalog.access_rule_of(uri)
         if access is None:
             return True
-        connection.track_current_call()  # who calls later may be somebody with less rights
+        connection.track_current_call()  # a later caller of this session may have fewer rights
         return await is_permitted(connection, call, access)
 
     async def _fail_pending_requests(self, connection: "Connection", pending: dict[int, Sequence[RequestId]]) -> None:
-        """Ends the streams of what was being worked on."""
+        """Answer the requests that were in progress with an error, and end their streams."""
         error = connection.session.error_object(Interrupted("the server was restarted while it worked on this request"))
         for stream, requests in pending.items():
             await self.events.load_stream(stream)
@@ -369,22 +373,21 @@ class DurableSession:
 
 
 class DurableSessions:
-    """Keeps the sessions of a server."""
+    """The durable sessions of a server."""
 
     def __init__(
         self, store: Store, settings: Settings, wall: Clock, observers: Observers, cluster: "Cluster | None" = None
     ) -> None:
-        """`crew` are the others that share the store, if there can be any."""
+        """`cluster` is None if no other process can share the store."""
         self._store = store
         self._observers = observers
-        self._batcher = WriteBatcher(partial(self._report_failure, "what is kept of sessions"))
+        self._batcher = WriteBatcher(partial(self._report_failure, "writing session data"))
         self._quota = SessionQuota(store, settings, wall)
         self._settings = settings
         self._wall = wall
         self._sessions: WeakValueDictionary[str, DurableSession] = WeakValueDictionary()
-        self._unshared_leases: WeakValueDictionary[str, SessionLease] = (
-            WeakValueDictionary()
-        )  # where there are no others
+        # By session id, where no other process can share the store.
+        self._unshared_leases: WeakValueDictionary[str, SessionLease] = WeakValueDictionary()
         self._drop_tasks: set[asyncio.Task[None]] = set()
         self._cluster = cluster
         if cluster is not None:
@@ -392,26 +395,26 @@ class DurableSessions:
             cluster.on_missed(self._check_lease_holders)
 
     def create(self, ident: str) -> DurableSession:
-        """A session that a client is about to open."""
+        """Create a session for an `initialize` request."""
         return self._create(ident, None)
 
     def delete_later(self, stored: KeptSeam) -> None:
-        """A session has ended by itself. Soon nothing of it is kept any more."""
+        """Delete the data of an ended session in the background."""
         dropping = asyncio.get_running_loop().create_task(self._drop(stored))
         self._drop_tasks.add(dropping)
         dropping.add_done_callback(self._drop_tasks.discard)
 
     async def _drop(self, session: KeptSeam) -> None:
-        with contextlib.suppress(StoreError):  # what is left of it expires
+        with contextlib.suppress(StoreError):  # the remaining data expires
             await session.delete()
 
     def _create(self, ident: str, lease: Lease | None) -> DurableSession:
-        holding = SessionLease(key_of("session", ident), self._store, self._cluster, self._ttl, lease)
+        session_lease = SessionLease(key_of("session", ident), self._store, self._cluster, self._ttl, lease)
         if self._cluster is None:
-            holding = self._unshared_leases.setdefault(ident, holding)
-        kept = DurableSession(ident, holding, self._batcher, self._settings, self._wall, quota=self._quota)
-        self._sessions[ident] = kept
-        return kept
+            session_lease = self._unshared_leases.setdefault(ident, session_lease)
+        session = DurableSession(ident, session_lease, self._batcher, self._settings, self._wall, quota=self._quota)
+        self._sessions[ident] = session
+        return session
 
     @property
     def _ttl(self) -> float:
@@ -420,60 +423,61 @@ class DurableSessions:
 
     @property
     def lease_valid_until(self) -> float:
-        """Until when no other process can have taken what this one holds."""
+        """Time on the loop's clock until which no other process can have taken over a session of this one."""
         return inf if self._cluster is None else self._cluster.lease_valid_until
 
     def _lose_leases(self) -> None:
-        """This process was taken for dead, and others may hold what it held."""
-        for kept in list(self._sessions.values()):
-            kept.lease.lose()
+        """Give up all sessions, after this process was evicted: peers may hold them now."""
+        for session in list(self._sessions.values()):
+            session.lease.lose()
 
     def _check_lease_holders(self) -> None:
-        """This process may have another name than before."""
-        for kept in list(self._sessions.values()):
-            kept.lease.check_holder()
+        """Give up the sessions held under a previous name of this process."""
+        for session in list(self._sessions.values()):
+            session.lease.check_holder()
 
     def attach(self, connection: "Connection", ident: str) -> DurableSession | None:
-        """What is kept of the session that a connection is for."""
-        kept = self._sessions.get(ident)
-        if kept is not None:
-            kept.connection = connection
-        return kept
+        """Return the session that a connection serves, with the connection attached to it."""
+        session = self._sessions.get(ident)
+        if session is not None:
+            session.connection = connection
+        return session
 
     def connection_of(self, ident: str) -> "Connection | None":
-        """The connection that a session has in this process, if it has one."""
-        kept = self._sessions.get(ident)
-        return None if kept is None else kept.connection
+        """Return the connection that serves a session in this process, if any."""
+        session = self._sessions.get(ident)
+        return None if session is None else session.connection
 
     @property
     def urgent_writes(self) -> "asyncio.Future[None] | None":
-        """What is done when all that clients have yet to hear of, in whatever session, is kept; None if it is."""
+        """Future that is done when the events that replies wait for are stored, of all sessions; None if they are."""
         return self._batcher.urgent_writes
 
     async def acquire(
         self, ident: str, principal: Any
     ) -> DurableSession | Literal[Expired.EXPIRED] | HeldElsewhere | None:
-        """A session of that principal's that another process has held, or does."""
+        """Acquire a session of a principal that another process has held. Return `Elsewhere` if another process holds
+        it, `EXPIRED` or None if there is no such session."""
         if not _SESSION_ID.fullmatch(ident):
             return None
-        found = await self._read_record(ident, principal)
-        if not isinstance(found, SessionRecord):
-            return found
+        record = await self._read_record(ident, principal)
+        if not isinstance(record, SessionRecord):
+            return record
         if self._cluster is None:
-            return self._resume(ident, None, found)
+            return self._resume(ident, None, record)
         lease = await self._acquire_lease(key_of("session", ident), self._cluster)
         if not isinstance(lease, Lease):
             return lease
-        found = await self._read_record(ident, principal)  # as it is now that nobody else can change it
-        if not isinstance(found, SessionRecord):
+        record = await self._read_record(ident, principal)  # read again, now that no other process can change it
+        if not isinstance(record, SessionRecord):
             await self._store.release(lease)
-            return found
-        if lease.holder != self._cluster.name:  # that one was declared dead meanwhile
+            return record
+        if lease.holder != self._cluster.name:  # this process was evicted meanwhile and has another name
             return await self.acquire(ident, principal)
-        return self._resume(ident, lease, found)
+        return self._resume(ident, lease, record)
 
     async def _read_record(self, ident: str, principal: Any) -> SessionRecord | Literal[Expired.EXPIRED] | None:
-        """What is kept of a session of that principal's."""
+        """Read the record of a session of a principal."""
         item = await self._store.get(f"{key_of('session', ident)}/record")
         held = self._sessions.get(ident)
         if item is None or (held is not None and held.dropping):
@@ -481,7 +485,7 @@ class DurableSessions:
         try:
             record = read_record(item.value)
         except StoreUnusable as error:
-            self._report_failure("a kept session", error)
+            self._report_failure("reading a session record", error)
             return None
         if record.id != ident or record.metadata.principal != principal_name(principal):
             return None
@@ -491,16 +495,16 @@ class DurableSessions:
         return record
 
     async def _acquire_lease(self, key: str, cluster: "Cluster") -> Lease | HeldElsewhere:
-        """The right to a session, or who has it and is not gone."""
-        given = await self._store.acquire(key, cluster.name, self._ttl)
-        if not isinstance(given, Lease) and await cluster.evict_if_dead(given.holder):
-            given = await self._store.acquire(key, cluster.name, self._ttl, over=given.token)
-        return given if isinstance(given, Lease) else HeldElsewhere(given.holder)
+        """Acquire the lease of a session, or return the process that holds it and is alive."""
+        outcome = await self._store.acquire(key, cluster.name, self._ttl)
+        if not isinstance(outcome, Lease) and await cluster.evict_if_dead(outcome.holder):
+            outcome = await self._store.acquire(key, cluster.name, self._ttl, over=outcome.token)
+        return outcome if isinstance(outcome, Lease) else HeldElsewhere(outcome.holder)
 
     def _resume(self, ident: str, lease: Lease | None, record: SessionRecord) -> DurableSession:
-        kept = self._create(ident, lease)
-        kept.load_record(record)
-        return kept
+        session = self._create(ident, lease)
+        session.load_record(record)
+        return session
 
     def _report_failure(self, operation: str, error: BaseException) -> None:
         if self._observers.hear_failures:
@@ -510,7 +514,7 @@ class DurableSessions:
             )
 
     async def close(self) -> None:
-        """Writes what is left to be written."""
+        """Wait until all pending writes are stored."""
         await self._batcher.close()
         if self._drop_tasks:
             await asyncio.wait(self._drop_tasks)

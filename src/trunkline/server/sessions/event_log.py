@@ -1,8 +1,9 @@
-"""What is sent in a session, kept in a store before it is sent, so that another process can send it again.
+"""Durable event log of a session: events are stored before they are sent, so that another process can replay them.
 
-What a process has sent itself it has at hand too, up to the same limits: the store is read only by whoever comes after
-it. Of each stream it is written down which requests are answered there, and when they have been. Of the stream of what
-belongs to no request it is also known what somebody has been given: whoever comes without a position gets the rest.
+The process that sends events also keeps them in memory, up to the same limits; only the next holder of the session
+reads them from the store. For each stream the log records which requests are answered on it, and when all of them have
+been. For the standalone stream (stream 0: messages that belong to no request) it also records how far the client has
+read, so that a GET without `Last-Event-ID` receives the rest.
 """
 
 import asyncio
@@ -31,14 +32,14 @@ _ENDED_STREAM: Final = codec.to_json(StreamRecord(()))
 
 
 class _WriteProgress(Struct):
-    """How far a stream is kept."""
+    """How far a stream has been written to the store."""
 
-    last_written: int  # the number of the last event that is
-    pending_writes: int = 0  # that were asked for since all of it was
+    last_written: int  # number of the last event that is stored
+    pending_writes: int = 0  # writes queued since the stream was last fully stored
 
 
 class DurableEventLog:
-    """The streams of one session."""
+    """Event streams of one session."""
 
     def __init__(
         self,
@@ -53,44 +54,43 @@ class DurableEventLog:
         self._batcher = batcher
         self._expires_at = expires_at
         self._memory = MemoryEventStore(settings.replay_events, settings.replay_bytes)
-        self._trimmed_to: dict[int, int] = {}  # by stream, the number before the oldest event that is kept
-        self._unwritten: dict[int, _WriteProgress] = {}  # streams of which not all is kept
-        self._unloaded: set[int] = set()  # streams whose events are in the store alone
+        self._trimmed_to: dict[int, int] = {}  # by stream: number of the newest event that was trimmed
+        self._unwritten: dict[int, _WriteProgress] = {}  # streams that are not fully stored
+        self._unloaded: set[int] = set()  # streams of an earlier process whose events are not in memory yet
         self._drop_tasks: set[asyncio.Task[None]] = set()
-        self._delivered = 0  # up to where what belongs to no request was given to somebody, as it is written down
-        self._last_delivered_live = 0  # the last of it that somebody was there for when it came
+        self._delivered = 0  # last standalone event that was delivered, as stored
+        self._last_delivered_live = 0  # last standalone event that was appended while a client was reading
         self._on_written: Callable[[int], None] | None = None
-        self._batch_done: asyncio.Future[None] | None = None  # the last that something was added to
-        self._batch_streams: dict[
-            int, tuple[int, int]
-        ] = {}  # of each stream in it, the newest event and how many writes
+        self._batch_done: asyncio.Future[None] | None = None  # done when the batch that got the last write is stored
+        # By stream in that batch: its newest event and its number of writes.
+        self._batch_streams: dict[int, tuple[int, int]] = {}
         self._closed = False
-        self._fenced = False  # another process goes on
-        self.newest_stream = 0  # the highest number of a stream
+        self._fenced = False  # another process holds the session
+        self.newest_stream = 0  # highest stream number so far
 
     def on_committed(self, callback: Callable[[int], None]) -> None:
-        """Names who is told of streams of which more is kept now."""
+        """Set the callback that receives the number of a stream when more of it is stored."""
         self._on_written = callback
 
     @property
     def last_event(self) -> int:
-        """The number of the newest event that belongs to no request."""
+        """Number of the newest standalone event."""
         return self._memory.bounds(STANDALONE)[1]
 
     # --- writing -------------------------------------------------------------------------------
 
     def begin(self, stream: int, requests: Sequence[RequestId]) -> None:
-        """A stream begins, on which some requests are answered."""
+        """Begin a stream on which some requests are answered."""
         self.newest_stream = max(self.newest_stream, stream)
         self._write(f"{self._key_prefix}/streams/{stream:08}", codec.to_json(StreamRecord(requests)), stream, 0)
 
     def append(self, stream: int, frame: bytes, last_read: int | None) -> int:
-        """Keeps one more, and lets the oldest go."""
+        """Append an event to a stream and trim its oldest ones. Return the number of the event."""
         number = self._memory.append(stream, frame, last_read)
         self._write(self._event_key(stream, number), frame, stream, number)
         oldest, _ = self._memory.bounds(stream)
-        for gone in range(self._trimmed_to.get(stream, 0) + 1, oldest + 1):
-            self._batcher.delete(self._lease, self._event_key(stream, gone))
+        for trimmed in range(self._trimmed_to.get(stream, 0) + 1, oldest + 1):
+            self._batcher.delete(self._lease, self._event_key(stream, trimmed))
         self._trimmed_to[stream] = oldest
         if stream == STANDALONE and last_read is not None:
             self._last_delivered_live = number
@@ -98,8 +98,9 @@ class DurableEventLog:
         return number
 
     def mark_delivered(self, stream: int, number: int) -> None:
-        """Somebody has been given all up to a number. Of an event that was waited for, that is written down with the
-        next one: should the process die before, who comes without a position is given it rather twice than never."""
+        """Note that a client has received a stream up to an event. For an event that was appended while a client was
+        reading, the position is stored with the next event. If the process dies before that, a client without
+        `Last-Event-ID` receives the event twice rather than never."""
         if stream == STANDALONE and number > self._last_delivered_live:
             self._write_position(number)
 
@@ -112,11 +113,11 @@ class DurableEventLog:
                 )
 
     def end(self, stream: int) -> None:
-        """The requests of a stream have been answered."""
+        """Note that all requests of a stream have been answered."""
         self._write(f"{self._key_prefix}/streams/{stream:08}", _ENDED_STREAM, stream, self._memory.bounds(stream)[1])
 
     def drop(self, stream: int) -> None:
-        """Forgets a stream."""
+        """Delete a stream."""
         if stream in self._unloaded:
             task = asyncio.get_running_loop().create_task(self._load_and_drop(stream))
             self._drop_tasks.add(task)
@@ -130,7 +131,7 @@ class DurableEventLog:
         self._trimmed_to.pop(stream, None)
 
     async def _load_and_drop(self, stream: int) -> None:
-        with contextlib.suppress(StoreError):  # then it expires
+        with contextlib.suppress(StoreError):  # its data expires
             await self.load_stream(stream)
             self.drop(stream)
 
@@ -138,63 +139,68 @@ class DurableEventLog:
         return f"{self._key_prefix}/events/{stream:08}/{number:012}"
 
     def _write(self, key: str, value: bytes, stream: int, number: int) -> None:
-        """Keeps something of a stream, of which `number` is the newest event then. What belongs to no request is kept
-        before anybody is answered: an answer may be what it was about."""
+        """Write a key of a stream; `number` is the stream's newest event after this write. Standalone events are
+        urgent: replies wait for them, because a call may have caused them."""
         if self._closed:
             if self._fenced:
-                self._unwritten.setdefault(stream, _WriteProgress(number - 1))  # nobody is given it
+                # it can never be stored, so it is never delivered
+                self._unwritten.setdefault(stream, _WriteProgress(number - 1))
             return
         done = self._batcher.put(self._lease, key, value, self._expires_at(), urgent=stream == STANDALONE)
         if done is not self._batch_done:
             self._batch_done, self._batch_streams = done, {}
             done.add_done_callback(partial(self._finish_batch, self._batch_streams))
-        unsafe = self._unwritten.get(stream)
-        if unsafe is None:
-            unsafe = self._unwritten[stream] = _WriteProgress(number - 1)
-        unsafe.pending_writes += 1
-        self._batch_streams[stream] = (number, unsafe.pending_writes)
+        progress = self._unwritten.get(stream)
+        if progress is None:
+            progress = self._unwritten[stream] = _WriteProgress(number - 1)
+        progress.pending_writes += 1
+        self._batch_streams[stream] = (number, progress.pending_writes)
 
     def _finish_batch(self, batch: dict[int, tuple[int, int]], _: "asyncio.Future[None]") -> None:
-        """A round has been written, or never will be: more of some streams can be sent. What was refused is not."""
+        """Release the events of a batch for sending, after it was stored or failed for good. Fenced events are never
+        released."""
         if self._fenced:
             return
         for stream, (number, writes) in batch.items():
-            unsafe = self._unwritten[stream]
-            unsafe.last_written = number
-            if unsafe.pending_writes == writes:
+            progress = self._unwritten[stream]
+            progress.last_written = number
+            if progress.pending_writes == writes:
                 del self._unwritten[stream]
             if self._on_written is not None:
                 self._on_written(stream)
 
     def close(self) -> None:
-        """Keeps nothing more."""
+        """Stop writing."""
         self._closed = True
 
     def fence(self) -> None:
-        """Another process goes on with them. What is not known to be kept by now is never there to be read."""
+        """Stop writing because another process holds the session. Events that are not known to be stored become
+        unreadable."""
         self._closed = self._fenced = True
 
     # --- reading -------------------------------------------------------------------------------
 
     def is_committed(self, stream: int) -> bool:
-        """Whether all that was appended is kept."""
+        """Return whether all events of a stream are stored."""
         return stream not in self._unwritten
 
     def size(self, stream: int) -> int:
-        """Bytes of a stream that this process holds beside the store."""
+        """Return the number of bytes of a stream in memory."""
         return self._memory.size(stream)
 
     def read_after(self, stream: int, number: int) -> Sequence[tuple[int, bytes]] | None:
-        """What came after a number and is kept; None if that is no longer known."""
+        """Return the stored events after a number; None if these have been trimmed."""
         found = self._memory.read_after(stream, number)
-        unsafe = self._unwritten.get(stream)
-        return found if unsafe is None or not found else [event for event in found if event[0] <= unsafe.last_written]
+        progress = self._unwritten.get(stream)
+        return (
+            found if progress is None or not found else [event for event in found if event[0] <= progress.last_written]
+        )
 
-    # --- going on ------------------------------------------------------------------------------
+    # --- restoring ------------------------------------------------------------------------------
 
     async def load(self, newest_stream: int, last_event: int) -> tuple[list[int], dict[int, Sequence[RequestId]]]:
-        """Takes over what an earlier process has kept: the numbers of all streams but the one of what belongs to no
-        request, and the requests of those that were not answered. Numbers go on above those that are given."""
+        """Load the log of an earlier process. Return the stream numbers except the standalone one, and the unanswered
+        requests by stream. `newest_stream` and `last_event` are the highest numbers used so far."""
         pending: dict[int, Sequence[RequestId]] = {}
         for item in await self._scan_all("streams"):
             stream = int(item.key.rpartition("/")[2])
@@ -213,16 +219,16 @@ class DurableEventLog:
 
     @property
     def delivered(self) -> int:
-        """Up to where what belongs to no request was given to somebody."""
+        """Number up to which standalone events were delivered."""
         return max(self._delivered, self._memory.bounds(STANDALONE)[0])
 
     async def load_stream(self, stream: int) -> None:
-        """Gets what an earlier process has kept of a stream."""
+        """Load the events of a stream from the store, if an earlier process wrote them."""
         if stream not in self._unloaded:
             return
         items = await self._scan_all(f"events/{stream:08}")
         if stream not in self._unloaded:
-            return  # somebody else was faster
+            return  # a concurrent call was faster
         self._unloaded.discard(stream)
         if items:
             first = int(items[0].key.rpartition("/")[2]) - 1

@@ -1,9 +1,9 @@
-"""Who holds a session: of all processes that share a store, one at a time writes what is kept of it.
+"""Session lease: of all processes that share a store, one at a time may write the data of a session.
 
-The right to that is a lease in the session's own home, so every write carries it as its fence: what a process writes
-whose session was taken is refused, however long it slept. It lasts as long as what is kept of the session, since a
-process that has died is known by other means (`crew`), and then others take what it held. Where there are no others,
-none of this is done.
+The lease is stored in the session's own home, so every write carries it as its fence: the store refuses the writes of a
+process that has lost the session, however long it was paused. The lease lasts as long as the session data, because the
+death of a process is detected by other means (`server/cluster`), and then peers take over its sessions. If no other
+process can share the store, there is no lease.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ T = TypeVar("T")
 
 
 class SessionLease:
-    """The right to the home of one session. Of a new one, it is asked for with the first write."""
+    """Right to write the data of one session. For a new session it is acquired with the first write."""
 
     __slots__ = ("__weakref__", "_acquisition", "_cluster", "_lease", "_ttl", "ended", "key", "on_taken", "store")
 
     def __init__(
         self, key: str, store: Store, cluster: "Cluster | None", ttl: float, lease: Lease | None = None
     ) -> None:
-        """`ttl` is for how long nobody has to be told that it is still held."""
+        """`ttl` is the number of seconds for which the lease lasts without a renewal."""
         self.key = key
-        self.ended = False  # nothing is written here any more
-        self.on_taken: Callable[[], None] | None = None  # is told that another process has it
+        self.ended = False  # this process may not write any more
+        self.on_taken: Callable[[], None] | None = None  # called when another process has acquired it, or may have
         self.store = store
         self._cluster = cluster
         self._ttl = ttl
@@ -45,7 +45,7 @@ class SessionLease:
     # --- writing -------------------------------------------------------------------------------
 
     def commit(self, writes: Sequence[Write]) -> "asyncio.Future[int]":
-        """Does some writes. Raises `Fenced` if they are no longer this process's to do."""
+        """Commit writes. Raise `Fenced` if this process has lost the lease."""
         if self._cluster is None:
             return asyncio.ensure_future(self.store.commit(writes))
         if self._lease is None or self.ended:
@@ -57,8 +57,8 @@ class SessionLease:
         return await self._watch_for_fencing(self.store.commit(writes, fence=lease))
 
     def commit_first(self, put: Put) -> "asyncio.Future[Any]":
-        """Do the first write, in one commit with acquiring the lease. It needs no fence: it says that nothing is there,
-        and nobody else knows yet that anything will be."""
+        """Commit the first write of a new session together with acquiring the lease. It needs no fence: it requires the
+        key to be absent, and no other process knows the session id yet."""
         if self._cluster is None or self._lease is not None or self.ended or self._acquisition is not None:
             return self.commit((put,))
         return asyncio.ensure_future(self._acquire_and_put(self._cluster, replace(put, version=ABSENT)))
@@ -67,10 +67,10 @@ class SessionLease:
         if not isinstance(await asyncio.shield(self._acquire(cluster, (put,))), Lease):
             raise Fenced(self.key, 0)
 
-    # --- the right -----------------------------------------------------------------------------
+    # --- lease ---------------------------------------------------------------------------------
 
     def _acquire(self, cluster: "Cluster", writes: Sequence[Write] = ()) -> "asyncio.Future[Lease | Held]":
-        """Acquire the lease, with writes if it is not being acquired already."""
+        """Acquire the lease, together with writes unless it is being acquired already."""
         if self._acquisition is None:
             self._acquisition = asyncio.ensure_future(
                 self.store.acquire(self.key, cluster.name, self._ttl, writes=writes)
@@ -82,23 +82,24 @@ class SessionLease:
         self._acquisition = None
         if acquisition.cancelled() or acquisition.exception() is not None:
             return
-        given = acquisition.result()
-        if isinstance(given, Lease) and self._is_ours(given):
-            self._lease = given
+        outcome = acquisition.result()
+        if isinstance(outcome, Lease) and self._is_ours(outcome):
+            self._lease = outcome
         else:
             self.lose()
 
     def _is_ours(self, lease: Lease) -> bool:
-        """Whether a lease is held under the name that this process has now."""
+        """Return whether a lease is held under the current name of this process."""
         return self._cluster is not None and lease.holder == self._cluster.name
 
     def check_holder(self) -> None:
-        """This process has another name. What it holds under one that was declared dead is everybody's."""
+        """Give up a lease that is held under a previous name of this process: peers may take over what an evicted
+        process held."""
         if self._lease is not None and not self._is_ours(self._lease):
             self.lose()
 
     async def _ensure_lease(self) -> Lease:
-        """The lease, asked for if need be."""
+        """Return the lease, and acquire it first if necessary. Raise `Fenced` if it is lost."""
         if self._lease is None and not self.ended and self._cluster is not None:
             await asyncio.shield(self._acquire(self._cluster))
         if self._lease is None or self.ended:
@@ -106,7 +107,8 @@ class SessionLease:
         return self._lease
 
     def _watch_for_fencing(self, operation: Awaitable[T]) -> "asyncio.Future[T]":
-        """What was asked for under the lease; whoever waits for it learns that it is lost after everybody else."""
+        """Run a store operation under the lease. If it is fenced, the loss is reported before its caller sees the
+        error."""
         future = asyncio.ensure_future(operation)
         future.add_done_callback(self._lose_if_fenced)
         return future
@@ -116,19 +118,19 @@ class SessionLease:
             self.lose()
 
     def lose(self) -> None:
-        """Another process has it, or may have."""
+        """Give up the lease: another process has it, or may have."""
         if not self.ended:
             self.ended = True
             if self.on_taken is not None:
                 self.on_taken()
 
     def renew(self) -> None:
-        """Holds it for as long as at first again, from now on."""
+        """Renew the lease in the background."""
         if self._lease is not None and not self.ended:
             self._watch_for_fencing(self.store.renew(self._lease, self._ttl))
 
     async def confirm(self) -> bool:
-        """Whether this process has it now."""
+        """Renew the lease and return whether this process holds it."""
         if self._cluster is None:
             return True
         with contextlib.suppress(Fenced):
@@ -137,7 +139,7 @@ class SessionLease:
         return not self.ended
 
     async def release(self) -> None:
-        """Lets others have it. That they cannot be told does no harm: they find out, in time."""
+        """Release the lease. If the store is unavailable, peers take it over in time."""
         if self._cluster is None:
             return
         self.ended = True

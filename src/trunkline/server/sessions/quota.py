@@ -1,8 +1,9 @@
-"""How many sessions a principal has in all processes that share a store.
+"""Session quota: counts the sessions of a principal over all processes that share a store.
 
-Each session has an entry in the home of whose it is. It is put there before anything else is known of the session, and
-then they are counted: of two who come at once for the last, both may be turned away, and never are there too many. An
-entry is there for as long as its session can be; a process that dies with a session leaves it to who finds it next.
+Each session has an entry under the key of its owner. The entry is written before anything else of the session exists,
+and then the entries are counted. If two sessions compete for the last place, both may be refused, but the quota is
+never exceeded. An entry expires when its session does; if a process dies, its entries pass with the sessions to their
+next holder.
 """
 
 import asyncio
@@ -18,11 +19,12 @@ from trunkline.stores.store import Delete, Put, Store, key_of
 __all__ = ["QuotaEntry", "SessionQuota", "unused_lifetime"]
 
 _PAGE_SIZE: Final = 500
-_TTL_SLACK: Final = 1.1  # times the time that a session may be unused: it is not said more often that it was used
+_TTL_SLACK: Final = 1.1  # times `session_ttl`: uses are recorded only once in a tenth of it
 
 
 def unused_lifetime(settings: Settings) -> float | None:
-    """Seconds that a session can be there without being used; None if nothing ends it earlier than others."""
+    """Return the seconds after which a session without any use after its handshake is gone; None if such sessions do
+    not end earlier than others."""
     confirm, unused = settings.session_confirm_timeout, settings.session_unused_ttl
     if confirm is None or unused is None:
         return None
@@ -31,7 +33,7 @@ def unused_lifetime(settings: Settings) -> float | None:
 
 
 class SessionQuota:
-    """Counts sessions."""
+    """Counts the sessions of each principal."""
 
     def __init__(self, store: Store, settings: Settings, wall: Clock) -> None:
         self._store = store
@@ -44,7 +46,7 @@ class SessionQuota:
         self._renewals: set[asyncio.Future[int]] = set()
 
     def entry(self, ident: str, principal_name: str) -> "QuotaEntry | None":
-        """The entry of a session of whoever has that name; None if nobody counts them."""
+        """Return the entry of a session; None if the principal is unknown or there is no quota."""
         if not principal_name or self._limit is None:
             return None
         return QuotaEntry(self, key_of("owner", owner_from_name(principal_name), "open", ident))
@@ -53,7 +55,8 @@ class SessionQuota:
         return Put(key, b"", None if ttl is None else self._wall.now() + ttl)
 
     async def add(self, key: str) -> bool:
-        """Adds an entry, if there may be one more. It lasts until the session is used, or could have been."""
+        """Add an entry. Return False and remove it if the quota is exceeded. The entry expires unless the session is
+        used."""
         await self._store.commit(
             [self._entry_write(key, self._entry_ttl if self._unused_ttl is None else self._unused_ttl)]
         )
@@ -70,7 +73,7 @@ class SessionQuota:
         return number
 
     def renew(self, key: str) -> None:
-        """Has an entry last, soon. If that cannot be written, it is when it is said next."""
+        """Extend the life of an entry in the background. If that fails, the next use of the session extends it."""
         renewing = asyncio.ensure_future(self._store.commit([self._entry_write(key, self._entry_ttl)]))
         self._renewals.add(renewing)
         renewing.add_done_callback(self._finish_renewal)
@@ -81,31 +84,31 @@ class SessionQuota:
             renewal.exception()
 
     async def remove(self, key: str) -> None:
-        """Takes an entry out. One that cannot be taken out runs out by itself."""
+        """Remove an entry. If that fails, it expires."""
         with contextlib.suppress(StoreError):
             await self._store.commit([Delete(key)])
 
     async def close(self) -> None:
-        """Waits for what is being written."""
+        """Wait for the renewals in progress."""
         if self._renewals:
             await asyncio.wait(self._renewals)
 
 
 class QuotaEntry:
-    """One session, as it is counted."""
+    """Quota entry of one session."""
 
     def __init__(self, quota: SessionQuota, key: str) -> None:
         self._quota = quota
         self._key = key
 
     async def add(self) -> bool:
-        """Counts it, if its owner may have one more."""
+        """Count the session. Return False if its owner has used up the quota."""
         return await self._quota.add(self._key)
 
     def renew(self) -> None:
-        """It is still there."""
+        """Extend the life of the entry."""
         self._quota.renew(self._key)
 
     async def remove(self) -> None:
-        """It has ended."""
+        """Remove the entry, after the session has ended."""
         await self._quota.remove(self._key)

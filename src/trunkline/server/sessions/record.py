@@ -1,7 +1,7 @@
-"""What is written down of a session, and how what an older Trunkline wrote down is read.
+"""Session and stream records as stored, and the migration of older layouts.
 
-The layout has a number. What is read is first brought up to the newest layout, one step at a time; what was written by
-a newer Trunkline than this one is not guessed at.
+A record has a layout number. Older layouts are migrated step by step when they are read. A record with a newer layout
+than this version knows is refused.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,32 +34,33 @@ _MS: Final = 1000
 
 
 class RecordedCapabilities(Struct, frozen=True):
-    """What both sides have declared, as it was agreed upon in the handshake."""
+    """Capabilities of both sides, as negotiated in the handshake."""
 
     server: dict[str, Any]
     client: dict[str, Any]
 
 
 class SessionMetadata(Struct, frozen=True, kw_only=True):
-    """Who the session is with, and how it stands."""
+    """The client and the state of a session."""
 
-    principal: str = ""  # in letters
+    principal: str = ""  # as text
     revision: str
-    ready: bool = True  # whether the handshake is complete
+    ready: bool = True  # the handshake is complete
     client: Implementation | None = None
     log_level: str = "info"
-    generation: int = 0  # how many processes have held it before
-    stream: int = 0  # the highest number that a stream has had by then
-    event: int = 0  # and of an event that belongs to no request
+    generation: int = 0  # number of processes that held the session before
+    stream: int = 0  # highest stream number so far
+    event: int = 0  # highest number of a standalone event so far
 
 
 class SessionRecord(Struct, frozen=True, kw_only=True):
-    """A session. Times are seconds since 1970. What was sent in it, and what is being answered, is kept beside it."""
+    """A session. Times are in seconds since 1970. Its events and its unanswered requests are stored under keys of their
+    own."""
 
     version: int = LAYOUT
     id: str
     created_at: float
-    last_accessed: float  # by a tenth of the time that it may be unused
+    last_accessed: float  # precise to a tenth of `session_ttl`
     timeout_ms: int | None  # None: it never expires
     metadata: SessionMetadata
     capabilities: RecordedCapabilities
@@ -67,16 +68,17 @@ class SessionRecord(Struct, frozen=True, kw_only=True):
 
 
 class StreamRecord(Struct, frozen=True):
-    """A stream of events, on which some requests are answered."""
+    """An event stream on which some requests are answered."""
 
-    pending: Sequence[RequestId]  # empty: they have been
+    pending: Sequence[RequestId]  # empty once all are answered
 
 
 RawRecord = dict[str, Any]
 
 
 def _migrate_founding(old: RawRecord) -> RawRecord:
-    """The layout of the founding documents, which has no number: times in milliseconds, and one map for the rest."""
+    """Migrate the layout of the founding documents, which has no number: times in milliseconds, and one map for the
+    rest."""
     rest: RawRecord = old.get("metadata") or {}
     timeout = old.get("timeout_ms")
     return {
@@ -100,7 +102,7 @@ def _migrate_founding(old: RawRecord) -> RawRecord:
 
 
 MIGRATIONS: Final[Mapping[int, Callable[[RawRecord], RawRecord]]] = {1: _migrate_founding}
-"""By the number of a layout, how it becomes the next one."""
+"""By layout number, the function that converts a record to the next layout."""
 
 _decode_any: Final = codec.json_decoder(dict[str, Any])
 _decode_record: Final = codec.json_decoder(SessionRecord)
@@ -109,25 +111,25 @@ _decode_number: Final = codec.json_decoder(int)
 
 
 def read_record(value: bytes) -> SessionRecord:
-    """A session as it was written down, whenever that was. Raises `StoreUnusable` for what is none, or is in a layout
-    or about a revision that this Trunkline does not know."""
+    """Decode a session record of any known layout. Raise `StoreUnusable` if it is malformed, or if its layout or its
+    revision is unknown."""
     try:
         found = _decode_any(value)
         record = _decode_record(value if found.get("version") == LAYOUT else codec.to_json(_migrate(found)))
         Revision(record.metadata.revision)
         LOGGING_LEVELS.index(record.metadata.log_level)
     except (codec.DecodeError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise StoreUnusable(f"what is kept of a session cannot be read: {error}") from error
+        raise StoreUnusable(f"cannot read a session record: {error}") from error
     return record
 
 
 def read_stream(value: bytes) -> StreamRecord:
-    """A stream as it was written down. Raises `StoreUnusable` for what is none."""
+    """Decode a stream record. Raise `StoreUnusable` if it is malformed."""
     return _decode_or_raise(_decode_stream, value)
 
 
 def read_number(value: bytes) -> int:
-    """A number as it was written down. Raises `StoreUnusable` for what is none."""
+    """Decode a number. Raise `StoreUnusable` if it is malformed."""
     return _decode_or_raise(_decode_number, value)
 
 
@@ -135,7 +137,7 @@ def _decode_or_raise(decode: Callable[[bytes], T], value: bytes) -> T:
     try:
         return decode(value)
     except codec.DecodeError as error:
-        raise StoreUnusable(f"what is kept of a stream cannot be read: {error}") from error
+        raise StoreUnusable(f"cannot read a record of a session's event log: {error}") from error
 
 
 def _migrate(found: RawRecord) -> RawRecord:
@@ -144,5 +146,5 @@ def _migrate(found: RawRecord) -> RawRecord:
         found = MIGRATIONS[number](found)
         number += 1
     if number > LAYOUT:
-        raise StoreUnusable(f"a session is kept in layout {number}, and this Trunkline knows up to {LAYOUT}")
+        raise StoreUnusable(f"a session record has layout {number}, newer than {LAYOUT}; upgrade Trunkline")
     return found

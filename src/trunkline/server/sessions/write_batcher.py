@@ -1,10 +1,9 @@
-"""Writes to a store, gathered in rounds: all that one turn of the loop asks for is one round, which has one commit for
-each session that it is about.
+"""Write batcher: collects the writes of sessions into batches, with one commit for each session.
 
-There is one round at a time, so what was asked for first is kept first, whichever session it belongs to: who learns
-that something is kept knows it of all that was asked for before. What comes meanwhile goes with the next round. A store
-that cannot be reached is tried again, until it can; when the server stops, once more. A session that another process
-has taken is no matter to the others: what was asked for it is refused, and the round goes on.
+All writes of one turn of the loop form one batch. One batch is in flight at a time, so writes are stored in the order
+in which they were queued, across all sessions: when one write is stored, all earlier ones are too. Writes that arrive
+meanwhile form the next batch. While the store is unavailable, the batch is retried; after `close`, once more. If
+another process has taken a session over, the writes of that session are refused and the rest of the batch continues.
 """
 
 import asyncio
@@ -17,54 +16,54 @@ from trunkline.stores.store import Delete, Put, Write
 
 __all__ = ["WriteBatcher"]
 
-_RETRY_DELAY: Final = 0.5  # seconds, before a store that could not be reached is tried again
-_MAX_WRITES_PER_COMMIT: Final = 1000  # writes of one commit
+_RETRY_DELAY: Final = 0.5  # seconds between two attempts while the store is unavailable
+_MAX_WRITES_PER_COMMIT: Final = 1000
 
 WritesByKey = dict[str, Write]
-"""By their keys, in the order of the last that was asked for each."""
+"""Writes by key. A later write of a key replaces an earlier one and moves to the end."""
 
 
 class WriteBatcher:
-    """What is to be written."""
+    """Queue of writes to session data."""
 
     def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
-        """`failed` is told of what can never be written."""
+        """`on_failure` receives the error of a write that can never succeed."""
         self._on_failure = on_failure
         self._closed = False
-        self._final_retry_failed = False  # the store has failed once more since `close`
-        self._queued: dict[SessionLease, WritesByKey] = {}  # for the next round
-        self._queued_done: asyncio.Future[None] | None = None  # when those are written
-        self._in_flight: dict[SessionLease, WritesByKey] = {}  # in the round that is under way
-        self._in_flight_done: asyncio.Future[None] | None = None  # when those are
-        self._urgent_done: asyncio.Future[None] | None = None  # when the last is that answers wait for
-        self._fail_fast_waiters: list[asyncio.Future[None]] = []  # waiting, and told if a commit has to be tried again
+        self._final_retry_failed = False  # a retry after `close` has failed
+        self._queued: dict[SessionLease, WritesByKey] = {}  # for the next batch
+        self._queued_done: asyncio.Future[None] | None = None  # done when the queued writes are stored
+        self._in_flight: dict[SessionLease, WritesByKey] = {}  # of the batch in flight
+        self._in_flight_done: asyncio.Future[None] | None = None  # done when the batch in flight is stored
+        # done when the last write that replies wait for is stored
+        self._urgent_done: asyncio.Future[None] | None = None
+        self._fail_fast_waiters: list[asyncio.Future[None]] = []  # futures that fail when a commit has to be retried
         self._task: asyncio.Task[None] | None = None
 
-    # --- asking --------------------------------------------------------------------------------
+    # --- queueing ------------------------------------------------------------------------------
 
     def put(
         self, lease: SessionLease, key: str, value: bytes, expires: float | None, *, urgent: bool = False
     ) -> "asyncio.Future[None]":
-        """Keeps a value; gives what is done when it is, or is refused. What is urgent is kept before anybody is
-        answered."""
+        """Queue a value. Return a future that is done when it is stored or refused. Replies wait for urgent values."""
         done = self._add(lease, Put(key, value, expires))
         if urgent:
             self._urgent_done = done
         return done
 
     def put_or_fail(self, lease: SessionLease, key: str, value: bytes, expires: float | None) -> "asyncio.Future[Any]":
-        """Keeps a value; gives what is done when it is. What is alone in its session goes to the store by itself, which
-        costs half; it is not tried again. Otherwise it goes with a round, which is; yet whoever waits for it is told
-        that the store is unavailable as soon as that is known."""
+        """Write a value now. Return a future that is done when it is stored. If the session has no queued writes, the
+        value goes to the store at once, which halves the cost, and is not retried. Otherwise it joins a batch, which is
+        retried, but the future fails as soon as the store is known to be unavailable."""
         put = Put(key, value, expires)
         if lease in self._queued or lease in self._in_flight:
-            heeding = _checked_for_fencing(lease, self._add(lease, put))
-            self._fail_fast_waiters.append(heeding)
-            return heeding
+            waiter = _checked_for_fencing(lease, self._add(lease, put))
+            self._fail_fast_waiters.append(waiter)
+            return waiter
         return lease.commit_first(put)
 
     def delete(self, lease: SessionLease, key: str) -> "asyncio.Future[None]":
-        """Keeps a value no longer."""
+        """Queue the deletion of a key."""
         return self._add(lease, Delete(key))
 
     def _add(self, lease: SessionLease, write: Write) -> "asyncio.Future[None]":
@@ -80,8 +79,8 @@ class WriteBatcher:
     # --- waiting -------------------------------------------------------------------------------
 
     def pending_writes(self, lease: SessionLease) -> "asyncio.Future[None] | None":
-        """What is done when all is written that was asked for by now in a session; None if it is. It fails if another
-        process has taken that (`Fenced`)."""
+        """Return a future that is done when all writes queued so far for a session are stored; None if they are. It
+        raises `Fenced` if another process has taken the session over."""
         done = (
             self._queued_done if lease in self._queued else self._in_flight_done if lease in self._in_flight else None
         )
@@ -89,14 +88,14 @@ class WriteBatcher:
 
     @property
     def urgent_writes(self) -> "asyncio.Future[None] | None":
-        """What is done when all is written that has to be before anybody is answered; None if it is."""
+        """Future that is done when all urgent writes are stored; None if they are."""
         if self._urgent_done is not None and self._urgent_done.done():
             self._urgent_done = None
         return self._urgent_done
 
     async def close(self) -> None:
-        """Waits for what is under way. What failed before is tried once more, since the store may be back; when that
-        fails, nothing else is tried."""
+        """Wait for the queued writes. A commit that failed is retried once more, since the store may be back; after a
+        second failure the remaining writes are given up."""
         self._closed = True
         if self._task is not None:
             await asyncio.wait([self._task])
@@ -109,14 +108,14 @@ class WriteBatcher:
                 self._in_flight, self._queued = self._queued, {}
                 self._in_flight_done, self._queued_done = done, None
                 commits = [self._start_commit(at, list(writes.values())) for at, writes in self._in_flight.items()]
-                failures = [await self._finish_commits(*commit) for commit in commits]  # all of them are under way
+                failures = [await self._finish_commits(*commit) for commit in commits]  # all commits are in flight
                 self._in_flight, self._in_flight_done = {}, None
-                self._fail_fast_waiters = [heeding for heeding in self._fail_fast_waiters if not heeding.done()]
+                self._fail_fast_waiters = [waiter for waiter in self._fail_fast_waiters if not waiter.done()]
                 if (failure := next(filter(None, failures), None)) is None:
                     done.set_result(None)
                 else:
                     done.set_exception(failure)
-                    done.exception()  # whoever waits has it; nobody else has to
+                    done.exception()  # the waiting callers have it; mark it as retrieved
         finally:
             self._task = None
 
@@ -128,21 +127,21 @@ class WriteBatcher:
     async def _finish_commits(
         self, lease: SessionLease, writes: Sequence[Write], first_commit: "asyncio.Future[int]"
     ) -> Exception | None:
-        """Does all that a round has for one session, of which the first commit is under way; gives why it cannot be
-        done."""
+        """Finish the commits of one session in a batch; the first is in flight. Return the error if they can never
+        succeed."""
         try:
             await self._await_commit(lease, writes[:_MAX_WRITES_PER_COMMIT], first_commit)
             for start in range(_MAX_WRITES_PER_COMMIT, len(writes), _MAX_WRITES_PER_COMMIT):
                 await self._await_commit(*self._start_commit(lease, writes[start : start + _MAX_WRITES_PER_COMMIT]))
         except Fenced:
-            return None  # whom that concerns has been told
-        except Exception as error:  # noqa: BLE001 - told to whoever waits, and to the operator
+            return None  # the session's lease has reported it
+        except Exception as error:  # noqa: BLE001 - reported to the waiting callers and to the observers
             self._on_failure(error)
             return error
         return None
 
     async def _await_commit(self, lease: SessionLease, writes: Sequence[Write], commit: "asyncio.Future[int]") -> None:
-        """Waits for a commit, and makes it again for as long as the store cannot be reached."""
+        """Wait for a commit, and repeat it while the store is unavailable."""
         last = False
         while True:
             try:
@@ -161,25 +160,25 @@ class WriteBatcher:
 
     def _fail_waiters(self, error: StoreUnavailable) -> None:
         waiting, self._fail_fast_waiters = self._fail_fast_waiters, []
-        for heeding in waiting:
-            if not heeding.done():
-                heeding.set_exception(error)
-                heeding.exception()  # the caller may have stopped waiting
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_exception(error)
+                waiter.exception()  # the caller may have stopped waiting
 
 
 def _checked_for_fencing(lease: SessionLease, done: "asyncio.Future[None]") -> "asyncio.Future[None]":
-    """What is done when a round is, and raises `Fenced` if what was asked for in a session was refused."""
-    heeding = asyncio.get_running_loop().create_future()
+    """Return a future that is done when a batch is, and raises `Fenced` if the writes of a session were refused."""
+    checked = asyncio.get_running_loop().create_future()
 
     def settle(_: "asyncio.Future[None]") -> None:
-        if heeding.done():
+        if checked.done():
             return
         error = Fenced(lease.key, 0) if lease.ended else done.exception()
         if error is None:
-            heeding.set_result(None)
+            checked.set_result(None)
         else:
-            heeding.set_exception(error)
-            heeding.exception()  # whoever waits has it; nobody else has to
+            checked.set_exception(error)
+            checked.exception()  # the waiting callers have it; mark it as retrieved
 
     done.add_done_callback(settle)
-    return heeding
+    return checked

@@ -1,6 +1,6 @@
-"""Whether a call runs as a task: what its tool allows, what its client wants and what both can do.
+"""Creation of tasks: decide whether a tool call runs as a task, and turn it into one.
 
-A call of a tool that becomes a task.
+The decision depends on what the tool allows, what the client requests, and what both have declared.
 """
 
 import asyncio
@@ -54,8 +54,8 @@ _EXTENSION_PATH: Final = f"extensions.{TASKS_EXTENSION}"
 def choose_dialect(
     entry: ToolEntry, connection: Connection, call: IncomingRequest, params: CallToolParams
 ) -> Dialect | None:
-    """How a call is told of its task; None if it is answered with its result. Raises if its tool cannot be called like
-    that."""
+    """Return the dialect in which a call's task is described; None if the call runs as an ordinary one. Raise if the
+    tool cannot be called in the requested way."""
     if call.envelope is not None:
         return _choose_by_extension(entry, connection, call)
     policy = entry.task
@@ -69,7 +69,7 @@ def choose_dialect(
 
 
 def _allows_augmentation(connection: Connection) -> bool:
-    """Whether requests may ask to run as a task, in this conversation; if not, nobody looks at what they ask."""
+    """Return whether requests of this session may ask to run as a task; otherwise their `task` field is ignored."""
     session = connection.session
     spoken = session.revision is Revision.V2025_11_25 and session.negotiated is not None
     return spoken and is_declared(session.negotiated.server if session.negotiated else {}, "tasks.requests.tools.call")
@@ -86,7 +86,7 @@ def _choose_by_extension(entry: ToolEntry, connection: Connection, call: Incomin
 
 
 def has_extension(connection: Connection, call: IncomingRequest) -> bool:
-    """Whether whoever sent a request of the modern era knows of tasks, as that very request says."""
+    """Return whether a modern-era request declares the tasks extension."""
     said = call.envelope
     return (
         said is not None
@@ -95,13 +95,13 @@ def has_extension(connection: Connection, call: IncomingRequest) -> bool:
 
 
 def require_extension(connection: Connection, call: IncomingRequest) -> None:
-    """Raises `MissingCapability` if it does not."""
+    """Raise `MissingCapability` if a request does not declare the tasks extension."""
     if not has_extension(connection, call):
         raise MissingCapability(_EXTENSION_PATH)
 
 
 class NewTask(NamedTuple):
-    """A call that is to be a task: of which tool, on whose behalf, and what its work is."""
+    """A call that becomes a task: its tool, its connection, the request, and the work."""
 
     entry: ToolEntry
     connection: Connection
@@ -110,12 +110,12 @@ class NewTask(NamedTuple):
 
 
 async def start_task(new_task: NewTask, params: CallToolParams) -> CreateTaskResult | TaskCreated:
-    """Makes a task of a call; what the call is answered with once that is kept."""
+    """Create a task for a call and return the result that announces it, once it is stored."""
     return creation_result(new_task.call, await create_tool_task(new_task, params))
 
 
 def creation_result(call: IncomingRequest, record: TaskRecord) -> CreateTaskResult | TaskCreated:
-    """What a call is answered with that is a task."""
+    """Return the result that announces a task."""
     return (
         CreateTaskResult(to_augmented_task(record, Task))
         if call.envelope is None
@@ -124,7 +124,7 @@ def creation_result(call: IncomingRequest, record: TaskRecord) -> CreateTaskResu
 
 
 async def create_tool_task(new_task: NewTask, params: CallToolParams, claim: "TaskClaim | None" = None) -> TaskRecord:
-    """Makes a task of a call, which its key names then if it carries one."""
+    """Create and start the task of a call. An idempotency key, if the call carries one, then names the task."""
     connection, record = new_task.connection, new_task_record(new_task, params)
     if new_task.call.envelope is not None:
         return await _create_and_start(new_task, record, claim)
@@ -133,22 +133,22 @@ async def create_tool_task(new_task: NewTask, params: CallToolParams, claim: "Ta
 
 
 async def start_founding_task(new_task: NewTask, params: CreateFoundingTaskParams) -> CreateFoundingTaskResult:
-    """Makes a task as the founding documents have it: begun with when its maker knows of it."""
+    """Create a task as the founding documents define it: it starts after its client knows of it."""
     return CreateFoundingTaskResult((await create_founding_task(new_task, params)).task_id)
 
 
 async def create_founding_task(
     new_task: NewTask, params: CreateFoundingTaskParams, claim: "TaskClaim | None" = None
 ) -> TaskRecord:
-    """Makes such a task, which its key names then if it was asked for with one."""
+    """Create and start such a task. An idempotency key, if the request carries one, then names the task."""
     return await _create_and_start(
         new_task, new_founding_record(new_task, params), claim, notify_client=True, pending=True
     )
 
 
 async def convert_to_task(new_task: NewTask, params: CallToolParams, keyed: "KeyedCall | None" = None) -> None:
-    """Makes a task of a call whose handler is at work, and cancels that: it is run again in the task, with all that is
-    known by now."""
+    """Turn a running call into a task and cancel its handler. The task runs the handler again with the answers and
+    effects so far."""
     connection, call = new_task.connection, new_task.call
     answers, effects = call.input_round.earlier_rounds
     record = with_prior_state(new_task_record(new_task, params), answers, effects)
@@ -159,7 +159,7 @@ async def convert_to_task(new_task: NewTask, params: CallToolParams, keyed: "Key
 
 
 def new_task_record(new_task: NewTask, params: CallToolParams) -> TaskRecord:
-    """A task that is yet to be kept, of a call."""
+    """Return the record of a new task for a call."""
     entry, connection, call, _ = new_task
     asked: dict[str, Any] = {"name": params.name, "arguments": codec.original_json(params.arguments)}
     ttl = None if call.envelope is not None or params.task is None else params.task.ttl
@@ -174,7 +174,7 @@ def new_task_record(new_task: NewTask, params: CallToolParams) -> TaskRecord:
 
 
 def new_founding_record(new_task: NewTask, params: CreateFoundingTaskParams) -> TaskRecord:
-    """A task that is yet to be kept, as the founding documents have it."""
+    """Return the record of a new task as the founding documents define it."""
     record = new_task_record(new_task, CallToolParams(name=new_task.entry.name, arguments=params.action.parameters))
     profile = new_task.connection.catalog.profile
     limit = None if profile is None else round(profile.task_timeout * 1000)
@@ -194,8 +194,9 @@ async def _create_and_start(
     notify_client: bool = False,
     pending: bool = False,
 ) -> TaskRecord:
-    """Begins a task; `told`: its client is, of what becomes of it. If its caller waits no more for the answer, nobody
-    will know of it, and it is cancelled; unless the line was lost of somebody who has a key to come back with."""
+    """Create and start a task. With `notify_client` the client receives notifications about it. If the call is
+    cancelled meanwhile, no client will know the task, so it is cancelled too; unless the connection was lost and the
+    call carries an idempotency key, with which the client can come back."""
     entry, connection, call, work = new_task
     shared, tasks = connection.shared, connection.shared.tasks
     teller = TaskNotifier(shared, record, connection) if notify_client else None
@@ -216,7 +217,7 @@ async def _create_and_start(
     except StoreUnavailable as error:
         if claim is not None:
             raise
-        raise NotNow("the store cannot be reached, so the task was not begun; try again later") from error
+        raise NotNow("the store is unavailable, so the task was not started; try again later") from error
     except asyncio.CancelledError:
         beginning.add_done_callback(
             tasks.cancel_orphan if claim is None or not claim.keyed_call.disconnected else _consume_exception
@@ -228,6 +229,6 @@ async def _create_and_start(
 
 
 def _consume_exception(beginning: "asyncio.Task[TaskRecord]") -> None:
-    """Whoever would have been told how that ended has gone."""
+    """Mark the exception of a creation as retrieved: its caller has gone."""
     if not beginning.cancelled():
         beginning.exception()

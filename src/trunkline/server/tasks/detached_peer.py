@@ -1,5 +1,7 @@
-"""The line of a task: to a client that asked for it and may have gone since. What it is told it is told through whoever
-follows the task; what it is asked is kept until somebody fetches it."""
+"""Peer of a task's context: a client that may have disconnected since it created the task.
+
+Notifications reach the client through the watchers of the task. Questions are stored until the client fetches them.
+"""
 
 import asyncio
 import threading
@@ -27,7 +29,7 @@ __all__ = ["DetachedPeer", "caller_of", "principal_of"]
 
 
 class DetachedPeer(CallPeer):
-    """What the context of a task talks to."""
+    """`CallPeer` for the context of a task."""
 
     def __init__(self, shared: "SharedServices", runner: "TaskRunner") -> None:
         self.facts = FactReporter(shared.clock, shared.observers)
@@ -37,40 +39,40 @@ class DetachedPeer(CallPeer):
 
     @property
     def settings(self) -> Settings:
-        """The server's."""
+        """Settings of the server."""
         return self._shared.catalog.settings
 
     @property
     def catalog(self) -> ServerCatalog:
-        """What the server offers."""
+        """Catalog of the server."""
         return self._shared.catalog
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop that all of it happens on."""
+        """Loop on which the task runs."""
         return self._shared.threads.loop
 
     @property
     def session_id(self) -> int | None:
-        """A task belongs to no conversation."""
+        """None: a task belongs to no session."""
         return None
 
     @property
     def local(self) -> bool:
-        """Whether its client is somebody who has not to say who it is."""
+        """Whether the client is a local one that needs no authentication."""
         return self._runner.caller.local
 
     @property
     def lifespan(self) -> Any:
-        """What the server holds while it serves."""
+        """Value of the server's lifespan."""
         return self._shared.get_lifespan_value()
 
     def now(self) -> float:
-        """The time on the server's clock."""
+        """Return the time on the server's clock."""
         return self._shared.clock.now()
 
     def post(self, action: Callable[[], object]) -> bool:
-        """Does something on the loop: now if this is its thread, soon if not. Returns whether it is done."""
+        """Run an action on the loop: now on the loop's thread, soon from another one. Return whether it has run."""
         if threading.get_ident() == self._thread:
             action()
             return True
@@ -78,53 +80,53 @@ class DetachedPeer(CallPeer):
         return False
 
     def notify(self, name: str, params: Any = UNSET, *, about: IncomingRequest | None = None) -> bool:  # noqa: ARG002
-        """A task tells how it stands, and nothing else."""
+        """Send nothing: a task has only its status notifications."""
         return False
 
-    def log_level_of(self, call: IncomingRequest) -> int:  # noqa: ARG002 - nobody hears of any
-        """Above the highest: there is nobody who hears it."""
+    def log_level_of(self, call: IncomingRequest) -> int:  # noqa: ARG002 - log messages have no receiver
+        """Return a level above the highest, since log messages have no receiver."""
         return len(LOGGING_LEVELS)
 
     def revision_of(self, call: IncomingRequest) -> Revision:  # noqa: ARG002 - there is one call
-        """The revision that the task was asked for in."""
+        """Return the revision in which the task was created."""
         return Revision(self._runner.caller.revision)
 
     def client_of(self, call: IncomingRequest) -> ClientFacts:  # noqa: ARG002 - there is one call
-        """Who asked for the task."""
+        """Return the client that created the task."""
         return ClientFacts(self._runner.caller.info, self._runner.caller.capabilities)
 
     def asker_of(self, call: IncomingRequest) -> Asker:  # noqa: ARG002 - there is one call
-        """Who keeps its questions until they are fetched."""
+        """Return the runner, which stores questions until the client fetches them."""
         return self._runner
 
     def drain_of(self, call: IncomingRequest) -> Callable[[], Coroutine[Any, Any, None]]:  # noqa: ARG002
-        """Wait while the client that is told of the task reads too slowly."""
+        """Return a function that waits while the client reads its notifications too slowly."""
         return self._runner.drain
 
     def progress(self, call: IncomingRequest, progress: float, total: float | None, message: str | None) -> None:
-        """Says how far the task has come; it must grow."""
+        """Report progress, which must grow."""
         if call.record_progress(progress, self.now()):
             self._runner.report_progress(progress, total, message)
         else:
             self.facts.report_dropped(f"progress {progress:g} does not grow", "progress_value_invalid")
 
     def checkpoint_of(self, call: IncomingRequest) -> Raw | UnsetType:  # noqa: ARG002 - there is one call
-        """What an earlier run of the task has kept."""
+        """Return the last checkpoint of the task."""
         return self._runner.checkpoint
 
     async def save_checkpoint(self, call: IncomingRequest, checkpoint: Raw) -> None:  # noqa: ARG002 - there is one call
-        """Keeps what the task needs to go on from here."""
+        """Store a checkpoint."""
         await self._runner.save_checkpoint(checkpoint)
 
     async def begin_task(self, call: IncomingRequest) -> None:
-        """It is one."""
+        """Do nothing: the call is a task already."""
 
 
-# --- who asked ----------------------------------------------------------------------------------------
+# --- caller -----------------------------------------------------------------------------------------
 
 
 def caller_of(connection: "Connection", call: IncomingRequest) -> TaskCaller:
-    """What is kept of whoever asks for a task."""
+    """Return the part of a caller that is stored with its task."""
     facts = connection.client_of(call)
     return TaskCaller(
         revision=connection.revision_of(call).value,
@@ -138,5 +140,5 @@ def caller_of(connection: "Connection", call: IncomingRequest) -> TaskCaller:
 
 
 def principal_of(caller: TaskCaller) -> Any:
-    """The principal that was written."""
+    """Return the stored principal of a caller."""
     return None if caller.principal is UNSET else decode_principal(caller.principal)

@@ -1,4 +1,4 @@
-"""What can be wrong with a request about a task."""
+"""Errors of task requests."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ __all__ = ["TaskFailed", "TaskNotFound", "TaskSupportMismatch", "TooManyTasks"]
 
 
 class TaskNotFound(InvalidParams):
-    """A task that is not there, or is another's."""
+    """The task does not exist, or belongs to another principal."""
 
     kind = "task_not_found"
 
@@ -20,25 +20,24 @@ class TaskNotFound(InvalidParams):
 
 
 class TooManyTasks(ProtocolError):
-    """A request for one task more than there may be."""
+    """The limit of concurrent tasks is reached."""
 
     kind = "maximum_concurrent_tasks_exceeded"
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"{limit} tasks are at work, which is the most; try again later", data={"maximum": limit})
+        super().__init__(f"the limit of {limit} concurrent tasks is reached; try again later", data={"maximum": limit})
 
 
 class TaskSupportMismatch(MethodNotFound):
-    """A call of a tool that runs as a task only, or never as one, and is wanted otherwise (tasks, "Tool-Level
-    Negotiation")."""
+    """A tool that runs only as a task, or never as one, was called the other way (tasks, "Tool-Level Negotiation")."""
 
     def __init__(self, name: str, support: str) -> None:
-        said = f"running tool {name!r} as a task is {support}"
-        super().__init__("tools/call", message=said, data={"name": name, "taskSupport": support})
+        text = f"running tool {name!r} as a task is {support}"
+        super().__init__("tools/call", message=text, data={"name": name, "taskSupport": support})
 
 
 class TaskFailed(ProtocolError):
-    """The error that a task has come to, told as it was kept."""
+    """The stored error of a failed task, raised with its own code and data."""
 
     def __init__(self, error: ErrorObject) -> None:
         data: Any = None if error.data is UNSET else error.data

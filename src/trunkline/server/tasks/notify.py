@@ -1,8 +1,8 @@
-"""What clients of the handshake era hear of their tasks: how they stand, and how far they have come.
+"""Task notifications for handshake-era clients: status and progress.
 
-A client hears nothing of a task before it knows of it: what happens until then is told after the answer to its request.
-It is told on the line that it asked on, or, where sessions outlive processes and somebody else works on the task now,
-on that of its session, once it is here or whichever process has it.
+Nothing is sent before the client knows the task: notifications are held back until the reply that names it has left.
+They go to the connection that created the task. If that is closed and sessions are durable, they go to the connection
+that serves the session now, in this process or in another one.
 """
 
 import asyncio
@@ -25,45 +25,45 @@ _STATUS: Final = "notifications/tasks/status"
 
 
 class TaskNotifier:
-    """Tells whoever asked for a task."""
+    """Sends notifications about one task to the client that created it."""
 
     def __init__(self, shared: "SharedServices", record: TaskRecord, connection: "Connection | None" = None) -> None:
-        """`line` is where the task was asked for, by a client that does not know of it yet."""
+        """`connection` is the one that creates the task; None for a task that was taken over."""
         self.dialect = dialect_of(record)
         self._shared = shared
         self._record = record
         self._connection = connection
         self._held_back: list[Callable[[], object]] | None = None if connection is None else []
-        self._client_knows: asyncio.Future[None] | None = None  # done when the client knows of the task
+        self._client_knows: asyncio.Future[None] | None = None  # done when the reply that names the task has left
 
     def release_after(self, call: IncomingRequest) -> None:
-        """The client knows of the task when that call has been answered."""
-        call.work.add_done_callback(self._release)  # the answer leaves first, in a callback made earlier
+        """Send the held-back notifications after a call has been answered."""
+        call.work.add_done_callback(self._release)  # the reply leaves first, in a callback registered earlier
 
     def _release(self, *_: object) -> None:
-        held, self._held_back = self._held_back, None
-        for told in held or ():
-            told()
+        held_back, self._held_back = self._held_back, None
+        for send in held_back or ():
+            send()
         if self._client_knows is not None:
             self._client_knows.set_result(None)
             self._client_knows = None
 
     def send_status(self, record: TaskRecord) -> bool:
-        """Tells how the task stands; False if nobody is there, nor will be."""
+        """Send the status of the task. Return False if the client is unreachable for good."""
         founding = self.dialect is Dialect.FOUNDING
         return self._send(
             _STATUS, to_founding_status(record) if founding else to_augmented_task(record, TaskStatusParams)
         )
 
     def send_progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Tells how far the task has come, if its client wants to know."""
+        """Send progress, if the request had a progress token."""
         token, related = self._record.progress_token, {RELATED_TASK: {"taskId": self._record.task_id}}
         if token is not None:
-            said = ProgressParams(progress_token=token, progress=progress, total=total, message=message, meta=related)
-            self._send("notifications/progress", said)
+            params = ProgressParams(progress_token=token, progress=progress, total=total, message=message, meta=related)
+            self._send("notifications/progress", params)
 
     async def drain(self) -> None:
-        """Wait until the client knows of the task, and while it reads too slowly what it is told."""
+        """Wait until the client knows the task, and while it reads its notifications too slowly."""
         if self._held_back is not None:
             self._client_knows = self._client_knows or self._shared.threads.loop.create_future()
             await asyncio.shield(self._client_knows)
@@ -74,13 +74,13 @@ class TaskNotifier:
         if self._held_back is not None:
             self._held_back.append(partial(self._send, name, params))
             return True
-        keeper, news, session = (
+        sessions, cluster_notifications, session = (
             self._shared.durable_sessions,
             self._shared.cluster_notifications,
             self._record.caller.session,
         )
         if self._connection is None or self._connection.close_reason is not None:
-            self._connection = None if keeper is None or session is None else keeper.connection_of(session)
-            if self._connection is None and news is not None and session is not None:
-                news.notify_session(session, name, params)
-        return (self._connection is not None and self._connection.notify(name, params)) or keeper is not None
+            self._connection = None if sessions is None or session is None else sessions.connection_of(session)
+            if self._connection is None and cluster_notifications is not None and session is not None:
+                cluster_notifications.notify_session(session, name, params)
+        return (self._connection is not None and self._connection.notify(name, params)) or sessions is not None

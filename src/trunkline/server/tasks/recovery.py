@@ -1,11 +1,11 @@
-"""Tasks whose process has died: found when their lease has run out, and gone on with, begun anew or given up, as each
-tool has chosen.
+"""Task recovery: take over tasks whose process has died, and resume, restart or fail them as their tools have chosen.
 
-Whoever works on a task renews its lease. So a lease that can be had is one whose holder has died, or has stood still
-for so long that nothing it does counts any more.
+A runner renews the lease of its task. So a lease that can be acquired belonged to a process that has died, or that has
+paused for so long that the store refuses its writes.
 
-Of processes that share a store, one looks as soon as a lease may have run out, and the others the more seldom the more
-of them come before: all together they look little more often than one alone would.
+Of the processes that share a store, the first in the order of names scans as soon as a lease may have expired. The
+others scan the less often the more processes precede them, so that all together they scan little more often than a
+single one would.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 __all__ = ["TaskRecovery"]
 
 _read_params: Final = codec.decoder(CallToolParams)
-_MIN_SCAN_INTERVAL: Final = 0.01  # seconds between two looks
-_IMMEDIATE_SCANNERS: Final = 2  # processes, when another one has gone
-_AUDIT_KEY: Final = key_of("recovery", "audit")  # exists while no audit is due
+_MIN_SCAN_INTERVAL: Final = 0.01  # seconds between two scans
+_IMMEDIATE_SCANNERS: Final = 2  # processes that scan at once when a peer has departed
+_AUDIT_KEY: Final = key_of("recovery", "audit")  # key that exists while no audit is due
 _AUDIT_INTERVAL: Final = 3600.0  # seconds
-_AUDIT_TIMEOUT: Final = 60.0  # seconds after which an audit that was not finished may be begun by another process
+_AUDIT_TIMEOUT: Final = 60.0  # seconds after which another process may repeat an unfinished audit
 
 
 def _may_resume(policy: TaskPolicy, record: TaskRecord) -> bool:
@@ -46,26 +46,27 @@ def _may_resume(policy: TaskPolicy, record: TaskRecord) -> bool:
 
 
 def _lost_error(record: TaskRecord) -> ErrorObject:
-    said = "the process that worked on this task has died; it may or may not have been done"
-    return ErrorObject(InternalError.code, said, {"kind": "task_failed", "attempts": record.attempt})
+    message = "the process that ran this task has died; its work may or may not have been done"
+    return ErrorObject(InternalError.code, message, {"kind": "task_failed", "attempts": record.attempt})
 
 
 class _OrphanedTask(Struct):
-    """A task that nobody works on."""
+    """An unfinished task without a live runner, and its lease."""
 
     stored: StoredTask
     lease: Lease
 
 
 class TaskRecovery:
-    """Looks for them, now and then."""
+    """Periodic scan for tasks of dead processes."""
 
     def __init__(self, tasks: "TaskService", shared: "SharedServices", *, lasting: bool) -> None:
-        """`lasting`: others may have left some, or may yet."""
+        """With `lasting`, other processes may leave tasks in the store."""
         self._tasks = tasks
         self._shared = shared
         self._lasting = lasting
-        self._holder = f"{tasks.holder}, recovering"  # unlike whoever makes tasks: it asks for what it may hold itself
+        # differs from the holder of runs, so that recovery does not acquire leases of this process
+        self._holder = f"{tasks.holder}, recovering"
         self._timer: Timer | None = None
         self._scan_task: asyncio.Task[None] | None = None
         self._closed = False
@@ -75,17 +76,17 @@ class TaskRecovery:
 
     @property
     def _rank(self) -> int:
-        """How many other processes come before this one."""
-        crew = self._shared.cluster
-        return 0 if crew is None else sum(name < crew.name for name in crew.peers)
+        """Number of peers that precede this process."""
+        cluster = self._shared.cluster
+        return 0 if cluster is None else sum(name < cluster.name for name in cluster.peers)
 
     def _on_peer_lost(self, name: str | None) -> None:
-        """Another process has gone, or may have: what it worked on is for others."""
+        """Scan at once after a peer has departed, if few peers precede this process."""
         if name is not None and not self._closed and self._rank < _IMMEDIATE_SCANNERS:
             self.schedule_scan(self._shared.wall_clock.now())
 
     def schedule_scan(self, when: float) -> None:
-        """Looks at that time, if it would not look earlier."""
+        """Schedule the next scan for a time."""
         wall = self._shared.wall_clock
         if self._timer is not None:
             self._timer.cancel()
@@ -97,7 +98,7 @@ class TaskRecovery:
             self._scan_task = self._shared.threads.loop.create_task(self._scan())
 
     async def close(self) -> None:
-        """Looks no more."""
+        """Cancel the scan and its timer."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -106,10 +107,10 @@ class TaskRecovery:
             await asyncio.wait([self._scan_task])
 
     async def _scan(self) -> None:
-        """Looks once at all that somebody should work on, and says when to look again."""
-        now, before = self._shared.wall_clock.now(), self._rank
-        due = now + self._tasks.lease_ttl * (1 + before) if self._lasting else None
-        with contextlib.suppress(StoreError):  # then the next look finds it
+        """Scan all marks once, and schedule the next scan."""
+        now, rank = self._shared.wall_clock.now(), self._rank
+        due = now + self._tasks.lease_ttl * (1 + rank) if self._lasting else None
+        with contextlib.suppress(StoreError):  # the next scan finds them
             if self._lasting and now >= self._audit_due:
                 await self._audit(now)
             after = ""
@@ -121,13 +122,13 @@ class TaskRecovery:
                         if self._tasks.is_handled_here(task_id)
                         else await self._try_take_over(mark, owner, task_id)
                     )
-                    if held is not None and not before:
+                    if held is not None and not rank:
                         due = held if due is None else min(due, held)
         if due is not None and self._timer is None:
             self.schedule_scan(due)
 
     async def _audit(self, now: float) -> None:
-        """Have unfinished tasks without a mark found, once an hour for all processes that share the store."""
+        """Restore the marks of unfinished tasks, once an hour for all processes that share the store."""
         store = self._shared.store
         if (found := await store.get(_AUDIT_KEY)) is not None:
             self._audit_due = found.expires or now
@@ -138,24 +139,24 @@ class TaskRecovery:
             await store.commit([Put(_AUDIT_KEY, b"", now + _AUDIT_INTERVAL, version)])
 
     async def _try_take_over(self, mark: str, owner: str, task_id: str) -> float | None:
-        """Takes a task that nobody works on; or else says when it may be time to look again."""
-        shelf = self._tasks.repository
-        if (kept := await shelf.find(owner, task_id)) is None:
-            return None  # its maker may be about to write it
-        if kept.record.ended:
-            await shelf.delete_mark_key(mark)
+        """Take over a task without a live runner, or return when its lease expires."""
+        repository = self._tasks.repository
+        if (stored := await repository.find(owner, task_id)) is None:
+            return None  # its creator may be about to write the record
+        if stored.record.ended:
+            await repository.delete_mark_key(mark)
             return None
-        lease = await shelf.acquire(owner, task_id, self._holder, self._tasks.lease_ttl)
+        lease = await repository.acquire(owner, task_id, self._holder, self._tasks.lease_ttl)
         if isinstance(lease, Held):
             return lease.expires
-        kept = await shelf.find(owner, task_id)  # as it is now that nobody else can work on it
-        if kept is None or kept.record.ended:
-            await shelf.release(lease)
+        stored = await repository.find(owner, task_id)  # read again, now that no other process can run it
+        if stored is None or stored.record.ended:
+            await repository.release(lease)
             return None
         try:
-            await self._recover(_OrphanedTask(kept, lease))
+            await self._recover(_OrphanedTask(stored, lease))
         except TooManyTasks:
-            await shelf.release(lease)
+            await repository.release(lease)
             return self._shared.wall_clock.now() + self._tasks.lease_ttl
         return None
 

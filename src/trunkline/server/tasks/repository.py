@@ -1,16 +1,17 @@
-"""Where tasks are kept, and how they are changed: each record in place of the one it was made from.
+"""Task repository: the records of tasks in the store, changed by compare-and-set.
 
-All tasks of an owner have one home, so that they can be listed. Those of callers who are not known have one together;
-in it stand, by conversation, the names of those that were asked for there. Beside it, under `working/`, stands the name
-of every task that somebody works on or should: whoever looks for tasks whose process has died looks there.
+All tasks of an owner share one home, so that they can be listed. Tasks of unknown callers share one owner; there the
+ids are also indexed by session. In another home, under `working/`, every unfinished task has a mark; recovery scans the
+marks for tasks whose process has died.
 
-A new record and the lease of its maker are one commit. The mark lies in another home, so it cannot be part of that; it
-is committed before, and deleted only once the record is known to have ended. Two invariants follow, however long a
-process pauses between its writes: an unfinished record has a mark, and either its maker holds the lease or another
-process may take it. Recovery leaves a mark alone whose record does not exist (yet); it expires with the task.
+A new record and the lease of its creator are one commit. The mark is in another home and so cannot be part of it; it is
+committed before, and deleted only after the record is known to have ended. Two invariants follow, however long a
+process pauses between its writes: an unfinished record has a mark, and either its creator holds the lease or another
+process may acquire it. Recovery leaves a mark alone whose record does not exist (yet); it expires with the task.
 
-Where an owner may have only so many tasks at work, in all processes that share the store, each of these has a place: a
-number that no other has. It is kept with the task and let go with its end, in the same commits, so it costs no more.
+Where the number of running tasks of an owner is limited over all processes, each of these tasks has a slot: a number
+that no other one has. The slot is written with the record and deleted with its end, in the same commits, so it costs no
+extra operation.
 """
 
 import asyncio
@@ -35,25 +36,26 @@ __all__ = ["WORKING_PREFIX", "StoredTask", "TaskRepository", "Transition", "key_
 WORKING_PREFIX: Final = "working/"
 _OWNER_PREFIX: Final = "owner/"
 _MAX_ID_LENGTH: Final = 100  # characters; ours are shorter
-_PAGE_SIZE: Final = 500  # items that are read at once
+_PAGE_SIZE: Final = 500
 _decode_record: Final = codec.decoder(TaskRecord)
 
 
 class StoredTask(NamedTuple):
-    """A record as it was found or written, and the version that it has."""
+    """A task record with its version in the store."""
 
     record: TaskRecord
     version: int
 
 
 Transition = Callable[[TaskRecord, float], TaskRecord]
-"""What happens to a task: the record after that, of the one before and the time. The same record: nothing does."""
+"""Return the record after an event, given the record before it and the time. Returning the same record means no change.
+"""
 _Create = Callable[[TaskRecord, Sequence[Put]], Awaitable[tuple[StoredTask, Lease]]]
-"""Keep a new task, with what is kept beside it, and take its lease."""
+"""Store a new task with extra writes, and acquire its lease."""
 
 
 def key_of_task(owner: str, task_id: str) -> str:
-    """The key of a task, and the name of its lease."""
+    """Return the store key of a task, which is also the name of its lease."""
     return key_of("owner", owner, "tasks", task_id)
 
 
@@ -70,12 +72,12 @@ def _slots_prefix(owner: str) -> str:
 
 
 def _slot_key(record: TaskRecord) -> str:
-    """The key of the place that a task has."""
+    """Return the key of a task's slot."""
     return f"{_slots_prefix(record.client)}{record.place}"
 
 
 def _session_index_writes(record: TaskRecord) -> list[Put]:
-    """What a task of nobody in particular is listed by: its conversation, which has no other tasks."""
+    """Return the index entry of a task without a known owner, by which `tasks/list` finds the tasks of a session."""
     caller = record.caller
     if record.client != ANONYMOUS_OWNER or caller.session is None or caller.modern:
         return []
@@ -83,23 +85,22 @@ def _session_index_writes(record: TaskRecord) -> list[Put]:
 
 
 def _creation_writes(record: TaskRecord, extra_writes: Sequence[Put]) -> list[Put]:
-    """The writes that keep a new task."""
+    """Return the writes that store a new task."""
     put = Put(key_of_task(record.client, record.task_id), codec.to_json(record), record.expires_at, ABSENT)
     return [put, *_session_index_writes(record), *extra_writes]
 
 
 class TaskRepository:
-    """The tasks in a store."""
+    """Task records in a store."""
 
     def __init__(self, store: Store, wall: Clock) -> None:
         self._store = store
         self._wall = wall
-        self._slots_in_use: defaultdict[str, set[int]] = defaultdict(
-            set
-        )  # places of tasks that were made here, by owner
+        # By owner: slots of the tasks that this process created.
+        self._slots_in_use: defaultdict[str, set[int]] = defaultdict(set)
 
     async def find(self, owner: str, task_id: str) -> StoredTask | None:
-        """A task by its name."""
+        """Return a task by its id; None if it does not exist."""
         if not task_id or len(task_id) > _MAX_ID_LENGTH:
             return None
         item = await self._store.get(key_of_task(owner, task_id))
@@ -108,8 +109,8 @@ class TaskRepository:
     async def list_page(
         self, owner: str, session: str | None, after: str, size: int
     ) -> tuple[list[TaskRecord], str | None]:
-        """Tasks of an owner that come after a name, the oldest first: their names begin with the time. Of one who is
-        nobody in particular, those of a conversation. If there are more, gives the name that the next ones follow."""
+        """Return a page of an owner's tasks after an id, oldest first, because ids begin with the time. With `session`,
+        return those of that session. Also return the id after which the next page starts, or None on the last page."""
         prefix = (_owner_tasks_key(owner) if session is None else _session_tasks_key(owner, session)) + "/"
         items = await self._scan_up_to(prefix, prefix + after if after else "", size + 1)
         names = [item.key.removeprefix(prefix) for item in items[:size]]
@@ -117,10 +118,10 @@ class TaskRepository:
             found = [_decode_stored(item) for item in items[:size]]
         else:
             found = await asyncio.gather(*(self.find(owner, name) for name in names))
-        return [kept.record for kept in found if kept is not None], names[-1] if len(items) > size else None
+        return [stored.record for stored in found if stored is not None], names[-1] if len(items) > size else None
 
     async def _scan_up_to(self, prefix: str, after: str, limit: int) -> list[Item]:
-        """What there is under a prefix, so much of it and no more."""
+        """Return up to `limit` items under a prefix."""
         found: list[Item] = []
         while page := await self._store.scan(prefix, after=after, limit=min(limit - len(found), _PAGE_SIZE)):
             found += page
@@ -132,8 +133,8 @@ class TaskRepository:
     async def create(
         self, record: TaskRecord, holder: str, ttl: float, extra_writes: Sequence[Put] = (), *, slots: int | None = None
     ) -> tuple[StoredTask, Lease]:
-        """Keep a new task and take its lease. What is kept beside it is kept with it, or neither is (`Conflict`). With
-        `places`, its owner has no more than so many at work, or neither is kept (`TooManyTasks`)."""
+        """Store a new task and acquire its lease. The extra writes are stored in the same commit, or it raises
+        `Conflict`. With `slots`, the owner has at most that many running tasks, or it raises `TooManyTasks`."""
         take = partial(self._create_with_mark, holder, ttl)
         try:
             return await (
@@ -146,8 +147,8 @@ class TaskRepository:
     async def _create_in_slot(
         self, create: "_Create", record: TaskRecord, extra_writes: Sequence[Put], slots: int
     ) -> tuple[StoredTask, Lease]:
-        """Keep a new task in one of so many places. Which are free is looked at only if the first that is tried is not,
-        and it is none of those that this process has given out: most owners have few tasks."""
+        """Store a new task in a free slot. The first attempt is a random slot that this process has not used; the store
+        is scanned for free ones only if it is taken, since most owners have few tasks."""
         ours = self._slots_in_use.get(record.client, ())
         free = [number for number in range(slots) if number not in ours] or list(range(slots))
         while free:
@@ -166,8 +167,8 @@ class TaskRepository:
     async def _create_with_mark(
         self, holder: str, ttl: float, record: TaskRecord, extra_writes: Sequence[Put]
     ) -> tuple[StoredTask, Lease]:
-        """Commit the mark of a new task, then its record together with its lease. Both are asked for in one turn of the
-        loop, so that the store can bring them at once, in this order."""
+        """Commit the mark of a new task, then its record together with its lease. Both operations start in one turn of
+        the loop, so that the store can batch them, in this order."""
         key = key_of_task(record.client, record.task_id)
         marked, lease = await asyncio.gather(
             self._store.commit([_put_mark(record)]),
@@ -179,17 +180,17 @@ class TaskRepository:
         if isinstance(lease, BaseException):
             raise lease
         if isinstance(lease, Held):
-            raise InternalError(f"{lease.holder} has a task that was only just made")
+            raise InternalError(f"{lease.holder} holds the lease of a task that was only just created")
         return StoredTask(record, lease.token), lease
 
     async def _free_slots(self, owner: str, slots: int) -> list[int]:
-        """The places of an owner that nobody has."""
+        """Return the free slots of an owner."""
         prefix = _slots_prefix(owner)
         taken = {item.key for item in await self._scan_up_to(prefix, "", slots)}
         return [number for number in range(slots) if f"{prefix}{number}" not in taken]
 
     def _release_slot(self, record: TaskRecord) -> None:
-        """The place of a task that has ended can be given out again."""
+        """Make the slot of an ended task available in this process."""
         ours = self._slots_in_use.get(record.client)
         if ours is not None and record.place is not None:
             ours.discard(record.place)
@@ -197,14 +198,14 @@ class TaskRepository:
                 del self._slots_in_use[record.client]
 
     async def create_without_lease(self, record: TaskRecord, extra_writes: Sequence[Put] = ()) -> int:
-        """Keeps a new task, which nobody works on yet; the version that it has."""
+        """Store a new task without a lease, for a task that needs no run. Return its version."""
         return await self._store.commit(_creation_writes(record, extra_writes))
 
     async def change(
         self, owner: str, task_id: str, transition: Transition, fence: Lease | None = None
     ) -> tuple[StoredTask, StoredTask] | None:
-        """What becomes of a task, and what it was; None if it is not there. Raises `Fenced` for a holder who has lost
-        it. Where somebody else is faster, the step is taken from what they made of it."""
+        """Apply a transition. Return the task before and after it; None if it does not exist. Raise `Fenced` if the
+        holder has lost the lease. After a conflict, the transition is applied to the newer record."""
         while True:
             before = await self.find(owner, task_id)
             if before is None:
@@ -226,25 +227,25 @@ class TaskRepository:
             return before, StoredTask(record, version)
 
     async def delete_mark(self, record: TaskRecord) -> None:
-        """Nobody has to work on it any more."""
+        """Delete the mark of a task that needs no run any more."""
         await self._store.commit([Delete(_mark_key(record))])
 
     async def acquire(self, owner: str, task_id: str, holder: str, ttl: float) -> Lease | Held:
-        """The right to work on a task, or who has it."""
+        """Acquire the lease of a task, or return its holder."""
         return await self._store.acquire(key_of_task(owner, task_id), holder, ttl)
 
     async def release(self, lease: Lease) -> None:
-        """Give back the lease of a task."""
+        """Release the lease of a task."""
         await self._store.release(lease)
 
     async def list_marks(self, after: str) -> list[tuple[str, str, str]]:
-        """A page of what somebody works on or should: its mark, whose it is, and its name."""
+        """Return a page of marks: the key of each, the owner, and the id of the task."""
         items = await self._store.scan(WORKING_PREFIX, after=after)
         return [(item.key, item.value.decode(), item.key.removeprefix(WORKING_PREFIX)) for item in items]
 
     async def restore_missing_marks(self) -> None:
-        """Write the missing marks of unfinished tasks, of all owners. This version leaves none without; earlier ones
-        could, if a process paused for longer than a lease while it made a task."""
+        """Write the missing marks of unfinished tasks, of all owners. This version always writes a mark; earlier ones
+        could leave a task without, if a process paused for longer than a lease while it created a task."""
         after = ""
         while first := await self._store.scan(_OWNER_PREFIX, after=after, limit=1):
             at = home(first[0].key)
@@ -257,7 +258,7 @@ class TaskRepository:
                         await self._store.commit([_put_mark(record)])
 
     async def delete_mark_key(self, mark: str) -> None:
-        """There is nothing to be done behind a mark."""
+        """Delete a mark by its key."""
         await self._store.commit([Delete(mark)])
 
 

@@ -1,7 +1,8 @@
-"""Waiting for a task; its questions are put meanwhile to a client of 2025-11-25, by requests, on that line.
+"""Wait for the result of a task, and deliver its questions to 2025-11-25 clients.
 
-A client that is told of questions should come and wait (tasks, "Input Required Status"). One that only looks, and finds
-the same questions again, is asked by requests of their own, which any stream may carry.
+A client that learns of questions should call `tasks/result` (tasks, "Input Required Status"); the server then sends the
+questions as requests on that connection. A client that only polls with `tasks/get`, and sees the same questions twice,
+receives them as requests outside of any call, which any stream may carry.
 """
 
 import asyncio
@@ -34,11 +35,11 @@ T = TypeVar("T")
 async def wait_for_outcome(
     connection: Connection, call: IncomingRequest, task_id: str, get_outcome: Callable[[TaskRecord], T | None]
 ) -> T:
-    """What a task of whoever calls has come to, once it has come to something. Its questions are put meanwhile, where
-    a client can be asked while it waits. Raises `TaskNotFound`."""
+    """Wait until `get_outcome` returns a value for the caller's task, and return it. Meanwhile send the questions of
+    the task to a client that can answer requests while it waits. Raise `TaskNotFound`."""
     tasks, owner = connection.shared.tasks, owner_of(call.origin.principal)
     delivery, can_be_asked = _QuestionSender(connection, call), call.envelope is None
-    connection.adjust_call_limit(1)  # it waits for something else, and shall keep nobody from being answered
+    connection.adjust_call_limit(1)  # a waiting call must not block other calls of the connection
     try:
         with tasks.question_delivery.result_waiter(task_id) if can_be_asked else nullcontext():
             while True:
@@ -58,7 +59,7 @@ async def wait_for_outcome(
 async def _wait_for_change_or_expiry(
     changed: "asyncio.Future[None]", record: TaskRecord, connection: Connection
 ) -> None:
-    """Waits for news of a task; that it has expired is told by nobody."""
+    """Wait for a change of a task, or for its expiry, which no event announces."""
     if record.expires_at is None:
         return await changed
 
@@ -74,16 +75,16 @@ async def _wait_for_change_or_expiry(
 
 
 class QuestionDelivery:
-    """Who looks at tasks that ask, and whether somebody waits for them."""
+    """Delivery of questions to clients that poll a task, while no `tasks/result` request waits for it."""
 
     def __init__(self) -> None:
         self._seen_questions: WeakKeyDictionary[Connection, dict[str, frozenset[str]]] = WeakKeyDictionary()
         self._result_waiters: Counter[str] = Counter()
-        self._senders: dict[str, _QuestionSender] = {}  # by the name of the task
+        self._senders: dict[str, _QuestionSender] = {}  # by task id
 
     @contextmanager
     def result_waiter(self, task_id: str) -> "Generator[None]":
-        """Somebody waits for a task, and is asked what others are asked no more."""
+        """Mark a task as awaited by a `tasks/result` request, which then receives the questions of the task."""
         self._result_waiters[task_id] += 1
         self._stop_sender(task_id)
         try:
@@ -94,7 +95,8 @@ class QuestionDelivery:
                 del self._result_waiters[task_id]
 
     def record_poll(self, connection: Connection, record: TaskRecord) -> None:
-        """Somebody has looked at a task. What it has found open before, and nobody waits for, it is asked."""
+        """Note that a client has polled a task. Send it the questions that it saw in an earlier poll, unless a
+        `tasks/result` request waits for the task."""
         seen = self._seen_questions.setdefault(connection, {})
         before = seen.pop(record.task_id, frozenset[str]())
         if not record.questions:
@@ -116,7 +118,7 @@ class QuestionDelivery:
 
 
 class _QuestionSender:
-    """Puts each open question of a task to whoever waits for its result, or looks at it, once."""
+    """Sends each open question of a task once, to one client."""
 
     def __init__(
         self,
@@ -124,15 +126,16 @@ class _QuestionSender:
         call: IncomingRequest | None,
         on_done: "Callable[[_QuestionSender], None] | None" = None,
     ) -> None:
-        """`call` is what waits; None if nothing does. `over` is told when nothing is asked any more."""
+        """`call` is the waiting `tasks/result` request, or None for a polling client. `on_done` is called when no
+        question is open any more."""
         self._connection = connection
         self._call = call
         self._on_done = on_done
         self._requests: dict[str, asyncio.Task[None]] = {}
-        self._answered: set[str] = set()  # questions whose answer has come, and is being written down
+        self._answered: set[str] = set()  # keys of questions whose answer is being stored
 
     def send_open(self, record: TaskRecord) -> None:
-        """Asks what is open and was not asked yet; what is not open any more is not wanted any more."""
+        """Send the open questions that were not sent yet, and cancel requests whose question is no longer open."""
         self._cancel_requests(self._requests.keys() - record.questions.keys())
         for key, question in record.questions.items():
             if key not in self._requests:
@@ -146,8 +149,8 @@ class _QuestionSender:
             self._on_done(self)
 
     def stop(self) -> None:
-        """Nobody waits any more: what is still open stays so, for the next. What was answered just now is heard
-        first."""
+        """Cancel the open requests; their questions stay open for the next client. An answer that has just arrived is
+        handled first."""
         self._connection.loop.call_soon(lambda: self._cancel_requests(self._requests.keys()))
 
     def _cancel_requests(self, keys: Iterable[str]) -> None:
@@ -162,7 +165,7 @@ class _QuestionSender:
             await self._connection.shared.tasks.change(record.client, record.task_id, step)
 
     async def _request_answer(self, record: TaskRecord, key: str, question: InputRequest) -> Transition | None:
-        """What the answer to a question means for its task; None if there is none."""
+        """Send a question and return the transition that records the answer; None if there is no answer."""
         try:
             answer = await self._connection.request(
                 question.method, _question_params(record, question), about=self._call
@@ -171,11 +174,11 @@ class _QuestionSender:
             return None
         except RequestTimeout as error:
             if self._call is None:
-                return None  # it may not have heard, and somebody may come yet
+                return None  # the client may not have received it, and a `tasks/result` request may come yet
             refused = ErrorObject(_INTERNAL_ERROR, error.message, error.data)
         except PeerError as error:
             refused = ErrorObject(error.code, error.message, UNSET if error.data is None else error.data)
-        except ProtocolError as error:  # it cannot be asked that
+        except ProtocolError as error:  # the client does not support this request
             refused = ErrorObject(_INTERNAL_ERROR, error.message, error.data)
         else:
             return lambda found, now: found.answer(now, {key: answer})
@@ -183,7 +186,7 @@ class _QuestionSender:
 
 
 def _question_params(record: TaskRecord, question: InputRequest) -> Params:
-    """The params of a question, with the task that it belongs to."""
+    """Return the params of a question, with the related task in its `_meta`."""
     row = find_method(question.method)
     if row is None:
         raise MisuseError(f"there is no method {question.method!r}")

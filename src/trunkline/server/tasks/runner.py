@@ -1,7 +1,7 @@
-"""One run of a task's work, from taking it to its end.
+"""Task runner: one run of a task's work, from its start to its end.
 
-Whoever works on a task holds its lease and renews it. Whatever it writes names that lease: once the lease is lost,
-nothing of it is kept any more, and the work is cancelled.
+The runner holds the lease of the task and renews it. All its writes carry the lease as a fence: once the lease is lost,
+the store refuses them, and the work is cancelled.
 """
 
 import asyncio
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 __all__ = ["TaskRunner"]
 
 _TOOLS_CALL: Final = next(row for row in METHODS if row.name == "tools/call")
-_RETRY_DELAY: Final = 0.1  # seconds until a store that cannot be reached is tried again
-_FLUSH_INTERVAL: Final = 0.5  # seconds between two reports of progress that are kept
+_RETRY_DELAY: Final = 0.1  # seconds between two attempts while the store is unavailable
+_FLUSH_INTERVAL: Final = 0.5  # seconds between two stored progress reports
 
 
 def _start_if_pending(record: TaskRecord, now: float) -> TaskRecord:
@@ -53,7 +53,7 @@ def _start_if_pending(record: TaskRecord, now: float) -> TaskRecord:
 
 
 class TaskRunner:
-    """Works on one task."""
+    """One run of a task."""
 
     def __init__(
         self,
@@ -78,46 +78,47 @@ class TaskRunner:
             record.task_id, _TOOLS_CALL, shared.clock.now(), origin=MessageOrigin(principal=principal)
         )
         self._call.token = record.progress_token
-        self._call.progress = record.progress  # it only grows, whoever works on it
+        self._call.progress = record.progress  # progress only grows, across runs too
         self._call.admitted_entry = entry
         self._call.target = entry.name
         self._call.once = EffectLog(dict(record.effects), self._record_effect)
         if self.caller.modern:
             self._call.envelope = Envelope(self.caller.revision, self.caller.capabilities, self.caller.info)
-        self._answer_waiters: dict[str, asyncio.Future[Raw]] = {}  # for answers, by the names of questions
+        # by question key: resolved when the answer or an error arrives
+        self._answer_waiters: dict[str, asyncio.Future[Raw]] = {}
         self._question_counts: dict[str, int] = {}
         self._used_keys: set[str] = set()
         self._timers: list[Timer] = []
         self._renewal_timer: Timer | None = None
         self._flush_timer: Timer | None = None
-        self._progress: tuple[float, float | None, str | None] = (0, None, None)  # told last
+        self._progress: tuple[float, float | None, str | None] = (0, None, None)  # the last report
         self._notifier: TaskNotifier | None = None
         self._side_tasks: set[asyncio.Task[None]] = set()
-        self.run_task: asyncio.Task[None]  # from when it is started
-        self._stopped = False  # nothing of it is kept any more
-        self._writing_outcome = False  # the work is done, and what it came to is being written
-        self._ending = False  # nothing runs any more, and the lease is being given back
+        self.run_task: asyncio.Task[None]  # set by `start`
+        self._stopped = False  # its writes are not wanted or not possible any more
+        self._writing_outcome = False  # the work is done and its outcome is being written
+        self._ending = False  # the run is over and its lease is being released
 
     @property
     def checkpoint(self) -> Raw | UnsetType:
-        """What an earlier run has kept, or this one."""
+        """Last checkpoint, of this run or an earlier one."""
         return self.record.checkpoint
 
     @property
     def stopped(self) -> bool:
-        """Whether nothing of it is kept any more."""
+        """Whether the run was stopped: its writes are not stored any more."""
         return self._stopped
 
     @property
     def can_be_abandoned(self) -> bool:
-        """Whether nothing is lost if the process ends: others go on with it, or it waits for somebody itself."""
+        """Whether nothing is lost if the process ends: another process resumes the task, or it waits for input."""
         policy, lasting = self._entry.task, self._shared.store.lasting
         return bool(self.record.questions) or (lasting and policy is not None and policy.goes_on(0, begun=True))
 
-    # --- the work --------------------------------------------------------------------------------
+    # --- work ---------------------------------------------------------------------------------
 
     def start(self, make_work: Callable[[Context | None], Any], notifier: "TaskNotifier | None" = None) -> None:
-        """Begins to work; `begin` gives the work of the tool. `teller` tells the client of its progress."""
+        """Start the run. `make_work` creates the work of the tool; `notifier` sends progress to the client."""
         self._notifier = notifier
         wall = self._shared.wall_clock
         self._schedule_renewal()
@@ -134,14 +135,14 @@ class TaskRunner:
             if not self._stopped:
                 await self._write_outcome(step)
         except (Fenced, asyncio.CancelledError):
-            pass  # it is somebody else's now, or nobody's
+            pass  # another process runs it now, or it has ended
         except StoreError as error:
             self._peer.facts.report_failure(self._call, "-", error)
         finally:
             await self._finish()
 
     async def _run_to_outcome(self, make_work: Callable[[Context | None], Any]) -> Transition:
-        """What the work comes to, as what happens to the task."""
+        """Run the work and return the transition that records its outcome."""
         try:
             context = Context(self._peer, self._call) if self._entry.handler.wants_context else None
             value = await run_work(make_work(context), self._shared.threads)
@@ -169,7 +170,7 @@ class TaskRunner:
         return lambda record, now: record.complete(now, result, is_error=True, message=said)
 
     def _encode_result(self, result: CallToolResult) -> Raw:
-        """A result as the revision says it that the task was asked for in."""
+        """Encode a result for the revision of the caller."""
         if self.caller.modern and self._entry.output.wraps:
             result = unwrap_result(result)
         return codec.to_raw(project(result, Revision(self.caller.revision)))
@@ -182,14 +183,14 @@ class TaskRunner:
         for task in list(self._side_tasks):
             task.cancel()
         await self._tasks.finish_run(self)
-        self._call.once = None  # which refers to this attempt, as the line does
+        self._call.once = None  # it refers to this runner, as the peer does
         del self._peer
 
-    # --- what it writes --------------------------------------------------------------------------
+    # --- updates ---------------------------------------------------------------------------------
 
     async def update(self, transition: Transition) -> None:
-        """Has something happen to the task, as the one who works on it. Raises `Fenced` if it is not that any more, and
-        `CancelledError` if the task has ended meanwhile."""
+        """Apply a transition to the task, fenced by the lease. Raise `Fenced` if the lease is lost, and
+        `CancelledError` if the task has ended."""
 
         def unless_ended(record: TaskRecord, now: float) -> TaskRecord:
             return record if record.ended else transition(record, now)
@@ -204,7 +205,7 @@ class TaskRunner:
             raise asyncio.CancelledError
 
     async def _write_outcome(self, transition: Transition) -> None:
-        """Writes what the work has come to, after progress that was told and not kept yet."""
+        """Write the outcome, after the last progress report if that is not stored yet."""
         self._writing_outcome = True
         if self._flush_timer is None:
             await self._update_with_retry(transition)
@@ -213,8 +214,8 @@ class TaskRunner:
             await self._update_with_retry(lambda record, now: transition(record.advance(now, *told), now))
 
     async def _update_with_retry(self, transition: Transition) -> None:
-        """Writes something as often as it takes: a store that is away for a moment is no failure of the work. Raises
-        `Fenced` if the task cannot be ours any more."""
+        """Apply a transition, and retry while the store is unavailable: a short outage does not fail the work. Raise
+        `Fenced` if the lease has expired."""
         while True:
             try:
                 return await self.update(transition)
@@ -224,14 +225,14 @@ class TaskRunner:
                 await asyncio.sleep(_RETRY_DELAY)
 
     async def save_checkpoint(self, checkpoint: Raw) -> None:
-        """Keeps what the task needs to go on from here."""
+        """Store the state from which a later run can resume."""
         await self._update_with_retry(lambda record, now: record.save_checkpoint(now, checkpoint))
 
     async def _record_effect(self, name: str, effect: Raw) -> None:
         await self._update_with_retry(lambda record, now: record.record_effect(now, name, effect))
 
     def report_progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """It has got somewhere: told at once, and kept a little later, together with what follows."""
+        """Notify the client of progress at once, and store it a little later together with later reports."""
         if self._check_lease_lost():
             return
         if self._notifier is not None:
@@ -242,7 +243,7 @@ class TaskRunner:
             self._flush_timer = wall.call_at(wall.now() + _FLUSH_INTERVAL, self._flush_progress)
 
     async def drain(self) -> None:
-        """Wait while the client that is told of its progress reads too slowly."""
+        """Wait while the client reads its progress notifications too slowly."""
         if self._notifier is not None:
             await self._notifier.drain()
 
@@ -251,7 +252,7 @@ class TaskRunner:
         progress, total, message = self._progress
         self.spawn(lambda: self.update(lambda record, now: record.advance(now, progress, total, message)))
 
-    # --- holding it ------------------------------------------------------------------------------
+    # --- lease ----------------------------------------------------------------------------------
 
     def _schedule_renewal(self) -> None:
         wall, ttl = self._shared.wall_clock, self._tasks.lease_ttl
@@ -268,7 +269,7 @@ class TaskRunner:
             self._schedule_renewal()
 
     def _check_lease_lost(self) -> bool:
-        """Whether nothing of it is kept any more, be it because the lease has run out. Then it is over."""
+        """Return whether the run was stopped, and stop it if the lease has expired."""
         if not self._stopped and self._shared.wall_clock.now() >= self.lease.expires:
             self.stop()
         return self._stopped
@@ -284,10 +285,11 @@ class TaskRunner:
         self.stop()
 
     def spawn(self, action: Callable[[], Awaitable[object]]) -> None:
-        """Does something while the work goes on."""
+        """Run an action beside the work. Store errors are ignored."""
 
         async def done() -> None:
-            with contextlib.suppress(StoreError, asyncio.CancelledError):  # who works on the task finds out by itself
+            # the renewal of the lease detects lasting ones
+            with contextlib.suppress(StoreError, asyncio.CancelledError):
                 await action()
 
         task = self._shared.threads.loop.create_task(done())
@@ -295,10 +297,11 @@ class TaskRunner:
         task.add_done_callback(self._side_tasks.discard)
 
     def stop(self) -> None:
-        """Nothing of this is wanted any more: the work is cancelled. What it has come to by now is written."""
+        """Cancel the work, unless its outcome is being written."""
         self._stopped = self._call.done = self._call.cancelled = True
         if self.run_task is asyncio.current_task():
-            self._shared.threads.loop.call_soon(self._cancel)  # a handler may catch what is raised now, and go on
+            # cancelled later: a handler could catch an error raised now and continue
+            self._shared.threads.loop.call_soon(self._cancel)
         else:
             self._cancel()
         for waiting in self._answer_waiters.values():
@@ -308,7 +311,7 @@ class TaskRunner:
         if not self._writing_outcome and not self._ending:
             self.run_task.cancel()
 
-    # --- asking ----------------------------------------------------------------------------------
+    # --- questions -------------------------------------------------------------------------------
 
     async def ask(
         self,
@@ -317,12 +320,12 @@ class TaskRunner:
         *,
         needs: str | None = None,
         timeout: float | None = None,
-        on_progress: OnProgress | None = None,  # noqa: ARG002 - there is none of what nobody works on
+        on_progress: OnProgress | None = None,  # noqa: ARG002 - a stored question has no progress
         key: str | None = None,
-        task: bool = False,  # noqa: ARG002 - the question is kept anyhow
+        task: bool = False,  # noqa: ARG002 - the question is stored in any case
     ) -> Any:
-        """Asks whoever wanted the task, and waits for the answer. Raises `ClientLacks`, `PeerError`, `UnfitAnswer` or
-        `RequestTimeout`."""
+        """Ask the client that created the task, and wait for the answer. Raise `ClientLacks`, `PeerError`,
+        `UnfitAnswer` or `RequestTimeout`."""
         row = find_method(name)
         if row is None or row.result is None or row.capability not in INPUT_CAPABILITIES:
             raise ClientLacksCapability(name)
@@ -338,13 +341,15 @@ class TaskRunner:
         try:
             return lenient.read(row.result, self.record.answers[own])
         except codec.DecodeError as error:
-            raise InvalidInputResponse(-32602, f"the answer to question {own!r} is none to {name}: {error}") from None
+            raise InvalidInputResponse(
+                -32602, f"the answer to question {own!r} is no valid {name} result: {error}"
+            ) from None
 
     def _encode_params(self, params: Any) -> Raw:
         return codec.to_raw(project(params, Revision(self.caller.revision)))
 
     def _question_key(self, requested: str | None, method: str) -> str:
-        """The name of a question, the same in every run; another one if it was withdrawn in an earlier."""
+        """Return the key of a question: the same in every run, unless an earlier run has withdrawn the question."""
         if requested is None or requested in self._used_keys:
             base = requested or method
             number = self._question_counts[base] = self._question_counts.get(base, 0) + 1
@@ -353,10 +358,10 @@ class TaskRunner:
         return f"{requested} (again {self.record.attempt})" if requested in self.record.withdrawn else requested
 
     async def _ask_and_wait(self, key: str, question: InputRequest, timeout: float | None) -> None:
-        """Keeps a question and waits until it is settled."""
+        """Store a question and wait for its answer."""
         waiting = self._answer_waiters[key] = self._shared.threads.loop.create_future()
         try:
-            if key not in self.record.questions:  # an earlier run may have asked
+            if key not in self.record.questions:  # an earlier run may have asked it
                 await self.update(lambda record, now: record.ask(now, {key: question}))
             self.on_change(self.record)
             async with asyncio.timeout(timeout):
@@ -368,7 +373,7 @@ class TaskRunner:
             del self._answer_waiters[key]
 
     def on_change(self, record: TaskRecord) -> None:
-        """Something has happened to the task: answers have come, or it has ended."""
+        """Handle a new version of the record: answers have arrived, or the task has ended."""
         self.record = record
         if record.ended and not self._stopped:
             self.stop()

@@ -1,4 +1,4 @@
-"""The tasks of a server: made, found, changed, and taken over from processes that have died."""
+"""Task service: create, find and change the tasks of a server, and take over those of dead processes."""
 
 import asyncio
 from collections import Counter
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 __all__ = ["TaskService", "WorkFactory"]
 
 WorkFactory = Callable[[Context | None], Any]
-"""Gives the work of a tool, for a context if it wants one."""
+"""Create the work of a tool call, for a context if the tool wants one."""
 
 
 class TaskService:
-    """All of them, as one process sees them."""
+    """Tasks as seen by one process: its runners, the shared repository, and the watchers."""
 
     def __init__(self, store: Store, wall: Clock, settings: Settings, recovery_type: "type[TaskRecovery]") -> None:
-        """`recover` sees to tasks whose process has died."""
+        """`recovery_type` is the class that takes over tasks of dead processes."""
         self._recovery_type = recovery_type
         self.repository = TaskRepository(store, wall)
         self.watchers = TaskWatchers(store, self.repository)
@@ -55,26 +55,26 @@ class TaskService:
         self._count_by_owner: Counter[str] = Counter()
         self._recovery: TaskRecovery | None = None
         self._closing = False
-        self._creating: set[asyncio.Future[None]] = set()  # done when a task is kept and begun, or is not
+        self._creating: set[asyncio.Future[None]] = set()  # one future for each task being created
         self._unconfirmed = UnconfirmedTasks(self, settings.max_tasks)
-        self.augmenting_connections: WeakSet[Connection] = (
-            WeakSet()
-        )  # where somebody has asked for a task as 2025-11-25 does
+        # Connections on which a client has created a 2025-11-25 task.
+        self.augmenting_connections: WeakSet[Connection] = WeakSet()
 
     def session_of(self, connection: "Connection") -> str | None:
-        """A name for the conversation that a task is asked for in, unlike that of any other of any process."""
+        """Return a globally unique name for the session in which a task is created; None where connections share no
+        session."""
         info = connection.channel.info
         return None if info.stateless else info.session or f"{self.holder}/{connection.number}"
 
-    # --- making ----------------------------------------------------------------------------------
+    # --- creating --------------------------------------------------------------------------------
 
     def new_record(
         self, owner: str, caller: TaskCaller, request: tuple[str, Raw], policy: TaskPolicy, *, ttl: float | None = None
     ) -> TaskRecord:
-        """The record of a task that is yet to be kept, of a method and its params. `ttl` is for how long its client
-        wants it to be kept."""
+        """Create the record of a new task, which is not stored yet. `request` is a method and its params. `ttl` is how
+        many seconds the client wants it stored."""
         now, settings = self._wall.now(), self._settings
-        wanted = policy.ttl or settings.task_ttl if ttl is None else ttl
+        lifetime = policy.ttl or settings.task_ttl if ttl is None else ttl
         poll = policy.poll_interval or settings.task_poll_interval
         return TaskRecord(
             task_id=f"{int(now * 1000):012x}-{urandom(16).hex()}",
@@ -84,14 +84,13 @@ class TaskService:
             params=request[1],
             created_at=now,
             updated_at=now,
-            expires_at=now + min(wanted, settings.max_task_ttl),
+            expires_at=now + min(lifetime, settings.max_task_ttl),
             timeout_ms=None if policy.timeout is None else round(policy.timeout * 1000),
             poll_interval_ms=round(poll * 1000),
         )
 
     def check_limits(self, owner: str) -> None:
-        """Raises `TooManyTasks` if an owner may have no more of them at work, as far as this process knows, or the
-        process has no room."""
+        """Raise `TooManyTasks` if this process runs `max_tasks`, or `max_tasks_per_principal` of this owner."""
         settings = self._settings
         for count, most in (
             (len(self._runners), settings.max_tasks),
@@ -102,7 +101,7 @@ class TaskService:
 
     @property
     def _owner_limit(self) -> int | None:
-        """How many tasks an owner may have at work in all processes together, where that has to be counted."""
+        """Limit of running tasks of one owner over all processes, if the store is shared."""
         return self._settings.max_tasks_per_principal if self._store.lasting else None
 
     async def create_and_start(
@@ -118,39 +117,39 @@ class TaskService:
         pending: bool = False,
         extra_writes: Sequence[Put] = (),
     ) -> TaskRecord:
-        """Keeps a task, with what is to be kept beside it, and begins to work on it; it is kept when this returns.
-        `pending`: that it is begun with is a change of its own. If the store does not say whether the task is kept, it
-        is not begun here; when the store answers again, a task that was kept is begun if something beside it names it,
-        and cancelled if not."""
+        """Store a task together with `extra_writes`, and start it; it is stored when this returns. With `pending` the
+        record is stored as PENDING, and the start is a change of its own. If the store does not confirm the creation,
+        the task is not started here. Once the store answers again, a stored task is started if one of `extra_writes`
+        names it, and cancelled otherwise."""
         self.start_recovery(shared, lasting=self._store.lasting)
         self.check_limits(record.client)
 
-        def start(kept: StoredTask, lease: Lease) -> None:
-            self._count_by_owner[kept.record.client] += 1
-            attempt = TaskRunner(self, shared, kept, lease, entry, principal=principal, exposes_errors=exposes_errors)
-            self._start(attempt, kept, work, notifier)
+        def start(stored: StoredTask, lease: Lease) -> None:
+            self._count_by_owner[stored.record.client] += 1
+            runner = TaskRunner(self, shared, stored, lease, entry, principal=principal, exposes_errors=exposes_errors)
+            self._start(runner, stored, work, notifier)
 
-        self._count_by_owner[record.client] += 1  # it has a place while it is being kept
-        made = asyncio.get_running_loop().create_future()
-        self._creating.add(made)
+        self._count_by_owner[record.client] += 1  # counts against the limit while it is being stored
+        created = asyncio.get_running_loop().create_future()
+        self._creating.add(created)
         try:
             if not pending:
                 record = record.start(self._wall.now())
-            kept, lease = await self.repository.create(
+            stored, lease = await self.repository.create(
                 record, self.holder, self.lease_ttl, extra_writes, slots=self._owner_limit
             )
-            start(kept, lease)
+            start(stored, lease)
         except StoreUnavailable:
             self._unconfirmed.add(record, start if extra_writes else None)
             raise
         finally:
             self._uncount(record.client)
-            self._creating.discard(made)
-            made.set_result(None)
-        return kept.record
+            self._creating.discard(created)
+            created.set_result(None)
+        return stored.record
 
     def _uncount(self, owner: str) -> None:
-        """Count one task less of an owner."""
+        """Decrement the number of running tasks of an owner."""
         self._count_by_owner[owner] -= 1
         if not self._count_by_owner[owner]:
             del self._count_by_owner[owner]
@@ -158,30 +157,30 @@ class TaskService:
     def take_over(
         self, shared: "SharedServices", stored: StoredTask, lease: Lease, entry: ToolEntry, work: WorkFactory
     ) -> None:
-        """Works on a task that somebody else has left."""
+        """Run a task that another process has left."""
         self._count_by_owner[stored.record.client] += 1
         caller = stored.record.caller
-        exposes = bool(self._settings.expose_errors)  # its client may be anywhere by now
-        attempt = TaskRunner(self, shared, stored, lease, entry, principal=principal_of(caller), exposes_errors=exposes)
-        self._start(attempt, stored, work, None if caller.modern else TaskNotifier(shared, stored.record))
+        exposes = bool(self._settings.expose_errors)  # the connection that created it is unknown
+        runner = TaskRunner(self, shared, stored, lease, entry, principal=principal_of(caller), exposes_errors=exposes)
+        self._start(runner, stored, work, None if caller.modern else TaskNotifier(shared, stored.record))
         self.watchers.notify(stored)
 
     def start_recovery(self, shared: "SharedServices", *, lasting: bool) -> None:
-        """Sees to tasks whose process has died, from now on; `lasting`: also to those of other processes."""
+        """Start to take over the tasks of dead processes; with `lasting` also those of other processes."""
         if self._recovery is None:
             self._recovery = self._recovery_type(self, shared, lasting=lasting)
             if lasting:
                 self._recovery.schedule_scan(self._wall.now())
 
     def is_handled_here(self, task_id: str) -> bool:
-        """Whether this process works on a task, or is about to decide what becomes of it."""
+        """Return whether this process runs a task, or still has to find out whether it was stored."""
         return task_id in self._runners or task_id in self._unconfirmed
 
     def cancel_orphan(self, creation: "asyncio.Task[TaskRecord]") -> None:
-        """A task was made, and nobody knows of it: it is cancelled."""
-        attempt = None if creation.cancelled() or creation.exception() else self._runners.get(creation.result().task_id)
-        if attempt is not None:
-            attempt.spawn(lambda: attempt.update(lambda record, now: record.cancel(now)))
+        """Cancel a task whose creator has gone, so that no client knows its id."""
+        runner = None if creation.cancelled() or creation.exception() else self._runners.get(creation.result().task_id)
+        if runner is not None:
+            runner.spawn(lambda: runner.update(lambda record, now: record.cancel(now)))
 
     def _start(self, runner: TaskRunner, stored: StoredTask, work: WorkFactory, notifier: TaskNotifier | None) -> None:
         if notifier is not None:
@@ -191,7 +190,7 @@ class TaskService:
         runner.start(work, notifier)
 
     async def finish_run(self, runner: TaskRunner) -> None:
-        """Somebody does not work on a task any more. If it has ended, nobody has to; if not, somebody else may."""
+        """Clean up after a run. An ended task needs no run; any other may be taken over."""
         record = runner.record
         self._runners.pop(record.task_id, None)
         self._uncount(record.client)
@@ -206,55 +205,57 @@ class TaskService:
             if self._recovery is not None and not self._closing:
                 self._recovery.schedule_scan(self._wall.now())
         except StoreError:
-            pass  # the lease runs out by itself, and who looks for work finds that there is none
+            pass  # the lease expires, and the next scan removes the mark
 
-    # --- finding and changing --------------------------------------------------------------------
+    # --- reading and changing --------------------------------------------------------------------
 
     async def get(self, owner: str, task_id: str) -> StoredTask:
-        """A task of somebody's. Raises `TaskNotFound` if it is not there, or another's."""
-        kept = await self.repository.find(owner, task_id)
-        if kept is None:
+        """Return a task of an owner. Raise `TaskNotFound` if it does not exist or belongs to another owner."""
+        stored = await self.repository.find(owner, task_id)
+        if stored is None:
             raise TaskNotFound(task_id)
-        return kept
+        return stored
 
     async def change(
         self, owner: str, task_id: str, transition: Transition, fence: Lease | None = None
     ) -> tuple[TaskRecord, TaskRecord] | None:
-        """Has something happen to a task, and tells of it; gives what it was and what it is. None: it is not there."""
+        """Apply a transition to a task and notify its watchers. Return the records before and after; None if the task
+        does not exist."""
         changed = await self.repository.change(owner, task_id, transition, fence)
         if changed is None:
             return None
         self.watchers.notify(changed[1])
         return changed[0].record, changed[1].record
 
-    # --- the end ---------------------------------------------------------------------------------
+    # --- shutdown --------------------------------------------------------------------------------
 
     @property
     def running_count(self) -> int:
-        """How many tasks are worked on here."""
+        """Number of tasks that this process runs."""
         return len(self._runners)
 
     async def drain(self) -> None:
-        """Waits for the work that would be lost with the process."""
-        while dear := [attempt for attempt in self._runners.values() if not attempt.can_be_abandoned]:
-            await asyncio.wait([attempt.run_task for attempt in dear], return_when=asyncio.FIRST_COMPLETED)
+        """Wait for the tasks whose work would be lost with the process."""
+        while needed := [runner for runner in self._runners.values() if not runner.can_be_abandoned]:
+            await asyncio.wait([runner.run_task for runner in needed], return_when=asyncio.FIRST_COMPLETED)
 
     async def close(self) -> None:
-        """Lets go of all work, which others, or this one when it serves again, go on with as each tool has chosen."""
+        """Stop all runs. Other processes, or this one when it serves again, continue the tasks as their recovery
+        policies say."""
         self._closing = True
         if self._recovery is not None:
             await self._recovery.close()
         if self._creating:
             await asyncio.wait(self._creating)
         await self._unconfirmed.close()
-        attempts = list(self._runners.values())
-        for attempt in attempts:
-            attempt.stop()
-        if attempts:
-            await asyncio.wait([attempt.run_task for attempt in attempts])
+        runners = list(self._runners.values())
+        for runner in runners:
+            runner.stop()
+        if runners:
+            await asyncio.wait([runner.run_task for runner in runners])
         self.watchers.close()
 
 
 def with_prior_state(record: TaskRecord, answers: Any, effects: Any) -> TaskRecord:
-    """A record that knows what was answered and done before there was a task."""
+    """Return a record that knows the answers and effects from before the task existed."""
     return replace(record, answers=dict(answers), effects=dict(effects))

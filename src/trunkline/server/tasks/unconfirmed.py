@@ -1,9 +1,9 @@
-"""Tasks whose creation the store did not confirm: it was asked to keep them, and became unavailable before it answered.
+"""Unconfirmed tasks: the store became unavailable before it confirmed that it has stored them.
 
-The client was told that the task was not begun, so this process does not begin it. But the record may exist, and its
-lease would run out, and recovery would take it for the work of a process that has died. So as soon as the store answers
-again, each such task is looked up. One that does not exist needs nothing. One that exists is started if an idempotency
-key names it, since the client finds it under that key when it tries again; otherwise no client knows its id, and it is
+The client was told that the task was not started, so this process does not start it. But the record may exist; after
+its lease expires, recovery would take it for the task of a dead process. So as soon as the store answers again, each
+such task is looked up. If it does not exist, there is nothing to do. If it exists and an idempotency key names it, it
+is started, because the client finds it under that key when it retries. Otherwise no client knows its id, and it is
 cancelled.
 """
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 __all__ = ["UnconfirmedTasks"]
 
-_RETRY_DELAY: Final = 0.5  # seconds until a store that is unavailable is asked again
+_RETRY_DELAY: Final = 0.5  # seconds between two attempts while the store is unavailable
 
 StartRun = Callable[[StoredTask, Lease], None]
-"""Begin to work on a task."""
+"""Start to run a stored task."""
 
 
 class UnconfirmedTasks:
-    """The unconfirmed tasks of one process."""
+    """Unconfirmed tasks of one process."""
 
     def __init__(self, tasks: "TaskService", limit: int | None) -> None:
-        """`most` limits how many are remembered; what becomes of others is left to recovery."""
+        """`limit` is how many are remembered; further ones are left to recovery."""
         self._tasks = tasks
         self._limit = limit
         self._unresolved: dict[str, tuple[TaskRecord, StartRun | None]] = {}
@@ -41,7 +41,7 @@ class UnconfirmedTasks:
         return task_id in self._unresolved
 
     def add(self, record: TaskRecord, start: StartRun | None) -> None:
-        """Look a task up when the store answers again. `start` begins to work on it; None: it is to be cancelled."""
+        """Look up a task when the store answers again. `start` runs it; None means to cancel it."""
         if self._limit is not None and len(self._unresolved) >= self._limit:
             return
         self._unresolved[record.task_id] = (record, start)
@@ -49,7 +49,7 @@ class UnconfirmedTasks:
             self._resolver = asyncio.get_running_loop().create_task(self._resolve_all())
 
     async def close(self) -> None:
-        """Leave what is not resolved yet to recovery."""
+        """Leave the remaining tasks to recovery."""
         if self._resolver is not None:
             self._resolver.cancel()
             await asyncio.wait([self._resolver])

@@ -1,6 +1,7 @@
-"""Who wants to know how tasks stand: those who wait for one, and those who are told of every change.
+"""Task watchers: requests that wait for a change of a task, and followers that are notified of every change.
 
-What this process does to a task is told at once. What others do is heard of by a watch, which is a reason to look.
+Changes by this process notify the watchers at once. Changes by other processes arrive through a store watch, which
+causes the record to be read again.
 """
 
 import asyncio
@@ -17,11 +18,11 @@ from trunkline.stores.store import Store, Watch
 __all__ = ["StatusCallback", "TaskWatchers"]
 
 StatusCallback = Callable[[TaskRecord], bool]
-"""Tells somebody how a task stands now; False if nobody is there to be told."""
+"""Notify a client of a task's status. Return False if the client is unreachable."""
 
 
 class _Follower:
-    """Somebody who is told of changes, and what was told last."""
+    """A callback for the changes of a task that its dialect shows, and the record of the last notification."""
 
     __slots__ = ("dialect", "last_seen", "notify")
 
@@ -32,7 +33,7 @@ class _Follower:
 
 
 class _WatchedTask:
-    """What is wanted to be known of one task."""
+    """Watchers of one task."""
 
     __slots__ = ("followers", "on_change", "version", "waiters")
 
@@ -44,7 +45,7 @@ class _WatchedTask:
 
 
 class TaskWatchers:
-    """All of it, on one loop."""
+    """Watchers of tasks, on one loop."""
 
     def __init__(self, store: Store, repository: TaskRepository) -> None:
         self._store = store
@@ -52,11 +53,11 @@ class TaskWatchers:
         self._watched: dict[str, _WatchedTask] = {}
         self._watch: Watch | None = None
         self._refreshing: dict[str, asyncio.Task[None]] = {}
-        self._stale: set[str] = set()  # of those, what has changed meanwhile
+        self._stale: set[str] = set()  # keys that changed while they were being refreshed
         self._ids: dict[str, tuple[str, str]] = {}
 
     def close(self) -> None:
-        """Nobody wants to know any more."""
+        """Stop watching."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -71,78 +72,79 @@ class TaskWatchers:
         self._ids[key] = (owner, task_id)
         return self._watched.setdefault(key, _WatchedTask())
 
-    # --- those who want to know ------------------------------------------------------------------
+    # --- registration ----------------------------------------------------------------------------
 
     def attach_runner(self, record: TaskRecord, on_change: Callable[[TaskRecord], None]) -> None:
-        """Somebody works on a task here, and hears of what others make of it."""
+        """Register the runner of a task; `on_change` receives the changes that other processes make."""
         self._watch_task(record.client, record.task_id).on_change = on_change
 
     def detach_runner(self, record: TaskRecord) -> None:
-        """Nobody does any more."""
+        """Unregister the runner of a task."""
         self._watch_task(record.client, record.task_id).on_change = None
         self._discard_if_unused(key_of_task(record.client, record.task_id))
 
     def follow(self, stored: StoredTask, dialect: Dialect, notify: StatusCallback) -> Callable[[], None]:
-        """Somebody is told whenever a dialect shows a change; gives what ends that."""
-        known, key = (
+        """Call `notify` with each change of a task that a dialect shows. Return a function that ends this."""
+        watched, key = (
             self._watch_task(stored.record.client, stored.record.task_id),
             key_of_task(stored.record.client, stored.record.task_id),
         )
         follower = _Follower(notify, dialect, stored.record)
-        known.followers.append(follower)
+        watched.followers.append(follower)
         return partial(self._unfollow, key, follower)
 
     def _unfollow(self, key: str, follower: _Follower) -> None:
-        known = self._watched.get(key)
-        if known is not None and follower in known.followers:
-            known.followers.remove(follower)
+        watched = self._watched.get(key)
+        if watched is not None and follower in watched.followers:
+            watched.followers.remove(follower)
             self._discard_if_unused(key)
 
     @contextmanager
     def expect_change(self, owner: str, task_id: str) -> "Generator[asyncio.Future[None]]":
-        """Something to await until the next thing has happened to a task. Who looks at it after that misses nothing."""
-        heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        known, key = self._watch_task(owner, task_id), key_of_task(owner, task_id)
-        known.waiters.append(heard)
+        """Yield a future that is done at the next change of a task. A record that is read after this call misses no
+        change."""
+        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        watched, key = self._watch_task(owner, task_id), key_of_task(owner, task_id)
+        watched.waiters.append(changed)
         try:
-            yield heard
+            yield changed
         finally:
-            if heard in known.waiters:
-                known.waiters.remove(heard)
+            if changed in watched.waiters:
+                watched.waiters.remove(changed)
             self._discard_if_unused(key)
 
     def _discard_if_unused(self, key: str) -> None:
-        known = self._watched.get(key)
-        if known is not None and not known.waiters and not known.followers and known.on_change is None:
+        watched = self._watched.get(key)
+        if watched is not None and not watched.waiters and not watched.followers and watched.on_change is None:
             del self._watched[key]
             self._ids.pop(key, None)
 
-    # --- what happens ------------------------------------------------------------------------------
+    # --- changes -----------------------------------------------------------------------------------
 
     def notify(self, stored: StoredTask) -> None:
-        """Something has happened to a task. What is older than what was told is not told."""
+        """Notify the watchers of a task. Versions older than the last one are ignored."""
         key = key_of_task(stored.record.client, stored.record.task_id)
-        known = self._watched.get(key)
-        if known is None or stored.version <= known.version:
+        watched = self._watched.get(key)
+        if watched is None or stored.version <= watched.version:
             return
-        known.version = stored.version
-        for follower in list(known.followers):
+        watched.version = stored.version
+        for follower in list(watched.followers):
             if is_notable_change(follower.last_seen, stored.record, follower.dialect) and not follower.notify(
                 stored.record
             ):
-                known.followers.remove(follower)
+                watched.followers.remove(follower)
             follower.last_seen = stored.record
         if stored.record.ended:
-            known.followers.clear()
-        if known.on_change is not None:
-            known.on_change(stored.record)
-        self._wake(key, known)
+            watched.followers.clear()
+        if watched.on_change is not None:
+            watched.on_change(stored.record)
+        self._wake(key, watched)
 
     def _wake(self, key: str, watched: _WatchedTask) -> None:
-        heard, watched.waiters = watched.waiters, []
-        for one in heard:
-            if not one.done():
-                one.set_result(None)
+        waiters, watched.waiters = watched.waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
         self._discard_if_unused(key)
 
     def _on_store_change(self, keys: frozenset[str] | None) -> None:
@@ -157,13 +159,13 @@ class TaskWatchers:
             self._stale.add(key)
             while key in self._stale and key in self._ids:
                 self._stale.discard(key)
-                kept = await self._repository.find(*self._ids[key])
-                if kept is not None:
-                    self.notify(kept)
-                elif (known := self._watched.get(key)) is not None:
-                    self._wake(key, known)  # it is not there any more, which whoever waits will see
+                stored = await self._repository.find(*self._ids[key])
+                if stored is not None:
+                    self.notify(stored)
+                elif (watched := self._watched.get(key)) is not None:
+                    self._wake(key, watched)  # the task is gone; the waiting requests will find that out
         except StoreUnavailable:
-            pass  # once it is there again, it says that anything may have changed
+            pass  # when the store is back, its watch reports that everything may have changed
         finally:
             self._stale.discard(key)
             self._refreshing.pop(key, None)

@@ -32,13 +32,13 @@ async def crews(tmp_path: Path) -> AsyncIterator[Crews]:
 async def test_processes_on_two_databases_of_one_redis_are_two_deployments() -> None:
     here, there = await on_redis(f"{valkey().url}/1"), await on_redis(f"{valkey().url}/2")
     also_here = await on_redis(f"{valkey().url}/1")
-    assert (here.cluster.others, also_here.cluster.others) == ({also_here.name}, {here.name})
-    assert there.cluster.others == frozenset()
+    assert (here.cluster.peers, also_here.cluster.peers) == ({also_here.name}, {here.name})
+    assert there.cluster.peers == frozenset()
     there.cluster.broadcast(EVICTED, also_here.name.encode())
     await done(here.cluster.broadcast_reliably(b"t", b"news"))
     assert also_here.heard == [(here.name, b"news")]
     assert (there.heard, there.seen.steps()) == ([], ["Join"])
-    assert also_here.name in here.cluster.others
+    assert also_here.name in here.cluster.peers
     assert [member.seen.of(Dropped) for member in (here, also_here, there)] == [[], [], []]
     for member in (here, also_here, there):
         await member.cluster.leave()
@@ -59,7 +59,7 @@ async def test_processes_on_a_store_that_lost_its_data_let_go_and_form_one_clust
         client.flushall()
     for member in members:
         await member.seen.until("Join", 2)
-    await until(lambda: all(len(member.cluster.others) == 2 for member in members))
+    await until(lambda: all(len(member.cluster.peers) == 2 for member in members))
     assert not names & {member.name for member in members}
     assert [member.deposed for member in members] == [1, 1, 1]
     assert set(map(id, reset)) == set(map(id, members))
@@ -126,9 +126,9 @@ async def test_a_notice_that_a_process_is_dead_is_checked_in_the_store(crews: Cr
     await round_trip(one, other)
     await until(lambda: f"process/{third.name}" in one.store.asked)
     await round_trip(one, third)
-    assert third.name in one.cluster.others
+    assert third.name in one.cluster.peers
     assert third.seen.steps(third.name) == ["Join"]
-    assert not await one.cluster.gone(third.name)
+    assert not await one.cluster.evict_if_dead(third.name)
 
 
 async def test_silence_evicts_no_process_while_the_identity_of_the_store_is_young(tmp_path: Path) -> None:
@@ -137,9 +137,9 @@ async def test_silence_evicts_no_process_while_the_identity_of_the_store_is_youn
     one = await on_redis(redis.url)
     standing = one.cluster._membership.lease
     assert began + SECONDS <= standing.may_evict_from <= one.clock.now() + SECONDS
-    assert not await one.cluster.gone("silent")  # it may not know yet that the store has lost its data
+    assert not await one.cluster.evict_if_dead("silent")  # it may not know yet that the store has lost its data
     standing.may_evict_from = one.clock.now()
-    assert await one.cluster.gone("silent")
+    assert await one.cluster.evict_if_dead("silent")
     await one.cluster.leave()
     await one.store.close()
     redis.kill()

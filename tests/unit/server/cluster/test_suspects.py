@@ -21,14 +21,14 @@ async def crews(tmp_path: Path) -> AsyncIterator[Crews]:
 
 async def test_who_is_not_in_doubt_is_there_at_once(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
-    assert await one.cluster.there(other.name)
+    assert await one.cluster.wait_until_reachable(other.name)
 
 
 @pytest.mark.parametrize("everybody", [False, True])
 async def test_who_was_lost_sight_of_is_called_and_is_there_when_it_answers(crews: Crews, everybody: bool) -> None:
     one, other = await crews.one(), await crews.one()
     one.cluster.lost(None if everybody else other.name)
-    there = asyncio.ensure_future(one.cluster.there(other.name))
+    there = asyncio.ensure_future(one.cluster.wait_until_reachable(other.name))
     await asyncio.sleep(0)
     assert not there.done()
     async with asyncio.timeout(PATIENCE):
@@ -42,8 +42,8 @@ async def test_who_was_lost_sight_of_and_is_gone_is_not_there(crews: Crews) -> N
     await other.vanish()
     one.cluster.lost(name)
     async with asyncio.timeout(PATIENCE):
-        assert not await one.cluster.there(name)
-        assert not await one.cluster.there(name)
+        assert not await one.cluster.wait_until_reachable(name)
+        assert not await one.cluster.wait_until_reachable(name)
 
 
 async def test_who_says_nothing_is_waited_for_until_it_is_taken_for_dead(crews: Crews) -> None:
@@ -51,7 +51,7 @@ async def test_who_says_nothing_is_waited_for_until_it_is_taken_for_dead(crews: 
     await round_trip(one, other)
     other.cluster.heard = lambda *_: None  # it stands still
     one.cluster.lost(other.name)
-    there = asyncio.ensure_future(one.cluster.there(other.name))
+    there = asyncio.ensure_future(one.cluster.wait_until_reachable(other.name))
     for _ in range(2):
         await one.beat()
         assert not there.done()
@@ -65,7 +65,7 @@ async def test_nobody_waits_for_others_in_a_crew_that_was_left(crews: Crews) -> 
     one, other = await crews.one(), await crews.one()
     other.cluster.heard = lambda *_: None
     one.cluster.lost(other.name)
-    there = asyncio.ensure_future(one.cluster.there(other.name))
+    there = asyncio.ensure_future(one.cluster.wait_until_reachable(other.name))
     await asyncio.sleep(0)
     await one.cluster.leave()
     async with asyncio.timeout(PATIENCE):
@@ -77,12 +77,12 @@ async def test_who_lives_and_does_not_get_through_is_not_waited_for_for_ever(cre
     await round_trip(one, other)
     one.cluster.heard = lambda *_: None  # nothing gets through
     one.cluster.lost(other.name)
-    there = asyncio.ensure_future(one.cluster.there(other.name))
+    there = asyncio.ensure_future(one.cluster.wait_until_reachable(other.name))
     for _ in range(6):
         assert not there.done()
         await other.beat()
         await one.beat()
         await turns(50)
     async with asyncio.timeout(PATIENCE):
-        with pytest.raises(StoreUnavailable, match="not heard of"):
+        with pytest.raises(StoreUnavailable, match="cannot be reached"):
             await there

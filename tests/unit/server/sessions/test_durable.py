@@ -396,7 +396,7 @@ async def test_a_session_whose_streams_cannot_be_read_is_none_and_said_to_be(liv
     answer = await life.request(session, "ping")
     assert (answer.status, answer.json["error"]["data"]["kind"]) == (404, "session_not_found")
     [failed] = life.seen.of(HandlerFailed)
-    assert "cannot be read" in str(failed.error)
+    assert "cannot read" in str(failed.error)
     assert life.seen.of(RestoreStep) == []
     assert len(life.host.endpoint.sessions) == 0
 
