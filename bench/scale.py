@@ -86,7 +86,7 @@ def loads(design: Design) -> Table:
         [f"{count:,}", *(_percent(one.cpu[name] / MILLION) for name in names), _percent(one.share)]
         for count, one in found.items()
     ]
-    return Table(["processes", *names, "in all"], rows)
+    return Table(["processes", *names, "total"], rows)
 
 
 def steps() -> Table:
@@ -134,11 +134,11 @@ def carried() -> Table:
                 _percent(share),
                 f"{share * load.calls * count:,.0f}",
                 f"{2 * share * load.calls * count:,.0f}",
-                _percent(one.cpu["carried requests"] / MILLION),
+                _percent(one.cpu["forwarded requests"] / MILLION),
                 _percent(share * load.calls * CARRY_US / MILLION),
             ]
         )
-    head = ["processes", "are carried", "a second", "messages a second", "of a Valkey", "of each process's CPU"]
+    head = ["processes", "forwarded", "a second", "messages a second", "of a Valkey", "of each process's CPU"]
     return Table(head, rows)
 
 
@@ -163,7 +163,7 @@ def deploys() -> Table:
                 f"{count * LINES:,}",
             ]
         )
-    head = ["processes", "messages", "of a Valkey", "sessions that move", "of a Valkey", "connections"]
+    head = ["processes", "messages", "of a Valkey", "sessions moved", "of a Valkey", "connections"]
     return Table(head, rows)
 
 
@@ -171,16 +171,16 @@ def take_overs() -> Table:
     """How long it takes until somebody else goes on with what a process did that has died."""
     chance, load = random.Random(SEED), Load()
     cases: list[tuple[str, Callable[[], float]]] = [
-        ("a session, where it is certain that nobody is there", lambda: chance.uniform(1, 3) * ROUND_TRIP_S),
-        ("a session, where nothing is said", lambda: left_of(load.process_lease, chance)),
+        ("a session, holder certainly gone", lambda: chance.uniform(1, 3) * ROUND_TRIP_S),
+        ("a session, holder silent", lambda: left_of(load.process_lease, chance)),
     ]
     cases += [
         (f"a task, {count:,} processes", lambda c=count: task_taken(c, chance, load, BUILT))
         for count in (10, 100, 1000)
     ]
-    cases.append(("a task, marks by process", lambda: task_taken(1000, chance, load, LAST)))
+    cases.append(("a task, markers by process", lambda: task_taken(1000, chance, load, LAST)))
     rows = [[name, *(f"{seconds:.1f} s" for seconds in percentiles(draw))] for name, draw in cases]
-    return Table(["", "median", "99 of 100", "most"], rows)
+    return Table(["", "median", "99th percentile", "maximum"], rows)
 
 
 def balance() -> Table:
@@ -201,7 +201,7 @@ def balance() -> Table:
                 _percent(moved) if rows else "",
             ]
         )
-    head = ["shards", "sessions", "owners, skew 0.8", "skew 1.0", "skew 1.2", "slots that moved"]
+    head = ["shards", "sessions", "owners, skew 0.8", "skew 1.0", "skew 1.2", "slots moved"]
     return Table(head, rows)
 
 
@@ -209,12 +209,12 @@ def hot_homes() -> Table:
     """What the busiest owner has of all that owners write, and how much that may be: a home is on one shard."""
     rows, load = [], Load()
     changes = sum(load.happens()[thing] * times for thing, times in OF_OWNERS.items())
-    for name, owners, skew in (("callers are not known", 1, 0.0), *((f"skew {s}", 10_000, s) for s in (0.8, 1.0, 1.2))):
+    for name, owners, skew in (("anonymous callers", 1, 0.0), *((f"skew {s}", 10_000, s) for s in (0.8, 1.0, 1.2))):
         shares = zipf(owners, skew)
         most = FULL * MILLION / (COSTS["always"]["commit"] * shares[0])
         ten = list(accumulate(shares))[min(9, owners - 1)]
         rows.append([name, _percent(shares[0]), _percent(ten), f"{most:,.0f}", f"{most / changes:,.0f}"])
-    head = ["", "the busiest owner", "the ten busiest", "commits a second, until it is full", "processes"]
+    head = ["", "the busiest owner", "the ten busiest", "commits per second until full", "processes"]
     return Table(head, rows)
 
 
@@ -234,7 +234,7 @@ def sharded() -> Table:
                 f"{count * Load().sessions * SESSION_BYTES / (1 << 30):,.1f} GiB",
             ]
         )
-    head = ["processes", "sessions", "Valkeys' work", "shards", "the index of homes, on one of them", "memory"]
+    head = ["processes", "sessions", "load of all Valkeys", "shards", "home index on one of them", "memory"]
     return Table(head, rows)
 
 

@@ -99,13 +99,13 @@ class Design:
 
 BUILT = Design()
 STEPS: tuple[tuple[str, Design], ...] = (
-    ("if each looked for lost tasks as if it was alone", Design(each_looks=True)),
-    ("as it is", BUILT),
-    ("1. requests are sent to who holds their session", Design(True)),
-    ("2. and owners are watched one by one", Design(True, True)),
-    ("3. and marks lie by process", Design(True, True, True)),
-    ("4. and nobody is heard of when nothing is wrong", Design(True, True, True, True)),
-    ("5. and news goes to the tenth that wants it", Design(True, True, True, True, 0.1)),
+    ("if each process scanned for lost tasks as if it were alone", Design(each_looks=True)),
+    ("as built", BUILT),
+    ("1. requests go to the holder of their session", Design(True)),
+    ("2. and each owner has its own watch", Design(True, True)),
+    ("3. and task markers are stored by process", Design(True, True, True)),
+    ("4. and there are no heartbeats on the bus", Design(True, True, True, True)),
+    ("5. and notifications go to the interested tenth", Design(True, True, True, True, 0.1)),
 )
 LAST = STEPS[-1][1]
 
@@ -142,12 +142,12 @@ def spent(processes: int, design: Design = BUILT, load: Load | None = None, fsyn
     _add_crew(found, processes, design, load, cost)
     if not design.sent_home:
         carried = processes * load.calls * load.in_sessions * others / processes
-        found.cpu["carried requests"] += carried * 2 * (cost["publish"] + cost["deliver"])
-        found.heard["carried requests"] += 2 * carried / processes
+        found.cpu["forwarded requests"] += carried * 2 * (cost["publish"] + cost["deliver"])
+        found.heard["forwarded requests"] += 2 * carried / processes
     changes = sum(load.happens()[thing] * times for thing, times in OF_OWNERS.items())
     hear = 0 if design.watched_by_owner else others * changes
-    found.cpu["watches of owners"] += processes * hear * cost["deliver"]
-    found.heard["watches of owners"] += hear
+    found.cpu["owner watches"] += processes * hear * cost["deliver"]
+    found.heard["owner watches"] += hear
     return found
 
 
@@ -161,17 +161,17 @@ def _add_crew(found: Spent, processes: int, design: Design, load: Load, cost: Ma
         found.heard["heartbeats"] += others * beats
     told = others * design.news_by_interest
     back = cost["publish"] + cost["deliver"]
-    found.cpu["news"] += processes * load.news * (cost["publish"] + told * (cost["deliver"] + back))
-    found.heard["news"] += 2 * told * load.news
+    found.cpu["notifications"] += processes * load.news * (cost["publish"] + told * (cost["deliver"] + back))
+    found.heard["notifications"] += 2 * told * load.news
     marks = load.running * processes
     every = load.task_lease * 2 / 3  # when the first lease of a task that is at work would run out
     if design.marks_by_process:
-        found.cpu["looking for lost tasks"] += processes / every * cost["get"]  # the list of processes
+        found.cpu["task recovery"] += processes / every * cost["get"]  # the list of processes
     else:
         each = marks * cost["page"] + (marks - load.running) * cost["refused"]
         often = processes / every if design.each_looks else looks(processes, load)
-        found.cpu["looking for lost tasks"] += often * each
-    found.cpu["small things"] += processes * (cost["get"] / 600 + cost["settle"] / 60)  # keys of states, sweeps
+        found.cpu["task recovery"] += often * each
+    found.cpu["other"] += processes * (cost["get"] / 600 + cost["settle"] / 60)  # keys of states, sweeps
     found.index += processes * cost["settle"] / 60
 
 
