@@ -167,7 +167,7 @@ async def test_a_server_that_others_can_reach_warns_that_they_can_read_along() -
 
 
 async def test_tls_and_the_address_have_to_fit() -> None:
-    with pytest.raises(ConfigError, match="do not fit"):
+    with pytest.raises(ConfigError, match="do not match"):
         await offering().listen("https://127.0.0.1:0/mcp")
 
 

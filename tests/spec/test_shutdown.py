@@ -382,7 +382,7 @@ def test_what_cannot_be_ended_does_not_keep_a_process_from_ending(tool: str, cod
         peer.receive()
         peer.close_input()
         assert peer.exit_code() == code
-        assert "did not end in time" in peer.stderr()
+        assert "did not stop in time" in peer.stderr()
 
 
 @pytest.mark.row("D13")

@@ -438,9 +438,9 @@ async def test_an_address_that_is_taken_or_makes_no_sense_is_refused() -> None:
         await server.listen("ftp://x:1")
     with pytest.raises(ConfigError, match="a WebSocket is served by http://"):
         await server.listen("ws://x:1")
-    with pytest.raises(ConfigError, match="do not fit"):
+    with pytest.raises(ConfigError, match="do not match"):
         await server.listen("tls://127.0.0.1:0")
-    with pytest.raises(ConfigError, match="do not fit"):
+    with pytest.raises(ConfigError, match="do not match"):
         await server.listen("tcp://127.0.0.1:0", tls=ssl.create_default_context())
 
 

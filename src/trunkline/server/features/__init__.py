@@ -1,4 +1,4 @@
-"""The handlers, one file per page of the specification."""
+"""Request handlers, one module per page of the specification."""
 
 from trunkline.server.features import (
     completion,
@@ -27,4 +27,4 @@ FEATURES = (
     logging.FEATURE,
     roots.FEATURE,
 )
-"""All of them. A server may be given fewer; methods that none of them answers do not exist there."""
+"""All features. A server with fewer features does not have the methods of the others."""

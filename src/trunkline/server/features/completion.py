@@ -1,4 +1,4 @@
-"""Completion: proposals for the arguments of prompts, resource templates and tools."""
+"""Completion: values for the arguments of prompts, resource templates and tools."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ __all__ = ["FEATURE", "find_protected"]
 
 
 def find_protected(catalog: ServerCatalog, params: CompleteParams) -> ProtectedTarget | None:
-    """What is being completed, if it is not for everybody. To others it is not there."""
+    """Return the target of a completion if it has an access rule. Callers without access get "not found"."""
     kind, name = _parse_reference(params.ref)
     entry = catalog.find_completion_target(kind, name)
     return None if entry is None else _protected(entry, name)
@@ -60,8 +60,8 @@ def _run(
 
 
 def _parse_reference(ref: Reference) -> tuple[str, str]:
-    """What is being completed. Some peers leave out the prefix of the type, and then give a template by
-    its name as well."""
+    """Return kind and name of the target. Some peers omit the prefix of the type, and then refer to a
+    template by name."""
     kind = ref.type.removeprefix("ref/")
     name = ref.uri if kind == "resource" and (ref.uri is not None or kind != ref.type) else ref.name
     if kind not in {"prompt", "resource", "tool"} or name is None:

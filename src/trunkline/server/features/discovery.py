@@ -1,4 +1,4 @@
-"""Discovery: what this server speaks and can do, for clients that do not greet."""
+"""Discovery: revisions and capabilities of the server, for clients without a handshake."""
 
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.types import DiscoverResult, Empty

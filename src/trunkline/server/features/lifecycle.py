@@ -1,4 +1,4 @@
-"""Lifecycle: initialize and ping; and an end, where a profile has a word for it."""
+"""Lifecycle: initialize and ping, and the `shutdown` of the erlmcp profile."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ __all__ = ["FEATURE"]
 def _initialize(connection: Connection, call: IncomingRequest, params: InitializeParams) -> Work:
     connection.session.own_capabilities = (
         connection.catalog.capabilities()
-    )  # as they are now, not when the line was opened
+    )  # current ones: entries may be newer than the connection
     result = connection.session.accept_initialize(params)
     connection.report_phase_change(Phase.CONNECTING)
     if connection.durable_session is not None:
@@ -29,7 +29,7 @@ def _ping(connection: Connection, call: IncomingRequest, params: Empty) -> Any: 
 
 
 def _shutdown(connection: Connection, call: IncomingRequest, params: Empty) -> Work:  # noqa: ARG001
-    """Ends this conversation and no other: nothing new is taken, what runs may finish, and then the line is closed."""
+    """End this session only: refuse new requests, finish the running ones, and close the connection."""
     connection.drain()
     connection.shared.on_client_shutdown(connection)
     return _wait_until_drained(connection)

@@ -1,4 +1,4 @@
-"""Logging: which messages a client wants to hear."""
+"""Logging: the minimum level of log messages for a client."""
 
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.types import LOGGING_LEVELS, Empty, SetLevelParams

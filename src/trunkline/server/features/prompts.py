@@ -1,4 +1,4 @@
-"""Prompts: listed and rendered."""
+"""Prompts: list and render."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ def _list(connection: Connection, call: IncomingRequest, params: PaginatedParams
 
 
 def find_protected(catalog: ServerCatalog, params: GetPromptParams) -> ProtectedTarget | None:
-    """The prompt that a request is about, if it is not for everybody."""
+    """Return the prompt of a request if it has an access rule."""
     entry = catalog.prompts.live.get(params.name)
     return None if entry is None else _protected(entry)
 
@@ -58,7 +58,7 @@ def _run(entry: PromptEntry, connection: Connection, call: IncomingRequest, para
 def _run_observed(
     entry: PromptEntry, context: Context | None, connection: Connection, call: IncomingRequest, params: GetPromptParams
 ) -> Work:
-    """The same, told step by step."""
+    """Run a prompt and report each step to the observers."""
     tell = partial(connection.facts.emit, PromptStep, request=call.id, name=params.name)
     tell(step="ProcessArguments")
     arguments = entry.arguments(params.arguments or {})

@@ -1,4 +1,4 @@
-"""Resources: listed, read and watched."""
+"""Resources: list, read and subscribe."""
 
 from functools import partial
 from typing import Any, Final
@@ -30,9 +30,9 @@ from trunkline.server.input.multi_round import begin_round
 __all__ = ["FEATURE", "find_protected"]
 
 ReadableEntry = ResourceEntry | TemplateEntry
-"""Whatever reads a URI."""
+"""Entry that can be read by URI."""
 
-_MAX_URI_IN_MESSAGE: Final = 200  # characters of a URI that are repeated in a sentence
+_MAX_URI_IN_MESSAGE: Final = 200  # characters of a URI in an error message
 
 
 def _list(connection: Connection, call: IncomingRequest, params: PaginatedParams) -> Work:
@@ -47,7 +47,7 @@ def _list_templates(connection: Connection, call: IncomingRequest, params: Pagin
 
 
 def find_protected(catalog: ServerCatalog, params: ReadResourceParams | SubscribeParams) -> ProtectedTarget | None:
-    """The resource or template that a request is about, if not everybody may read it."""
+    """Return the resource or template of a request if it has an access rule."""
     if catalog.access_rule_of(params.uri) is None:
         return None
     entry = catalog.resolve_uri(params.uri)
@@ -102,7 +102,7 @@ def _subscribe(connection: Connection, call: IncomingRequest, params: SubscribeP
     asked = find_protected(connection.catalog, params)
     if asked is None:
         return _add_subscription(connection, uri)
-    connection.track_current_call()  # who calls later may be somebody with less rights
+    connection.track_current_call()  # a later caller may have fewer rights
     return run_if_authorized(connection, call, asked, partial(_add_subscription, connection, uri))
 
 

@@ -1,4 +1,4 @@
-"""Roots: the client tells that they have changed."""
+"""Roots: notification that the roots of a client have changed."""
 
 import asyncio
 
@@ -12,12 +12,12 @@ __all__ = ["FEATURE"]
 
 
 async def _roots_changed(connection: Connection, call: IncomingRequest, params: Empty) -> None:  # noqa: ARG001
-    for told in connection.shared.on_roots_changed:
+    for callback in connection.shared.on_roots_changed:
         try:
-            await told(Context(connection, call))
+            await callback(Context(connection, call))
         except (asyncio.CancelledError, KeyboardInterrupt):
             raise
-        except BaseException as error:  # noqa: BLE001 - the others are told all the same
+        except BaseException as error:  # noqa: BLE001 - the other callbacks must still run
             connection.facts.report_failure(call, "-", error)
 
 

@@ -1,4 +1,4 @@
-"""Subscriptions: a request that stays open, for what a client wants to hear of."""
+"""Subscriptions: the `subscriptions/listen` request, which stays open and delivers notifications."""
 
 from functools import partial
 
@@ -23,7 +23,7 @@ __all__ = ["FEATURE"]
 
 
 class TooManyListens(InternalError):
-    """A subscription on a line that has as many as it may."""
+    """A connection has its maximum of open `subscriptions/listen` requests."""
 
     kind = "maximum_subscriptions_exceeded"
 
@@ -34,8 +34,8 @@ class TooManyListens(InternalError):
 
 
 def _check_subscription_limit(connection: Connection, requested: SubscriptionFilter) -> None:
-    """Raise `TooManySubscriptions` if a request names more resources and tasks than a client may listen to. On a line
-    of its own, those of its other requests count, too."""
+    """Raise `TooManySubscriptions` if a request names more resources and tasks than a client may subscribe to. On a
+    connection of one client, its other open requests count as well."""
     most = connection.settings.max_subscriptions
     named = len(requested.resource_subscriptions or ()) + len(requested.task_ids or ())
     if not connection.channel.info.stateless:
@@ -60,14 +60,14 @@ async def _listen(connection: Connection, call: IncomingRequest, params: ListenP
         raise TooManyListens(connection.settings.max_calls)
     tell = partial(_notify_task, listening)
     unfollow = [shared.tasks.watchers.follow(kept, Dialect.EXTENSION, tell) for kept in followed]
-    connection.adjust_call_limit(1)  # it waits for nothing in particular, and shall keep nobody from being answered
+    connection.adjust_call_limit(1)  # it stays open: it must not use up the call limit
     try:
         for uri in wanted.resource_subscriptions or ():
             await shared.subscription_hooks.subscribe(check_uri(uri, connection.settings), listening)
-        _check_subscription_limit(connection, wanted)  # others may have come meanwhile
+        _check_subscription_limit(connection, wanted)  # concurrent requests may have subscribed meanwhile
         listening.acknowledge()
         shared.listen_streams.add(listening)
-        await connection.loop.create_future()  # until it is ended, or called off
+        await connection.loop.create_future()  # until the server ends it or the client cancels
     finally:
         for end in unfollow:
             end()
@@ -79,7 +79,7 @@ async def _listen(connection: Connection, call: IncomingRequest, params: ListenP
 async def _filter_permitted(
     connection: Connection, call: IncomingRequest, requested: SubscriptionFilter
 ) -> SubscriptionFilter:
-    """What a client may hear of, of what it wants to: no resources that it may not read."""
+    """Return the filter without resources that the caller may not read."""
     uris: list[str] = []
     for uri in requested.resource_subscriptions or ():
         access = connection.catalog.access_rule_of(uri)
@@ -91,7 +91,7 @@ async def _filter_permitted(
 async def _find_own_tasks(
     connection: Connection, call: IncomingRequest, requested: SubscriptionFilter
 ) -> list[StoredTask]:
-    """Those of the tasks that a client wants to hear of that are there, and its own."""
+    """Return the requested tasks that exist and belong to the caller."""
     if requested.task_ids is None:
         return []
     require_extension(connection, call)

@@ -1,4 +1,4 @@
-"""Tasks: looked at, answered, cancelled, and their results; in the words of whoever asks."""
+"""Tasks: get, list, update, cancel and result, in the dialect of the caller."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -60,8 +60,8 @@ _CURSOR: Final = "task"
 
 
 def _dialect(connection: Connection, call: IncomingRequest, task: TaskRecord | None = None) -> Dialect:
-    """In which words a request asks. With a profile, those in which the task that it is about was asked for, or else
-    those that its conversation was heard to use. Raises for a request that may not ask at all."""
+    """Return the task dialect of a request. With a profile it is the dialect in which the task was created, or else the
+    one that the connection has used. Raises if the request may not use tasks."""
     if call.envelope is not None:
         require_extension(connection, call)
         return Dialect.EXTENSION
@@ -92,12 +92,12 @@ async def _get(connection: Connection, call: IncomingRequest, params: GetTaskPar
 
 
 def find_protected(catalog: ServerCatalog, params: CreateFoundingTaskParams) -> ProtectedTarget | None:
-    """The tool that a task is to be made of, if not everybody may call it."""
+    """Return the tool that a task will run, if the tool has an access rule."""
     return tools.find_protected(catalog, CallToolParams(name=params.action.type))
 
 
 def _create(connection: Connection, call: IncomingRequest, params: CreateFoundingTaskParams) -> Work:
-    """Makes a task of a tool that is named by the type of an action, with its parameters."""
+    """Create a task from the tool that the type of an action names, with its parameters."""
     entry = connection.catalog.tools.live.get(params.action.type)
     if entry is None or entry.task is None:
         raise InvalidParams(f"there is no action of type {params.action.type!r} that runs as a task")
@@ -154,7 +154,8 @@ def _check_input_response(key: str, method: str, answer: Raw) -> None:
 
 
 async def _result(connection: Connection, call: IncomingRequest, params: GetTaskPayloadParams) -> Raw:
-    """What the request of a task has come to, once it has. While that is waited for, its questions are put."""
+    """Return the result of a task once it has ended. Meanwhile the server sends the questions of the task to the
+    client."""
     _dialect(connection, call)
     found = await wait_for_outcome(
         connection, call, params.task_id, lambda record: task_outcome(record, _dialect(connection, call, record))
@@ -167,7 +168,7 @@ async def _result(connection: Connection, call: IncomingRequest, params: GetTask
 async def _list(
     connection: Connection, call: IncomingRequest, params: PaginatedParams
 ) -> ListTasksResult | ListFoundingTasksResult:
-    """Those of whoever asks, the oldest first. Where nobody has to say who it is, those of its conversation."""
+    """Return the caller's tasks, oldest first; without authentication, those of its session."""
     tasks, catalog, now = connection.shared.tasks, connection.catalog, connection.shared.wall_clock.now()
     owner = owner_of(call.origin.principal)
     session = None if call.origin.principal is not None else tasks.session_of(connection)
@@ -181,7 +182,7 @@ async def _list(
 
 
 def _translate_errors(handler: Callable[[Connection, IncomingRequest, Any], Work]) -> MethodHandler:
-    """A handler whose errors have the codes that the words have for them in which it is asked."""
+    """Wrap a handler so that its errors have the codes of the caller's dialect."""
 
     def answer(connection: Connection, call: IncomingRequest, params: Any) -> Work:
         if connection.catalog.profile is None or call.envelope is not None:
@@ -192,13 +193,13 @@ def _translate_errors(handler: Callable[[Connection, IncomingRequest, Any], Work
 
 
 def _retryable(handler: Callable[[Connection, IncomingRequest, Any], Awaitable[Any]]) -> Callable[..., Work]:
-    """A handler that may be asked again while the store is away: what it does does no harm twice."""
+    """Wrap a handler so that the caller may retry while the store is unavailable: repeating it is harmless."""
 
     async def answer(connection: Connection, call: IncomingRequest, params: Any) -> Any:
         try:
             return await handler(connection, call, params)
         except StoreUnavailable as error:
-            raise NotNow("what is kept of tasks cannot be reached now; try again later") from error
+            raise NotNow("the task store is unavailable; try again later") from error
 
     return answer
 
@@ -209,8 +210,8 @@ async def _run_translating_errors(
     try:
         return await run_work(handler(connection, call, params), connection.threads)
     except ProtocolError as error:
-        told = ErrorObject(error.code, error.message, error.data)
-        error.code = translate_error(_dialect(connection, call), told).code
+        translated = ErrorObject(error.code, error.message, error.data)
+        error.code = translate_error(_dialect(connection, call), translated).code
         raise
 
 

@@ -1,4 +1,4 @@
-"""Tools: listed and called."""
+"""Tools: list and call."""
 
 from collections.abc import Callable
 from functools import partial
@@ -44,7 +44,7 @@ _decode_object = decoder(dict[str, Any])
 
 
 class ToolDisabled(InternalError):
-    """A call of a tool that is switched off."""
+    """A call of a disabled tool."""
 
     kind = "tool_is_disabled"
 
@@ -57,7 +57,7 @@ def _list(connection: Connection, call: IncomingRequest, params: PaginatedParams
 
 
 def find_protected(catalog: ServerCatalog, params: CallToolParams) -> ProtectedTarget | None:
-    """The tool that a call is about, if not everybody may call it."""
+    """Return the tool of a call if it has an access rule."""
     entry = catalog.tools.live.get(params.name)
     return None if entry is None else _protected(entry)
 
@@ -100,12 +100,12 @@ def _run(entry: ToolEntry, connection: Connection, call: IncomingRequest, params
         )
     if entry.limiter is None:
         return entry.run(arguments, context, None)
-    call.queued = True  # until it has its turn
+    call.queued = True  # until it has a permit
     return _run_guarded(entry, connection.shared, arguments, partial(_run_dequeued, entry, call), context)
 
 
 def _run_guarded(entry: ToolEntry, shared: SharedServices, arguments: Any, run: Run, context: Context | None) -> Work:
-    """A call that may have to wait, or be refused."""
+    """Run a tool under its limits: the call may wait, or fail."""
     if entry.limiter is None:
         return run(arguments, context, None)
     guard: ToolGuard = entry.limiter
@@ -113,7 +113,7 @@ def _run_guarded(entry: ToolEntry, shared: SharedServices, arguments: Any, run: 
 
 
 def _run_dequeued(entry: ToolEntry, call: IncomingRequest, *given: Any) -> Work:
-    """Start a call whose turn has come."""
+    """Start a call that has acquired its permit."""
     call.queued = False
     return entry.run(*given)
 
@@ -121,7 +121,7 @@ def _run_dequeued(entry: ToolEntry, call: IncomingRequest, *given: Any) -> Work:
 def _run_reporting_start(
     entry: ToolEntry, connection: Connection, arguments: Any, context: Context | None, on_start: Callable[[], None]
 ) -> Work:
-    """A call that says when the tool itself begins."""
+    """Run a tool and call `on_start` when the tool itself begins."""
 
     def run(*given: Any) -> Work:
         on_start()
@@ -131,7 +131,7 @@ def _run_reporting_start(
 
 
 def prepare_run(entry: ToolEntry, shared: SharedServices, params: CallToolParams) -> WorkFactory:
-    """What runs a tool for a context that is yet to be made. Raises for arguments that do not fit."""
+    """Return a function that runs a tool for a context that does not exist yet. Raises for invalid arguments."""
     return partial(_run_guarded, entry, shared, _decode_arguments(entry, params), entry.run)
 
 
@@ -140,7 +140,7 @@ def _run_as_task(
 ) -> Work:
     try:
         work = prepare_run(entry, connection.shared, params)
-    except InvalidArguments as error:  # a result is what a task comes to, and there is none
+    except InvalidArguments as error:  # without a task there is no result to carry the error
         raise InvalidParams(error.message, data=error.data) from None
     making = NewTask(entry, connection, call, work)
     asks_first = entry.task is not None and entry.task.asks_first and dialect is Dialect.EXTENSION
@@ -164,7 +164,7 @@ def _run_with_task_capacity(
     params: CallToolParams,
     on_start: Callable[[], None],
 ) -> Work:
-    """A call that says when the tool itself begins, if there is room for the task that it may become."""
+    """Run a tool that may become a task, if the caller may have another task; call `on_start` when it begins."""
     _check_task_capacity(connection, call)
     context = Context(connection, call) if entry.handler.wants_context else None
     return _run_reporting_start(entry, connection, _decode_arguments(entry, params), context, on_start)
@@ -177,9 +177,9 @@ def _check_task_capacity(connection: Connection, call: IncomingRequest) -> None:
 def _prepare_modern_call(
     entry: ToolEntry, connection: Connection, call: IncomingRequest, params: CallToolParams, envelope: Envelope
 ) -> None:
-    """What is looked at before a call of the modern era: the headers that repeat its arguments, what its client can
-    be asked, and what it has been asked already."""
-    if call.origin.original_id is not None and entry.mirrored_arguments:  # it came with headers of its own
+    """Check a call of the modern era: the headers that mirror its arguments and the required client capabilities; then
+    load the answers of earlier rounds."""
+    if call.origin.original_id is not None and entry.mirrored_arguments:  # it arrived over HTTP
         why = find_param_mismatch(entry.mirrored_arguments, _arguments_object(params), call.origin.headers)
         if why is not None:
             raise HeaderMismatch(why)
@@ -191,7 +191,7 @@ def _prepare_modern_call(
 
 
 def _arguments_object(params: CallToolParams) -> dict[str, Any]:
-    """The arguments by name; none if they are no object, which is told of later."""
+    """Return the arguments by name; empty if they are not an object, which decoding reports later."""
     try:
         return _decode_object(original_json(params.arguments))
     except DecodeError:
@@ -204,7 +204,7 @@ def _decode_arguments(entry: ToolEntry, params: CallToolParams) -> Any:
         return entry.decode(given) if type(given) is Raw else entry.decode_plain(given)
     except (DecodeError, RecursionError) as error:
         given = original_json(given)
-        missing = bytes(given) == b"null"  # which some clients send for no arguments at all
+        missing = bytes(given) == b"null"  # some clients send it for no arguments
         return _decode_no_arguments(entry) if missing else entry.decode_leniently(given, error)
 
 

@@ -1,4 +1,4 @@
-"""Runs a server as a process: the loop, the streams, and an orderly end."""
+"""Running a server as a process: event loop, streams, listeners and orderly shutdown."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 USAGE_ERROR: Final = 2
-"""The exit code of a process whose server was started in a wrong way, or at an address that it cannot have."""
+"""Exit code for wrong options, or an address that is not available."""
 
 _FAILURE: Final = 1
 _OPTIONS: Final[Mapping[str, frozenset[str]]] = {
@@ -67,7 +67,7 @@ __all__ = [
 ]
 
 
-# --- how it is run ----------------------------------------------------------------------------------
+# --- options of run --------------------------------------------------------------------------------
 
 
 def check_no_loop() -> None:
@@ -85,8 +85,8 @@ def check_no_loop() -> None:
 
 @contextlib.contextmanager
 def exit_on_startup_error() -> Generator[None]:
-    """End the process with one line on standard error if a server cannot be started, instead of a traceback. On
-    another thread than the main one, where that would end nothing, the error is raised."""
+    """Exit with one line on standard error, instead of a traceback, if a server cannot start. On other threads than the
+    main one, where exiting would have no effect, raise the error."""
     try:
         yield
     except TrunklineError as error:
@@ -97,8 +97,8 @@ def exit_on_startup_error() -> Generator[None]:
 
 
 def build_address(transport: Any, **given: Any) -> str | None:
-    """The address to listen at for the options of `run()`; None for stdio. Raises `MisuseError` for a transport that
-    does not exist, and for options that it does not use or that have no meaning."""
+    """Return the address to listen at for the options of `run()`; None for stdio. Raises `MisuseError` for an unknown
+    transport, and for options that it does not use or that are invalid."""
     if not isinstance(transport, str) or transport not in _OPTIONS:
         known = f"transport {transport!r} is not one of: {', '.join(_OPTIONS)}."
         raise MisuseError(known + _suggest_transport(transport))
@@ -150,8 +150,8 @@ def _is_integer(value: object) -> bool:
 
 
 def _check_tls(tls: Any) -> None:
-    """Raise `MisuseError` for anything but a TLS context."""
-    import ssl  # TLS is rare, and takes long to import
+    """Raise `MisuseError` for a value that is not a TLS context."""
+    import ssl  # imported here: TLS is rare and slow to import
 
     if not isinstance(tls, ssl.SSLContext):
         raise MisuseError(
@@ -161,14 +161,14 @@ def _check_tls(tls: Any) -> None:
 
 
 class _StartFailed(Exception):
-    """A server could not be started; its cause is why."""
+    """A server could not start; `error` has the reason."""
 
     def __init__(self, error: TrunklineError) -> None:
         self.error = error
 
 
 def run_stdio(server: "Server") -> None:
-    """Serves on standard input and output until the other side goes, or Ctrl+C."""
+    """Serve on standard input and output until the client closes its end, or Ctrl+C."""
     if sys.stdin is not None and sys.stdin.isatty():
         _print_introduction(server)
     with claim_stdio() as (wire_in, wire_out):
@@ -185,7 +185,7 @@ async def _serve(server: "Server", wire_in: int, wire_out: int) -> Sequence[str]
 
 
 def run_listener(server: "Server", address: str, tls: "SSLContext | None") -> None:
-    """Serves whoever comes to an address, until Ctrl+C or SIGTERM."""
+    """Serve the clients of an address until Ctrl+C or SIGTERM."""
     DescriptorReserve(server.settings.descriptor_reserve).raise_limit(server.settings.max_connections)
     run_on_loop(server, _listen(server, address, tls))
 
@@ -199,8 +199,8 @@ async def _listen(server: "Server", address: str, tls: "SSLContext | None") -> S
 
 
 def run_on_loop(server: "Server", main: Coroutine[Any, Any, Sequence[str]]) -> None:
-    """Runs a server on a loop of its own, and ends the process, with a code if something took too long. What is left
-    then, a task that cannot be cancelled or a thread that somebody waits for, does not keep it."""
+    """Run a server on a new loop; exit with a code if a stage of shutdown exceeded its limit. Remaining work, such as a
+    task that ignores cancellation or a blocked thread, does not delay the exit."""
     _raise_malloc_threshold()
     runner = asyncio.Runner(loop_factory=_loop_factory())
     code = _FAILURE
@@ -222,7 +222,7 @@ def run_on_loop(server: "Server", main: Coroutine[Any, Any, Sequence[str]]) -> N
 
 @contextlib.contextmanager
 def _exit_if_slower(seconds: float | None, code: int) -> Generator[None]:
-    """Ends the process with a code if something takes longer."""
+    """Exit the process with a code if the block takes longer than `seconds`."""
     if seconds is None:
         yield
         return
@@ -237,7 +237,7 @@ def _exit_if_slower(seconds: float | None, code: int) -> Generator[None]:
 
 def _force_exit(code: int) -> None:
     with contextlib.suppress(Exception):
-        print("what was left of the server did not end in time", file=sys.stderr, flush=True)  # noqa: T201 - for a person
+        print("the server did not stop in time; exiting", file=sys.stderr, flush=True)  # noqa: T201 - for a person
     os._exit(code)
 
 
@@ -248,7 +248,7 @@ async def _serve_until_signal(
     *,
     sole: bool = False,
 ) -> Sequence[str]:
-    """Starts a server and serves until serving ends, or the server, or there is a signal."""
+    """Start a server and serve until serving or the server ends, or a signal arrives."""
     told = asyncio.Event()
     with on_signals(asyncio.get_running_loop(), told.set):
         return await serve_until_stopped(server, start, serve, told, sole=sole)
@@ -262,9 +262,8 @@ async def serve_until_stopped(
     *,
     sole: bool = False,
 ) -> Sequence[str]:
-    """Starts a server and serves until whatever comes first: that serving ends, or the server, or that it is told to.
-    Gives the stages of its end that took too long. Raises what it crashed with. `sole` says that the process serves one
-    connection and nothing else."""
+    """Start a server and serve until serving ends, the server shuts down, or `stop` is set. Return the shutdown stages
+    that exceeded their limit; raise the error of a crash. `sole` means that the process serves one connection only."""
     try:
         try:
             await start
@@ -280,7 +279,7 @@ async def serve_until_stopped(
 
 
 async def _wait_for_first(server: "Server", *ways: Coroutine[Any, Any, Any]) -> None:
-    """Waits for the first of what can end a server. The server crashes with what it raises."""
+    """Wait for the first of several coroutines; if it raises, the server crashes with its error."""
     tasks = [asyncio.ensure_future(way) for way in ways]
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
@@ -293,8 +292,8 @@ async def _wait_for_first(server: "Server", *ways: Coroutine[Any, Any, Any]) -> 
 def _handle_loop_exception(
     server: "Server", sole: bool, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
 ) -> None:
-    """Report what has reached the loop, and close the transport that it is about. The process goes on: others are
-    served by it. Only where one connection is all that it serves, an error of our own ends both."""
+    """Report an exception that reached the event loop, and close the transport in question. The process continues to
+    serve other connections. If it serves only one connection, an internal error crashes the server."""
     error: Any = context.get("exception")
     incident = os.urandom(6).hex()
     loop.default_exception_handler({**context, "message": f"{context.get('message')} (incident {incident})"})
@@ -308,7 +307,7 @@ def _handle_loop_exception(
 
 
 def _raised_by_trunkline(error: BaseException) -> bool:
-    """Whether the loop has called code of ours, and not somebody else's, which may have called us."""
+    """Return whether the loop called our code, and not foreign code that may have called ours."""
     places = (frame.filename for frame in extract_tb(error.__traceback__))
     return next((place.startswith(_PACKAGE) for place in places if not place.startswith(_EVENT_LOOP_PATHS)), False)
 
@@ -326,20 +325,21 @@ async def open_listener(
     health: "Callable[[], Health | None]" = lambda: None,
     source: "ConnectionSource | None" = None,
 ) -> Listener:
-    """Has a server wait for clients at an address. A transport is given the guard alone, to hand its peers to, and who
-    keeps sessions if it has some, and carries requests to where others are held. Over HTTP somebody else may be the
-    source of connections."""
+    """Open a listener for a server at an address. The transport receives the listener limits, which create the
+    connections; over HTTP also the session backend, the forwarder, and optionally a source of accepted connections."""
     where = parse_address(address)
     if tls is not None:
         _check_tls(tls)
     if where.scheme in {"ws", "wss"}:
-        raise ConfigError(f"{address} is no place to listen at: a WebSocket is served by http:// and https://, too")
+        raise ConfigError(f"{address} is not an address to listen at: http:// and https:// serve WebSockets as well")
     if (tls is not None) is not (where.scheme in {"tls", "https"}):
-        raise ConfigError(f"{address} and tls= do not fit: tls:// and https:// need a context, and nothing else does")
+        raise ConfigError(
+            f"{address} and tls= do not match: tls:// and https:// need a context, other schemes take none"
+        )
     if auth is None:
         _check_no_scopes(server)
     if auth is not None and where.scheme not in {"http", "https"}:
-        raise ConfigError(f"nobody can say who it is at {address}: a server with auth= listens at http:// or https://")
+        raise ConfigError(f"{address} has no authentication: a server with auth= listens at http:// or https://")
     if where.scheme == "unix":
         from trunkline.transports.unix import listen_unix
 
@@ -369,7 +369,7 @@ async def open_listener(
 
 @contextlib.contextmanager
 def require_http_extra() -> Generator[None]:
-    """Says what is to be installed, if what is imported meanwhile is not."""
+    """Raise `ConfigError` with the package to install if an import in the block fails."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -383,12 +383,12 @@ def _make_listener_limits(server: "Server", clock: Clock, host_names: Iterable[s
 
 
 def _check_no_scopes(server: "Server") -> None:
-    """Keeps a server from where nobody can tell who has the scopes that it asks for."""
+    """Raise `ConfigError` for a server that needs scopes at an endpoint without authentication."""
     if names := server.scoped():
         named = names[0] if len(names) == 1 else f"{names[0]}, as {len(names) - 1} more,"
         raise ConfigError(
-            f"{named} needs scopes, and nothing says who has them: make the server with auth=ResourceServer(…), or its "
-            "application by asgi(identify=…)"
+            f"{named} needs scopes, but callers are not authenticated: use Server(auth=ResourceServer(…)) or "
+            "asgi(identify=…)"
         )
 
 
@@ -401,8 +401,8 @@ def make_authenticator(
     host_names: Iterable[str] = (),
     dpop_replays: "Callable[[], SharedProofStore | None] | None" = None,
 ) -> "Authenticator | None":
-    """Who decides at an endpoint who may come in, or only says who it is; None where nobody does. `memory` gives what
-    all processes that share a store know of who was there."""
+    """Make the authenticator of an endpoint: from `auth`, or from `identify`; None without either. `dpop_replays`
+    returns the replay cache that processes share."""
     if auth is not None:
         from trunkline.transports.origin_policy import ANY_IP_ADDRESS
 
@@ -427,9 +427,8 @@ def make_asgi_app(
     forwarder: "Callable[[], Relay | None]",
     health: "Health | None",
 ) -> "App":
-    """An ASGI application around a server. `released` ends what is open for those who only listen; `keeper` gives who
-    keeps sessions, once the server is ready, and `relay` who carries requests to where others are held; `health` says
-    how it stands."""
+    """Make the ASGI application of a server. `end_listen_requests` ends the open `subscriptions/listen` requests;
+    `session_backend` and `forwarder` return their objects once the server has started."""
     from trunkline.transports.http.app import App
 
     async def start() -> "ListenerGuard":
@@ -451,7 +450,7 @@ def make_asgi_app(
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where it is installed."""
+    """Return the loop factory of uvloop if it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -461,14 +460,14 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def _raise_malloc_threshold() -> None:
-    """Frees one large block: from then on glibc keeps blocks of that size, instead of mapping each one anew."""
+    """Free one large block: afterwards glibc reuses blocks of that size instead of mapping each one anew."""
     bytes(31 << 20)
 
 
 def _print_introduction(server: "Server") -> None:
-    """Says to a person at a terminal what this is, since nothing would happen otherwise."""
+    """Explain the program to a person at a terminal, where stdio would show nothing."""
     program = os.path.basename(sys.argv[0]) or "server.py"
-    print(  # noqa: T201 - a person is spoken to
+    print(  # noqa: T201 - for a person
         f"{server.name} is an MCP server: it speaks JSON-RPC on standard input and output, for a program to talk to.\n"
         f"To try it, paste this line:\n"
         f'  {{"jsonrpc":"2.0","id":1,"method":"ping"}}\n'

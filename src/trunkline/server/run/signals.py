@@ -1,4 +1,4 @@
-"""What ends a serving process from outside: Ctrl+C and SIGTERM."""
+"""Signal handlers of a serving process: Ctrl+C and SIGTERM."""
 
 import asyncio
 import contextlib
@@ -12,11 +12,11 @@ __all__ = ["on_signals"]
 
 @contextlib.contextmanager
 def on_signals(loop: asyncio.AbstractEventLoop, on_signal: Callable[[], object]) -> Generator[None]:
-    """The first Ctrl+C or SIGTERM calls a function on the loop; a second one ends the process at once, even if the loop
-    is stuck. Outside of the main thread nothing is heard of either."""
+    """Call a function on the loop at the first Ctrl+C or SIGTERM; at the second one exit at once, even if the loop is
+    blocked. Has no effect outside the main thread."""
     caught: list[int] = []
 
-    def told(number: int, _: Any) -> None:
+    def handle(number: int, _: Any) -> None:
         if caught:
             os._exit(128 + number)
         caught.append(number)
@@ -26,7 +26,7 @@ def on_signals(loop: asyncio.AbstractEventLoop, on_signal: Callable[[], object])
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
             with contextlib.suppress(ValueError):  # not the main thread
-                before[number] = signal.signal(number, told)
+                before[number] = signal.signal(number, handle)
         yield
     finally:
         for number, handler in before.items():

@@ -1,6 +1,6 @@
-"""Runs a server in several processes at one address: a supervisor, and workers that are all the same server.
+"""Multi-process mode: a supervisor, and worker processes that run the same server at one address.
 
-The supervisor is this process. It takes no request itself and opens no store; see `supervision/supervisor.py`.
+This process is the supervisor. It handles no requests and opens no store; see `supervision/supervisor.py`.
 """
 
 import asyncio
@@ -39,23 +39,23 @@ if TYPE_CHECKING:
 
 __all__ = ["WorkerJob", "check_workers_supported", "run_workers", "temporary_store_folder"]
 
-_CANCEL_GRACE: Final = 0.5  # seconds that what is cut off after each stage has to let go
+_CANCEL_GRACE: Final = 0.5  # seconds that a cancelled stage has to clean up
 
 
 class WorkerJob(Struct, frozen=True):
-    """What every worker does."""
+    """Parameters of every worker process."""
 
     server: "Server"
     listen: Callable[[str, "SSLContext | None", WorkerChannel], Awaitable[Any]]
-    readiness: Callable[[], str]  # how the server stands
+    readiness: Callable[[], str]  # "ready", "paused" or "draining"
     tls: "SSLContext | None"
-    store_folder: Path | None = None  # where what workers share is kept, if that ends with them
+    store_folder: Path | None = None  # of a temporary store, deleted with the workers
 
 
 def run_workers(job: WorkerJob, bind_address: Address, count: int) -> None:
-    """Serves with so many workers, until Ctrl+C or SIGTERM."""
+    """Serve with `count` workers until Ctrl+C or SIGTERM."""
     with require_http_extra():
-        import_module("trunkline.transports.http.listen")  # once for all workers, which are forks
+        import_module("trunkline.transports.http.listen")  # imported before the fork, once for all workers
     reserve = DescriptorReserve(job.server.settings.descriptor_reserve)
     reserve.raise_limit(job.server.settings.max_connections)
     places = bind(bind_address.host, bind_address.port)
@@ -74,7 +74,7 @@ def run_workers(job: WorkerJob, bind_address: Address, count: int) -> None:
 
 @contextlib.contextmanager
 def temporary_store_folder() -> Generator[Path]:
-    """A folder for a store that lasts as long as the supervisor."""
+    """Create a folder for a store that exists as long as the supervisor."""
     folder = Path(tempfile.mkdtemp(prefix="trunkline-"))
     try:
         yield folder
@@ -83,11 +83,11 @@ def temporary_store_folder() -> Generator[Path]:
 
 
 def check_workers_supported() -> None:
-    """Raise if this process cannot have workers."""
+    """Raise if this system or thread cannot run workers."""
     if not hasattr(os, "fork"):
-        raise ConfigError("this system cannot fork, which workers are made by: run one process, or several of them")
+        raise ConfigError("workers= needs os.fork, which this system lacks: run one process, or start several yourself")
     if threading.current_thread() is not threading.main_thread():
-        raise MisuseError("workers are run by the main thread, which hears of signals")
+        raise MisuseError("workers= needs the main thread, which receives signals: call run() there")
 
 
 def _make_plan(settings: Settings, count: int) -> SupervisorOptions:
@@ -113,12 +113,12 @@ def _print_line(line: str) -> None:
 
 
 def _run_worker(job: WorkerJob, address: str, number: int, sock: socket.socket) -> int:
-    """The life of a worker."""
-    post = WorkerChannel(number, sock, job.readiness, DescriptorReserve(job.server.settings.descriptor_reserve))
+    """Run a worker process until it stops; return its exit code."""
+    channel = WorkerChannel(number, sock, job.readiness, DescriptorReserve(job.server.settings.descriptor_reserve))
     try:
-        run_on_loop(job.server, _serve(job, address, post))
+        run_on_loop(job.server, _serve(job, address, channel))
     finally:
-        if post.orphaned and job.store_folder is not None:
+        if channel.orphaned and job.store_folder is not None:
             shutil.rmtree(job.store_folder, ignore_errors=True)
     return 0
 
@@ -127,10 +127,10 @@ async def _serve(job: WorkerJob, address: str, channel: WorkerChannel) -> Sequen
     async def opened() -> None:
         await job.listen(address, job.tls, channel)
 
-    told = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
-    channel.open(told.set)
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    channel.open(stop.set)
     try:
-        return await serve_until_stopped(job.server, opened(), asyncio.Event().wait, told)
+        return await serve_until_stopped(job.server, opened(), asyncio.Event().wait, stop)
     finally:
         channel.close()
