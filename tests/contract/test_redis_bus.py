@@ -179,7 +179,7 @@ async def test_those_who_were_at_a_redis_that_is_started_again_meet_again(meetin
 
 async def test_a_redis_that_does_not_answer_is_no_bus_for_now(prefix: str) -> None:
     with nothing_left():
-        with held_port() as port, pytest.raises(StoreUnavailable, match="does not answer"):
+        with held_port() as port, pytest.raises(StoreUnavailable, match="does not respond"):
             await at(port, prefix, patience=0.05).open("one", Listener(), IDENTITY)
         await turns()
 

@@ -131,7 +131,7 @@ async def test_a_commit_whose_answer_is_lost_is_said_to_be_unknown_and_is_not_do
     watch = store.watch("session/1/", told.append)
     await store.get(KEY)
     proxy.cut(b"commit", after=0, reset=True)
-    with pytest.raises(StoreUnavailable, match="whether it did it is not known"):
+    with pytest.raises(StoreUnavailable, match="unknown whether the command was executed"):
         await store.commit([Put(KEY, b"1", version=version)])
     await until(lambda: {KEY} in told)  # it may have been
     item = await store.get(KEY)  # by itself again
@@ -249,7 +249,7 @@ async def test_a_store_is_closed_within_its_patience_whatever_becomes_of_the_con
 
 
 async def test_a_redis_that_is_not_there_is_waited_for_and_then_given_up() -> None:
-    with held_port() as port, pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port} does not answer"):
+    with held_port() as port, pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port} does not respond"):
         await opened(f"redis://127.0.0.1:{port}", patience=0.1)
 
 
@@ -259,7 +259,7 @@ async def test_whoever_answers_and_is_no_redis_is_not_waited_for_longer() -> Non
         writer.close()
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
-        with pytest.raises(StoreUnavailable, match="does not answer"):
+        with pytest.raises(StoreUnavailable, match="does not respond"):
             await opened(f"redis://127.0.0.1:{listening.sockets[0].getsockname()[1]}", patience=0.2)
 
 
@@ -290,7 +290,7 @@ async def test_a_commit_is_not_done_after_one_that_came_later_in_its_turn(prefix
     loaded = store._client.submit(encode_command("SCRIPT", "LOAD", _SCRIPT))  # as somebody else might, just then
     done = await asyncio.gather(late, store.commit([Put(KEY, b"2")]), loaded, return_exceptions=True)
     assert isinstance(done[0], StoreUnavailable)
-    assert "nothing was done" in str(done[0])
+    assert "was not executed" in str(done[0])
     assert (await store.get(KEY)).value == b"2"  # type: ignore[union-attr]
     await store.close()
 
@@ -574,7 +574,7 @@ async def test_a_redis_that_may_lose_something_is_warned_of_and_another_is_not(
     with caplog.at_level(logging.WARNING, "trunkline"):
         await (await opened(prefix=prefix)).close()
         warned = [record.getMessage() for record in caplog.records]
-        assert any("has appendonly no: what was kept is lost when Redis ends" in said for said in warned)
+        assert any("has appendonly no: data is lost when Redis stops" in said for said in warned)
         assert any("has appendfsync everysec" in said for said in warned)
         caplog.clear()
         server = started(tmp_path, **SAFE)

@@ -296,13 +296,13 @@ async def test_a_database_of_somebody_else_is_refused_and_left_as_it_is(path: Pa
     other.execute("CREATE TABLE theirs (x)")
     other.close()
     before = path.read_bytes()
-    assert "belongs to another program" in await refused(path)
+    assert "a database of another program" in await refused(path)
     assert path.read_bytes() == before
 
 
 async def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(path: Path) -> None:
     path.write_bytes(b"just some text, and more of it\n" * 100)
-    assert "is no database" in await refused(path)
+    assert "is not a database" in await refused(path)
     assert path.read_bytes() == b"just some text, and more of it\n" * 100
 
 
@@ -331,7 +331,7 @@ async def test_damage_that_comes_later_is_noticed_when_it_is_met(path: Path) -> 
 
 @pytest.mark.parametrize("where", ["nowhere/store.db", ""])
 async def test_a_file_that_cannot_be_made_is_said_to_be(tmp_path: Path, where: str) -> None:
-    with pytest.raises(StoreUnavailable, match=r"cannot be made|unable to open"):
+    with pytest.raises(StoreUnavailable, match=r"cannot be created|unable to open"):
         await opened(tmp_path / where)
 
 

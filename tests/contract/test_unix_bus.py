@@ -118,7 +118,7 @@ async def test_a_folder_that_is_not_ours_alone_is_refused_and_left_as_it_is(tmp_
     else:
         folder.mkdir(0o700)
         folder.chmod(0o750)
-    with nothing_left(), pytest.raises(StoreUnusable, match="ours alone"):
+    with nothing_left(), pytest.raises(StoreUnusable, match="private folder"):
         await UnixBus(tmp_path / "store.db").open("one", Listener(), IDENTITY)
     assert folder.exists()
 

@@ -70,7 +70,7 @@ class Refusing:
 
     async def __call__(self, page: str) -> str:
         self.asked += 1
-        raise AuthorizationFailed("nobody came back", hop="authorization", clause="a rule")
+        raise AuthorizationFailed("the login was not completed", hop="authorization", clause="a rule")
 
     def oauth(self, there: Office, **options: Any) -> Any:
         return there.oauth(interaction=Redirected(CALLBACK, self), **options)
@@ -139,7 +139,7 @@ async def test_without_auth_a_server_that_wants_some_is_told_of() -> None:
     async with guarded() as url:
         with pytest.raises(TransportError, match="pass auth="):
             await Client(url).open()
-        with pytest.raises(TransportError, match=r"say who you are.*; pass auth="):
+        with pytest.raises(TransportError, match=r"authentication required.*; pass auth="):
             await Client(url, revision="2025-11-25").open()
         with pytest.raises(TransportError, match=r"401.*pass auth="):
             await Client(url.replace("http", "ws", 1)).open()
@@ -206,7 +206,7 @@ def test_a_blocking_client_takes_it_too() -> None:
 async def test_a_login_that_fails_while_opening_is_told_as_it_is_and_tried_once(revision: str | None) -> None:
     person = Refusing()
     async with office() as there:
-        with pytest.raises(AuthorizationFailed, match="nobody came back") as failed:
+        with pytest.raises(AuthorizationFailed, match="the login was not completed") as failed:
             await Client(there.url, auth=person.oauth(there), revision=revision).open()
     assert (failed.value.hop, failed.value.clause, person.asked) == ("authorization", "a rule", 1)
     assert failed.value.step is not None
@@ -348,7 +348,7 @@ async def test_a_line_that_is_lost_asks_once_who_we_are_and_not_time_and_again()
             gone = True
             there.tokens.clear()
             there.forget_refresh_tokens()
-            with pytest.raises(AuthorizationFailed, match="nobody came back"):
+            with pytest.raises(AuthorizationFailed, match="the login was not completed"):
                 await client.call_tool("read")
             assert person.asked == 1
             with pytest.raises(AuthorizationFailed):

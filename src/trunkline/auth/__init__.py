@@ -1,4 +1,4 @@
-"""Who calls: proving it to servers, and having it proved by clients."""
+"""Authorization: credentials that clients send, and token verification for servers."""
 
 from typing import TYPE_CHECKING, Any, Final
 
@@ -61,7 +61,7 @@ _HOME: Final = {name: module for module, names in _HOMES.items() for name in nam
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what is used when it is used: a server need not know of clients, nor a client of servers."""
+    """Import a public name on first use, so that a server does not load client code, nor a client server code."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

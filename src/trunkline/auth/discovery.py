@@ -1,4 +1,4 @@
-"""Finding out who issues tokens for an MCP server, and how (authorization, "Authorization Server Discovery")."""
+"""Find the authorization server of an MCP server (authorization, "Authorization Server Discovery")."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -34,25 +34,28 @@ __all__ = [
 T = TypeVar("T")
 _OK: Final = 200
 _SERVER_FAILED: Final = 500
-# 2025-03-26, "Server Metadata Discovery", wants it said; later revisions do not mind.
+# 2025-03-26, "Server Metadata Discovery", requires the version header; later revisions ignore it.
 _HEADERS: Final = {"Accept": "application/json", "MCP-Protocol-Version": max(Revision).value}
 
 
 class DiscoveryResult(Struct, frozen=True):
-    """Who issues tokens for an MCP server."""
+    """The authorization server of an MCP server, and the parameters for its tokens."""
 
     authorization_server: ServerMetadata
-    resource: str  # the name that tokens are asked for, exactly as it was published
-    scopes: tuple[str, ...] | None = None  # that the server knows of
-    dpop_required: bool = False  # tokens have to be bound to a key
-    resource_metadata_url: str | None = None  # where the metadata of the resource was found
+    resource: str  # the resource identifier, exactly as published
+    scopes: tuple[str, ...] | None = None  # of the resource metadata
+    dpop_required: bool = False  # tokens must be bound to a key
+    resource_metadata_url: str | None = None  # URL of the resource metadata
 
 
 async def discover(
     egress: Egress, server: str, resource_metadata_url: str | None, *, issuers: Sequence[str] = ()
 ) -> DiscoveryResult:
-    """Who issues tokens for the MCP server at an address. `hint` is where it says that its metadata is; of several
-    authorization servers, those of `issuers` come first. Raises `AuthorizationFailed`."""
+    """Find the authorization server for the MCP server at a URL. Raises `AuthorizationFailed`.
+
+    `resource_metadata_url` is the URL that the server's challenge names. If there are several authorization servers,
+    those in `issuers` come first.
+    """
     found = await find_resource_metadata(egress, server, resource_metadata_url)
     if found is None:
         return DiscoveryResult(await _find_self_issued(egress, server), canonical_resource(server))
@@ -70,11 +73,11 @@ async def discover(
 async def find_resource_metadata(
     egress: Egress, server: str, resource_metadata_url: str | None
 ) -> tuple[str, ResourceMetadata] | None:
-    """The metadata of an MCP server as a resource, and where it was; None if there is none."""
+    """Return the URL and the content of an MCP server's resource metadata, or None if it publishes none."""
     hop = "resource-metadata"
     if resource_metadata_url is not None and origin_of(resource_metadata_url) != origin_of(server):
         shown = safe_text(resource_metadata_url)
-        why = f"the server says that its metadata is at {shown!r}, which is not on the server itself"
+        why = f"the challenge names metadata at {shown!r}, which is not on the MCP server itself"
         raise AuthorizationFailed(why, hop="server", clause="RFC 9728, sections 3 and 7.3")
     places = resource_metadata_urls(server)
     for url in dict.fromkeys([resource_metadata_url, *places] if resource_metadata_url is not None else places):
@@ -89,12 +92,12 @@ async def find_resource_metadata(
 
 
 async def find_authorization_server(egress: Egress, issuer: str) -> ServerMetadata:
-    """The metadata of an authorization server, wherever it may be."""
+    """Return the metadata of an authorization server."""
     return (await locate_authorization_server(egress, issuer))[1]
 
 
 async def locate_authorization_server(egress: Egress, issuer: str) -> tuple[str, ServerMetadata]:
-    """The same, and where it was."""
+    """Return the URL and the content of an authorization server's metadata."""
     hop, reason = "authorization-server-metadata", None
     for url in server_metadata_urls(issuer):
         try:
@@ -102,7 +105,7 @@ async def locate_authorization_server(egress: Egress, issuer: str) -> tuple[str,
             if (metadata := _read_document(answer, hop, lambda body: read_server_metadata(body, issuer))) is not None:
                 return url, metadata
         except AuthorizationFailed as error:
-            reason = reason or error  # another place may have what can be used
+            reason = reason or error  # the next well-known URL may have a usable document
     if reason is not None:
         raise reason
     why = f"the authorization server {safe_text(issuer)!r} publishes no metadata"
@@ -110,7 +113,7 @@ async def locate_authorization_server(egress: Egress, issuer: str) -> tuple[str,
 
 
 async def _find_first_usable(egress: Egress, issuers: Sequence[str]) -> ServerMetadata:
-    """The first authorization server that can be used; why not the first of all, if none can."""
+    """Return the first usable authorization server; if none is, raise the first one's error."""
     first, *others = issuers
     try:
         return await find_authorization_server(egress, first)
@@ -122,7 +125,7 @@ async def _find_first_usable(egress: Egress, issuers: Sequence[str]) -> ServerMe
 
 
 async def _find_self_issued(egress: Egress, server: str) -> ServerMetadata:
-    """The metadata of a server that is its own authorization server, as in 2025-03-26."""
+    """Return the metadata of a server that is its own authorization server, as in 2025-03-26."""
     url, hop = root_metadata_url(server), "authorization-server-metadata"
     answer = await egress.get(url, hop=hop, headers=_HEADERS)
     return _read_document(answer, hop, lambda body: read_self_issued_metadata(body, server)) or fallback_metadata(
@@ -131,9 +134,9 @@ async def _find_self_issued(egress: Egress, server: str) -> ServerMetadata:
 
 
 def _read_document(response: FetchResponse, hop: str, read: Callable[[bytes], T]) -> T | None:
-    """What was published; None if nothing was, where a page for people is nothing."""
+    """Read a published document; return None if there is none. An HTML page counts as none."""
     if response.status >= _SERVER_FAILED:
-        why = f"{safe_text(response.url)!r} fails with HTTP {response.status}; try later"
+        why = f"{safe_text(response.url)!r} failed with HTTP {response.status}; try later"
         raise AuthorizationFailed(why, hop=hop, passing=True)
     if response.status != _OK or response.media_type == "text/html":
         return None

@@ -1,11 +1,10 @@
-"""The only way that code about authorization reaches the network.
+"""HTTP requests of the authorization code, subject to the egress policy.
 
-Where to go is often said by a peer, so every step is looked at: the address as it is written, each address that a name
-turns out to have, the very address that a socket is opened to, and each redirect anew. A request that proves who we
-are, or has anything to say, follows no redirect at all.
+URLs often come from a peer, so each step is checked: the URL as written, each address that its host name resolves to,
+the address that the socket connects to, and every redirect. A request with credentials or a body follows no redirects.
 
-Where the environment names a proxy, requests go through it, and which addresses names have is its business: an egress
-proxy is there to decide that. What can be told from the address as it is written still holds.
+If the environment configures a proxy, requests go through it and the proxy resolves host names. The checks of the URL
+as written still apply.
 """
 
 import asyncio
@@ -36,7 +35,7 @@ _SSRF: Final = 'security best practices, "Server-Side Request Forgery (SSRF)"'
 
 
 class FetchResponse(Struct, frozen=True):
-    """What was answered. `headers` are found by names in any case; `url` is where it came from at last."""
+    """An HTTP response. `headers` are case-insensitive; `url` is the final URL after redirects."""
 
     status: int
     headers: Mapping[str, str]
@@ -45,13 +44,13 @@ class FetchResponse(Struct, frozen=True):
 
     @property
     def media_type(self) -> str:
-        """What the body is, without parameters: `application/json`."""
+        """The media type without parameters, such as `application/json`."""
         return essence(self.headers.get("Content-Type", ""))
 
 
 class Egress:
-    """Gets and posts, and goes nowhere that it may not. There is nothing to close: such requests are rare, and each
-    has a connection of its own."""
+    """HTTP client that obeys an egress policy. It needs no closing: requests are rare, and each opens a connection
+    of its own."""
 
     def __init__(
         self,
@@ -61,7 +60,7 @@ class Egress:
         tls: ssl.SSLContext | None = None,
         resolve: Resolve | None = None,
     ) -> None:
-        """`tls` trusts an authority of your own; `resolve` finds the addresses of names instead of the system."""
+        """`tls` may trust a private certificate authority; `resolve` replaces the system's name resolution."""
         try:
             from trunkline.transports.http.client.aiohttp_backend import AiohttpBackend
         except ModuleNotFoundError as error:
@@ -74,28 +73,28 @@ class Egress:
         self._resolve = resolve
 
     async def get(self, url: str, *, hop: str, headers: Mapping[str, str] | None = None) -> FetchResponse:
-        """Follows a few redirects, unless a header says who we are. Raises `AuthorizationFailed` with that hop."""
+        """Send a GET. Up to three redirects are followed unless a header identifies the client. Raises
+        `AuthorizationFailed` with that hop."""
         given = headers or {}
         follow = _MAX_REDIRECTS if all(name.lower() in _REDIRECTABLE_HEADERS for name in given) else 0
         return await self._fetch_within_timeout(_FetchRequest(hop, "GET", given, None, follow), url)
 
     async def get_without_redirects(self, url: str, *, hop: str) -> FetchResponse:
-        """What is at an address, without going any further: a redirect is an answer, too. Raises
-        `AuthorizationFailed` with that hop."""
+        """Send a GET and return the first response, also if it is a redirect. Raises `AuthorizationFailed` with that
+        hop."""
         return await self._fetch_within_timeout(_FetchRequest(hop, "GET", {}, None, None), url)
 
     async def post(self, url: str, body: bytes, *, hop: str, headers: Mapping[str, str] | None = None) -> FetchResponse:
-        """Follows no redirect. Raises `AuthorizationFailed` with that hop."""
+        """Send a POST; redirects are not followed. Raises `AuthorizationFailed` with that hop."""
         return await self._fetch_within_timeout(_FetchRequest(hop, "POST", headers or {}, body, 0), url)
 
     async def check_page(self, url: str, *, hop: str) -> None:
-        """Judge a page that a person is to be sent to, as if we went there. Raises `AuthorizationFailed` with that
-        hop."""
+        """Apply the egress policy to a page before a user is sent to it. Raises `AuthorizationFailed` with that hop."""
         request = _FetchRequest(hop, "GET", {}, None, None)
         try:
             await check_page_addresses(parse_page_url(url, self._policy), self._policy, self._resolve)
         except EgressDenied as refused:
-            raise request.failure(f"{_redact_url(url)} is no page to send anybody to: {refused}", _SSRF) from None
+            raise request.failure(f"{_redact_url(url)} must not be opened: {refused}", _SSRF) from None
 
     async def _fetch_within_timeout(self, request: "_FetchRequest", url: str) -> FetchResponse:
         limit = self._settings.egress_timeout
@@ -103,7 +102,7 @@ class Egress:
             async with asyncio.timeout(limit):
                 return await self._follow_redirects(request, request.parse_target(url))
         except TimeoutError:
-            raise request.failure(f"{_redact_url(url)} does not answer within {limit} s") from None
+            raise request.failure(f"{_redact_url(url)} did not respond within {limit} s") from None
 
     async def _follow_redirects(self, request: "_FetchRequest", target: Target) -> FetchResponse:
         for left in range(request.max_redirects or 0, -1, -1):
@@ -112,10 +111,10 @@ class Egress:
             if answer.status not in _REDIRECTS or location is None or request.max_redirects is None:
                 return answer
             target = request.resolve_redirect(target, location, left)
-        raise AssertionError  # the last redirect is refused
+        raise AssertionError  # resolve_redirect raises for the last redirect
 
     async def _request_once(self, request: "_FetchRequest", target: Target) -> FetchResponse:
-        """One request, on a connection of its own."""
+        """Send one request, on a connection of its own."""
         try:
             self._policy.check(target)
         except EgressDenied as refused:
@@ -147,22 +146,23 @@ class Egress:
 
 
 class _FetchRequest(Struct, frozen=True):
-    """One thing to get or to post, on behalf of a hop."""
+    """One GET or POST on behalf of a hop of the authorization flow."""
 
     hop: str
     method: str
     headers: Mapping[str, str]
     body: bytes | None
-    max_redirects: int | None  # redirects at most; None: they are not even looked at
+    max_redirects: int | None  # None: a redirect is returned as the response
 
     def __repr__(self) -> str:
-        return f"_Errand({self.hop!r}, {self.method})"
+        return f"_FetchRequest({self.hop!r}, {self.method})"
 
     def failure(self, why: str, clause: str = "") -> AuthorizationFailed:
-        return AuthorizationFailed(why, hop=self.hop, clause=clause, passing=not clause)  # the net, and no rule
+        # A network failure may pass, a violated rule does not.
+        return AuthorizationFailed(why, hop=self.hop, clause=clause, passing=not clause)
 
     def build_headers(self) -> dict[str, str]:
-        """Only what is given, and what the library would make up otherwise."""
+        """Return the given headers plus those that the HTTP library would otherwise choose."""
         usual = {"User-Agent": f"trunkline/{__version__}", "Accept": "application/json"}
         named = {name.lower() for name in self.headers}
         usual = {name: value for name, value in usual.items() if name.lower() not in named}
@@ -172,32 +172,31 @@ class _FetchRequest(Struct, frozen=True):
         try:
             return parse_target(url)
         except EgressDenied as refused:
-            raise self.failure(f"{_redact_url(url)} is not gone to: {refused}", _SSRF) from None
+            raise self.failure(f"{_redact_url(url)} is denied: {refused}", _SSRF) from None
 
     def resolve_redirect(self, target: Target, location: str, left: int) -> Target:
-        """Where a redirect leads, if it may be followed."""
+        """Return the target of a redirect. Raises `AuthorizationFailed` if it must not be followed."""
         if self.max_redirects == 0:
-            raise self.failure(f"{target.display_url} points elsewhere, where what we have to say does not go", _SSRF)
+            why = "redirects, and a request with credentials or a body follows no redirects"
+            raise self.failure(f"{target.display_url} {why}", _SSRF)
         if left == 0:
-            raise self.failure(
-                f"{target.display_url} points elsewhere once more, after {self.max_redirects} times", _SSRF
-            )
+            raise self.failure(f"{target.display_url} redirects more than {self.max_redirects} times", _SSRF)
         try:
             onward = self.parse_target(urljoin(target.url, location))
-        except ValueError:  # brackets that do not match, for one
-            raise self.failure(f"{target.display_url} points to what is no address", _SSRF) from None
+        except ValueError:  # such as unbalanced brackets
+            raise self.failure(f"{target.display_url} redirects to a malformed URL", _SSRF) from None
         if target.scheme == "https" and onward.scheme == "http":
-            raise self.failure(f"{target.display_url} points from https to http, at {onward.display_url}", _SSRF)
+            raise self.failure(f"{target.display_url} redirects from https to http, at {onward.display_url}", _SSRF)
         return onward
 
 
 def _require_uncompressed(reply: Reply) -> None:
     if reply.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
-        raise TransportError("the answer is compressed, though it was asked not to be")
+        raise TransportError("the response is compressed, although the request forbids that")
 
 
 def _redact_url(url: str) -> str:
-    """As much of an address as anybody may see, of one that a peer may have made up."""
+    """Return the part of a URL that is safe to show, also if a peer made it up."""
     try:
         return parse_target(url).display_url
     except EgressDenied:

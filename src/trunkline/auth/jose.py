@@ -1,7 +1,7 @@
-"""Signatures, by joserfc: keys that sign, sets of keys that verify.
+"""JSON Web Signatures (joserfc): signing keys, and key sets that verify.
 
-Only pairs of keys are known here. A secret that both sides have could be used by either, and `none` is no signature at
-all; neither can be switched on. What fails never says what was in the token.
+Only asymmetric algorithms are supported. With a shared secret either side could sign, and `none` is no signature, so
+neither can be enabled. Error messages never contain parts of a token.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -37,46 +37,46 @@ _EC: Final = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 _RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _ED: Final = ("EdDSA", "Ed25519")
 ALGORITHMS: Final = (*_RSA, *_EC, *_ED)
-"""Every algorithm that is known here: whoever verifies with one cannot sign."""
+"""Supported algorithms. All are asymmetric: a verification key cannot sign."""
 
 _KEY_TYPES: Final[Mapping[str, type[ECKey | RSAKey | OKPKey]]] = {"EC": ECKey, "RSA": RSAKey, "OKP": OKPKey}
-_MIN_MODULUS_CHARS: Final = 342  # characters of 2048 bits, in base 64
+_MIN_MODULUS_CHARS: Final = 342  # base64 characters of a 2048-bit modulus
 _PUBLIC_MEMBERS: Final = {"EC": ("crv", "kty", "x", "y"), "RSA": ("e", "kty", "n"), "OKP": ("crv", "kty", "x")}
 
 
 class InvalidJws(Exception):
-    """A token that proves nothing."""
+    """A token that cannot be verified."""
 
 
 class MalformedJws(InvalidJws):
-    """No token at all, or one of a kind that is not taken."""
+    """Not a signed token, or an unsupported kind of one."""
 
 
 class UnknownKey(InvalidJws):
-    """Signed with a key that is not in the set; it may be there later."""
+    """The signing key is not in the key set; the issuer may publish it later."""
 
 
 class BadSignature(InvalidJws):
-    """Not signed with the key that it names."""
+    """The signature does not match the key that the token names."""
 
 
 class SignedToken(Struct, frozen=True):
-    """What a token says, and its signature proves."""
+    """Header and claims of a token."""
 
     header: dict[str, Any]
     claims: dict[str, Any]
 
 
 class _Registry(jws.JWSRegistry):
-    """Which algorithms are taken. Headers that are not known are let be, other than those that must be understood."""
+    """The allowed algorithms. Unknown header parameters are ignored, except those listed in `crit`."""
 
-    max_header_length = 16384  # some have the certificate of their key with them
+    max_header_length = 16384  # bytes: some headers contain a certificate chain
 
     def __init__(self, algorithms: Collection[str]) -> None:
         super().__init__(algorithms=frozenset(algorithms).intersection(ALGORITHMS), strict_check_header=False)
 
     def get_alg(self, name: str) -> Any:
-        """An algorithm; without an opinion about its name, unlike the library."""
+        """Return an allowed algorithm, without joserfc's own policy about names."""
         if name not in cast("Collection[str]", self.allowed):
             raise UnsupportedAlgorithmError("the algorithm is not allowed")
         return self.algorithms[name]
@@ -92,11 +92,11 @@ def _registry_for(algorithms: Sequence[str]) -> _Registry:
     return known
 
 
-# --- reading ---------------------------------------------------------------------------------------
+# --- parsing ---------------------------------------------------------------------------------------
 
 
 def decode_unverified(token: str) -> SignedToken:
-    """What a token says, without any proof: good for finding out who could prove it. Raises `Malformed`."""
+    """Decode a token without verification, to find the issuer or key that could verify it. Raises `MalformedJws`."""
     return _decode_payload(_extract_compact(token, _registry_for(ALGORITHMS)))
 
 
@@ -120,18 +120,18 @@ def _decode_payload(found: jws.CompactSignature) -> SignedToken:
 
 
 def _is_signed_by(found: jws.CompactSignature, key: Key, registry: _Registry) -> bool:
-    """Whether a key, which has to be made for it, has signed."""
+    """Return whether the signature matches a key of the right type."""
     try:
         return jws.validate_compact(found, key, registry=registry)
     except (JoseError, ValueError):
         return False
 
 
-# --- keys that verify --------------------------------------------------------------------------------
+# --- verification keys -----------------------------------------------------------------------------
 
 
 def _import_public_key(jwk: Any) -> Key | None:
-    """A public key for signatures; None if it is another, or too weak."""
+    """Import a public signature key; return None if it has another purpose or is too weak."""
     if not isinstance(jwk, dict) or "d" in (given := cast("dict[str, Any]", jwk)):
         return None
     kind = _KEY_TYPES.get(str(given.get("kty")))
@@ -148,10 +148,10 @@ def _import_public_key(jwk: Any) -> Key | None:
 
 
 class KeySet:
-    """The public keys of an issuer, as it publishes them. Keys of no use here are passed over."""
+    """An issuer's published public keys. Unusable keys are skipped."""
 
     def __init__(self, jwks: bytes) -> None:
-        """Raises `Malformed` if there are none at all in what was published."""
+        """Parse a JWK Set. Raises `MalformedJws`."""
         try:
             listed: Any = _decode_object(jwks).get("keys")
         except (MsgspecError, ValueError, RecursionError):
@@ -164,11 +164,12 @@ class KeySet:
         return len(self._keys)
 
     def verify(self, token: str, algorithms: Sequence[str] = ALGORITHMS) -> SignedToken:
-        """What a token says, if one of these keys has signed it. Raises `Malformed`, `UnknownKey` or `BadSignature`."""
+        """Verify a token with these keys and return its content. Raises `MalformedJws`, `UnknownKey` or
+        `BadSignature`."""
         registry = _registry_for(algorithms)
         found = _extract_compact(token, registry)
         if found.protected.get("alg") not in cast("Collection[str]", registry.allowed):
-            raise MalformedJws("it is signed by an algorithm that is not taken")
+            raise MalformedJws("its signature algorithm is not allowed")
         kid: Any = found.protected.get("kid")
         named = [key for key in self._keys if kid is not None and key.kid == kid]
         if any(_is_signed_by(found, key, registry) for key in named):
@@ -178,25 +179,25 @@ class KeySet:
         nameless = self._keys if kid is None else [key for key in self._keys if key.kid is None]
         if any(_is_signed_by(found, key, registry) for key in nameless):
             return _decode_payload(found)
-        raise UnknownKey("it is signed with a key that its issuer does not publish")
+        raise UnknownKey("its key is not among those that the issuer publishes")
 
 
 def verify_with_key(jwk: Mapping[str, Any], token: str, algorithms: Sequence[str] = ALGORITHMS) -> SignedToken:
-    """What a token says, if it is signed with that very key. Raises `Malformed` or `BadSignature`."""
+    """Verify a token with one public key and return its content. Raises `MalformedJws` or `BadSignature`."""
     registry = _registry_for(algorithms)
     found = _extract_compact(token, registry)
     key = _import_public_key(dict(jwk))
     if key is None:
         raise MalformedJws("its key is not a public one for signatures")
     if found.protected.get("alg") not in cast("Collection[str]", registry.allowed):
-        raise MalformedJws("it is signed by an algorithm that is not taken")
+        raise MalformedJws("its signature algorithm is not allowed")
     if not _is_signed_by(found, key, registry):
         raise BadSignature("its signature is not that of its key")
     return _decode_payload(found)
 
 
 def thumbprint(jwk: Mapping[str, Any]) -> str:
-    """The name of a key that follows from the key, as RFC 7638 has it. Raises `Malformed`."""
+    """Return the RFC 7638 thumbprint of a public key. Raises `MalformedJws`."""
     key = _import_public_key(
         {name: value for name, value in jwk.items() if name in _PUBLIC_MEMBERS.get(str(jwk.get("kty")), ())}
     )
@@ -205,14 +206,14 @@ def thumbprint(jwk: Mapping[str, Any]) -> str:
     return key.thumbprint()
 
 
-# --- keys that sign ----------------------------------------------------------------------------------
+# --- signing keys ----------------------------------------------------------------------------------
 
 
 class SigningKey:
-    """A private key, and the algorithm that it signs by."""
+    """A private key and its signature algorithm."""
 
     def __init__(self, key: ECKey | RSAKey | OKPKey, algorithm: str, kid: str | None) -> None:
-        """See `generate`, `from_pem` and `from_jwk`."""
+        """Use `generate`, `from_pem` or `from_jwk` instead."""
         self._key = key
         self.algorithm = algorithm
         self.kid = kid
@@ -220,11 +221,11 @@ class SigningKey:
         self.public: dict[str, Any] = bare if kid is None else {**bare, "kid": kid}
         self.thumbprint: str = key.thumbprint()
         if not key.is_private:
-            raise ConfigError("a key that signs is a private one")
+            raise ConfigError("a signing key must be a private key")
 
     @classmethod
     def generate(cls, algorithm: str = "ES256", *, kid: str | None = None) -> "SigningKey":
-        """A new key."""
+        """Generate a key."""
         kind = _key_type_for(algorithm)
         if kind is RSAKey:
             made: ECKey | RSAKey | OKPKey = RSAKey.generate_key(2048)
@@ -236,7 +237,7 @@ class SigningKey:
 
     @classmethod
     def from_pem(cls, pem: str | bytes, algorithm: str, *, kid: str | None = None) -> "SigningKey":
-        """A key as files hold it; `kid` is the name by which others know it."""
+        """Import a PEM file's content; `kid` is the key id under which the verifier knows the key."""
         try:
             return cls(_key_type_for(algorithm).import_key(pem), algorithm, kid)._check_can_sign()
         except (JoseError, ValueError, TypeError):
@@ -244,7 +245,7 @@ class SigningKey:
 
     @classmethod
     def from_jwk(cls, jwk: Mapping[str, Any]) -> "SigningKey":
-        """A key as `to_jwk` gives it."""
+        """Import a key that `to_jwk` exported."""
         algorithm, kid = str(jwk.get("alg")), jwk.get("kid")
         try:
             given: Any = {name: value for name, value in jwk.items() if name not in {"alg", "kid"}}
@@ -253,18 +254,18 @@ class SigningKey:
             raise ConfigError("that is not a private key") from None
 
     def to_jwk(self) -> dict[str, Any]:
-        """All of the key, with what is private: for wherever secrets are kept."""
+        """Export the key with its private part. Store it like a secret."""
         named = {} if self.kid is None else {"kid": self.kid}
         return {**self._key.as_dict(private=True), "alg": self.algorithm, **named}
 
     def sign(self, claims: Mapping[str, Any], header: Mapping[str, Any] | None = None) -> str:
-        """A token that says so."""
+        """Return a compact JWS of these claims."""
         named = {} if self.kid is None else {"kid": self.kid}
         told = {"alg": self.algorithm, **named, **(header or {})}
         return jws.serialize_compact(told, codec.to_json(dict(claims)), self._key, registry=_registry_for(ALGORITHMS))
 
     def _check_can_sign(self) -> "SigningKey":
-        """The key, if it can sign: its curve may be another than the algorithm's."""
+        """Return the key after a test signature: its curve may not match the algorithm."""
         self.sign({})
         return self
 

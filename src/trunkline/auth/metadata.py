@@ -1,5 +1,7 @@
-"""The documents that say how to get a token: of a protected resource (RFC 9728) and of an authorization server
-(RFC 8414, OpenID Connect Discovery). Where they are to be found, and what must be true of them."""
+"""Metadata documents of OAuth: their well-known URLs, and their validation.
+
+They describe a protected resource (RFC 9728) and an authorization server (RFC 8414, OpenID Connect Discovery).
+"""
 
 from typing import Final
 from urllib.parse import urlsplit
@@ -37,7 +39,7 @@ Texts = tuple[str, ...]
 
 
 class ResourceMetadata(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a protected resource says of itself (RFC 9728, section 2)."""
+    """Metadata of a protected resource (RFC 9728, section 2)."""
 
     resource: str
     authorization_servers: Texts | None = None
@@ -53,7 +55,7 @@ class ResourceMetadata(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class ServerMetadata(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What an authorization server says of itself (RFC 8414, section 2)."""
+    """Metadata of an authorization server (RFC 8414, section 2)."""
 
     issuer: str
     authorization_endpoint: str | None = None
@@ -75,25 +77,25 @@ class ServerMetadata(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class AssumedMetadata(ServerMetadata, frozen=True):
-    """What nobody has published: the addresses that 2025-03-26 takes for granted."""
+    """Default endpoints of 2025-03-26, for a server that publishes no metadata."""
 
 
 _decode_resource: Final = codec.json_decoder(ResourceMetadata)
 _decode_server: Final = codec.json_decoder(ServerMetadata)
 
 
-# --- where they are ----------------------------------------------------------------------------
+# --- well-known URLs -------------------------------------------------------------------------------
 
 
 def resource_metadata_urls(server: str) -> Texts:
-    """Where the metadata of an MCP server may be, in the order to look: with its path, then without."""
+    """Return the well-known URLs of an MCP server's metadata in search order: with its path, then without."""
     base, path = _split_url(server)
     found = f"{base}{RESOURCE_METADATA}"
     return (f"{found}{path}", found) if path else (found,)
 
 
 def server_metadata_urls(issuer: str) -> Texts:
-    """Where the metadata of an authorization server may be, in the order to look."""
+    """Return the well-known URLs of an authorization server's metadata in search order."""
     base, path = _split_url(issuer)
     if not path:
         return (f"{base}{SERVER_METADATA}", f"{base}{OPENID_METADATA}")
@@ -101,12 +103,12 @@ def server_metadata_urls(issuer: str) -> Texts:
 
 
 def root_metadata_url(server: str) -> str:
-    """Where a server of 2025-03-26, which is its own authorization server, says so: always at its root."""
+    """Return the metadata URL of a 2025-03-26 server that is its own authorization server: always at the root."""
     return f"{_split_url(server)[0]}{SERVER_METADATA}"
 
 
 def fallback_metadata(server: str) -> AssumedMetadata:
-    """What 2025-03-26 takes for granted where nothing is published."""
+    """Return the default endpoints of 2025-03-26, for a server that publishes none."""
     base = _split_url(server)[0]
     return AssumedMetadata(
         issuer=base,
@@ -117,7 +119,7 @@ def fallback_metadata(server: str) -> AssumedMetadata:
 
 
 def _split_url(url: str) -> tuple[str, str]:
-    """The address of the server alone, and the path without a slash at its end."""
+    """Return scheme and authority of a URL, and its path without a trailing slash."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}", _strip_slash(parts.path)
 
@@ -126,17 +128,17 @@ def _strip_slash(path: str) -> str:
     return path.rstrip("/")
 
 
-# --- what must be true of them -----------------------------------------------------------------
+# --- validation ------------------------------------------------------------------------------------
 
 
 def read_resource_metadata(body: bytes, server: str) -> ResourceMetadata:
-    """The metadata of a resource, if it is that of the MCP server at an address."""
+    """Decode resource metadata and check that it covers the MCP server at a URL. Raises `AuthorizationFailed`."""
     try:
         found = _decode_resource(body)
     except (codec.DecodeError, RecursionError) as error:
         raise _unreadable("protected resource metadata", error, _RESOURCE_HOP, "RFC 9728, section 3.2") from None
     if not covers(found.resource, server):
-        why = f"is for {safe_text(found.resource)!r}, and the server is {server!r}"
+        why = f"is for {safe_text(found.resource)!r}, but the server is {server!r}"
         clause = "RFC 9728, section 3.3; authorization, Resource Parameter Implementation"
         raise AuthorizationFailed(f"the protected resource metadata {why}", hop=_RESOURCE_HOP, clause=clause)
     if not found.authorization_servers:
@@ -148,16 +150,16 @@ def read_resource_metadata(body: bytes, server: str) -> ResourceMetadata:
 
 
 def read_server_metadata(body: bytes, issuer: str) -> ServerMetadata:
-    """The metadata of an authorization server, if it is that of this issuer."""
+    """Decode authorization server metadata and check its issuer. Raises `AuthorizationFailed`."""
     found = _read_server(body)
-    if found.issuer != issuer:  # as plain texts: nothing is the same but the same
+    if found.issuer != issuer:  # RFC 8414 compares strings, without normalisation
         raise _wrong_issuer(found, issuer)
     return found
 
 
 def read_self_issued_metadata(body: bytes, server: str) -> ServerMetadata:
-    """The metadata of an MCP server that is its own authorization server, as in 2025-03-26. Nobody has said how its
-    issuer is written, which therefore has to be on that very server."""
+    """Decode the metadata of an MCP server that is its own authorization server, as in 2025-03-26. No document
+    states its issuer in advance, so the issuer must have the server's origin."""
     found = _read_server(body)
     if origin_of(found.issuer) != origin_of(server):
         raise _wrong_issuer(found, server)
@@ -177,8 +179,8 @@ def _read_server(body: bytes) -> ServerMetadata:
 
 
 def require_pkce(metadata: ServerMetadata) -> None:
-    """Refuses an authorization server that does not say that it knows PKCE with S256; one that says nothing at all,
-    as in 2025-03-26, is taken at its revision's word."""
+    """Raise `AuthorizationFailed` unless the authorization server advertises PKCE with S256. Assumed metadata of
+    2025-03-26 passes, since that revision requires PKCE."""
     if isinstance(metadata, AssumedMetadata) or "S256" in (metadata.code_challenge_methods_supported or ()):
         return
     why = f"{safe_text(metadata.issuer)!r} does not say that it supports PKCE with S256; if it does, assume_pkce=True"
@@ -187,7 +189,8 @@ def require_pkce(metadata: ServerMetadata) -> None:
 
 
 def covers(resource: str, server: str) -> bool:
-    """Whether a resource is an MCP server, or what it is a part of: the same origin, and a path that leads there."""
+    """Return whether a resource is the MCP server or contains it: same origin, and a path that is a prefix of the
+    server's."""
     origin = origin_of(resource)
     if origin is None or origin != origin_of(server) or "#" in resource:
         return False
@@ -196,7 +199,8 @@ def covers(resource: str, server: str) -> bool:
 
 
 def canonical_resource(server: str) -> str:
-    """The address of an MCP server as a resource: scheme and host in lower case, no fragment, no slash at the end."""
+    """Return an MCP server's URL as a resource identifier: scheme and host in lower case, no fragment, no trailing
+    slash."""
     parts = urlsplit(server)
     query = f"?{parts.query}" if parts.query else ""
     return f"{parts.scheme.lower()}://{parts.netloc.lower()}{_strip_slash(parts.path)}{query}"

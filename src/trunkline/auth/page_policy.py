@@ -1,9 +1,9 @@
-"""Pages that a peer wants a person to be sent to: a login, or a form of its own.
+"""Egress policy for pages that a peer wants a user to open: a login page, or a form.
 
-They are judged by the same policy as addresses that we go to ourselves, and after their names were looked up: a browser
-on this machine reaches this machine and its network as well. A name that cannot be found from here is not judged any
-further, since the browser may be elsewhere or behind a proxy; and a browser looks names up again, so an attacker who
-changes a name's address in that moment is not kept out by this.
+The pages obey the same policy as requests of this process, after DNS resolution, since a browser on this machine also
+reaches this machine and its network. A name that does not resolve here is allowed, because the browser may run
+elsewhere or behind a proxy. The browser resolves the name again, so this check does not stop an attacker who changes
+the DNS record in between.
 """
 
 import asyncio
@@ -16,23 +16,23 @@ from trunkline.config import proxy_for
 
 __all__ = ["check_page_addresses", "check_page_addresses_blocking", "parse_page_url"]
 
-_MAX_URL_CHARS: Final = 8192  # characters: what some systems take as one argument at most
-_LOOKUP_TIMEOUT: Final = 5.0  # seconds to look up a name
+_MAX_URL_CHARS: Final = 8192  # some systems limit one argument to this length
+_LOOKUP_TIMEOUT: Final = 5.0  # seconds
 
 Resolver = Callable[[str], Awaitable[Iterable[str]]]
 
 
 def parse_page_url(url: str, policy: EgressPolicy) -> Target:
-    """The address of a page, as far as it can be judged without looking up its name. Raises `Refused`."""
+    """Parse a page's URL and apply the checks that need no DNS lookup. Raises `EgressDenied`."""
     if len(url) > _MAX_URL_CHARS:
-        raise EgressDenied(f"an address of {len(url)} characters is too long; {_MAX_URL_CHARS} is the most")
+        raise EgressDenied(f"the URL has {len(url)} characters; the limit is {_MAX_URL_CHARS}")
     there = parse_target(url)
     policy.check(there)
     return there
 
 
 async def check_page_addresses(target: Target, policy: EgressPolicy, resolve: Resolver | None = None) -> None:
-    """Look up the name of a page, and judge each address that it has. Raises `Refused`."""
+    """Resolve the page's host and check each address. Raises `EgressDenied`."""
     if _needs_no_lookup(target):
         return
     try:
@@ -44,7 +44,7 @@ async def check_page_addresses(target: Target, policy: EgressPolicy, resolve: Re
 
 
 def check_page_addresses_blocking(target: Target, policy: EgressPolicy) -> None:
-    """The same on a thread of its own, which it may keep waiting."""
+    """Like `check_page_addresses`, for a thread that may block."""
     if _needs_no_lookup(target):
         return
     try:
@@ -55,7 +55,7 @@ def check_page_addresses_blocking(target: Target, policy: EgressPolicy) -> None:
 
 
 def _needs_no_lookup(target: Target) -> bool:
-    """Whether there is no name to look up, or a proxy looks it up."""
+    """Return whether the host is an IP address, or a proxy resolves it."""
     return target.literal_ip is not None or (not target.is_local and proxy_for(target.url) is not None)
 
 

@@ -1,4 +1,4 @@
-"""Principal: who was verified to call."""
+"""Principal: the verified identity of a caller."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -12,11 +12,11 @@ _NO_CLAIMS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Principal:
-    """Who calls: a subject, known to an issuer, acting through a client.
+    """A verified caller: a subject, known to an issuer, acting through a client.
 
-    Two are the same if these three are: what else a token says may change from one to the next, and its owner's
-    sessions stay its own. All users of one application have the same client, so that a principal has a subject or is
-    none.
+    Two principals are equal if issuer, client and subject are equal. Scopes and claims may differ between two tokens of
+    one user, and its sessions must still belong to it. A subject is required, since all users of one application share
+    its client id.
     """
 
     __slots__ = ("_identity", "claims", "client", "issuer", "scopes", "subject")
@@ -46,6 +46,6 @@ class Principal:
         return hash(self._identity)
 
     def __repr__(self) -> str:
-        """The identity alone: claims may hold what is nobody's business, and handles are bound to this text."""
+        """Show the identity only: claims may be confidential, and handles are bound to this text."""
         issuer, client, subject = self._identity
         return f"Principal({subject!r}, issuer={issuer!r}, client={client!r})"

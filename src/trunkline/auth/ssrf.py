@@ -1,7 +1,10 @@
-"""Which addresses may be gone to. A peer names where its metadata, its keys and its logins are; if that were believed,
-it could send us to whatever only we can reach: this machine, its network, the keeper of a cloud's secrets.
+"""Egress policy against server-side request forgery (SSRF).
 
-Nothing here looks up a name. Whoever does asks about each address that was found, and about the one it connects to.
+A peer supplies the URLs of its metadata, its keys and its login page. Without a policy it could direct requests to
+hosts that only this process can reach: this machine, its network, or the metadata service of a cloud.
+
+This module performs no DNS lookups. Callers pass every resolved address to `EgressPolicy.denial_reason`, including the
+address that they connect to.
 """
 
 import re
@@ -17,7 +20,7 @@ from trunkline.errors import ConfigError
 __all__ = ["EgressDenied", "EgressPolicy", "Target", "parse_target"]
 
 IPAddress = IPv4Address | IPv6Address
-AddressKind = Literal["loopback", "private", "special"]  # this machine, a network of somebody's own, nobody's at all
+AddressKind = Literal["loopback", "private", "special"]  # this machine, a private network, a special-purpose network
 
 _URL: Final = re.compile(
     r"(?P<scheme>https?)://(?P<host>\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z._-]+)(?::(?P<port>[0-9]{1,5}))?"
@@ -61,48 +64,50 @@ _SPECIAL_PURPOSE: Final[tuple[tuple[str, AddressKind, str], ...]] = (
 _NETWORKS: Final[tuple[tuple[IPv4Network | IPv6Network, AddressKind, str], ...]] = tuple(
     (ip_network(network), kind, why) for network, kind, why in _SPECIAL_PURPOSE
 )
-_GLOBAL_UNICAST_V6: Final = IPv6Network("2000::/3")  # all that has been given out
-_NAT64: Final = IPv6Network("64:ff9b::/96")  # NAT64: an IPv4 address, for those who have none
+_GLOBAL_UNICAST_V6: Final = IPv6Network("2000::/3")  # the only allocated range
+_NAT64: Final = IPv6Network("64:ff9b::/96")  # IPv4 addresses behind a NAT64 gateway
 
 
 class EgressDenied(ValueError):
-    """An address that is not gone to, and why. It may be shown to anybody."""
+    """The policy forbids a URL. The message is safe to show to users."""
 
 
 class Target(Struct, frozen=True):
-    """An address of the web, taken apart."""
+    """A parsed http or https URL."""
 
     url: str
     scheme: str
     host: str  # in lower case, without brackets and last dots
-    display_url: str  # for people to read: without what may be secret in it
-    literal_ip: IPAddress | None  # what the host is, if it is no name
+    display_url: str  # for messages: without query and fragment, which may be secret
+    literal_ip: IPAddress | None  # None if the host is a name
 
     @property
     def is_local(self) -> bool:
-        """Whether it says that it is this machine."""
+        """Whether the host names this machine."""
         if self.literal_ip is not None:
             return _classify(self.literal_ip) == "loopback"
         return self.host == "localhost" or self.host.endswith(".localhost")
 
 
 class EgressPolicy(Struct, frozen=True):
-    """How far requests may go, beside addresses that everybody on the internet can reach."""
+    """Hosts and networks that requests may reach, in addition to all public addresses."""
 
-    loopback: bool = False  # this machine itself, also by http
-    allowed: tuple[str, ...] = ()  # names, "*.names" and networks that need not be public
+    loopback: bool = False  # allow this machine, also over http
+    allowed: tuple[str, ...] = ()  # host names, "*.domain" patterns and networks that need not be public
 
     def __post_init__(self) -> None:
-        """Refuses networks that are none."""
+        """Validate the networks in `allowed`. Raises `ConfigError`."""
         for entry in self.allowed:
             if "/" in entry and not _parse_networks((entry,)):
-                raise ConfigError(f"egress_allowed: {entry!r} is no network like 10.0.0.0/8, and no name of a host")
+                raise ConfigError(f"egress_allowed: {entry!r} is neither a network such as 10.0.0.0/8 nor a host name")
 
     @classmethod
     def for_url(cls, url: str, settings: Settings) -> "EgressPolicy":
-        """As far as an address allows that our own user has named: the MCP server's for a client, the issuer's for a
-        server. That very host may be gone to; if it is this machine, all of this machine; and what the settings
-        allow."""
+        """Return the policy for a URL that the user of this library configured: the MCP server's URL for a client, the
+        issuer's for a server.
+
+        It allows the URL's host, all of this machine if that host is this machine, and the setting `egress_allowed`.
+        """
         try:
             named = parse_target(url)
         except EgressDenied:
@@ -111,22 +116,20 @@ class EgressPolicy(Struct, frozen=True):
         return cls(named.is_local, (host, *settings.egress_allowed))
 
     def check(self, target: Target) -> None:
-        """Raises `Refused` for what can be told without looking up a name."""
+        """Raise `EgressDenied` if the URL is forbidden whatever its host name resolves to."""
         if target.scheme == "http" and not (self.loopback and target.is_local):
-            raise EgressDenied(
-                f"{target.display_url} is not to be trusted without https; http is for servers on this machine only"
-            )
+            raise EgressDenied(f"{target.display_url} must use https; http is for servers on this machine only")
         if target.literal_ip is not None and (why := self.denial_reason(target, str(target.literal_ip))) is not None:
             raise EgressDenied(why)
         if target.literal_ip is None and target.is_local and not (self.loopback or self._allows_host(target.host)):
             raise EgressDenied(f"{target.host} is this machine itself")
 
     def denial_reason(self, target: Target, address: str) -> str | None:
-        """Why an address, which was found for a target, may not be gone to; None if it may."""
+        """Return why a resolved address of a target is forbidden, or None if it is allowed."""
         try:
             found = _unmap_ipv4(ip_address(address))
         except ValueError:
-            return f"{target.host} is at {address!r}, which is no address"
+            return f"{target.host} resolves to {address!r}, which is not an IP address"
         special = _find_special(found)
         kind = special and special[0]
         if target.scheme == "http" and kind != "loopback":
@@ -147,8 +150,7 @@ class EgressPolicy(Struct, frozen=True):
 
 
 def parse_target(url: str) -> Target:
-    """Takes an address apart. Raises `Refused` for what is none of the web's, or is spelt so that others could read
-    something else in it."""
+    """Parse a URL. Raises `EgressDenied` if it is not http or https, or if other parsers could read it differently."""
     parts = _URL.fullmatch(url)
     if parts is None:
         raise EgressDenied(_explain_malformed(url))
@@ -171,7 +173,8 @@ def _explain_malformed(url: str) -> str:
 
 
 def _parse_ip_literal(host: str) -> IPAddress | None:
-    """The address that a host is in itself, also in the spellings of old: 2130706433, 0x7f.1, 0177.0.0.1."""
+    """Return the IP address that a host is written as, or None for a name. Accepts the legacy spellings 2130706433,
+    0x7f.1 and 0177.0.0.1."""
     try:
         if ":" in host:
             return IPv6Address(host)
@@ -185,7 +188,7 @@ def _parse_ip_literal(host: str) -> IPAddress | None:
 
 
 def _unmap_ipv4(address: IPAddress) -> IPAddress:
-    """The IPv4 address that is really connected to."""
+    """Return the IPv4 address of an IPv4-mapped IPv6 address: it is the one that a socket connects to."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return mapped or address
 
@@ -196,7 +199,7 @@ def _classify(address: IPAddress) -> AddressKind | None:
 
 
 def _find_special(address: IPAddress) -> tuple[AddressKind, str] | None:
-    """What is special about an address; None for one that everybody can reach."""
+    """Return the kind and description of a special-purpose address, or None if the address is public."""
     if isinstance(address, IPv6Address) and address in _NAT64:
         inner = _find_special(IPv4Address(int(address) & 0xFFFF_FFFF))
         if inner is None:

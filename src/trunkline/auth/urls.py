@@ -1,4 +1,4 @@
-"""Addresses that somebody else named: what they are made of, and whether they may be used at all."""
+"""URLs that a peer supplied: their origin, and whether they are secure enough to use."""
 
 import re
 from ipaddress import ip_address
@@ -11,13 +11,13 @@ from trunkline.errors.text import printable
 __all__ = ["Origin", "is_loopback", "origin_of", "require_secure_url", "safe_text"]
 
 _PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
-_HTTP_SCHEME: Final = {"ws": "http", "wss": "https"}  # one server, whichever way it is spoken to
+_HTTP_SCHEME: Final = {"ws": "http", "wss": "https"}  # HTTP and WebSocket URLs of one server have one origin
 _FORBIDDEN_CHARACTERS: Final = re.compile(r"[\x00-\x20\x7f-\x9f\\]")
-_MAX_TEXT_CHARS: Final = 300  # characters of what a peer says that a person is shown
+_MAX_TEXT_CHARS: Final = 300  # characters of peer-supplied text that are shown to a user
 
 
 class Origin(NamedTuple):
-    """Scheme, host and port: who is spoken to, whatever the path."""
+    """Scheme, host and port of a URL."""
 
     scheme: str
     host: str
@@ -25,7 +25,7 @@ class Origin(NamedTuple):
 
 
 def _split(url: str) -> SplitResult | None:
-    """The parts of an absolute address with a host; None for what is none."""
+    """Split an absolute URL with a host; return None if it is malformed."""
     if _FORBIDDEN_CHARACTERS.search(url):
         return None
     try:
@@ -37,7 +37,7 @@ def _split(url: str) -> SplitResult | None:
 
 
 def origin_of(url: str) -> Origin | None:
-    """The origin of an address, in lower case and with its port; None for what is no address."""
+    """Return the origin of a URL, in lower case and with its port, or None if the URL is malformed."""
     parts = _split(url)
     if parts is None:
         return None
@@ -47,7 +47,7 @@ def origin_of(url: str) -> Origin | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or an address can only be this machine."""
+    """Return whether a host name or IP address can only be this machine."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -57,21 +57,20 @@ def is_loopback(host: str) -> bool:
 
 
 def require_secure_url(url: str, what: str, *, hop: str, clause: str) -> str:
-    """The address, if it may be used: https, or http to this machine; without a fragment, user or password."""
+    """Return the URL if it is https, or http to this machine, and has no fragment, user or password. Raises
+    `AuthorizationFailed`."""
     parts = _split(url)
     if parts is None:
-        raise AuthorizationFailed(
-            f"{what} is not an address that can be used: {safe_text(url)!r}", hop=hop, clause=clause
-        )
+        raise AuthorizationFailed(f"{what} is not a usable URL: {safe_text(url)!r}", hop=hop, clause=clause)
     if parts.username is not None or parts.password is not None or "#" in url:
-        why = "may have neither a user nor a fragment"
+        why = "must have neither a user nor a fragment"
         raise AuthorizationFailed(f"{what} {why}: {safe_text(url)!r}", hop=hop, clause=clause)
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
-        why = "must be https; http is only for this machine"
+        why = "must be https; http is allowed for this machine only"
         raise AuthorizationFailed(f"{what} {why}: {safe_text(url)!r}", hop=hop, clause=clause)
     return url
 
 
 def safe_text(text: str) -> str:
-    """What a peer said, fit to be shown to a person: no control characters, and not too much of it."""
+    """Make text of a peer safe to show to a user: escape control characters and limit its length."""
     return printable(text.strip(), max_length=_MAX_TEXT_CHARS)

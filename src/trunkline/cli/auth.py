@@ -1,4 +1,4 @@
-"""`trunkline auth`: see why authorization fails, and see and forget logins."""
+"""`trunkline auth`: diagnose authorization, show and delete stored logins."""
 
 import argparse
 import asyncio
@@ -26,8 +26,8 @@ __all__ = ["add_auth_commands"]
 
 def _add_status(commands: Commands) -> None:
 
-    told = "Says what is kept of a login to an MCP server, other than its tokens. Ends with 1 if there is nothing."
-    parser = commands.add_parser("status", help="see whether somebody is logged in", description=told)
+    told = "Show the stored login for an MCP server, without its tokens. The exit code is 1 if there is none."
+    parser = commands.add_parser("status", help="show whether a login is stored", description=told)
     parser.add_argument("url", metavar="URL", help="the address of the MCP server")
     parser.set_defaults(run=_run_status)
 
@@ -39,7 +39,7 @@ def _run_status(options: argparse.Namespace) -> int:
 
     kept = decode_stored_token(asyncio.run(FileTokens().get(token_store_key(options.url, CodeGrant.name))))
     if kept is None:
-        sys.stdout.write(f"{options.url}: nobody is logged in\n")
+        sys.stdout.write(f"{options.url}: not logged in\n")
         return EXIT_FAILURE
     sys.stdout.write(
         "".join(f"{escape_control_characters(line)}\n" for line in _status_lines(options.url, kept, time.time()))
@@ -58,30 +58,30 @@ def _status_lines(url: str, token: "StoredToken", now: float) -> list[str]:
 
 
 def _describe_lifetime(token: "StoredToken", now: float) -> str:
-    after = "and is renewed without asking" if token.refresh is not None else "and then somebody has to log in again"
+    after = "and is renewed automatically" if token.refresh is not None else "then a new login is needed"
     if token.expires is None:
-        return "does not say when it ends"
+        return "has no known expiry"
     until = datetime.fromtimestamp(token.expires, UTC).isoformat(" ", "seconds")
-    return f"{'ended' if token.expires <= now else 'ends'} at {until}, {after}"
+    return f"{'expired' if token.expires <= now else 'expires'} at {until}, {after}"
 
 
 def _add_logout(commands: Commands) -> None:
 
-    told = "Forgets the tokens for an MCP server. The next client that wants one has to ask somebody to log in."
-    parser = commands.add_parser("logout", help="forget a login", description=told)
+    told = "Delete the stored tokens for an MCP server. The next client that needs one asks the user to log in."
+    parser = commands.add_parser("logout", help="delete a stored login", description=told)
     parser.add_argument("url", metavar="URL", help="the address of the MCP server")
     parser.set_defaults(run=_run_logout)
 
 
 def _run_logout(options: argparse.Namespace) -> int:
     known = asyncio.run(_forget(options.url))
-    told = "logged out" if known else "nobody was logged in"
+    told = "logged out" if known else "was not logged in"
     sys.stdout.write(f"{options.url}: {told}\n")
     return EXIT_OK
 
 
 async def _forget(url: str) -> bool:
-    """Whether there was something to forget."""
+    """Delete a stored login; return whether there was one."""
     from trunkline.auth.client.authorization_code import CodeGrant
     from trunkline.auth.client.token_store import FileTokens
     from trunkline.auth.client.tokens import token_store_key
@@ -95,21 +95,21 @@ async def _forget(url: str) -> bool:
 
 _TOKEN: Final = re.compile(r"[!-~]+")
 _DESCRIPTION: Final = """\
-Walks the way that a client goes to get a token for an MCP server, without logging in, and says of each hop whether it
-is well. Ends with 0 if none failed and with 1 if one did."""
+Follow the steps of a client that needs a token for an MCP server, without logging in, and report each step. The exit
+code is 0 if no step failed, otherwise 1."""
 
 
 def _add_doctor(commands: Commands) -> None:
 
-    parser = commands.add_parser("doctor", help="find out why authorization fails", description=_DESCRIPTION)
+    parser = commands.add_parser("doctor", help="diagnose failing authorization", description=_DESCRIPTION)
     parser.add_argument("url", metavar="URL", help="the address of the MCP server, such as https://example.com/mcp")
-    parser.add_argument("--json", action="store_true", help="write what was found as one line of JSON")
+    parser.add_argument("--json", action="store_true", help="print the findings as one line of JSON")
     parser.add_argument(
         "--allow",
         metavar="HOST",
         action="append",
         default=[],
-        help="a host that may be gone to though its address is a private one; can be given several times",
+        help="allow a host with a private address; may be repeated",
     )
     parser.add_argument(
         "--timeout", metavar="S", type=_parse_seconds, default=10.0, help="seconds for each request (10)"
@@ -117,7 +117,7 @@ def _add_doctor(commands: Commands) -> None:
     parser.add_argument(
         "--token",
         metavar="FROM",
-        help="try a token, too: the name of the environment variable that holds it, or - for standard input",
+        help="also try a token: the name of the environment variable that holds it, or - for standard input",
     )
     parser.set_defaults(run=_run_doctor)
 
@@ -139,11 +139,11 @@ def _run_doctor(options: argparse.Namespace) -> int:
 
 
 def _read_token(source: str | None) -> str | None:
-    """The token, from where it is; never from the command line, which every process on the machine can read."""
+    """Read the token from its source; never from the command line, which every process on the machine can read."""
     if source is None:
         return None
     token = (sys.stdin.readline() if source == "-" else os.environ.get(source, "")).strip()
-    if not _TOKEN.fullmatch(token):  # what was given is not repeated: it may be the token itself
+    if not _TOKEN.fullmatch(token):  # the value is not shown: it may be the token itself
         raise ConfigError(
             "--token takes the name of an environment variable that holds the token, or - for standard input"
         )
@@ -168,8 +168,8 @@ def _as_json(url: str, findings: list[Finding]) -> str:
 
 
 def add_auth_commands(commands: Commands) -> None:
-    """Adds the command and those below it."""
-    told = "find out why authorization fails; see and forget logins"
+    """Add the command `auth` and its subcommands."""
+    told = "diagnose authorization; show and delete stored logins"
     parser = commands.add_parser("auth", help=told, description=f"{told.capitalize()}.")
     below = parser.add_subparsers(title="commands", metavar="COMMAND")
     for add in (_add_doctor, _add_status, _add_logout):

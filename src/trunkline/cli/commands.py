@@ -1,4 +1,4 @@
-"""What commands are added to, and what they end with."""
+"""Exit codes, and helpers for commands with subcommands."""
 
 import argparse
 import sys
@@ -22,15 +22,15 @@ EXIT_BROKEN_PIPE: Final = 141
 
 
 class Commands(Protocol):
-    """The commands of the program, or those below one of them."""
+    """The subcommands of a parser."""
 
     def add_parser(self, name: str, *, help: str, description: str) -> argparse.ArgumentParser:  # noqa: A002
-        """Adds one."""
+        """Add a subcommand."""
         ...
 
 
 def print_help_by_default(parser: argparse.ArgumentParser) -> None:
-    """Lets a command that only has others below it say which these are."""
+    """Let a command without its subcommand print its help."""
 
     def run(_: argparse.Namespace) -> int:
         parser.print_help(sys.stderr)

@@ -1,7 +1,7 @@
-"""The command `trunkline`: what there is, and how it ends.
+"""The command `trunkline`: argument parsing and exit codes.
 
-It ends with 0 if all is well, 1 if what was asked about is not well, 2 if it was asked in the wrong way, and, as
-programs do, with 130 after Ctrl+C and 141 if nobody reads what it writes any more.
+Exit codes: 0 success, 1 a problem was found, 2 wrong usage, 130 after Ctrl+C, 141 if the reader of its output has
+closed the pipe.
 """
 
 import argparse
@@ -18,18 +18,18 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Does what the arguments say, those of the process if none are given; gives what the process is to end with."""
+    """Run the command with these arguments, by default those of the process, and return the exit code."""
     if (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:
-        reconfigure(errors="backslashreplace")  # strangers write in all letters, and terminals may not know them
+        reconfigure(errors="backslashreplace")  # output of peers may have characters that the terminal cannot encode
     try:
         try:
             return _run(arguments)
         finally:
-            sys.stdout.flush()  # here, where it can still be answered that nobody reads it
+            sys.stdout.flush()  # here, where BrokenPipeError can still be handled
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is written when Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes the rest at exit
         return EXIT_BROKEN_PIPE
 
 

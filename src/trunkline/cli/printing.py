@@ -1,4 +1,4 @@
-"""How findings are shown: in colours on a terminal where rich is installed, as plain lines everywhere else."""
+"""Output of findings: with colours on a terminal if rich is installed, otherwise as plain lines."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ _MARGIN: Final = max(map(len, _STYLES)) + 2
 
 
 def print_findings(findings: Sequence[Finding]) -> None:
-    """Writes findings to standard output, each with its verdict in the margin."""
+    """Write findings to standard output, each with its verdict in the margin."""
     write = _writer()
     for finding in findings:
         first, *more = _lines(finding)
@@ -34,7 +34,7 @@ def _lines(finding: Finding) -> Iterator[str]:
 
 
 def escape_control_characters(text: str) -> str:
-    """A text of a stranger's, for a terminal: what would move the cursor or change colours is shown by its code."""
+    """Escape control characters of untrusted text, so that it cannot control the terminal."""
     return printable(text, max_length=None)
 
 

@@ -1,13 +1,14 @@
-"""The seam of buses: the way from one process to the others that share a store.
+"""Bus protocol: messages between the processes that share a store.
 
-A store keeps what is true, and says who holds what. A bus is for what cannot wait until somebody looks: a request that
-another process has to answer, a change that others tell their clients. It keeps nothing. What one process sends to
-another arrives in the order in which it was sent, at most once; and where something may have got lost, on whichever
-side, both are told (`Ears.lost`), so that whoever waits for an answer does not wait for ever. Whoever needs to know
-that something has arrived asks for an answer.
+A store holds durable state and leases. A bus carries what cannot wait for a read of the store: a request that another
+process must handle, or a change that other processes report to their clients. A bus stores nothing. It delivers the
+messages from one process to another in order, at most once. If messages may have been lost, it reports that to both
+sides (`BusListener.lost`), so that no process waits forever for a reply. A sender that needs to know whether a message
+arrived requests a reply.
 
-A bus connects the processes of one store, told from all others by the identity of that store. Its frames are signed
-(`frames.py`): one that fails verification is dropped and reported (`Ears.rejected`), and has no other effect.
+A bus connects the processes of one store, identified by the store's identity. Its frames are signed
+(`signed_frames.py`). A frame that fails verification is dropped and reported (`BusListener.rejected`), and has no other
+effect.
 """
 
 from typing import Final, Protocol
@@ -16,62 +17,60 @@ from trunkline.stores.identity import StoreIdentity
 
 __all__ = ["MAX_MESSAGE_BYTES", "MAX_NAME_CHARACTERS", "Bus", "BusListener"]
 
-MAX_NAME_CHARACTERS: Final = 16  # a name is part of the path of a socket, which is short
+MAX_NAME_CHARACTERS: Final = 16  # a name is part of a socket path, whose length is limited
 MAX_MESSAGE_BYTES: Final = 24 << 20
 
 
 class BusListener(Protocol):
-    """Who is told what comes over a bus. Called on the loop, never from within `send` or `publish`."""
+    """Callbacks of a bus. They run on the event loop, never from within `send` or `publish`."""
 
     def heard(self, sender: str, message: bytes) -> None:
-        """A message from another process."""
+        """Receive a message from another process."""
         ...
 
     def met(self, name: str) -> None:
-        """Another process is there, from now on or since before. It may be told of the same one twice, and is told
-        before anything is heard from it."""
+        """Note that a peer is connected, newly or since before. The bus may repeat this for one peer, and calls it
+        before the peer's first message."""
         ...
 
     def lost(self, name: str | None) -> None:
-        """What that process has sent, or was sent, may not have arrived; of None: of whichever process. It says nothing
-        about whether the process is gone, and may be told twice of one loss. What is heard afterwards was sent after
-        whatever is missing."""
+        """Note that messages from or to a peer may be lost; None means any peer. This does not imply that the peer
+        has exited, and may be repeated for one loss. Messages received afterwards were sent after the missing ones."""
         ...
 
     def rejected(self, why: str) -> None:
-        """A frame failed verification and was dropped: another program has written to the bus."""
+        """Note that a frame failed verification and was dropped: another program has written to the bus."""
         ...
 
 
 class Bus(Protocol):
-    """Carries messages between processes. Every bus behaves as it says here; `tests/contract/test_buses.py` holds them
-    to it. A bus belongs to one event loop of one process, and all of its methods are called there.
+    """Carries messages between processes. `tests/contract/test_buses.py` checks every implementation against this
+    contract. A bus belongs to one event loop of one process; all methods are called there.
 
-    Names are letters, digits and dashes, at most 16, and nobody else has or has ever had the same one. A message has at
-    most 24 MiB, and many large ones need `sent` in between: who is given much more than it reads is given up for a
-    while, and told so.
+    Names consist of letters, digits and dashes, at most 16 characters, and are never reused. A message has at most 24
+    MiB. Await `sent` between many large messages: a peer that reads too slowly is disconnected for a while, and
+    reported as lost.
     """
 
     async def open(self, name: str, ears: BusListener, identity: StoreIdentity) -> None:
-        """From when this returns on, others can reach this process under a name, and it has met those that are there:
-        all that have opened a bus with the same identity. Raises `StoreUnavailable` if that cannot be, for now, or
-        `StoreUnusable`."""
+        """Make this process reachable under a name, and connect to all peers with the same identity before
+        returning. Raises `StoreUnavailable` if that fails for now, or `StoreUnusable`."""
         ...
 
     def send(self, to: str, message: bytes) -> bool:
-        """Sends a message to one process. False if it is certain that nobody is there, and never will be under that
-        name: nothing was sent, then. True says nothing about whether it arrives."""
+        """Send a message to one process. Return False if that process certainly does not exist and never will; then
+        nothing was sent. True does not promise delivery."""
         ...
 
     def publish(self, message: bytes) -> None:
-        """Sends a message to every other process that is there."""
+        """Send a message to all connected peers."""
         ...
 
     async def sent(self) -> None:
-        """Waits while much of what was sent has not left yet: so nobody's memory is filled by who reads slowly."""
+        """Wait while the send buffers are above their high-water mark, so that slow readers do not fill the memory."""
         ...
 
     async def close(self) -> None:
-        """Sends what is left, if that can be done at once, and is of no use then: nothing is heard any more, nor sent.
-        Closing twice is closing once."""
+        """Send what can be sent without waiting, then disconnect. No messages are sent or received afterwards.
+        Idempotent."""
         ...

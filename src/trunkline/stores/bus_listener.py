@@ -1,5 +1,5 @@
-"""Who listens at a bus, told with care: one who fails is reported and does not end a line, and none is told anything
-once the bus is closed."""
+"""Guard around a bus listener: reports exceptions of callbacks without breaking the connection, and stops callbacks
+after close."""
 
 import asyncio
 import logging
@@ -17,39 +17,39 @@ _log: Final = logging.getLogger("trunkline")
 
 
 class GuardedListener:
-    """Ears, from when they are open until they are closed."""
+    """Forwards callbacks to a bus listener between `open` and `close`."""
 
     def __init__(self) -> None:
         self._listener: BusListener | None = None
-        self._rejected = 0  # frames, since that was logged
+        self._rejected = 0  # frames since the last log line
         self._logged_at = float("-inf")
 
     def open(self, listener: BusListener) -> None:
-        """Hears from now on."""
+        """Start forwarding."""
         self._listener = listener
 
     def close(self) -> None:
-        """Hears nothing any more."""
+        """Stop forwarding."""
         self._listener = None
 
     def heard(self, sender: str, message: bytes) -> None:
-        """A message from another process."""
+        """Forward a message from another process."""
         if self._listener is not None:
             _call_listener(self._listener.heard, sender, message)
 
     def met(self, name: str) -> None:
-        """Another process is there."""
+        """Report a connected peer."""
         if self._listener is not None:
             _call_listener(self._listener.met, name)
 
     def lost(self, name: str | None) -> None:
-        """Something may not have arrived."""
+        """Report a possible loss of messages."""
         if self._listener is not None:
             _call_listener(self._listener.lost, name)
 
     def rejected(self, why: Rejection, where: str) -> None:
-        """Report a frame that failed verification. Whoever writes such frames can write many, so the log has one line
-        in a minute."""
+        """Report a frame that failed verification. An attacker can send many, so the log gets at most one line per
+        minute."""
         if self._listener is None:
             return
         self._rejected += 1
@@ -64,6 +64,6 @@ class GuardedListener:
 def _call_listener(listener: Callable[..., None], *what: str | bytes | None) -> None:
     try:
         listener(*what)
-    except Exception as error:  # noqa: BLE001 - the others are not to blame
-        context = {"message": "who listens at a bus failed", "exception": error}
+    except Exception as error:  # noqa: BLE001 - a faulty listener must not break the bus
+        context = {"message": "a bus listener raised an exception", "exception": error}
         asyncio.get_running_loop().call_exception_handler(context)

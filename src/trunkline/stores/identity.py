@@ -1,8 +1,8 @@
-"""The identity of a store: which deployment its processes form, and the secret that they share.
+"""Identity of a store: names the deployment that its processes form, and holds their shared secret.
 
-Processes on one store agree on it (`shared.py`). Processes on another store have another identity, though they use the
-same prefix in another database of the same Redis, or a new file in the place of a deleted one. The bus is named by the
-identity, and its frames are signed with a key that is derived from it.
+All processes on one store agree on it (`shared_values.py`). Another store has another identity, even if it uses the
+same prefix in another database of one Redis, or a new file in place of a deleted one. The bus is named after the
+identity, and its frames are signed with a key derived from it.
 """
 
 import hmac
@@ -13,11 +13,11 @@ __all__ = ["StoreIdentity"]
 
 
 class StoreIdentity(Struct, frozen=True):
-    """What tells one deployment from another."""
+    """Identifies a deployment."""
 
-    id: str  # public: it is part of the names of channels and folders
+    id: str  # public: part of the names of channels and folders
     secret: bytes  # uniformly random
-    created: float  # on the store's clock
+    created: float  # by the store's clock
 
     def key(self, purpose: str) -> bytes:
         """Derive the key for one purpose: one block of HKDF-Expand (RFC 5869, 2.3). The extract step is not needed,

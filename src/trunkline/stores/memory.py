@@ -1,8 +1,8 @@
-"""The store that is used when no other is given: dictionaries of this process, gone when it ends.
+"""In-memory store, the default. Its content is lost when the process exits.
 
-Items lie by their homes, so a scan within one home looks at nothing else. What has expired is not there from that
-moment on; its memory is given back by a sweep, which one timer for all starts once a minute while something is going
-to expire. Each key stands in the queue of the sweep once, however often its time is put off.
+Items are grouped by home, so a scan within one home reads only that home. An expired item is invisible at once; a sweep
+frees its memory once per minute while there are items with an expiry. The sweep's queue has one entry per key, however
+often its expiry is extended.
 """
 
 import heapq
@@ -19,48 +19,46 @@ from trunkline.stores.watches import Watchers
 __all__ = ["SWEEP_INTERVAL", "MemoryStore"]
 
 SWEEP_INTERVAL: Final = 60.0  # seconds
-_QUEUE_SLACK: Final = 64  # entries of the queue that may be of no use any more, besides as many as are of use
+_QUEUE_SLACK: Final = 64  # stale queue entries that are tolerated, in addition to one per live entry
 
 
 class MemoryStore:
-    """Keeps everything in this process."""
+    """Store in the memory of this process."""
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock: Clock = WallClock() if clock is None else clock
-        self._open: bool | None = None  # None: not yet
+        self._open: bool | None = None  # None: not opened yet
         self._homes: dict[str, dict[str, Item]] = {}
         self._leases: dict[str, Lease] = {}
-        self._last_version = 0  # version or token that was given
+        self._last_version = 0  # last version or token
         self._watchers = Watchers()
-        self._queued_expiry: dict[
-            str, float
-        ] = {}  # of each key that will expire, the one entry of the queue that counts
+        self._queued_expiry: dict[str, float] = {}  # by key, its valid queue entry
         self._queue: list[tuple[float, str]] = []
         self._sweep_timer: Timer | None = None
 
     @classmethod
     def ready(cls, clock: Clock | None = None) -> "MemoryStore":
-        """One that is open already, since there is nothing to wait for."""
+        """Return a store that is already open, since opening needs no I/O."""
         made = cls(clock=clock)
         made._open = True
         return made
 
     @property
     def lasting(self) -> bool:
-        """Nothing outlives this process."""
+        """False: the content does not outlive this process."""
         return False
 
     def bus(self) -> None:
-        """Nobody shares it."""
+        """Return None: no other process shares this store."""
 
     async def open(self) -> None:
-        """Makes the store ready."""
+        """Open the store."""
         if self._open is None:
             self._open = True
         self._require_open()
 
     async def close(self) -> None:
-        """Forgets everything."""
+        """Close the store and drop its content."""
         self._open = False
         self._watchers.close()
         if self._sweep_timer is not None:
@@ -70,17 +68,17 @@ class MemoryStore:
             kept.clear()
 
     def _require_open(self) -> float:
-        """The time, of a store that is open."""
+        """Return the time; raise if the store is not open."""
         if not self._open:
             if self._open is None:
                 raise MisuseError("the store is not open yet")
             raise StoreUnavailable("the store is closed")
         return self._clock.now()
 
-    # --- items -----------------------------------------------------------------------------------
+    # --- items -------------------------------------------------------------------------------------
 
     async def get(self, key: str) -> Item | None:
-        """What is kept under a key."""
+        """Return the item of a key, or None."""
         now = self._require_open()
         validation.check_key(key)
         return self._find(key, now)
@@ -90,7 +88,7 @@ class MemoryStore:
         return None if item is None or (item.expires is not None and item.expires <= now) else item
 
     async def scan(self, prefix: str, *, after: str = "", limit: int = 100) -> Sequence[Item]:
-        """A page of items, in the order of their keys."""
+        """Return a page of items in key order."""
         now = self._require_open()
         validation.check_page(prefix, after, limit)
         keys = sorted(key for key in self._keys(prefix) if key > after and key.startswith(prefix))
@@ -98,12 +96,12 @@ class MemoryStore:
         return list(islice((item for item in found if item is not None), limit))
 
     def _keys(self, prefix: str) -> Iterator[str]:
-        """All keys that may start with a text; those of one home, if it names one."""
+        """Return the keys that may start with a prefix: those of one home if the prefix names one."""
         at = home(prefix)
         return chain.from_iterable(self._homes.values()) if at == prefix else iter(self._homes.get(at, _EMPTY_HOME))
 
     async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
-        """All writes or nothing, at once: nothing is waited for."""
+        """Apply all writes or none, without waiting."""
         now = self._require_open()
         validation.check_writes(writes, None if fence is None else fence.name)
         if fence is not None:
@@ -114,14 +112,14 @@ class MemoryStore:
         return self._last_version
 
     def _check_versions(self, writes: Sequence[Write], now: float) -> None:
-        """Raise `Conflict` if a write was made for another version."""
+        """Raise `Conflict` if a write expects another version."""
         for write in writes:
             if write.version is not None:
                 found = self._find(write.key, now)
                 validation.check_version(write, ABSENT if found is None else found.version)
 
     def _write_all(self, writes: Sequence[Write]) -> None:
-        """Apply the writes of one home, with the last version that was given."""
+        """Apply the writes of one home under the last version."""
         at = home(writes[0].key)
         kept = self._homes.setdefault(at, {})
         for write in writes:
@@ -139,12 +137,12 @@ class MemoryStore:
             kept.pop(write.key, None)
             self._queued_expiry.pop(write.key, None)
 
-    # --- leases ----------------------------------------------------------------------------------
+    # --- leases ------------------------------------------------------------------------------------
 
     async def acquire(
         self, name: str, holder: str, ttl: float, *, over: int | None = None, writes: Sequence[Write] = ()
     ) -> Lease | Held:
-        """The lease, if nobody else has it, or only who had that token; with writes, if there are any."""
+        """Grant the lease if it is free, expired or held under the token `over`; apply `writes` with it."""
         now = self._require_open()
         validation.check_lease(name, holder, ttl, writes)
         given = validation.decide_lease(
@@ -160,7 +158,7 @@ class MemoryStore:
         return given
 
     async def renew(self, lease: Lease, ttl: float) -> Lease:
-        """The same lease, with that much time from now."""
+        """Extend the lease to `ttl` seconds from now."""
         now = self._require_open()
         validation.check_lease(lease.name, lease.holder, ttl)
         validation.check_lease_held(self._leases.get(lease.name), lease, now)
@@ -168,22 +166,22 @@ class MemoryStore:
         return renewed
 
     async def release(self, lease: Lease) -> None:
-        """Gives a lease back."""
+        """Release the lease."""
         self._require_open()
         current = self._leases.get(lease.name)
         if current is not None and current.token == lease.token:
             del self._leases[lease.name]
 
-    # --- watches and expiry ----------------------------------------------------------------------
+    # --- watches and expiry ------------------------------------------------------------------------
 
     def watch(self, prefix: str, callback: Changed) -> Watch:
-        """Calls back when keys that start with a text change."""
+        """Call back when keys with this prefix change."""
         self._require_open()
         return self._watchers.add(prefix, callback)
 
     def _queue_expiry(self, key: str, expires: float) -> None:
         queued = self._queued_expiry.get(key)
-        if queued is None or expires < queued:  # one that was put off is seen to when its entry comes up
+        if queued is None or expires < queued:  # a later expiry is handled when the queued entry is due
             self._queued_expiry[key] = expires
             heapq.heappush(self._queue, (expires, key))
             if len(self._queue) > _QUEUE_SLACK + 2 * len(self._queued_expiry):
@@ -196,7 +194,7 @@ class MemoryStore:
             self._sweep_timer = self._clock.call_at(self._clock.now() + SWEEP_INTERVAL, self._run_sweep)
 
     def _run_sweep(self) -> None:
-        """Gives back the memory of all that has expired."""
+        """Free the memory of expired items and leases."""
         self._sweep_timer = None
         now, before = self._clock.now(), len(self._homes)
         while self._queue and self._queue[0][0] <= now:
@@ -205,13 +203,13 @@ class MemoryStore:
                 del self._queued_expiry[key]
                 self._expire(key, now)
         self._leases = {name: lease for name, lease in self._leases.items() if lease.expires > now}
-        if len(self._homes) < before / 2:  # a dictionary keeps the room that it once needed
+        if len(self._homes) < before / 2:  # dictionaries do not shrink on deletion
             self._homes, self._queued_expiry = dict(self._homes), dict(self._queued_expiry)
         if self._queue or self._leases:
             self._schedule_sweep()
 
     def _expire(self, key: str, now: float) -> None:
-        """Forgets an item whose time has come, or queues it for the time that was put off to."""
+        """Delete an expired item, or queue it again if its expiry was extended."""
         kept = self._homes.get(home(key), _EMPTY_HOME)
         item = kept.get(key)
         if item is None or item.expires is None:

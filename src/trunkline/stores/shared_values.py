@@ -1,8 +1,8 @@
-"""Values that all processes on one store agree on: the first process that needs one creates it, with a compare-and-set.
+"""Values that all processes on one store agree on. The first process that needs one creates it with a compare-and-set.
 
-One of them is the identity of the store. A store that has lost its data has lost that, too: so a process compares the
-record with the one that it joined under before it trusts a lease that it had to acquire again. What the store knew of
-evictions may be lost with the rest.
+One of them is the identity of the store. A store that has lost its data has lost its identity, and possibly its record
+of evictions. So before a process trusts a lease that it had to acquire again, it compares the identity with the one
+under which it joined.
 """
 
 from secrets import token_bytes, token_hex

@@ -1,22 +1,21 @@
-"""Signed frames: what processes send each other over a bus, whichever way the bus takes.
+"""Signed frames: the format of messages on every bus.
 
-A bus is a place where strangers may write: any client of a Redis can publish to any channel, whatever database it uses.
-So every frame is signed with a key that lives in the store (HMAC-SHA256), and says by whom and for whom it is:
+Other programs may write to a bus: any client of a Redis can publish to any channel, from any database. So every frame
+is signed with a key from the store (HMAC-SHA256), and names its sender and receiver:
 
     version (1)  receiver (16)  sender (16)  number (8)  payload  signature (32)
 
-Names are padded with zeros; a frame for all has an empty receiver. The signature covers everything before it.
+Names are padded with zeros; a broadcast has an empty receiver. The signature covers everything before it.
 
-Replays. A sender's numbers only grow, and a bus delivers in order, at most once. So a receiver accepts a number if it
-is greater than the last one of that sender, and needs no window. A name is used for one opening of a bus and never
-again, so no sender starts over under its name, and a frame for one process can be replayed to no other. A frame for all
-could be replayed to a process that joined later: it counts only if its sender has sent this receiver a frame of its own
-before.
+Replays. A sender's numbers increase, and a bus delivers in order, at most once. So a receiver accepts a number if it is
+greater than the sender's last one, and needs no window. A name is used for one opening of a bus and never again, so no
+sender restarts its numbers, and a frame for one process cannot be replayed to another. A broadcast could be replayed to
+a process that joined later: it counts only if its sender has sent this receiver a direct frame before.
 
-Memory. Numbers are nanoseconds of the sender's clock, or one more than the last. If a receiver knows too many senders,
-it forgets the one with the smallest number, which has been silent for longest, and accepts nothing from unknown senders
-that is not greater. So what was forgotten cannot be replayed, and clocks have to agree only by the time in which
-thousands of processes come and go.
+Memory. Numbers are nanoseconds of the sender's clock, or one more than the last number. A receiver that knows too many
+senders drops the one with the smallest number, the longest silent one, and from then on accepts from unknown senders
+only greater numbers. So frames of a dropped sender cannot be replayed, and clocks need to agree only within the time in
+which thousands of processes come and go.
 """
 
 import hmac
@@ -49,33 +48,33 @@ _ALL_PADDED: Final = _pad(ALL)
 
 
 class Rejection(Enum):
-    """Why a frame is dropped."""
+    """Reasons to drop a frame."""
 
-    MALFORMED = "it is not a frame of a bus"
+    MALFORMED = "it is not a bus frame"
     VERSION = "another version of Trunkline has written it"
     FORGED = "its signature is wrong"
     MISDIRECTED = "it is for another process"
-    REPLAYED = "it came before, or after a later one"
+    REPLAYED = "it is a replay or out of order"
 
 
 class Frame(Struct, frozen=True):
-    """A frame whose signature is right."""
+    """A frame with a valid signature."""
 
     sender: str
     payload: bytes
     for_all: bool
-    fresh: bool  # False: from a sender that has sent nothing to this process alone, so it may be a replay
+    fresh: bool  # False: the sender has sent no direct frame yet, so this may be a replay
 
 
 class FrameSigner:
     """Sign the frames of one process, and verify those that it receives. One signer serves one opening of a bus."""
 
     def __init__(self, identity: StoreIdentity, name: str) -> None:
-        self._hmac = hmac.new(identity.key("bus frames"), digestmod="sha256")  # to copy it is cheaper than to make one
+        self._hmac = hmac.new(identity.key("bus frames"), digestmod="sha256")  # copying it is cheaper than creating one
         self._padded_name = _pad(name)
         self._number = 0
-        self._last_numbers: dict[str, int] = {}  # numbers of the senders that this process has had frames from
-        self._floor = 0  # unknown senders need a greater number
+        self._last_numbers: dict[str, int] = {}  # last number of each known sender
+        self._floor = 0  # unknown senders must exceed it
 
     def sign(self, to: str, *parts: bytes) -> bytes:
         """Return the frame with this payload, for one process or for `ALL`."""

@@ -1,6 +1,6 @@
-"""What stores agree upon, as plain functions: which writes may be asked for, and who holds a lease.
+"""Rules that all stores share, as pure functions: valid arguments, version checks and lease decisions.
 
-A store that decides elsewhere, as one on Redis does, says the same in its own language.
+The Redis store decides in a Lua script, which implements the same rules.
 """
 
 import re
@@ -31,29 +31,27 @@ __all__ = [
 ]
 
 MAX_KEY_CHARACTERS: Final = KIB // 2
-MAX_VALUE_BYTES: Final = 64 * MIB  # larger than any message; whoever wants to keep more wants files
-MAX_WRITES: Final = 1000  # of one commit: for so long may everybody else have to wait
+MAX_VALUE_BYTES: Final = 64 * MIB  # larger than any message; larger values belong in files
+MAX_WRITES: Final = 1000  # per commit: a commit blocks all other writers
 MAX_PAGE_ITEMS: Final = 1000
-_MAX_EXACT_NUMBER: Final = 2**53  # versions and times below it are the same number everywhere
+_MAX_EXACT_NUMBER: Final = 2**53  # doubles represent smaller integers exactly
 
-_FORBIDDEN_CHARACTERS: Final = (
-    r"{}\x00-\x1f\x7f\ud800-\udfff\U0010ffff"  # the last comes after whatever starts with a text
-)
+_FORBIDDEN_CHARACTERS: Final = r"{}\x00-\x1f\x7f\ud800-\udfff\U0010ffff"  # the last one bounds prefix scans
 _PART: Final = rf"[^/{_FORBIDDEN_CHARACTERS}]+"
 _KEY: Final = re.compile(rf"{_PART}(?:/{_PART})+")
 _TEXT: Final = re.compile(rf"[^{_FORBIDDEN_CHARACTERS}]*")
 _PROCESS: Final = re.compile(rf"[A-Za-z0-9-]{{1,{MAX_NAME_CHARACTERS}}}")
 
 
-# --- what may be asked for ----------------------------------------------------------------------------
+# --- arguments -------------------------------------------------------------------------------------
 
 
 def check_key(key: str) -> None:
-    """Raises `MisuseError` for a text that no key can be."""
+    """Raise `MisuseError` for an invalid key."""
     if len(key) > MAX_KEY_CHARACTERS or not _KEY.fullmatch(key):
         raise MisuseError(
-            f"{key[:80]!r} is no key: a key has two or more parts with '/' between them, none of them empty, no braces "
-            f"and no control characters, and at most {MAX_KEY_CHARACTERS} characters; key_of() makes one of any texts"
+            f"{key[:80]!r} is not a valid key: it needs two or more non-empty parts separated by '/', no braces "
+            f"and no control characters, and at most {MAX_KEY_CHARACTERS} characters; key_of() builds one"
         )
 
 
@@ -66,7 +64,7 @@ def check_writes(writes: Sequence[Write], lease: str | None) -> None:
     for write in writes:
         check_key(write.key)
         if write.version is not None and not 0 <= write.version < _MAX_EXACT_NUMBER:
-            raise MisuseError(f"{write.version!r} is no version")
+            raise MisuseError(f"{write.version!r} is not a valid version")
         if isinstance(write, Put):
             _check_value(write)
 
@@ -87,11 +85,11 @@ def _check_value(write: Put) -> None:
     if len(write.value) > MAX_VALUE_BYTES:
         raise MisuseError(f"the value of {write.key!r} is larger than {MAX_VALUE_BYTES} bytes")
     if write.expires is not None and not -_MAX_EXACT_NUMBER < write.expires < _MAX_EXACT_NUMBER:
-        raise MisuseError(f"{write.expires!r} is no time; what never expires has None")
+        raise MisuseError(f"{write.expires!r} is not a time; use None for no expiry")
 
 
 def check_page(prefix: str, after: str, limit: int) -> None:
-    """Raises `MisuseError` for a page that there cannot be."""
+    """Raise `MisuseError` for invalid arguments of a scan."""
     if not (_TEXT.fullmatch(prefix) and _TEXT.fullmatch(after)):
         raise MisuseError(f"no key starts with {prefix[:80]!r} or is {after[:80]!r}")
     if not 1 <= limit <= MAX_PAGE_ITEMS:
@@ -99,7 +97,7 @@ def check_page(prefix: str, after: str, limit: int) -> None:
 
 
 def check_lease(name: str, holder: str, ttl: float, writes: Sequence[Write] = ()) -> None:
-    """Raise `MisuseError` for a lease that cannot be granted, or for writes that cannot be committed with it."""
+    """Raise `MisuseError` for an invalid lease, or for writes that cannot be committed with it."""
     check_key(name)
     if not (holder and _TEXT.fullmatch(holder)):
         raise MisuseError(
@@ -112,45 +110,45 @@ def check_lease(name: str, holder: str, ttl: float, writes: Sequence[Write] = ()
 
 
 def is_process_name(name: str) -> bool:
-    """Whether a text can be a name on a bus."""
+    """Return whether a string is a valid process name on a bus."""
     return _PROCESS.fullmatch(name) is not None
 
 
 def check_process_name(name: str) -> None:
-    """Raises `MisuseError` for a text that is no name on a bus."""
+    """Raise `MisuseError` for an invalid process name."""
     if not is_process_name(name):
         raise MisuseError(f"{name[:80]!r} is no name: it has 1 to {MAX_NAME_CHARACTERS} letters, digits and dashes")
 
 
 def check_message(message: bytes) -> None:
-    """Raises `MisuseError` for a message that no bus could carry."""
+    """Raise `MisuseError` for a message that is too large for a bus."""
     if len(message) > MAX_MESSAGE_BYTES:
         raise MisuseError(f"a message on a bus has at most {MAX_MESSAGE_BYTES} bytes; send it in pieces")
 
 
-# --- what is decided ----------------------------------------------------------------------------------
+# --- decisions -------------------------------------------------------------------------------------
 
 
 def check_version(write: Put | Delete, found: int) -> None:
-    """Raises `Conflict` if a write was made for another version than the one that is there."""
+    """Raise `Conflict` if a write expects another version than the current one."""
     if write.version is not None and write.version != found:
         raise Conflict(write.key, write.version, found)
 
 
 def decide_lease(current: Lease | None, requested: Lease, now: float, over: int | None = None) -> Lease | Held:
-    """Who has a lease when somebody asks for it: whoever has it and has time left, unless that is the one who is asked
-    for it over; or else whoever asks."""
+    """Return the requested lease if it can be granted: the current one is absent, expired, of the same holder, or
+    has the token `over`. Otherwise return `Held`."""
     if current is None or current.expires <= now or current.holder == requested.holder or current.token == over:
         return requested
     return Held(current.holder, current.expires, current.token)
 
 
 def check_lease_held(current: Lease | None, lease: Lease, now: float) -> None:
-    """Raises `Fenced` if a lease is lost."""
+    """Raise `Fenced` if a lease is lost."""
     if current is None or current.token != lease.token or current.expires <= now:
         raise Fenced(lease.name, lease.token)
 
 
 def extend_lease(lease: Lease, expires: float) -> Lease:
-    """The same lease until later."""
+    """Return the lease with a later expiry."""
     return Lease(lease.name, lease.holder, lease.token, expires)

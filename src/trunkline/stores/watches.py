@@ -1,4 +1,4 @@
-"""Who wants to know of which keys: changes gather until the next turn of the loop, and are told in one go."""
+"""Registered watches: changes are collected until the next loop iteration, then dispatched together."""
 
 import asyncio
 from collections.abc import Iterable
@@ -13,28 +13,28 @@ class Watchers:
 
     def __init__(self) -> None:
         self._watches: dict[int, _RegisteredWatch] = {}
-        self._changed_keys: set[str] | None = set()  # None: anything may have
+        self._changed_keys: set[str] | None = set()  # None: any key may have changed
         self._scheduled = False
 
     def __bool__(self) -> bool:
         return bool(self._watches)
 
     def add(self, prefix: str, callback: Changed) -> "_RegisteredWatch":
-        """One more watch."""
+        """Register a watch."""
         watch = _RegisteredWatch(self, prefix, callback)
         self._watches[id(watch)] = watch
         return watch
 
     def remove(self, watch: "_RegisteredWatch") -> None:
-        """One watch less."""
+        """Remove a watch."""
         self._watches.pop(id(watch), None)
 
     def close(self) -> None:
-        """Tells nobody anything any more."""
+        """Remove all watches."""
         self._watches.clear()
 
     def notify(self, keys: Iterable[str] | None) -> None:
-        """Tells everybody concerned, in the next turn of the loop; of None, everybody."""
+        """Call the watches of these keys in the next loop iteration; None calls all."""
         if not self._watches:
             return
         if keys is None:
@@ -49,7 +49,7 @@ class Watchers:
         self._scheduled = False
         changed, self._changed_keys = self._changed_keys, set()
         for watch in list(self._watches.values()):
-            if id(watch) in self._watches:  # one that was called may have closed another
+            if id(watch) in self._watches:  # a callback may have closed another watch
                 self._call_watch(watch, changed)
 
     @staticmethod
@@ -59,13 +59,16 @@ class Watchers:
             return
         try:
             watch.callback(concerned)
-        except Exception as error:  # noqa: BLE001 - the others are not to blame
-            context = {"message": f"who watches {watch.prefix!r} failed", "exception": error}
+        except Exception as error:  # noqa: BLE001 - a faulty callback must not affect other watches
+            context = {
+                "message": f"the callback of the watch on {watch.prefix!r} raised an exception",
+                "exception": error,
+            }
             asyncio.get_running_loop().call_exception_handler(context)
 
 
 class _RegisteredWatch:
-    """A watch that is kept until it is closed."""
+    """A watch, until it is closed."""
 
     __slots__ = ("_watchers", "callback", "prefix")
 

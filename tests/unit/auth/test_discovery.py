@@ -53,7 +53,7 @@ async def test_a_page_for_people_is_no_metadata() -> None:
 async def test_a_place_on_another_server_is_not_gone_to() -> None:
     async with office() as there:
         for hint in ("https://evil.example/x", there.world.at(RESOURCE).replace("127.0.0.1", "localhost"), "file:///x"):
-            with pytest.raises(AuthorizationFailed, match="not on the server itself") as failed:
+            with pytest.raises(AuthorizationFailed, match="not on the MCP server itself") as failed:
                 await found(there, hint)
             assert failed.value.hop == "server"
         assert looked(there) == []

@@ -117,7 +117,7 @@ async def test_a_login_page_in_a_private_network_is_not_opened_unless_the_settin
         return ["10.0.0.1"]
 
     for url in ("https://10.1/login", "https://login.example/page"):
-        with pytest.raises(AuthorizationFailed, match="no page to send anybody to") as refused:
+        with pytest.raises(AuthorizationFailed, match="must not be opened") as refused:
             await Egress(EgressPolicy(), resolve=resolve).check_page(url, hop="authorization")
         assert refused.value.hop == "authorization"
     allowed = Settings(egress_allowed=("login.example",))

@@ -31,9 +31,9 @@ def log_in(**members: object) -> None:
 @pytest.mark.parametrize(
     ("members", "words"),
     [
-        ({"expires": 4102444800.0, "refresh": "r3fresh"}, "ends at 2100-01-01 00:00:00+00:00, and is renewed"),
-        ({"expires": 946684800.0}, "ended at 2000-01-01 00:00:00+00:00, and then somebody has to log in again"),
-        ({}, "does not say when it ends"),
+        ({"expires": 4102444800.0, "refresh": "r3fresh"}, "expires at 2100-01-01 00:00:00+00:00, and is renewed"),
+        ({"expires": 946684800.0}, "expired at 2000-01-01 00:00:00+00:00, then a new login is needed"),
+        ({}, "has no known expiry"),
     ],
 )
 def test_a_login_is_shown_without_its_tokens(
@@ -51,7 +51,7 @@ def test_a_login_is_shown_without_its_tokens(
 
 def test_nobody_is_logged_in_at_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["auth", "status", URL]) == 1
-    assert capsys.readouterr().out == f"{URL}: nobody is logged in\n"
+    assert capsys.readouterr().out == f"{URL}: not logged in\n"
 
 
 def test_a_login_that_is_forgotten_is_gone(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
@@ -62,8 +62,8 @@ def test_a_login_that_is_forgotten_is_gone(capsys: pytest.CaptureFixture[str], f
     assert main(["auth", "logout", URL]) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"{URL}: logged out",
-        f"{URL}: nobody is logged in",
-        f"{URL}: nobody was logged in",
+        f"{URL}: not logged in",
+        f"{URL}: was not logged in",
     ]
     assert [path for path in folder.rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()] == []
 
@@ -76,7 +76,7 @@ def test_a_store_that_others_can_read_is_refused_with_a_sentence(
     place.chmod(0o755)
 
     assert main(["auth", "status", URL]) == 1
-    assert capsys.readouterr().err.startswith("trunkline: others have access to ")
+    assert capsys.readouterr().err.startswith("trunkline: other users can access ")
 
 
 def test_what_an_issuer_calls_itself_cannot_change_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

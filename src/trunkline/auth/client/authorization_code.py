@@ -1,4 +1,4 @@
-"""The authorization code flow (OAuth 2.1, section 4.1): a person is sent to a page, and comes back with a code."""
+"""Authorization code flow with PKCE (OAuth 2.1, section 4.1)."""
 
 import hashlib
 import hmac
@@ -27,7 +27,7 @@ _UNKNOWN_CLIENT_ERRORS: Final = frozenset({"invalid_client", "unauthorized_clien
 
 
 class AuthorizationRequest(Struct, frozen=True):
-    """What belongs to one visit of a person to the page: made for it, and compared when they come back."""
+    """State of one authorization request, to validate its response."""
 
     issuer: str
     advertises_iss: bool
@@ -37,52 +37,50 @@ class AuthorizationRequest(Struct, frozen=True):
 
     @classmethod
     def create(cls, server: ServerMetadata, redirect_uri: str) -> "AuthorizationRequest":
-        """For a visit that is about to begin."""
+        """Create the state of a new request."""
         advertises = server.authorization_response_iss_parameter_supported is True
         return cls(server.issuer, advertises, secrets.token_urlsafe(32), secrets.token_urlsafe(48), redirect_uri)
 
     def __repr__(self) -> str:
-        return f"Sent({self.issuer!r}, {self.redirect_uri!r})"
+        return f"AuthorizationRequest({self.issuer!r}, {self.redirect_uri!r})"
 
     @property
     def challenge(self) -> str:
-        """What proves later that whoever has the code is who asked for it."""
+        """The PKCE code challenge, by method S256."""
         return urlsafe_b64encode(hashlib.sha256(self.verifier.encode()).digest()).rstrip(b"=").decode()
 
 
 def read_code(callback_url: str, request: AuthorizationRequest) -> str:
-    """The code in the URL that a person was sent back to. What does not come from who it should is neither acted upon
-    nor shown (authorization, "Authorization Response Validation")."""
+    """Return the code of a callback URL. Raises `AuthorizationFailed`, without showing its content if it does not
+    come from the expected issuer (authorization, "Authorization Response Validation")."""
     try:
         pairs = parse_qsl(urlsplit(callback_url).query, keep_blank_values=True, max_num_fields=_MAX_FIELDS)
     except ValueError:
         pairs = []
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise _invalid_response("something in it twice", "OAuth 2.1, section 3.1")
+        raise _invalid_response("a repeated parameter", "OAuth 2.1, section 3.1")
     if not hmac.compare_digest(fields.get("state", "").encode(), request.state.encode()):
-        raise _invalid_response("not the state that was sent along", "OAuth 2.1, section 7.12")
+        raise _invalid_response("another state than the request", "OAuth 2.1, section 7.12")
     issuer = fields.get("iss")
     if issuer is None and request.advertises_iss:
-        raise _invalid_response(
-            "no issuer in it, which the authorization server says is always there", "RFC 9207, section 2.4"
-        )
+        raise _invalid_response("no issuer, which the authorization server advertises", "RFC 9207, section 2.4")
     if issuer is not None and issuer != request.issuer:
-        raise _invalid_response("the name of another issuer in it", "RFC 9207, section 2.4")
+        raise _invalid_response("another issuer than expected", "RFC 9207, section 2.4")
     if "error" in fields:
         said = ": ".join(safe_text(fields[name]) for name in ("error", "error_description") if fields.get(name))
         raise OAuthErrorResponse(f"the authorization server answers {said}", hop=_HOP, error=fields["error"], clause="")
     if not fields.get("code"):
-        raise _invalid_response("neither a code nor an error in it", "OAuth 2.1, section 4.1.2")
+        raise _invalid_response("neither a code nor an error", "OAuth 2.1, section 4.1.2")
     return fields["code"]
 
 
 def _invalid_response(why: str, clause: str) -> AuthorizationFailed:
-    return AuthorizationFailed(f"what came back from the authorization server has {why}", hop=_HOP, clause=clause)
+    return AuthorizationFailed(f"the authorization response has {why}", hop=_HOP, clause=clause)
 
 
 class CodeGrant:
-    """Tokens that a person agrees to."""
+    """Grant by a user's login in a browser."""
 
     name = "code"
     person = True
@@ -103,15 +101,16 @@ class CodeGrant:
         self._assume_pkce = assume_pkce
 
     async def identity(self, errand: GrantRequest, client_id: str) -> ClientIdentity | None:
-        """Who we are, by an id that was used before."""
+        """Return the client identity with this id, or None."""
         return await self._registrar.find_identity(errand, client_id)
 
     async def forget(self, errand: GrantRequest) -> None:
-        """Registers anew next time."""
+        """Delete the registration; the next login registers again."""
         await self._registrar.forget(errand)
 
     async def obtain(self, errand: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
-        """Sends a person to the page. If the authorization server has forgotten us, that is done once more."""
+        """Send the user to the login page. If the authorization server no longer knows the client, register and try
+        once more."""
         if not self._assume_pkce:
             require_pkce(errand.discovery.authorization_server)
         remembered = await self._registrar.load_registration(errand)
@@ -132,7 +131,7 @@ class CodeGrant:
             try:
                 returned = await waiting.visit(there)
             except AuthorizationFailed:
-                if identity.registered:  # nobody comes back from a server that has forgotten who we are
+                if identity.registered:  # the login page does not redirect if it does not know the client
                     await self.forget(errand)
                 raise
         more = {"code": read_code(returned, sent), "redirect_uri": sent.redirect_uri, "code_verifier": sent.verifier}
@@ -140,10 +139,10 @@ class CodeGrant:
         return identity, read_token_response(await errand.endpoint.request_token(identity, fields), hop="token")
 
     def _authorization_url(self, errand: GrantRequest, identity: ClientIdentity, request: AuthorizationRequest) -> str:
-        """The address of the page that the person is sent to."""
+        """Return the URL of the login page."""
         endpoint = errand.discovery.authorization_server.authorization_endpoint
         if endpoint is None:
-            why = "the authorization server has no page to send anybody to"
+            why = "the authorization server has no authorization endpoint"
             raise AuthorizationFailed(why, hop="authorization-server-metadata", clause="RFC 8414, section 2")
         said = {
             **self._parameters,
@@ -158,5 +157,5 @@ class CodeGrant:
         if errand.scopes:
             said["scope"] = " ".join(errand.scopes)
         if "offline_access" in errand.scopes:
-            said.setdefault("prompt", "consent")  # OpenID Connect Core, section 11: nothing is given otherwise
+            said.setdefault("prompt", "consent")  # OpenID Connect Core, section 11: required for a refresh token
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(said)}"

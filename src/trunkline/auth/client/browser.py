@@ -1,5 +1,5 @@
-"""Opens a page in the person's browser. Its address was put together from what a server said, so it is never more than
-one argument of a program, and no shell ever sees it."""
+"""Open a page in the user's browser. The URL contains text of a server, so it is always a single argument of a
+program and no shell parses it."""
 
 import asyncio
 import re
@@ -18,19 +18,19 @@ from trunkline.errors import AuthorizationFailed
 __all__ = ["check_login_url", "open_page"]
 
 _URL_CLAUSE: Final = 'security best practices, "OAuth Authorization URL Validation"'
-_SHELL_NEUTRAL: Final = re.compile(r"[\w. /\\:+=,@%-]+")  # a command that means the same with a shell and without one
-_START_TIMEOUT: Final = 3.0  # seconds: a program that has not failed by then is taken to show the page
-_MAX_URL_CHARS: Final = 8192  # characters: what some systems take as one argument at most
+_SHELL_NEUTRAL: Final = re.compile(r"[\w. /\\:+=,@%-]+")  # a command without characters that a shell would interpret
+_START_TIMEOUT: Final = 3.0  # seconds: a program that is still running then has opened the page
+_MAX_URL_CHARS: Final = 8192  # some systems limit one argument to this length
 
 
 def check_login_url(url: str) -> str:
-    """An address that a person may be sent to: by https, or on this machine. Raises `AuthorizationFailed`."""
+    """Return the URL if a user may be sent there: https, or this machine. Raises `AuthorizationFailed`."""
     try:
         there = parse_target(url)
     except EgressDenied as refused:
-        raise _failure(f"the login page has no address that can be opened: {refused}") from None
+        raise _failure(f"the URL of the login page is invalid: {refused}") from None
     if there.scheme != "https" and not there.is_local:
-        raise _failure(f"the login page {there.display_url} is not to be trusted without https")
+        raise _failure(f"the login page {there.display_url} must use https")
     if len(url) > _MAX_URL_CHARS:
         raise _failure(
             f"the address of the login page {there.display_url} has {len(url)} characters, which is too long"
@@ -43,9 +43,10 @@ def _failure(why: str) -> AuthorizationFailed:
 
 
 async def open_page(url: str) -> str | None:
-    """Opens a page; says why not, if it could not. Raises `AuthorizationFailed` for what is not to be opened at all.
+    """Open a page; return the reason if that fails. Raises `AuthorizationFailed` for a forbidden URL.
 
-    The browser is no child to wait for: it may stay open after us."""
+    The browser may outlive this process, so nothing waits for it to exit.
+    """
     check_login_url(url)
     command = browser_command(url)
     if command is None:
@@ -54,7 +55,7 @@ async def open_page(url: str) -> str | None:
 
 
 def browser_command(url: str, named: str | None = None, platform: str = sys.platform) -> list[str] | None:
-    """The program that shows a page, and its arguments: what the environment names, or what the system has for it."""
+    """Return the command that opens a page: the one that the environment names, or the system's."""
     for command in (browser_commands() if named is None else named).split(pathsep):
         words = command.split()
         if words and _SHELL_NEUTRAL.fullmatch(command) and (program := shutil.which(words[0])):
@@ -66,7 +67,7 @@ def browser_command(url: str, named: str | None = None, platform: str = sys.plat
 
 
 def _insert_url(arguments: Sequence[str], url: str) -> list[str]:
-    """The page's address, where `%s` stands or at the end."""
+    """Insert the URL in place of `%s`, or append it."""
     return [url if word == "%s" else word for word in arguments] if "%s" in arguments else [*arguments, url]
 
 
@@ -79,7 +80,7 @@ async def _start(command: Sequence[str]) -> str | None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # a Ctrl-C that is meant for us does not close the browser
+            start_new_session=True,  # Ctrl+C in the terminal must not close the browser
         )
     except OSError as error:
         return f"{command[0]} cannot be started: {error.strerror or error}"
@@ -91,7 +92,7 @@ async def _start(command: Sequence[str]) -> str | None:
 
 
 def _reap(process: "subprocess.Popen[bytes]", loop: asyncio.AbstractEventLoop, ended: "asyncio.Future[int]") -> None:
-    """Waits for a process on a thread that keeps nobody from leaving."""
+    """Wait for the process on a daemon thread, which does not delay the exit of this process."""
     status = process.wait()
     try:
         loop.call_soon_threadsafe(_set_status, ended, status)

@@ -1,4 +1,4 @@
-"""What a server wants that turns a request away."""
+"""Challenges in the responses of an MCP server, as a client reads them."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -18,23 +18,23 @@ _SUPPORTED_SCHEMES: Final = frozenset({"bearer", "dpop"})
 
 
 class TokenChallenge(Struct, frozen=True):
-    """What was said with the request that was turned away."""
+    """What a 401 or 403 response demands of the token."""
 
     status: int
-    sent_token: str | None  # the token that was not liked
-    error: str | None = None  # a stable word
+    sent_token: str | None  # the refused token
+    error: str | None = None  # OAuth error code
     scopes: tuple[str, ...] | None = None
-    resource_metadata_url: str | None = None  # where the metadata of the resource is
-    description: str = ""  # for people
-    dpop_required: bool = False  # tokens have to be bound to a key, and no others are taken
+    resource_metadata_url: str | None = None  # URL of the resource metadata
+    description: str = ""  # error description, for messages
+    dpop_required: bool = False  # the server accepts DPoP tokens only
 
     def __repr__(self) -> str:
-        return f"Demand({self.status}, {self.error}, scopes={self.scopes})"
+        return f"TokenChallenge({self.status}, {self.error}, scopes={self.scopes})"
 
 
 def read_challenge(response: HttpExchange) -> TokenChallenge | None:
-    """What an answer demands; None if it is content with who we are. Raises `AuthorizationFailed` if it wants what is
-    not known here."""
+    """Return the challenge of a response, or None if the response demands no other token. Raises
+    `AuthorizationFailed` if the scheme is not supported."""
     if response.status not in {UNAUTHORIZED, FORBIDDEN}:
         return None
     said = [value for name, value in response.headers.items() if name.lower() == "www-authenticate"]
@@ -46,7 +46,7 @@ def read_challenge(response: HttpExchange) -> TokenChallenge | None:
         return None
     if challenges and not ours:
         schemes = ", ".join(safe_text(one.scheme) for one in challenges)
-        why = f"the server wants {schemes}, which is not OAuth"
+        why = f"the server wants {schemes}, but only Bearer and DPoP are supported"
         raise AuthorizationFailed(why, hop="server", clause="RFC 6750, section 3")
     words = params.get("error_description") or error
     return TokenChallenge(
@@ -61,5 +61,5 @@ def read_challenge(response: HttpExchange) -> TokenChallenge | None:
 
 
 def read_sent_token(sent: Mapping[str, str]) -> str | None:
-    """The token that went with a request."""
+    """Return the token that a request was sent with."""
     return sent.get("Authorization", "").partition(" ")[2] or None

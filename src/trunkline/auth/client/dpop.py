@@ -1,7 +1,7 @@
-"""DPoP (RFC 9449), the client's side: a token that is of no use to whoever has only the token.
+"""DPoP (RFC 9449), client side: tokens that are useless without their key.
 
-Every request has a proof of its own, signed with a key that the token is bound to. A server may want a text of its own
-in it, the nonce, and names another whenever it likes.
+Every request carries a proof of its own, signed with the key that the token is bound to. A server may require its nonce
+in the proof, and may change the nonce at any time.
 """
 
 import hashlib
@@ -23,19 +23,20 @@ _MAX_NONCE_CHARS: Final = 1024
 
 
 def generate_key(algorithms: Sequence[str] | None) -> SigningKey:
-    """A key to bind tokens to, for a server that knows these algorithms; None: it has not said which."""
+    """Generate a key for one of these algorithms; None means that the server does not list any. Raises
+    `AuthorizationFailed`."""
     for algorithm in _PREFERRED:
         if algorithms is None or algorithm in algorithms:
             return SigningKey.generate(algorithm)
     raise AuthorizationFailed(
-        "the authorization server knows no algorithm for DPoP that is known here",
+        "the authorization server supports no DPoP algorithm that this client supports",
         hop="authorization-server-metadata",
         clause="RFC 9449, section 5.1",
     )
 
 
 class Prover:
-    """Makes proofs with one key, and keeps the nonces of the servers that they are for."""
+    """Creates proofs with one key, and stores the nonces of servers."""
 
     def __init__(self, key: SigningKey, now: Callable[[], float]) -> None:
         self.key = key
@@ -43,7 +44,7 @@ class Prover:
         self._nonces: dict[Origin, str] = {}
 
     def create_proof(self, method: str, url: str, token: str | None = None) -> str:
-        """The proof for one request; with the token that goes with it, if one does."""
+        """Create the proof for one request, bound to its token if there is one."""
         parts = urlsplit(url)
         claims: dict[str, object] = {
             "jti": secrets.token_urlsafe(16),
@@ -60,13 +61,13 @@ class Prover:
         return self.key.sign(claims, {"typ": "dpop+jwt", "jwk": jwk})
 
     def record_nonce(self, url: str, headers: Mapping[str, str]) -> None:
-        """Takes note of the nonce in an answer."""
+        """Store the nonce of a response."""
         nonce, origin = headers.get(_NONCE), origin_of(url)
         if nonce and origin is not None and len(nonce) <= _MAX_NONCE_CHARS:
             self._nonces[origin] = nonce
 
     def has_newer_nonce(self, proof: str | None, url: str) -> bool:
-        """Whether a proof that was sent has another nonce than one would have now."""
+        """Return whether a new proof would have another nonce than one that was sent."""
         origin = origin_of(url)
         if proof is None or origin is None or origin not in self._nonces:
             return False

@@ -1,4 +1,4 @@
-"""The seam between whoever gets tokens and whoever uses them."""
+"""Grant protocol: how a token provider obtains tokens."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -16,9 +16,9 @@ __all__ = ["Grant", "GrantRequest", "IssuerBinding", "token_request_fields"]
 
 
 class GrantRequest(Struct, frozen=True):
-    """What it takes to get a token: for which server, from whom, for what."""
+    """Everything that a grant needs to obtain a token."""
 
-    server: str  # the MCP server's address
+    server: str  # URL of the MCP server
     discovery: DiscoveryResult
     scopes: tuple[str, ...]
     endpoint: TokenEndpoint
@@ -28,53 +28,52 @@ class GrantRequest(Struct, frozen=True):
 
 
 class Grant(Protocol):
-    """A way to get tokens."""
+    """A way to obtain tokens."""
 
     @property
     def name(self) -> str:
-        """Keeps apart what is kept of one way and of another."""
+        """Prefix of store keys, so that grants do not share stored tokens."""
         ...
 
     @property
     def person(self) -> bool:
-        """Whether somebody has to be asked."""
+        """Whether the grant needs a user."""
         ...
 
     @property
     def issuers(self) -> tuple[str, ...]:
-        """The authorization servers that are preferred, if a server has several."""
+        """Preferred authorization servers, if a server has several."""
         ...
 
     async def obtain(self, errand: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
-        """A token, and who it was issued to. Raises `AuthorizationFailed`."""
+        """Obtain a token; return it with the client identity. Raises `AuthorizationFailed`."""
         ...
 
     async def identity(self, errand: GrantRequest, client_id: str) -> ClientIdentity | None:
-        """Who we are to this authorization server, if a token was issued to us under that id; None if that has been
-        forgotten."""
+        """Return the client identity with this id at the authorization server, or None if it is no longer known."""
         ...
 
     async def forget(self, errand: GrantRequest) -> None:
-        """The authorization server does not know us any more by what we have registered."""
+        """Drop a registration that the authorization server no longer accepts."""
         ...
 
 
 def token_request_fields(request: GrantRequest, grant_type: str, **more: str | None) -> dict[str, str | None]:
-    """What every request for a token says."""
+    """Return the form fields that every token request has."""
     scope = " ".join(request.scopes) or None
     return {"grant_type": grant_type, "resource": request.discovery.resource, "scope": scope, **more}
 
 
 class IssuerBinding:
-    """Credentials that were given by our caller belong to one authorization server: the one that is named, or the one
-    that they were first used with (authorization, "Authorization Server Binding")."""
+    """Binds configured client credentials to one authorization server: the configured one, or the one of their first
+    use (authorization, "Authorization Server Binding")."""
 
     def __init__(self, client_id: str, issuer: str | None) -> None:
         self._client_id = client_id
         self._issuer = issuer
 
     async def check(self, request: GrantRequest) -> None:
-        """Raises `AuthorizationFailed` if the server has another authorization server now, or another server has."""
+        """Raise `AuthorizationFailed` if the MCP server now uses another authorization server."""
         key = f"issuer of {self._client_id} for {request.server}"
         kept = ((await request.store.get(key)) or b"").decode()
         issuer, found = self._issuer or kept, request.discovery.authorization_server.issuer

@@ -1,4 +1,4 @@
-"""Tokens for programs that nobody sits in front of."""
+"""Grants without a user: client credentials, workload identity and enterprise-managed authorization."""
 
 import asyncio
 import inspect
@@ -29,21 +29,21 @@ _ID_JAG: Final = "urn:ietf:params:oauth:token-type:id-jag"
 _ID_TOKEN: Final = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105 - the name of a type
 
 AssertionSource = str | PathLike[str] | Callable[[str], str | Awaitable[str]] | Callable[[], str | Awaitable[str]]
-"""A token of somebody else's: itself, the file that it is in, or a function that gives it."""
+"""Source of an external token: its text, a file that contains it, or a function that returns it."""
 
 
 class ProgramOptions(TypedDict, total=False):
-    """What every program can be told beside who it is."""
+    """Options of every grant without a user."""
 
-    issuer: str | None  # the authorization server that knows it; its credentials are shown to no other
-    scopes: str | Iterable[str] | None  # to ask for, beside what a server wants
-    store: TokenStore | None  # where tokens are kept, by default in memory
-    dpop: bool | None  # whether tokens are bound to a key; None: where that is required
+    issuer: str | None  # the authorization server of the client id; credentials are sent to no other
+    scopes: str | Iterable[str] | None  # requested in addition to those that a server demands
+    store: TokenStore | None  # token store, by default in memory
+    dpop: bool | None  # bind tokens to a key; None: where the server requires it
     now: Callable[[], float]  # seconds since the epoch
 
 
 class _MachineGrant(OAuthAuthorizer):
-    """A program with an id that the authorization server knows."""
+    """A grant for a client id that the authorization server knows, without a user."""
 
     person = False
 
@@ -75,22 +75,22 @@ class _MachineGrant(OAuthAuthorizer):
 
     @property
     def name(self) -> str:
-        """Keeps apart what is kept for one client and for another."""
+        """Prefix of store keys, by type and client id."""
         return f"{type(self).__name__} {self._client_id}"
 
-    def _create_grant(self, settings: Settings) -> Self:  # noqa: ARG002 - nobody has to be asked
+    def _create_grant(self, settings: Settings) -> Self:  # noqa: ARG002 - no user interaction
         return self
 
     async def identity(self, errand: GrantRequest, client_id: str) -> ClientIdentity | None:
-        """Who we are."""
+        """Return the client identity if the id is this client's."""
         return await self._identity(errand) if client_id == self._client_id else None
 
     async def forget(self, errand: GrantRequest) -> None:
-        """There is nothing that we could register again."""
+        """Do nothing: the credentials are configured, not registered."""
 
     @abstractmethod
     async def obtain(self, errand: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
-        """A token, by the program's own way to get one."""
+        """Obtain a token by this grant type."""
 
     async def _identity(self, request: GrantRequest) -> ClientIdentity:
         await self._binding.check(request)
@@ -108,7 +108,7 @@ class _MachineGrant(OAuthAuthorizer):
 
 
 class ClientCredentials(_MachineGrant):
-    """A program that is somebody itself: `Client(url, auth=ClientCredentials("id", secret="…"))`."""
+    """Client credentials grant: `Client(url, auth=ClientCredentials("id", secret="…"))`."""
 
     def __init__(
         self,
@@ -118,18 +118,18 @@ class ClientCredentials(_MachineGrant):
         key: SigningKey | None = None,
         **options: Unpack[ProgramOptions],
     ) -> None:
-        """It proves who it is by a `secret`, or by a `key` whose public part the authorization server knows."""
+        """The client authenticates with `secret`, or with `key`, whose public part the authorization server knows."""
         if secret is None and key is None:
             raise ConfigError("client credentials are an id and a secret, or an id and a key")
         super().__init__(client_id, secret=secret, key=key, **options)
 
     async def obtain(self, errand: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
-        """Asks for a token in its own name."""
+        """Request a token for the client itself."""
         return await self._request_token(errand, "client_credentials")
 
 
 class WorkloadIdentity(_MachineGrant):
-    """A program whose platform says who it is, by a signed assertion (RFC 7523)."""
+    """JWT bearer grant (RFC 7523) with an assertion that the platform signs."""
 
     def __init__(
         self,
@@ -140,20 +140,21 @@ class WorkloadIdentity(_MachineGrant):
         key: SigningKey | None = None,
         **options: Unpack[ProgramOptions],
     ) -> None:
-        """`assertion` is the signed text, the file that the platform writes it to, or a function that is given the
-        audience, which is the issuer of the authorization server, and gives the text."""
+        """`assertion` is the signed text, the file that the platform writes it to, or a function that returns it.
+        The function may take the audience, which is the issuer of the authorization server."""
         super().__init__(client_id, secret=secret, key=key, **options)
         self._assertion = assertion
 
     async def obtain(self, errand: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
-        """Shows the assertion."""
+        """Exchange the assertion for a token."""
         assertion = await _read_assertion(self._assertion, errand.discovery.authorization_server.issuer)
         return await self._request_token(errand, _JWT_BEARER, assertion=assertion)
 
 
 class EnterpriseManaged(_MachineGrant):
-    """A person whose company decides which servers they may use: what proves who they are to their own login is
-    exchanged there for a grant, and that for a token (the extension `enterprise-managed-authorization`)."""
+    """Enterprise-managed authorization: the company's identity provider exchanges the user's ID token for an
+    assertion, and the server's authorization server exchanges that for a token (the extension
+    `enterprise-managed-authorization`)."""
 
     def __init__(
         self,
@@ -169,9 +170,9 @@ class EnterpriseManaged(_MachineGrant):
         key: SigningKey | None = None,
         **options: Unpack[ProgramOptions],
     ) -> None:
-        """`id_token` is what the company's login gave, or a function or file that gives it. `idp` is the issuer of that
-        login; its token endpoint is looked up unless it is given. `client_id` is how the server's own authorization
-        server knows us, `idp_client_id` how the company's login does."""
+        """`id_token` is the ID token of the company's login, or a function or file that supplies it. `idp` is the
+        issuer of that login; its token endpoint is discovered unless it is configured. `client_id` is this client's
+        id at the server's authorization server, `idp_client_id` the one at the identity provider."""
         super().__init__(client_id, secret=secret, key=key, **options)
         if idp is None and idp_token_endpoint is None:
             raise ConfigError("either idp= or idp_token_endpoint= says where the company's login is")
@@ -183,11 +184,11 @@ class EnterpriseManaged(_MachineGrant):
         self._idp_client_secret = idp_client_secret
 
     async def obtain(self, errand: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
-        """Exchanges twice."""
+        """Exchange the ID token for an assertion, and that for a token."""
         return await self._request_token(errand, _JWT_BEARER, assertion=await self._exchange_id_token(errand))
 
     async def _exchange_id_token(self, request: GrantRequest) -> str:
-        """The grant, for the assertion."""
+        """Exchange the ID token for an assertion at the identity provider."""
         idp = await self._find_idp(request)
         endpoint = TokenEndpoint(request.egress, idp, None, request.now)
         method = choose_auth_method(idp, secret=self._idp_client_secret is not None)
@@ -213,7 +214,7 @@ class EnterpriseManaged(_MachineGrant):
 
 
 async def _read_assertion(source: AssertionSource, audience: str) -> str:
-    """A token of somebody else's, as it is now."""
+    """Read the current external token."""
     try:
         if isinstance(source, str):
             return source
@@ -225,5 +226,5 @@ async def _read_assertion(source: AssertionSource, audience: str) -> str:
     except TrunklineError:
         raise
     except Exception as error:
-        why = f"the assertion cannot be had: {type(error).__name__}"
+        why = f"the assertion cannot be read: {type(error).__name__}"
         raise AuthorizationFailed(why, hop="token") from error

@@ -1,4 +1,4 @@
-"""The seam to how a person gets to a login page and back."""
+"""Interaction protocol: how a user opens the login page and how the callback URL is received."""
 
 import asyncio
 import sys
@@ -16,29 +16,30 @@ T = TypeVar("T")
 
 
 class Waiting(Protocol):
-    """Ready for the person to come back."""
+    """An interaction that is ready to receive the callback."""
 
     @property
     def redirect_uri(self) -> str:
-        """Where the person is to be sent back to."""
+        """The redirect URI of this login."""
         ...
 
     async def visit(self, url: str) -> str:
-        """Shows the page to the person; gives the whole URL that the person was sent back to. Raises
-        `AuthorizationFailed` with the hop `authorization`."""
+        """Show the page to the user and return the whole callback URL. Raises `AuthorizationFailed` with the hop
+        `authorization`."""
         ...
 
 
 class Interaction(Protocol):
-    """How a person gets to a page and back."""
+    """A way to show a login page and to receive its callback."""
 
     def waiting(self, prefer: str | None = None) -> AbstractAsyncContextManager[Waiting]:
-        """Gets ready. `prefer` is the redirect URI of last time, which may be registered; another may be given."""
+        """Get ready for a login. `prefer` is the redirect URI of the last login, which may be registered; the
+        interaction may choose another."""
         ...
 
 
 class Redirected:
-    """For programs that show pages themselves: `function(url)` gives the whole URL that the person was sent back to."""
+    """For programs that show pages themselves: `function(url)` returns the whole callback URL."""
 
     def __init__(
         self, redirect_uri: str, function: Callable[[str], Awaitable[str]], *, settings: Settings | None = None
@@ -49,30 +50,28 @@ class Redirected:
 
     @asynccontextmanager
     async def waiting(self, prefer: str | None = None) -> AsyncGenerator[Waiting]:  # noqa: ARG002 - the seam's
-        """There is one redirect URI, whatever it was last time."""
+        """Use the only redirect URI; `prefer` is ignored."""
         yield self
 
     async def visit(self, url: str) -> str:
-        """What the function gives."""
+        """Call the function."""
         return await wait_for_user(self._function(check_login_url(url)), self._timeout)
 
 
 async def wait_for_user(visit: Awaitable[T], limit: float | None) -> T:
-    """What a person does, if it is done in time. Raises `AuthorizationFailed`."""
+    """Wait for the user, up to a time limit. Raises `AuthorizationFailed`."""
     waited = asyncio.timeout(limit)
     try:
         async with waited:
             return await visit
     except TimeoutError:
-        if not waited.expired():  # somebody else's
+        if not waited.expired():  # a TimeoutError of the awaited function
             raise
-        raise AuthorizationFailed(
-            f"nobody came back from the login page within {limit:g} s", hop="authorization"
-        ) from None
+        raise AuthorizationFailed(f"the login was not completed within {limit:g} s", hop="authorization") from None
 
 
 def print_to_user(text: str) -> None:
-    """Tells the person something, where it is in nobody's way: standard output may be the line to a peer."""
+    """Print to standard error: standard output may be the connection to a peer."""
     if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison] - a program without a console has none
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()

@@ -1,7 +1,7 @@
-"""A browser on this machine, and a port that it is sent back to.
+"""Login with a browser on this machine, which is redirected to a loopback port.
 
-Any page that the person has open can send requests to that port, so a visit counts only if it asks for our path, under
-our name, with the state of the login that we wait for. Others are told so, and the wait goes on.
+Any page in the browser can send requests to that port. So a request counts only if it has the callback path, a loopback
+Host header and the state of the current login. Other requests get an error page, and the server keeps waiting.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ __all__ = ["LoopbackBrowser"]
 
 _LOOPBACK: Final = "127.0.0.1"
 _PATH: Final = "/callback"
-_MAX_HEAD_BYTES: Final = 32 * 1024  # bytes: a code may be long, and browsers send cookies of other ports along
-_HEAD_TIMEOUT: Final = 10.0  # seconds: browsers open connections before they need them
-_MAX_CONNECTIONS: Final = 32  # at once
-_SUCCESS_TEXT: Final = "Thank you. You can close this page and go back to where you came from."
+_MAX_HEAD_BYTES: Final = 32 * 1024  # bytes: codes may be long, and browsers send the cookies of other ports
+_HEAD_TIMEOUT: Final = 10.0  # seconds: browsers open connections in advance
+_MAX_CONNECTIONS: Final = 32  # concurrent
+_SUCCESS_TEXT: Final = "Login complete. You can close this page."
 _STATUS: Final = {
     200: "OK",
     400: "Bad Request",
@@ -38,7 +38,7 @@ _STATUS: Final = {
 
 
 class LoopbackBrowser:
-    """Opens a browser, and waits on a port of 127.0.0.1 for the person to come back."""
+    """Opens a browser, and waits on a port of 127.0.0.1 for the redirect."""
 
     def __init__(
         self,
@@ -47,17 +47,17 @@ class LoopbackBrowser:
         settings: Settings | None = None,
         open_page: Callable[[str], Awaitable[str | None]] = open_page,
     ) -> None:
-        """`redirect_uri` is for a client that is registered with one: http, this machine, and a port. `open_page` shows
-        a page in another way, and says why not, if it cannot."""
+        """`redirect_uri` is for a client that is registered with one: http, this machine, and a port. `open_page`
+        replaces the way to open a page; it returns the reason if it cannot."""
         self._fixed_redirect_uri = redirect_uri
         self._settings = settings or Settings()
         self._open_page = open_page
         if redirect_uri is not None and _redirect_port(redirect_uri) is None:
-            raise ConfigError(f"{redirect_uri!r} is no redirect URI like http://{_LOOPBACK}:8765{_PATH}")
+            raise ConfigError(f"{redirect_uri!r} is not a redirect URI such as http://{_LOOPBACK}:8765{_PATH}")
 
     @asynccontextmanager
     async def waiting(self, prefer: str | None = None) -> AsyncGenerator[Waiting]:
-        """Listens, on the port of last time if it is free."""
+        """Listen, on the port of the last login if it is free."""
         desk = _CallbackServer(self._settings, self._open_page)
         try:
             await desk.open(self._fixed_redirect_uri, prefer)
@@ -67,7 +67,7 @@ class LoopbackBrowser:
 
 
 class _CallbackServer:
-    """Where the person comes back to."""
+    """HTTP server that receives the redirect."""
 
     def __init__(self, settings: Settings, open_page: Callable[[str], Awaitable[str | None]]) -> None:
         self.redirect_uri = ""
@@ -78,18 +78,18 @@ class _CallbackServer:
         self._state: bytes | None = None
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._writers: dict[asyncio.Task[None], StreamWriter] = {}  # of those that have a place, the oldest first
+        self._writers: dict[asyncio.Task[None], StreamWriter] = {}  # of open connections, the oldest first
         self._callback_url: asyncio.Future[str] | None = None
 
     async def open(self, fixed: str | None, prefer: str | None) -> None:
-        """Takes a port: the fixed one or none, else the preferred one or any."""
+        """Bind a port: only the fixed one if there is one, otherwise the preferred one or any."""
         for uri in (fixed,) if fixed is not None else (prefer, None):
             port = _redirect_port(uri) if uri is not None else 0
             if port is not None and await self._listen(port):
                 self.redirect_uri = uri or f"http://{_LOOPBACK}:{self._port}{_PATH}"
                 self._path = urlsplit(self.redirect_uri).path
                 return
-        raise AuthorizationFailed(f"nobody can come back to {fixed}: its port is taken", hop="authorization")
+        raise AuthorizationFailed(f"cannot listen on {fixed}: the port is in use", hop="authorization")
 
     async def _listen(self, port: int) -> bool:
         try:
@@ -100,7 +100,7 @@ class _CallbackServer:
         return True
 
     async def visit(self, url: str) -> str:
-        """Opens the page, and waits for the person to come back from it."""
+        """Open the page, and return the callback URL."""
         check_login_url(url)
         self._state = _read_state(urlsplit(url).query)
         self._callback_url = asyncio.get_running_loop().create_future()
@@ -118,19 +118,17 @@ class _CallbackServer:
             opening.cancel()
 
     async def close(self) -> None:
-        """Listens no more, and ends the visits that are under way."""
+        """Stop listening, and cancel open connections."""
         if self._server is not None:
             self._server.close()
         for visit in self._tasks:
             visit.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    # --- visits -------------------------------------------------------------------------------------
+    # --- connections -------------------------------------------------------------------------------
 
     def _accept(self, reader: StreamReader, writer: StreamWriter) -> None:
-        if (
-            len(self._writers) == _MAX_CONNECTIONS
-        ):  # whoever came first goes: a page that keeps every place keeps nobody away
+        if len(self._writers) == _MAX_CONNECTIONS:  # drop the oldest, so that a page cannot block the callback
             self._writers.pop(next(iter(self._writers))).transport.abort()
         task = asyncio.ensure_future(self._serve(reader, writer))
         self._tasks.add(task)
@@ -160,14 +158,14 @@ class _CallbackServer:
             self._callback_url.set_result(came)
 
     async def _read_request(self, reader: StreamReader) -> tuple[int, str, str | None]:
-        """A request: the status and the words that answer it, and the URL that was asked for if it is the one."""
+        """Read a request; return status and text of the response, and the callback URL if the request is valid."""
         try:
             async with asyncio.timeout(_HEAD_TIMEOUT):
                 head = await reader.readuntil(b"\r\n\r\n")
         except TimeoutError:
-            return 408, "That took too long.", None
+            return 408, "Request timeout.", None
         except asyncio.LimitOverrunError:
-            return 431, "That is too much.", None
+            return 431, "Request header fields too large.", None
         return self._check_request(head)
 
     def _check_request(self, head: bytes) -> tuple[int, str, str | None]:
@@ -176,16 +174,16 @@ class _CallbackServer:
             case [method, asked, "HTTP/1.1" | "HTTP/1.0"] if asked.startswith("/") and asked.isascii():
                 path, _, query = asked.partition("?")
             case _:
-                return 400, "That is not HTTP.", None
+                return 400, "Malformed request.", None
         hosts = [value.strip().lower() for name, _, value in (line.partition(":") for line in lines) if _is_host(name)]
-        if hosts not in ([f"{_LOOPBACK}:{self._port}"], [f"localhost:{self._port}"]):  # or a name that was bent to us
-            return 421, "Nobody is known here under that name.", None
+        if hosts not in ([f"{_LOOPBACK}:{self._port}"], [f"localhost:{self._port}"]):  # otherwise DNS rebinding
+            return 421, "Unexpected Host header.", None
         if path != self._path:
-            return 404, "There is nothing here.", None
+            return 404, "Not found.", None
         if method != "GET":
-            return 405, "This page can only be looked at.", None
+            return 405, "Method not allowed.", None
         if self._callback_url is None or not _is_same_state(self._state, _read_state(query)):
-            return 400, "This does not belong to a login that was begun here.", None
+            return 400, "This request does not belong to the current login.", None
         return 200, _SUCCESS_TEXT, f"{self.redirect_uri}?{query}"
 
 
@@ -194,7 +192,7 @@ def _is_host(name: str) -> bool:
 
 
 def _redirect_port(uri: str) -> int | None:
-    """The port of a redirect URI that can be listened on from here."""
+    """Return the port of a redirect URI that this machine can listen on, or None."""
     try:
         there = parse_target(uri)
     except EgressDenied:
@@ -205,7 +203,7 @@ def _redirect_port(uri: str) -> int | None:
 
 
 def _read_state(query: str) -> bytes | None:
-    """The one state of a query; None if there is none, or more than one."""
+    """Return the only `state` of a query, or None."""
     try:
         found = parse_qs(query, keep_blank_values=True, max_num_fields=100).get("state", [])
     except ValueError:
@@ -218,7 +216,7 @@ def _is_same_state(ours: bytes | None, theirs: bytes | None) -> bool:
 
 
 def _encode_response(status: int, text: str) -> bytes:
-    """An answer with a sentence of ours, and nothing of what was asked."""
+    """Encode a response with fixed text; nothing of the request is reflected."""
     body = f"<!doctype html><meta charset=utf-8><title>Login</title><p>{text}</p>\n".encode()
     head = (
         f"HTTP/1.1 {status} {_STATUS[status]}",

@@ -1,4 +1,4 @@
-"""OAuth: logging in to a server, as a person."""
+"""OAuth login of a user."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +15,8 @@ __all__ = ["OAuth"]
 
 
 class OAuth(OAuthAuthorizer):
-    """Logs in where a server wants it: `Client(url, auth=OAuth())`. A browser is opened once; the tokens are kept."""
+    """Login of a user where a server requires it: `Client(url, auth=OAuth())`. It opens a browser once and stores
+    the tokens."""
 
     def __init__(
         self,
@@ -34,13 +35,15 @@ class OAuth(OAuthAuthorizer):
         assume_pkce: bool = False,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`client_id`, with its secret or key, is what was registered with the authorization server `issuer`;
-        `client_metadata_url` is where a client ID metadata document is; without either the client registers itself,
-        as `client_name`. `scopes` are asked for beside what the server wants. `interaction` is how the person gets to
-        the login page: by default a browser on this machine. `store` is where tokens are kept: by default in a folder
-        of this user's. `dpop` binds tokens to a key; None: where that is required. `parameters` go to the login page.
-        `assume_pkce` logs in where an authorization server does not say that it supports PKCE: Entra ID and Amazon
-        Cognito do not, though they support it.
+        """`client_id`, with its secret or key, is the registration at the authorization server `issuer`;
+        `client_metadata_url` is the URL of a client ID metadata document. Without either, the client registers itself
+        as `client_name`.
+
+        `scopes` are requested in addition to those that the server demands. `interaction` shows the login page, by
+        default in a browser on this machine. `store` holds the tokens, by default in a folder of the user. `dpop` binds
+        tokens to a key; None does so where the server requires it. `parameters` are added to the authorization request.
+        `assume_pkce` accepts authorization servers that do not advertise PKCE: Entra ID and Amazon Cognito support it
+        without saying so.
         """
         super().__init__(scopes=scopes, store=store or FileTokens(), dpop=dpop, now=now)
         self._registrar = ClientRegistrar(

@@ -1,4 +1,4 @@
-"""What people write as `auth=`, put together for one server at a time."""
+"""Base class of the values of `auth=`: creates a token provider per MCP server."""
 
 import ssl
 import time
@@ -16,7 +16,7 @@ __all__ = ["OAuthAuthorizer"]
 
 
 class OAuthAuthorizer(ABC):
-    """A way to be somebody to servers. May be used for any number of them."""
+    """Base class of authorizers that obtain OAuth tokens. One instance may serve any number of servers."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class OAuthAuthorizer(ABC):
         self._now = now
 
     def credentials(self, url: str, *, settings: Settings, tls: ssl.SSLContext | None = None) -> TokenProvider:
-        """Who proves to the server at an address who we are."""
+        """Return the token provider for the MCP server at a URL."""
         return TokenProvider(
             url,
             self._create_grant(settings),
@@ -45,4 +45,4 @@ class OAuthAuthorizer(ABC):
 
     @abstractmethod
     def _create_grant(self, settings: Settings) -> Grant:
-        """How tokens are got."""
+        """Create the grant that obtains tokens."""

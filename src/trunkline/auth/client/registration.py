@@ -1,5 +1,5 @@
-"""Who we are to an authorization server (authorization, "Client Registration"): by what our caller registered, by a
-document on the web, or by registering there ourselves."""
+"""Client registration (authorization, "Client Registration"): a configured client id, a client ID metadata document,
+or dynamic registration."""
 
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -22,7 +22,7 @@ _KNOWN_METHODS: Final = ("none", "client_secret_basic", "client_secret_post")
 
 
 class Registration(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an authorization server knows us by, since we have registered there."""
+    """A stored dynamic registration."""
 
     client_id: str
     redirect_uri: str
@@ -41,7 +41,7 @@ class _RegistrationResponse(Struct):
     token_endpoint_auth_method: str | None = None
 
     def __repr__(self) -> str:
-        return f"_Registered({self.client_id!r})"
+        return f"_RegistrationResponse({self.client_id!r})"
 
 
 _decode_response: Final = codec.json_decoder(_RegistrationResponse)
@@ -49,7 +49,7 @@ _decode_registration: Final = codec.json_decoder(Registration)
 
 
 class ClientRegistrar:
-    """Knows who we are, or finds a way to become somebody."""
+    """Finds the client identity for an authorization server, or registers one."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ClientRegistrar:
         document: str | None = None,
         name: str = "Trunkline",
     ) -> None:
-        """`document` is the address of a client ID metadata document."""
+        """`document` is the URL of a client ID metadata document."""
         if document is not None and (not document.startswith("https://") or urlsplit(document).path in {"", "/"}):
             raise ConfigError("a client ID metadata document has an https address with a path")
         if client_id is None and (secret is not None or (key is not None and document is None)):
@@ -74,7 +74,7 @@ class ClientRegistrar:
         self._name = name
 
     async def load_registration(self, request: GrantRequest) -> Registration | None:
-        """What we have registered with this authorization server, if that still holds."""
+        """Return the stored registration at this authorization server, unless it has expired."""
         try:
             data = await request.store.get(_store_key(request))
             kept = None if data is None else _decode_registration(data)
@@ -83,14 +83,15 @@ class ClientRegistrar:
         return kept if kept is not None and not 0 < kept.expires <= request.now() else None
 
     async def find_identity(self, request: GrantRequest, client_id: str) -> ClientIdentity | None:
-        """Who we are, if that is under this id."""
+        """Return the client identity with this id, or None."""
         if self._preset_client_id(request.discovery.authorization_server) == client_id:
             return await self._preset_identity(request)
         kept = await self.load_registration(request)
         return _identity_from(kept) if kept is not None and kept.client_id == client_id else None
 
     async def get_identity(self, request: GrantRequest, redirect_uri: str) -> ClientIdentity:
-        """Who we are; in the order that the specification wants. Raises `AuthorizationFailed`."""
+        """Return the client identity, in the order of the specification, or register a new one. Raises
+        `AuthorizationFailed`."""
         server = request.discovery.authorization_server
         if self._preset_client_id(server) is not None:
             return await self._preset_identity(request)
@@ -98,16 +99,18 @@ class ClientRegistrar:
         if kept is not None and kept.redirect_uri == redirect_uri:
             return _identity_from(kept)
         if server.registration_endpoint is None:
-            why = f"{server.issuer!r} lets nobody register by themselves; register there and pass client_id="
+            why = (
+                f"{server.issuer!r} does not support dynamic registration; register a client there and pass client_id="
+            )
             raise AuthorizationFailed(why, hop=_HOP, clause="authorization, Client Registration")
         return _identity_from(await self._register(request, server.registration_endpoint, redirect_uri))
 
     async def forget(self, request: GrantRequest) -> None:
-        """What we have registered is of no use any more."""
+        """Delete the stored registration."""
         await request.store.put(_store_key(request), None)
 
     def _preset_client_id(self, server: ServerMetadata) -> str | None:
-        """The id that we have without registering."""
+        """Return the client id that needs no registration, if there is one."""
         return self.client_id or (self._document if server.client_id_metadata_document_supported else None)
 
     async def _preset_identity(self, request: GrantRequest) -> ClientIdentity:
@@ -147,7 +150,7 @@ def _read_registration(body: bytes, server: ServerMetadata, redirect_uri: str) -
         answer = _RegistrationResponse()
     if not answer.client_id:
         clause = "RFC 7591, section 3.2.1"
-        raise AuthorizationFailed("the answer to a registration has no client id in it", hop=_HOP, clause=clause)
+        raise AuthorizationFailed("the registration response has no client id", hop=_HOP, clause=clause)
     method, secret = answer.token_endpoint_auth_method, answer.client_secret
     if method not in _KNOWN_METHODS or (method != "none" and secret is None):
         method = choose_auth_method(server, secret=secret is not None)
@@ -161,13 +164,14 @@ def _read_registration(body: bytes, server: ServerMetadata, redirect_uri: str) -
 
 
 def _preferred_method(server: ServerMetadata) -> str:
-    """How we would prove who we are: a program on somebody's machine can keep no secret, and wants none."""
+    """Choose the authentication method to register: `none` if possible, since a program on a user's machine cannot
+    protect a secret."""
     known = server.token_endpoint_auth_methods_supported
     return next((method for method in _KNOWN_METHODS if known and method in known), "client_secret_basic")
 
 
 def _application_type(redirect_uri: str) -> str:
-    """Whether people are sent back to a program on their machine or to a page on the web."""
+    """Return `native` if the redirect URI is on this machine or has a custom scheme, otherwise `web`."""
     parts = urlsplit(redirect_uri)
     on_the_web = parts.scheme in {"http", "https"} and not is_loopback(parts.hostname or "")
     return "web" if on_the_web else "native"

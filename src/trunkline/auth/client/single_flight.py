@@ -1,4 +1,4 @@
-"""Work that is done once for all who need it at the same time."""
+"""Single flight: concurrent callers share one run of an operation."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -10,7 +10,7 @@ __all__ = ["SingleFlight"]
 
 
 class _SharedRun:
-    """One piece of work, and how many wait for it."""
+    """One run, and the number of its waiters."""
 
     def __init__(self, work: Coroutine[Any, Any, None]) -> None:
         self.task = asyncio.get_running_loop().create_task(work)
@@ -18,20 +18,20 @@ class _SharedRun:
 
     @property
     def is_joinable(self) -> bool:
-        """Whether it can be joined still, from here."""
+        """Whether a caller on the running loop may still wait for it."""
         here = self.task.get_loop() is asyncio.get_running_loop()
         return here and not self.task.done() and not self.task.cancelling()
 
 
 class SingleFlight:
-    """One piece of work at a time. Whoever comes while it is under way joins it; whoever leaves takes nothing along,
-    except the last."""
+    """Runs one operation at a time. Callers that arrive meanwhile wait for it; cancelling the last waiter cancels
+    the run."""
 
     def __init__(self) -> None:
         self._current: _SharedRun | None = None
 
     async def join(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Has the work done, or waits for what is under way. Raises what it raises."""
+        """Start `work`, or wait for the current run. Raises the exception of the run."""
         trip = self._current
         if trip is None or not trip.is_joinable:
             trip = self._current = _SharedRun(work())
@@ -39,7 +39,7 @@ class SingleFlight:
         try:
             await asyncio.shield(trip.task)
         except asyncio.CancelledError:
-            if trip.waiters == 1 and not trip.task.done():  # nobody else waits for it
+            if trip.waiters == 1 and not trip.task.done():  # there are no other waiters
                 trip.task.cancel()
                 await asyncio.wait([trip.task])
             raise

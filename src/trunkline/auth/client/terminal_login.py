@@ -1,4 +1,4 @@
-"""A terminal here, and a browser somewhere else."""
+"""Login from a terminal, with a browser on any machine."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from trunkline.errors import AuthorizationFailed
 __all__ = ["Headless"]
 
 _DEFAULT_REDIRECT_URI: Final = (
-    "http://127.0.0.1:33420/callback"  # nobody need be there: the browser shows the address it was sent to
+    "http://127.0.0.1:33420/callback"  # no server listens there: the user copies the URL from the browser
 )
 _PROMPT: Final = """To log in, open this page in any browser:
 
@@ -28,7 +28,7 @@ and that it may not be able to open. Paste that whole address here:"""
 
 
 class Headless:
-    """Prints the page's URL and reads the URL that the person was sent back to, from the terminal or by `read`."""
+    """Prints the URL of the login page, and reads the callback URL from the terminal or from `read`."""
 
     def __init__(
         self,
@@ -37,18 +37,18 @@ class Headless:
         read: Callable[[], str] | None = None,
         settings: Settings | None = None,
     ) -> None:
-        """`read` gives one line, and nothing at the end of them; it runs on a thread of its own."""
+        """`read` returns one line, or an empty string at the end of input; it runs on a thread of its own."""
         self.redirect_uri = redirect_uri
         self._read = read or _read_terminal
         self._timeout = (settings or Settings()).person_timeout
 
     @asynccontextmanager
     async def waiting(self, prefer: str | None = None) -> AsyncGenerator[Waiting]:  # noqa: ARG002 - the seam's
-        """There is one redirect URI, whatever it was last time."""
+        """Use the only redirect URI; `prefer` is ignored."""
         yield self
 
     async def visit(self, url: str) -> str:
-        """Shows where to go, and asks where that led, until the answer can be true."""
+        """Print the URL, and read lines until one is a callback URL."""
         print_to_user(_PROMPT.format(url=check_login_url(url), back=self.redirect_uri))
         return await wait_for_user(self._read_callback_url(), self._timeout)
 
@@ -56,14 +56,14 @@ class Headless:
         while True:
             line = await _read_on_thread(self._read)
             if not line:
-                raise AuthorizationFailed("nobody said where the login page led to", hop="authorization")
+                raise AuthorizationFailed("the input ended before the callback URL was pasted", hop="authorization")
             if line.strip().startswith(f"{self.redirect_uri}?"):
                 return line.strip()
             print_to_user(f"That does not begin with {self.redirect_uri}? - please paste the whole address:")
 
 
 async def _read_on_thread(read: Callable[[], str]) -> str:
-    """A line, read on a thread that keeps nobody from leaving."""
+    """Read a line on a daemon thread, which does not delay the exit of this process."""
     loop = asyncio.get_running_loop()
     line: Future[str] = loop.create_future()
     Thread(target=_read_and_deliver, args=(read, loop, line), name="trunkline-login", daemon=True).start()
@@ -74,9 +74,9 @@ def _read_and_deliver(read: Callable[[], str], loop: AbstractEventLoop, line: "F
     text, error = "", None
     try:
         text = read()
-    except Exception as raised:  # noqa: BLE001 - raised where somebody waits for it
+    except Exception as raised:  # noqa: BLE001 - raised in the waiting coroutine
         error = raised
-    with suppress(RuntimeError):  # the loop has ended meanwhile
+    with suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(_deliver, line, text, error)
 
 
@@ -90,11 +90,11 @@ def _deliver(line: "Future[str]", text: str, error: Exception | None) -> None:
 
 
 def _read_terminal() -> str:
-    """A line from the terminal itself: standard input may be the line to a peer."""
+    """Read a line from the terminal itself: standard input may be the connection to a peer."""
     name = "CONIN$" if sys.platform == "win32" else "/dev/tty"
     try:
         with os.fdopen(os.open(name, os.O_RDONLY), encoding="utf-8", errors="replace") as terminal:
             return terminal.readline()
     except OSError as error:
-        why = f"there is no terminal to ask at ({error.strerror}); a login needs a browser, or Redirected"
+        why = f"there is no terminal ({error.strerror}); log in with a browser, or pass interaction=Redirected(…)"
         raise AuthorizationFailed(why, hop="authorization") from error

@@ -1,4 +1,4 @@
-"""Posting to an authorization server's token endpoint, and proving there who we are."""
+"""Requests to a token endpoint, and client authentication there."""
 
 import secrets
 from collections.abc import Callable, Mapping
@@ -28,20 +28,20 @@ _TOO_MANY: Final = 429
 
 
 class ClientIdentity(Struct, frozen=True):
-    """Who we are to an authorization server, and how that is proved."""
+    """Client id at an authorization server, and how the client authenticates."""
 
     client_id: str
-    method: str = "none"  # of the token endpoint: client_secret_basic, client_secret_post, private_key_jwt, none
+    method: str = "none"  # one of client_secret_basic, client_secret_post, private_key_jwt, none
     secret: str | None = None
     key: SigningKey | None = None
-    registered: bool = False  # by ourselves, so that we can do it again
+    registered: bool = False  # dynamically, so the client can register again
 
     def __repr__(self) -> str:
-        return f"Identity({self.client_id!r}, {self.method})"
+        return f"ClientIdentity({self.client_id!r}, {self.method})"
 
 
 class OAuthErrorResponse(AuthorizationFailed):
-    """An authorization server refuses, and says why with a stable word such as `invalid_grant`."""
+    """An error response of an authorization server; `error` is its code, such as `invalid_grant`."""
 
     def __init__(self, message: str, *, hop: str, error: str, clause: str = "RFC 6749, section 5.2") -> None:
         super().__init__(message, hop=hop, clause=clause)
@@ -57,7 +57,7 @@ _decode_error: Final = codec.json_decoder(_ErrorBody)
 
 
 def error_from_response(response: fetch.FetchResponse, what: str, hop: str) -> AuthorizationFailed:
-    """What an answer that is none means."""
+    """Return the exception for an error response."""
     try:
         told = _decode_error(response.body)
     except (codec.DecodeError, RecursionError):
@@ -70,7 +70,7 @@ def error_from_response(response: fetch.FetchResponse, what: str, hop: str) -> A
 
 
 def choose_auth_method(metadata: ServerMetadata, *, secret: bool, key: bool = False) -> str:
-    """How a client with a secret, a key or neither proves at a token endpoint who it is."""
+    """Choose the client authentication method for a client with a secret, a key or neither."""
     if key:
         return "private_key_jwt"
     known = metadata.token_endpoint_auth_methods_supported
@@ -81,7 +81,7 @@ def choose_auth_method(metadata: ServerMetadata, *, secret: bool, key: bool = Fa
 
 
 class TokenEndpoint:
-    """A token endpoint, spoken to."""
+    """The token endpoint of one authorization server."""
 
     def __init__(
         self, egress: Egress, metadata: ServerMetadata, prover: Prover | None, now: Callable[[], float]
@@ -94,7 +94,8 @@ class TokenEndpoint:
     async def request_token(
         self, identity: ClientIdentity, fields: Mapping[str, str | None], *, hop: str = "token"
     ) -> bytes:
-        """The body of a good answer. Raises `Refused` if the server says no, else `AuthorizationFailed`."""
+        """Return the body of a successful response. Raises `OAuthErrorResponse` if the server refuses, otherwise
+        `AuthorizationFailed`."""
         url = self._metadata.token_endpoint
         if url is None:
             clause = "RFC 8414, section 2"
@@ -108,7 +109,7 @@ class TokenEndpoint:
     async def _post_with_nonce_retry(
         self, url: str, identity: ClientIdentity, fields: Mapping[str, str | None], hop: str
     ) -> fetch.FetchResponse:
-        """The answer to a request; to a second one, if the server has wanted a nonce in the first."""
+        """Post a request, and repeat it once if the server demands a DPoP nonce."""
         answer = await self._post(url, identity, fields, hop)
         failed = error_from_response(answer, "", hop)
         if self._prover is not None and isinstance(failed, OAuthErrorResponse) and failed.error == "use_dpop_nonce":
@@ -128,7 +129,7 @@ class TokenEndpoint:
         return answer
 
     def _authenticate_client(self, identity: ClientIdentity) -> tuple[dict[str, str], dict[str, str]]:
-        """The fields and the headers that prove who we are."""
+        """Return the form fields and headers that authenticate the client."""
         named = {"client_id": identity.client_id} if identity.client_id else {}
         match identity.method:
             case "client_secret_basic":

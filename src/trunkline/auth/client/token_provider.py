@@ -1,5 +1,5 @@
-"""Proves to one MCP server who we are: gets tokens when they are wanted, renews them before they run out, asks for more
-when more is needed, and knows when to stop."""
+"""Token provider for one MCP server: obtains tokens on demand, renews them before they expire, requests more scopes
+when challenged, and stops when the server keeps refusing."""
 
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -32,23 +32,21 @@ from trunkline.transports.http.client.credentials import HttpExchange, OnAuthori
 
 __all__ = ["TokenProvider"]
 
-_ERROR_STATUS: Final = 400  # and every status from there on
-_RENEWAL_MARGIN: Final = (
-    60.0  # seconds before the end of a token in which it is renewed: a request may be under way for long
-)
+_ERROR_STATUS: Final = 400  # and above
+_RENEWAL_MARGIN: Final = 60.0  # seconds before expiry: a request may take that long
 _MAX_GRANTS: Final = 3  # in a row, without a request that succeeds (authorization, "Step-Up Authorization Flow")
-_RECENT_GRANT: Final = 300.0  # seconds in which a token was issued just now, and asking for another one is in vain
+_RECENT_GRANT: Final = 300.0  # seconds after a grant in which another one would not help
 _OFFLINE: Final = "offline_access"
 _UNKNOWN_CLIENT_ERRORS: Final = frozenset({"invalid_client", "unauthorized_client"})
 _INVALID_GRANT_ERRORS: Final = _UNKNOWN_CLIENT_ERRORS | {
     "invalid_grant",
     "invalid_dpop_proof",
     "bad_refresh_token",
-}  # GitHub's
+}  # the last one is GitHub's
 
 
 class _TokenSource(Enum):
-    """Where a token comes from."""
+    """Origin of the current token."""
 
     STORE = auto()
     REFRESH = auto()
@@ -56,7 +54,7 @@ class _TokenSource(Enum):
 
 
 class TokenProvider:
-    """Implements `transports.http.client.credentials.Credentials`."""
+    """Implements `transports.http.client.credentials.Credentials` with OAuth tokens."""
 
     def __init__(
         self,
@@ -69,7 +67,7 @@ class TokenProvider:
         dpop: bool | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`scopes` are asked for in any case. `dpop` binds tokens to a key; None: where that is required."""
+        """`scopes` are always requested. `dpop` binds tokens to a key; None does so where the server requires it."""
         self._server = server
         self._origin = origin_of(server)
         self._grant = grant
@@ -80,20 +78,21 @@ class TokenProvider:
         self._now = now
         self._store_key = token_store_key(server, grant.name)
         self._single_flight = SingleFlight()
-        self._asking_user = False  # a person is being asked
+        self._asking_user = False  # the user is being asked to log in
         self._loaded = False
         self._token: StoredToken | None = None
         self._source = _TokenSource.STORE
-        self._accepted = False  # the server has taken the token at least once
-        self._grant_count = 0  # in a row
-        self._granted_at = 0.0  # when the last was
+        self._accepted = False  # the server has accepted the token at least once
+        self._grant_count = 0  # consecutive
+        self._granted_at = 0.0  # time of the last grant
         self._discovery: DiscoveryResult | None = None
         self._prover: Prover | None = None
 
-    # --- what goes with a request --------------------------------------------------------------
+    # --- request headers ---------------------------------------------------------------------------
 
     async def headers(self, method: str, url: str) -> Mapping[str, str]:
-        """The token, renewed if it is about to run out; to nobody but the server."""
+        """Return the headers for a request, after renewing a token that expires soon. Requests to other origins get
+        none."""
         if self._origin is None or origin_of(url) != self._origin:
             return {}
         with _translate_store_errors():
@@ -109,14 +108,14 @@ class TokenProvider:
         return {"Authorization": f"DPoP {kept.access}", "DPoP": self._prover.create_proof(method, url, kept.access)}
 
     def _needs_renewal(self, token: StoredToken) -> bool:
-        """Whether it is time for another token; one that nobody has used is good, as long as it lives."""
+        """Return whether it is time to renew the token. A token that was just issued and not used yet counts until
+        it expires."""
         now, unused = self._now(), self._source is not _TokenSource.STORE and not self._accepted
         due = token.expires if unused and token is self._token else token.renew
         return due is not None and due <= now
 
     async def _try_renew(self, token: StoredToken) -> None:
-        """Renews a token that is about to run out, if nobody has to be asked. One that is good for a while longer is
-        used as it is, if that fails."""
+        """Renew a token without user interaction. If that fails and the token is still valid, keep using it."""
         if token.refresh is None and self._grant.person:
             return
         try:
@@ -136,10 +135,11 @@ class TokenProvider:
         elif not self._grant.person:
             await self._obtain(self._discovery, kept.requested)
 
-    # --- what a server says to it --------------------------------------------------------------
+    # --- challenges --------------------------------------------------------------------------------
 
     async def handle_response(self, heard: HttpExchange, asking: OnAuthorizing) -> bool:
-        """Gets a token, or a better one, if the server asks for it."""
+        """Obtain a token, or a better one, if the server's response demands it; return whether to repeat the
+        request."""
         if self._prover is not None:
             self._prover.record_nonce(heard.url, heard.headers)
         demand = read_challenge(heard)
@@ -165,11 +165,11 @@ class TokenProvider:
                 self._grant_count = 0
 
     async def _answer_challenge(self, challenge: TokenChallenge) -> None:
-        """Gets a token that the server may like better."""
+        """Obtain a token that satisfies a challenge."""
         kept, latest = self._token, decode_stored_token(await self._store.get(self._store_key))
         if latest is not None and challenge.sent_token != latest.access:
             self._adopt(latest, _TokenSource.STORE)
-            return  # somebody else did, here or in another process, while this request was under way
+            return  # another task or process has obtained a newer token meanwhile
         self._stop_if_futile(challenge)
         found = self._discovery = await self._discover(
             challenge.resource_metadata_url or (None if kept is None else kept.hint)
@@ -183,7 +183,7 @@ class TokenProvider:
         await self._obtain(found, self._scopes_for(challenge, found))
 
     def _stop_if_futile(self, challenge: TokenChallenge) -> None:
-        """Raises, if the server has been given what it asked for and is not content."""
+        """Raise `AuthorizationFailed` if the server refuses a token that satisfies its own challenge."""
         ours = () if self._token is None else self._token.requested
         now, expires = self._now(), None if self._token is None else self._token.expires
         over = expires is not None and expires <= now and self._accepted and challenge.status == UNAUTHORIZED
@@ -198,8 +198,8 @@ class TokenProvider:
             raise AuthorizationFailed(why, hop="retry", clause=clause)
 
     def _scopes_for(self, challenge: TokenChallenge, discovery: DiscoveryResult) -> tuple[str, ...]:
-        """What to ask for (authorization, "Scope Selection Strategy"): what the server wants now, and all that this
-        authorization server was asked for before."""
+        """Choose the scopes to request (authorization, "Scope Selection Strategy"): those of the challenge, and all
+        that were requested from this authorization server before."""
         kept = self._token
         before = kept.requested if kept is not None and kept.issuer == discovery.authorization_server.issuer else ()
         named = challenge.scopes if challenge.scopes is not None else (self._scopes or discovery.scopes or ())
@@ -208,7 +208,7 @@ class TokenProvider:
             chosen[_OFFLINE] = None
         return tuple(chosen)
 
-    # --- getting tokens ------------------------------------------------------------------------
+    # --- grants ------------------------------------------------------------------------------------
 
     async def _discover(self, hint: str | None) -> DiscoveryResult:
         issuers = self._grant.issuers or ((self._token.issuer,) if self._token is not None else ())
@@ -234,8 +234,8 @@ class TokenProvider:
         await self._save(self._build_stored_token(discovery, identity, answer, scopes, prover), _TokenSource.GRANT)
 
     async def _refresh(self, token: StoredToken, discovery: DiscoveryResult) -> bool:
-        """Renews a token, and whether that could be done. Only one of all who share the store does it: a token that
-        renews others can be used once."""
+        """Refresh a token; return whether that succeeded. A lock in the store serialises this across processes,
+        since a refresh token can be used once."""
         async with self._store.locked(self._store_key):
             latest = decode_stored_token(await self._store.get(self._store_key))
             if (
@@ -304,7 +304,7 @@ class TokenProvider:
         )
 
     async def _save(self, token: StoredToken, source: _TokenSource) -> None:
-        """Keeps a token before it is used: whoever has used up the one before cannot get another."""
+        """Store a token before its first use: the refresh token that it replaces is no longer valid."""
         await self._store.put(self._store_key, encode_stored_token(token))
         self._adopt(token, source)
 
@@ -322,16 +322,16 @@ class TokenProvider:
 
 @contextmanager
 def _translate_store_errors() -> Generator[None]:
-    """What cannot be kept is told as what it is about."""
+    """Raise store errors as `AuthorizationFailed`."""
     try:
         yield
     except StoreError as error:
-        raise AuthorizationFailed(f"the tokens cannot be kept or read: {error}", hop="token") from error
+        raise AuthorizationFailed(f"the token store failed: {error}", hop="token") from error
 
 
 def _usable_lifetime(lifetime: float) -> float:
-    """How long a token is used; the rest of its life, or a quarter of a short one, is for getting another. One that
-    hardly lives is used once."""
+    """Return for how long to use a token: its lifetime minus the renewal margin, or three quarters of a short
+    lifetime. A token that lives for less than the margin is used once."""
     return 0.0 if lifetime < _RENEWAL_MARGIN else lifetime - min(_RENEWAL_MARGIN, lifetime / 4)
 
 

@@ -1,8 +1,8 @@
-"""Where tokens are kept.
+"""Token stores.
 
-On disk each is a file of its own in a folder of ours. Nobody else may read or write them: what others could have
-read is refused, not mended, since it may have been read already. A file comes to be under another name and is then
-renamed, so that whoever reads one sees all of it or nothing.
+On disk each token is a file in a private folder. A file or folder that other users can access is refused, not repaired,
+since it may have been read already. A write creates a temporary file and renames it, so readers see a whole file or
+none.
 """
 
 import asyncio
@@ -27,33 +27,33 @@ __all__ = ["FileTokens", "MemoryTokens", "TokenStore"]
 
 T = TypeVar("T")
 
-_GROUP_AND_OTHERS: Final = 0o077  # what everybody but the owner may do
+_GROUP_AND_OTHERS: Final = 0o077  # permission bits of group and others
 _FILE_HEADER: Final = b"trunkline-token 1 "
 _MAX_FILE_BYTES: Final = 1 << 20
-_MIN_LOCK_POLL, _MAX_LOCK_POLL = 0.005, 0.1  # seconds between two looks at a lock that somebody else holds
+_MIN_LOCK_POLL, _MAX_LOCK_POLL = 0.005, 0.1  # seconds between attempts to take a lock
 _CREATE_FLAGS: Final = (
     os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 )
 
 
 class TokenStore(Protocol):
-    """Keeps a few bytes under a key. Raises `StoreError`."""
+    """Stores small values by key. Raises `StoreError`."""
 
     async def get(self, key: str) -> bytes | None:
-        """What is kept under a key."""
+        """Return the value of a key, or None."""
         ...
 
     async def put(self, key: str, value: bytes | None) -> None:
-        """Keeps something; None: nothing any more."""
+        """Store a value; None deletes it."""
         ...
 
     def locked(self, key: str) -> AbstractAsyncContextManager[None]:
-        """While this is held nobody else holds it: no other task, and no other process that shares the store."""
+        """Hold the lock of a key, exclusive among all tasks and processes that share the store."""
         ...
 
 
 class MemoryTokens:
-    """Tokens that are forgotten with the process."""
+    """Token store in memory."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
@@ -63,11 +63,11 @@ class MemoryTokens:
         return f"MemoryTokens({len(self._values)})"
 
     async def get(self, key: str) -> bytes | None:
-        """What is kept under a key."""
+        """Return the value of a key, or None."""
         return self._values.get(key)
 
     async def put(self, key: str, value: bytes | None) -> None:
-        """Keeps something; None: nothing any more."""
+        """Store a value; None deletes it."""
         if value is None:
             self._values.pop(key, None)
         else:
@@ -75,16 +75,16 @@ class MemoryTokens:
 
     @asynccontextmanager
     async def locked(self, key: str) -> AsyncGenerator[None]:
-        """One task at a time."""
+        """Hold the lock of a key, exclusive among tasks."""
         async with self._locks[key]:
             yield
 
 
 class FileTokens:
-    """Tokens in files that nobody else can read; in a folder of this user's, if none is given."""
+    """Token store in private files, by default in a folder of the user."""
 
     def __init__(self, folder: str | PathLike[str] | None = None, *, patience: float = 60.0) -> None:
-        """`patience` is how long, in seconds, a lock is waited for that somebody else holds."""
+        """`patience` is the time limit for taking a lock, in seconds."""
         self._folder = os.fspath(folder) if folder is not None else tokens_folder()
         self._patience = patience
 
@@ -92,34 +92,34 @@ class FileTokens:
         return f"FileTokens({self._folder!r})"
 
     async def get(self, key: str) -> bytes | None:
-        """What is kept under a key. A file that is not whole counts as none, with a warning."""
+        """Return the value of a key. A damaged file counts as none, with a warning."""
         return await _run_to_completion(lambda: self._read(key))
 
     async def put(self, key: str, value: bytes | None) -> None:
-        """Keeps something; None: nothing any more."""
+        """Store a value; None deletes it."""
         await _run_to_completion(lambda: self._delete(key) if value is None else self._write(key, value))
 
     @asynccontextmanager
     async def locked(self, key: str) -> AsyncGenerator[None]:
-        """One task of one process at a time. The lock of a process that died is free. Raises `StoreError` if somebody
-        else holds it for too long."""
+        """Hold the lock of a key, exclusive among tasks and processes. The lock of a dead process is free. Raises
+        `StoreError` on timeout."""
         with self._open_folder() as folder:
             held = folder.open(f"{_file_name(key)}.lock", os.O_RDWR)
         try:
             await self._acquire_lock(held)
             yield
         finally:
-            os.close(held)  # which lets go of it
+            os.close(held)  # releases the lock
 
     async def _acquire_lock(self, held: int) -> None:
         pause = _MIN_LOCK_POLL
         try:
             async with asyncio.timeout(self._patience):
-                while not _taken(held):
+                while not _try_lock(held):
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _MAX_LOCK_POLL)
         except TimeoutError:
-            why = f"another process has been busy with the same tokens in {self._folder} for {self._patience:g} s"
+            why = f"another process has locked these tokens in {self._folder} for {self._patience:g} s"
             raise StoreError(why) from None
 
     def _read(self, key: str) -> bytes | None:
@@ -133,14 +133,14 @@ class FileTokens:
                 content = file.read(_MAX_FILE_BYTES + 1)
         value = _decode_file(key, content)
         if value is None:
-            told = f"{folder.path(name)} is not as it was written; what was kept there is forgotten"
+            told = f"{folder.path(name)} is damaged and is ignored; log in again"
             warnings.warn(told, RuntimeWarning, stacklevel=2)
         return value
 
     def _write(self, key: str, value: bytes) -> None:
         content = _encode_file(key, value)
         if len(content) > _MAX_FILE_BYTES:
-            raise StoreError(f"{len(value)} bytes are too many for tokens")
+            raise StoreError(f"{len(value)} bytes are too large for a token file")
         with self._open_folder() as folder:
             folder.replace(f"{_file_name(key)}.token", content)
 
@@ -154,11 +154,11 @@ class FileTokens:
             with _open_private_folder(self._folder) as folder:
                 yield folder
         except OSError as error:
-            raise StoreError(f"tokens cannot be kept in {self._folder}: {error.strerror or error}") from error
+            raise StoreError(f"tokens cannot be stored in {self._folder}: {error.strerror or error}") from error
 
 
 class _Folder:
-    """A folder that is open, so that it stays the one that was looked at."""
+    """An open folder, addressed by descriptor so that it cannot be replaced after its check."""
 
     def __init__(self, folder: str, descriptor: int | None) -> None:
         self._folder = folder
@@ -168,7 +168,7 @@ class _Folder:
         return os.path.join(self._folder, name)
 
     def open(self, name: str, flags: int, *, create: bool = True) -> int:
-        """A file in it, which is ours alone."""
+        """Open a file in the folder and check that it is private."""
         flags |= _CREATE_FLAGS if create else _CREATE_FLAGS & ~os.O_CREAT
         descriptor = os.open(self._at(name), flags, 0o600, dir_fd=self._descriptor)
         try:
@@ -179,7 +179,7 @@ class _Folder:
         return descriptor
 
     def replace(self, name: str, content: bytes) -> None:
-        """Puts a whole file where there was another, or none."""
+        """Replace or create a file atomically."""
         fresh = f"{name}.{secrets.token_hex(8)}.new"
         descriptor = self.open(fresh, os.O_WRONLY | os.O_EXCL)
         try:
@@ -204,9 +204,9 @@ class _Folder:
 
 @contextmanager
 def _open_private_folder(path: str) -> Generator[_Folder]:
-    """Opens a folder that is ours alone, and makes it if need be."""
+    """Open a private folder; create it if necessary."""
     _make_folders(path)
-    if sys.platform == "win32":  # where folders of a user's are for that user only, and modes mean nothing
+    if sys.platform == "win32":  # user folders are private there, and modes have no meaning
         yield _Folder(path, None)
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -218,7 +218,7 @@ def _open_private_folder(path: str) -> Generator[_Folder]:
 
 
 def _make_folders(path: str) -> None:
-    """Makes a folder, and those above it that are missing, for us alone."""
+    """Create a folder and its missing parents, private to this user."""
     if os.path.isdir(path):
         return
     above = os.path.dirname(os.path.abspath(path))
@@ -229,23 +229,23 @@ def _make_folders(path: str) -> None:
 
 
 def _require_private(path: str, seen: os.stat_result, expected: Callable[[int], bool]) -> None:
-    """Raises `StoreError` for what is not what it should be, or is not ours alone."""
+    """Raise `StoreError` if the path has the wrong type or other users can access it."""
     if not expected(seen.st_mode):
-        raise StoreError(f"{path} is in the way: it is something else than tokens need")
+        raise StoreError(f"{path} has the wrong type: tokens need a private folder with regular files")
     if sys.platform == "win32":
         return
     if seen.st_uid != os.geteuid():
-        raise StoreError(f"{path} belongs to somebody else (user {seen.st_uid}), so no tokens are kept there")
+        raise StoreError(f"{path} belongs to another user ({seen.st_uid}); choose another folder for tokens")
     if seen.st_mode & _GROUP_AND_OTHERS:
         mode = "700" if stat.S_ISDIR(seen.st_mode) else "600"
         raise StoreError(
-            f"others have access to {path} (mode {stat.S_IMODE(seen.st_mode):o}), so tokens there are not safe; "
+            f"other users can access {path} (mode {stat.S_IMODE(seen.st_mode):o}), so tokens there are not safe; "
             f"if you trust what is in it, chmod {mode} it"
         )
 
 
 def _file_name(key: str) -> str:
-    """What a key is called on disk: nothing of it could lead out of the folder, or be too long."""
+    """Return the file name of a key: a digest, so that no key can leave the folder or be too long."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
@@ -254,19 +254,19 @@ def _encode_file(key: str, value: bytes) -> bytes:
 
 
 def _decode_file(key: str, content: bytes) -> bytes | None:
-    """What was kept; None if that is not what is there."""
+    """Return the value of a file, or None if the file is damaged."""
     head, _, value = content.partition(b"\n")
     whole = hmac.compare_digest(head, _FILE_HEADER + _digest(key, value))
     return value if whole and len(content) <= _MAX_FILE_BYTES else None
 
 
 def _digest(key: str, value: bytes) -> bytes:
-    """Tells a file that broke, or is another key's; it is no defence against who can write it."""
+    """Return a checksum that detects damage and mixed-up keys. It does not protect against deliberate changes."""
     return hashlib.sha256(f"{_file_name(key)} ".encode() + value).hexdigest().encode()
 
 
 async def _run_to_completion(work: Callable[[], T]) -> T:
-    """Does something on a thread, to its end: whoever is cancelled lets go of a lock only after that."""
+    """Run work on a thread to its end, also if the caller is cancelled, so that a lock is released only afterwards."""
     doing = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(doing)
@@ -278,7 +278,7 @@ async def _run_to_completion(work: Callable[[], T]) -> T:
 if sys.platform == "win32":
     import msvcrt
 
-    def _taken(descriptor: int) -> bool:
+    def _try_lock(descriptor: int) -> bool:
         os.lseek(descriptor, 0, os.SEEK_SET)
         try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
@@ -289,7 +289,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-    def _taken(descriptor: int) -> bool:
+    def _try_lock(descriptor: int) -> bool:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

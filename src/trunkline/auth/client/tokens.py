@@ -1,4 +1,4 @@
-"""Tokens: what an authorization server answers with, and what is kept of it."""
+"""Token responses of an authorization server, and the stored form of tokens."""
 
 import math
 import re
@@ -22,36 +22,36 @@ __all__ = [
 
 _VISIBLE: Final = re.compile(r"[\x21-\x7e]+")
 _TOKEN_TYPES: Final = {"bearer": "Bearer", "dpop": "DPoP"}
-_MAX_LIFETIME: Final = 10 * 365 * 86_400.0  # seconds; whoever says more means for ever
+_MAX_LIFETIME: Final = 10 * 365 * 86_400.0  # seconds; larger values mean that the token does not expire
 _CLAUSE: Final = "RFC 6749, section 5.1"
 
 
 class TokenResponse(Struct, frozen=True):
-    """A token that was issued."""
+    """A successful token response."""
 
     access_token: str
     token_type: str
-    lifetime: float | None = None  # seconds; None if that was not said
+    lifetime: float | None = None  # seconds; None if the response has no `expires_in`
     refresh_token: str | None = None
-    scopes: tuple[str, ...] | None = None  # None: those that were asked for
+    scopes: tuple[str, ...] | None = None  # None: the requested ones
 
     def __repr__(self) -> str:
         return f"TokenResponse({self.token_type}, lifetime={self.lifetime}, scopes={self.scopes})"
 
 
 class StoredToken(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A token for one MCP server, and all that it takes to get the next one without asking anybody."""
+    """A token for one MCP server, and everything needed to renew it without user interaction."""
 
     issuer: str
     client_id: str
     access: str
     kind: str = "Bearer"
     expires: float | None = None  # seconds since the epoch
-    renew: float | None = None  # the same: when it is time to get another
+    renew: float | None = None  # seconds since the epoch: time of renewal
     refresh: str | None = None
     granted: tuple[str, ...] = ()
     requested: tuple[str, ...] = ()
-    hint: str | None = None  # where the metadata of the resource is, if the server has said so
+    hint: str | None = None  # URL of the resource metadata, if the server named it
     key: dict[str, Any] | None = None  # the private key that the token is bound to
 
     def __repr__(self) -> str:
@@ -66,7 +66,7 @@ class _TokenResponseBody(Struct):
     scope: str | None = None
 
     def __repr__(self) -> str:
-        return f"_Issued({self.token_type!r})"
+        return f"_TokenResponseBody({self.token_type!r})"
 
 
 _decode_response_body: Final = codec.json_decoder(_TokenResponseBody)
@@ -74,7 +74,8 @@ _decode_stored: Final = codec.json_decoder(StoredToken)
 
 
 def read_token_response(body: bytes, *, hop: str, kinds: "dict[str, str] | None" = None) -> TokenResponse:
-    """The token in the answer of a token endpoint. `kinds` are those that are of use, by their names in lower case."""
+    """Decode a token response. `kinds` are the accepted token types, by their names in lower case. Raises
+    `AuthorizationFailed`."""
     try:
         issued = _decode_response_body(body)
     except (codec.DecodeError, RecursionError):
@@ -92,7 +93,7 @@ def read_token_response(body: bytes, *, hop: str, kinds: "dict[str, str] | None"
 
 
 def _read_lifetime(said: float | str | None) -> float | None:
-    """How long a token lives. Some say it as a text; what makes no sense says nothing."""
+    """Return the lifetime in seconds. Some servers send it as a string; an invalid value counts as absent."""
     try:
         seconds = float(said) if said is not None else math.nan
     except ValueError:
@@ -101,12 +102,12 @@ def _read_lifetime(said: float | str | None) -> float | None:
 
 
 def token_store_key(server: str, grant: str) -> str:
-    """What the token for a server is kept under; each way to get one has its own."""
+    """Return the store key of the token for a server; each grant has its own."""
     return f"tokens of {grant} for {canonical_resource(server)}"
 
 
 def decode_stored_token(data: bytes | None) -> StoredToken | None:
-    """What was kept; None if there is nothing, or nothing that can be read any more."""
+    """Decode a stored token; return None if there is none or it is unreadable."""
     try:
         return None if data is None else _decode_stored(data)
     except (codec.DecodeError, RecursionError):
@@ -114,5 +115,5 @@ def decode_stored_token(data: bytes | None) -> StoredToken | None:
 
 
 def encode_stored_token(token: StoredToken) -> bytes:
-    """The same as bytes."""
+    """Encode a token for the store."""
     return codec.to_json(token)

@@ -1,4 +1,4 @@
-"""What can be told from what was answered on the way to a token, as findings. Nothing here asks anybody anything."""
+"""Turn responses of the authorization flow into findings. Pure functions: this module sends no requests."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ _ERRORS: Final = "MCP authorization, Error Handling"
 _TLS_CLAUSE: Final = "RFC 6750, section 5.3; MCP authorization, Communication Security"
 _OK, _REDIRECT, _BAD, _FORBIDDEN, _TOO_MANY, _SERVER_ERROR = 200, 300, 400, 403, 429, 500
 _ABSENT_STATUSES: Final = frozenset({404, 405, 410, 501})
-_MCP_CLAUSE: Final = re.compile(r"(^|; )(authorization|security best practices),")  # pages of MCP's own
+_MCP_CLAUSE: Final = re.compile(r"(^|; )(authorization|security best practices),")  # clauses of the MCP specification
 _CLAUSE_BY_HOP: Final = {
     "resource-metadata": "RFC 9728, section 3",
     "authorization-server-metadata": "RFC 8414, section 3",
@@ -54,7 +54,7 @@ _CLAUSE_BY_HOP: Final = {
     "token": "RFC 6749, section 3.2",
     "keys": "RFC 8414, section 2",
 }
-_FIX_BY_CLAUSE: Final = {  # a part of it
+_FIX_BY_CLAUSE: Final = {  # keys are substrings of the clause
     "Communication Security": "serve every endpoint of the authorization server over https",
     "Authorization Code Protection": "support PKCE, and put S256 into `code_challenge_methods_supported`",
     "Server-Side Request Forgery": "let it answer by itself at a public address; --allow HOST permits one that is not",
@@ -73,64 +73,64 @@ _FIX_BY_HOP: Final = {
 
 
 def assess_failure(error: AuthorizationFailed, observations: Sequence[str] = ()) -> Finding:
-    """What a client would fail with, and what is at the places where it looked."""
+    """Report the error that a client would raise, and the responses at the URLs that it tried."""
     clause = _MCP_CLAUSE.sub(r"\1MCP \2,", error.clause) or _CLAUSE_BY_HOP.get(error.hop, "")
     seen = f"{error} ({'; '.join(observations)})" if observations else str(error)
     mend = next((mend for part, mend in _FIX_BY_CLAUSE.items() if part in clause), _FIX_BY_HOP.get(error.hop, ""))
     return Finding(error.hop, "failed", seen, clause, mend)
 
 
-# --- the address -------------------------------------------------------------------------------
+# --- the URL ---------------------------------------------------------------------------------------
 
 
 def assess_url(url: str) -> Finding | None:
-    """What is wrong with the address as it is written; None if nothing is."""
+    """Return what is wrong with the URL as written, or None."""
     if origin_of(url) is not None and urlsplit(url).scheme in {"http", "https"} and not {"#", "@"}.intersection(url):
         return None
     seen, mend = (
-        f"{safe_text(strip_query(url).rpartition('@')[2])!r} is no address of an MCP server",
-        "give all of it: https://example.com/mcp",
+        f"{safe_text(strip_query(url).rpartition('@')[2])!r} is not the URL of an MCP server",
+        "pass the whole URL, such as https://example.com/mcp",
     )
     return Finding("address", "failed", seen, "MCP authorization, Canonical Server URI", mend)
 
 
 def assess_unreachable(hop: str, url: str, error: TransportError) -> Finding:
-    """Nobody has answered."""
+    """Report that a server did not respond."""
     mend = "see that the address is right, that the server runs, and that its certificate is valid"
     return Finding(hop, "failed", f"{strip_query(url)} cannot be reached: {error}", "RFC 9110, section 4", mend)
 
 
 def is_unencrypted(url: str) -> bool:
-    """Whether everybody on the way can read what is sent to an address."""
+    """Return whether requests to a URL cross a network without TLS."""
     parts = urlsplit(url)
     return parts.scheme == "http" and not is_loopback(parts.hostname or "")
 
 
 def assess_address(url: str, response: ProbeResponse) -> Iterator[Finding]:
-    """An address where somebody has answered."""
+    """Report whether the server responded, and whether it uses TLS."""
     if not is_unencrypted(url):
         yield Finding("address", "ok", f"{strip_query(url)} answers")
         return
-    seen = f"{strip_query(url)} answers without TLS, so that everybody on the way can read tokens"
+    seen = f"{strip_query(url)} answers without TLS, so tokens can be read on the network"
     verdict = "failed" if response.status == UNAUTHORIZED else "warning"
     yield Finding("address", verdict, seen, _TLS_CLAUSE, "serve it over https; http is for this machine only")
 
 
-# --- the server and its challenge --------------------------------------------------------------
+# --- the server and its challenge ------------------------------------------------------------------
 
 
 def assess_response(response: ProbeResponse) -> Finding:
-    """How the server answers who does not say who they are."""
+    """Assess the response to a request without a token."""
     seen = f"it answers {response.status} to {response.method} without a token"
     if response.status == UNAUTHORIZED:
         return _assess_challenge(response)
     if response.status < _REDIRECT:
-        return Finding("server", "ok", f"{seen}: the server is open to everybody, and there is nothing to authorize")
+        return Finding("server", "ok", f"{seen}: the server requires no authorization")
     if response.status < _BAD:
         seen, mend = f"{seen}, and points to {response.location!r}", "give clients the address that it points to"
         return Finding("server", "failed", seen, "RFC 9110, section 15.4", mend)
     if response.status == _FORBIDDEN:
-        mend = "answer 401 and a challenge to who brings no token; 403 is for tokens that do not suffice"
+        mend = "answer 401 with a challenge to requests without a token; 403 is for tokens that lack scopes"
         return Finding("server", "failed", seen, _ERRORS, mend)
     if response.status in _ABSENT_STATUSES:
         mend = "see that the path is that of the MCP endpoint, and that it takes POST"
@@ -141,12 +141,12 @@ def assess_response(response: ProbeResponse) -> Finding:
 
 
 def find_token_challenge(response: ProbeResponse) -> Challenge | None:
-    """What the server asks for, if it asks for a token."""
+    """Return the server's Bearer or DPoP challenge, if there is one."""
     return challenges.find_challenge(challenges.parse_challenges(response.challenges or ""), "bearer", "dpop")
 
 
 def _assess_challenge(response: ProbeResponse) -> Finding:
-    """What a server says with 401 about how to get in."""
+    """Assess the challenge of a 401."""
     mend = 'answer 401 with WWW-Authenticate: Bearer resource_metadata="…", scope="…"'
     if response.challenges is None:
         clause = f"RFC 9110, section 15.5.2; {_DISCOVERY}"
@@ -165,7 +165,7 @@ def _assess_challenge(response: ProbeResponse) -> Finding:
 def _assess_token_challenge(challenge: Challenge, mend: str) -> Finding:
     where = challenge.params.get("resource_metadata")
     if where is None:
-        seen = "WWW-Authenticate does not name the protected resource metadata, so that clients have to guess"
+        seen = "WWW-Authenticate does not name the protected resource metadata, so clients have to guess"
         return Finding("server", "warning", seen, f"RFC 9728, section 5.1; {_DISCOVERY}", mend)
     if _OFFLINE in (challenge.scopes or ()):
         seen = f"WWW-Authenticate asks for the scope {_OFFLINE}, which is not the server's business"
@@ -174,13 +174,13 @@ def _assess_token_challenge(challenge: Challenge, mend: str) -> Finding:
     return Finding("server", "ok", f"it answers 401, and the challenge names {safe_text(where)} and {scopes}")
 
 
-# --- the protected resource --------------------------------------------------------------------
+# --- the protected resource ------------------------------------------------------------------------
 
 
 def assess_resource_metadata(
     where: str, metadata: ResourceMetadata, url: str, hint: str | None, challenge: Challenge | None
 ) -> Iterator[Finding]:
-    """What is worth telling about metadata that a client takes."""
+    """Report the content of valid resource metadata, and what stricter clients may reject."""
     hop = "resource-metadata"
     issuers = safe_text(", ".join(metadata.authorization_servers or ()))
     yield Finding(hop, "ok", f"{safe_text(where)} says that tokens come from {issuers}")
@@ -207,7 +207,7 @@ def assess_resource_metadata(
 
 
 def assess_missing_resource_metadata(server: ServerMetadata, observations: Sequence[str]) -> Finding:
-    """No metadata is published; a server of 2025-03-26 is its own authorization server instead."""
+    """Report missing resource metadata. A 2025-03-26 server may be its own authorization server instead."""
     hop, clause, mend = "resource-metadata", f"RFC 9728, section 3; {_DISCOVERY}", _FIX_BY_HOP["resource-metadata"]
     seen = f"there is no protected resource metadata ({'; '.join(observations)})"
     if isinstance(server, AssumedMetadata):
@@ -217,18 +217,18 @@ def assess_missing_resource_metadata(server: ServerMetadata, observations: Seque
 
 
 def assess_cors(hop: str, response: FetchResponse) -> Iterator[Finding]:
-    """Whether clients in browsers, whose pages come from elsewhere, can read a document."""
+    """Report metadata that clients in browsers cannot read across origins."""
     if "access-control-allow-origin" not in {name.lower() for name in response.headers}:
         seen = f"clients that run in a browser cannot read {response.url}: it has no Access-Control-Allow-Origin"
         mend = "answer with Access-Control-Allow-Origin: *, since nothing in it is secret"
         yield Finding(hop, "warning", seen, "Fetch, CORS protocol", mend)
 
 
-# --- the authorization server ------------------------------------------------------------------
+# --- the authorization server ----------------------------------------------------------------------
 
 
 def assess_server_metadata(metadata: ServerMetadata) -> Iterator[Finding]:
-    """What is missing or worth telling in metadata that is the issuer's own."""
+    """Report missing or noteworthy fields of valid authorization server metadata."""
     for name in ("authorization_endpoint", "token_endpoint"):
         if getattr(metadata, name) is None:
             yield _metadata_failure(f"`{name}` is missing", "RFC 8414, section 2", f"name the {name} in the metadata")
@@ -237,14 +237,14 @@ def assess_server_metadata(metadata: ServerMetadata) -> Iterator[Finding]:
         yield _metadata_failure(seen, "RFC 8414, section 2; OAuth 2.1, section 4.1", "support the response type `code`")
     grants = metadata.grant_types_supported or ("authorization_code", "refresh_token")
     if "authorization_code" not in grants:
-        seen = "`grant_types_supported` leaves out `authorization_code`: no person can log in"
+        seen = "`grant_types_supported` leaves out `authorization_code`: no user can log in"
         clause = "RFC 8414, section 2; OAuth 2.1, section 4.1"
         yield _metadata_failure(seen, clause, "support the grant `authorization_code`")
     elif "refresh_token" not in grants:
-        seen = "`grant_types_supported` leaves out `refresh_token`: people log in anew whenever a token ends"
+        seen = "`grant_types_supported` leaves out `refresh_token`: users log in again whenever a token expires"
         yield _metadata_warning(seen, _REFRESH, "support the grant `refresh_token`")
     if not metadata.authorization_response_iss_parameter_supported:
-        seen = "it does not say that it puts `iss` into its redirects, which tells clients who answers them"
+        seen = "it does not say that it puts `iss` into its redirects, by which clients recognise the issuer"
         mend = "send `iss`, and set `authorization_response_iss_parameter_supported`"
         yield _metadata_warning(
             seen, "RFC 9207, section 2.3; MCP authorization, Authorization Response Validation", mend
@@ -260,7 +260,7 @@ def _metadata_warning(seen: str, clause: str, mend: str) -> Finding:
 
 
 def assess_registration(metadata: ServerMetadata) -> Finding:
-    """How a client gets its id."""
+    """Report how a client obtains its id."""
     hop, clause = "registration", "MCP authorization, Client Registration"
     methods = metadata.token_endpoint_auth_methods_supported
     if metadata.client_id_metadata_document_supported:
@@ -276,17 +276,17 @@ def assess_registration(metadata: ServerMetadata) -> Finding:
     return Finding(hop, "warning", seen, clause, mend)
 
 
-# --- its endpoints -----------------------------------------------------------------------------
+# --- endpoints of the authorization server ---------------------------------------------------------
 
 
 def assess_authorization_endpoint(response: FetchResponse) -> Finding:
-    """How the page for people answers somebody who asks for nothing in particular."""
+    """Assess the login page's response to a request without parameters."""
     seen, clause = f"the authorization endpoint answers {response.status} to an empty request", "RFC 6749, section 3.1"
     if response.status in _ABSENT_STATUSES:
-        mend = "let `authorization_endpoint` be the address of the page where people log in"
+        mend = "let `authorization_endpoint` be the URL of the login page"
         return Finding("authorization", "failed", seen, clause, mend)
     if response.status >= _SERVER_ERROR:
-        return Finding("authorization", "warning", seen, clause, "tell people what is wrong with a request, by 400")
+        return Finding("authorization", "warning", seen, clause, "answer an invalid request with 400")
     return Finding("authorization", "ok", seen)
 
 
@@ -298,11 +298,11 @@ _read_error: Final = codec.json_decoder(_OAuthError)
 
 
 def assess_token_endpoint(response: FetchResponse) -> Finding:
-    """How the token endpoint answers a code that nobody has issued."""
-    hop, clause, asked = "token", "RFC 6749, section 5.2", "to a code that nobody issued"
+    """Assess the token endpoint's response to an invalid code."""
+    hop, clause, asked = "token", "RFC 6749, section 5.2", "to an invalid code"
     said = f"the token endpoint answers {response.status}"
     if response.status == _TOO_MANY:
-        return Finding(hop, "warning", f"{said} {asked}: it wants to be left alone", clause, "try again later")
+        return Finding(hop, "warning", f"{said} {asked}: it limits the rate of requests", clause, "try again later")
     try:
         error = safe_text(_read_error(response.body).error)
     except (codec.DecodeError, RecursionError):
@@ -316,24 +316,24 @@ def assess_token_endpoint(response: FetchResponse) -> Finding:
 
 
 def assess_keys(response: FetchResponse) -> Finding:
-    """Whether there is a key that tokens can be verified with."""
+    """Assess whether the published keys can verify tokens."""
     clause, mend = "RFC 7517, section 5", "publish the public keys that tokens are signed with at `jwks_uri`"
     if response.status != _OK:
         return Finding("keys", "failed", f"{response.url} answers {response.status}", clause, mend)
     try:
         keys = KeySet(response.body)
     except MalformedJws as error:
-        return Finding("keys", "failed", f"what is at {response.url} is no set of keys: {error}", clause, mend)
+        return Finding("keys", "failed", f"the document at {response.url} is not a JWK Set: {error}", clause, mend)
     if not len(keys):
         return Finding("keys", "failed", f"no key at {response.url} can verify a signature", clause, mend)
     return Finding("keys", "ok", f"{len(keys)} of the keys can verify signatures")
 
 
-# --- a token -----------------------------------------------------------------------------------
+# --- a token ---------------------------------------------------------------------------------------
 
 
 def assess_token_response(response: ProbeResponse) -> Finding:
-    """How the MCP server answers a request with a token."""
+    """Assess the MCP server's response to a request with a token."""
     asked = find_token_challenge(response)
     params: Mapping[str, str] = {} if asked is None else asked.params
     why = safe_text(": ".join(filter(None, (params.get("error"), params.get("error_description")))))
@@ -348,11 +348,11 @@ def assess_token_response(response: ProbeResponse) -> Finding:
     if response.status < _REDIRECT:
         return Finding("retry", "ok", seen)
     return Finding(
-        "retry", "warning", seen, _ERRORS, "see what the server has against the request; it is not the token"
+        "retry", "warning", seen, _ERRORS, "check the server's log: the token was accepted, the request was not"
     )
 
 
 def assess_unencrypted_token(url: str) -> Finding:
-    """A token that was not shown to the server."""
-    seen = f"the token was not sent to {strip_query(url)}, since everybody on the way could read it"
+    """Report that the token was not sent, since the connection is not encrypted."""
+    seen = f"the token was not sent to {strip_query(url)}, since it could be read on the network"
     return Finding("retry", "failed", seen, _TLS_CLAUSE, "serve it over https; http is for this machine only")

@@ -1,7 +1,7 @@
-"""Walks the way of MCP authorization as a client goes it, without logging in, and tells how each hop stands.
+"""Walk the authorization flow as a client does, without logging in, and report each hop.
 
-It goes by the same functions as the client does, so that what it finds is what the client meets. What goes wrong is a
-finding and no exception: the walk ends where it cannot go on, and what lies behind is marked as not tried.
+The doctor calls the client's own functions, so its findings match what a client experiences. Problems become findings,
+not exceptions: after a failure the remaining hops are marked as skipped.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -39,9 +39,9 @@ HOPS: Final = (
     "token",
     "keys",
 )
-"""The hops in the order of the way."""
+"""The hops in the order of the flow."""
 
-_FOREIGN_ORIGIN: Final = {"Origin": "https://browser.invalid"}  # a page that is nobody's
+_FOREIGN_ORIGIN: Final = {"Origin": "https://browser.invalid"}  # a reserved name, so no site owns it
 _FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}
 _INVALID_CODE: Final = {
     "grant_type": "authorization_code",
@@ -53,8 +53,10 @@ _INVALID_CODE: Final = {
 
 
 async def examine(url: str, egress: Egress, *, timeout: float = 10.0, token: str | None = None) -> list[Finding]:
-    """How each hop stands on the way to a token for an MCP server. A token is tried, too, if one is given. `patience`
-    is how long, in seconds, the server itself may take to answer; `egress` has its own."""
+    """Examine each hop on the way to a token for an MCP server, and try `token` if one is passed.
+
+    `timeout` limits each request to the MCP server, in seconds; `egress` has a timeout of its own.
+    """
     walk = _Examination(url, egress)
     refused = diagnose.assess_url(url)
     if refused is None:
@@ -66,7 +68,7 @@ async def examine(url: str, egress: Egress, *, timeout: float = 10.0, token: str
 
 
 def _skipped_hops(findings: list[Finding]) -> list[Finding]:
-    """The hops that nothing is known of, if something failed before them."""
+    """Return a `skipped` finding for each hop that a failure left unexamined."""
     failed = [finding.hop for finding in findings if finding.verdict == "failed"]
     known = {finding.hop for finding in findings}
     left = [hop for hop in HOPS if hop not in known] if failed else []
@@ -74,7 +76,7 @@ def _skipped_hops(findings: list[Finding]) -> list[Finding]:
 
 
 class _Examination:
-    """One walk, and what was found on it."""
+    """One examination and its findings."""
 
     def __init__(self, url: str, egress: Egress) -> None:
         self.findings: list[Finding] = []
@@ -85,7 +87,7 @@ class _Examination:
         self.findings += findings
 
     async def run(self, probe: ServerProbe, token: str | None) -> None:
-        """Goes all the way, or as far as it leads."""
+        """Examine as many hops as can be reached."""
         try:
             opened = await probe.send_first_request()
         except TransportError as error:
@@ -98,7 +100,7 @@ class _Examination:
             await self._try_token(probe, token)
 
     async def _try_token(self, probe: ServerProbe, token: str) -> None:
-        """Comes back with a token."""
+        """Repeat the first request with a token."""
         if diagnose.is_unencrypted(self._url):
             self.add(diagnose.assess_unencrypted_token(self._url))
             return
@@ -109,10 +111,10 @@ class _Examination:
         else:
             self.add(diagnose.assess_token_response(opened))
 
-    # --- who issues tokens ---------------------------------------------------------------------
+    # --- discovery ---------------------------------------------------------------------------------
 
     async def _examine_metadata(self, response: ProbeResponse) -> None:
-        """Finds the authorization servers, and looks at each."""
+        """Find the authorization servers and examine each."""
         asked = diagnose.find_token_challenge(response)
         hint = None if asked is None else asked.params.get("resource_metadata")
         try:
@@ -130,7 +132,7 @@ class _Examination:
         await self._examine_issuers(metadata)
 
     async def _examine_self_issued(self) -> None:
-        """A server that may be its own authorization server, as in 2025-03-26."""
+        """Examine a server that may be its own authorization server, as in 2025-03-26."""
         metadata = (await discovery.discover(self._egress, self._url, None)).authorization_server
         seen = await self._describe_urls(*resource_metadata_urls(self._url))
         self.add(diagnose.assess_missing_resource_metadata(metadata, seen))
@@ -138,8 +140,7 @@ class _Examination:
             await self._examine_authorization_server(metadata)
 
     async def _examine_issuers(self, resource: ResourceMetadata) -> None:
-        """Looks at each authorization server. A client takes the first that can be found, so that it is a pity about
-        others that cannot, and no more."""
+        """Examine each authorization server. A client uses the first usable one, so failures of others are warnings."""
         issuers, failed = resource.authorization_servers or (), list[Finding]()
         for issuer in issuers:
             try:
@@ -154,10 +155,10 @@ class _Examination:
             failed = [replace(finding, verdict="warning") for finding in failed]
         self.add(*failed)
 
-    # --- the authorization server --------------------------------------------------------------
+    # --- the authorization server ------------------------------------------------------------------
 
     async def _examine_authorization_server(self, metadata: ServerMetadata) -> None:
-        """What it says of itself, and whether its endpoints are there."""
+        """Check the metadata and the endpoints of an authorization server."""
         try:
             require_pkce(metadata)
         except AuthorizationFailed as error:
@@ -175,7 +176,7 @@ class _Examination:
         if (url := metadata.jwks_uri) is not None:
             await self._examine_endpoint(self._egress.get(url, hop="keys"), diagnose.assess_keys)
         else:
-            self.add(Finding("keys", "ok", "no `jwks_uri` is named: the server has to ask about each token"))
+            self.add(Finding("keys", "ok", "no `jwks_uri`: the MCP server must introspect each token"))
 
     async def _examine_endpoint(
         self, request: Awaitable[FetchResponse], assess: Callable[[FetchResponse], Finding]
@@ -185,10 +186,10 @@ class _Examination:
         except AuthorizationFailed as error:
             self.add(diagnose.assess_failure(error))
 
-    # --- a closer look -------------------------------------------------------------------------
+    # --- details -----------------------------------------------------------------------------------
 
     async def _describe_urls(self, *urls: str | None) -> Sequence[str]:
-        """What is at each of some addresses, in a few words."""
+        """Return a short description of the response at each URL."""
         return [await self._describe_url(url) for url in dict.fromkeys(urls) if url is not None]
 
     async def _describe_url(self, url: str) -> str:
@@ -199,5 +200,5 @@ class _Examination:
         return f"{safe_text(url)} answers {answer.status} {safe_text(answer.media_type)}".rstrip()
 
     async def _check_cors(self, hop: str, url: str) -> None:
-        with suppress(AuthorizationFailed):  # it was read a moment ago by whoever matters
+        with suppress(AuthorizationFailed):  # the document itself was read before; only its headers matter here
             self.add(*diagnose.assess_cors(hop, await self._egress.get(url, hop=hop, headers=_FOREIGN_ORIGIN)))

@@ -1,4 +1,4 @@
-"""Knocking at an MCP server: the first request of a client, to see how it is answered and nothing more."""
+"""Probe of an MCP server: sends a client's first request and records the response."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -37,17 +37,17 @@ _HEADERS: Final = {
 
 
 class ProbeResponse(Struct, frozen=True):
-    """How a knock was answered: the method that was asked for, at which address, the status and what came with it."""
+    """Response to a probe: the method that was called, the final URL, the status and the headers that matter."""
 
     method: str
     url: str
     status: int
-    challenges: str | None  # every WWW-Authenticate, joined
+    challenges: str | None  # all WWW-Authenticate headers, joined by commas
     location: str | None
 
 
 class ServerProbe:
-    """An MCP server, to be knocked at."""
+    """Sends first requests to one MCP server."""
 
     def __init__(self, backend: HttpBackend, url: str, timeout: float) -> None:
         self._backend = backend
@@ -55,8 +55,10 @@ class ServerProbe:
         self._timeout = timeout
 
     async def send_first_request(self, credentials: Mapping[str, str] | None = None) -> ProbeResponse:
-        """Asks as a client begins: by the newest revision, and by the handshake of those before where that is not
-        understood. A session is left again. Raises `TransportError`."""
+        """Send `server/discover`, or `initialize` if the server does not understand that.
+
+        A session that results is deleted. Raises `TransportError`.
+        """
         opened = await self._attempt(DISCOVER.name, _discover_request(), credentials or {})
         if opened.status not in _CONCLUSIVE_STATUSES:
             opened = await self._attempt("initialize", (_initialize_request(), {}), credentials or {})
@@ -93,18 +95,18 @@ class ServerProbe:
         )
 
     async def _send(self, verb: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
-        """The head of an answer; what follows it is not wanted."""
+        """Send a request and return the head of its response; the body is not read."""
         try:
             async with asyncio.timeout(self._timeout):
                 reply = await self._backend.send(verb, url, headers, body)
         except TimeoutError:
-            raise TransportError(f"no answer within {self._timeout:g} s") from None
+            raise TransportError(f"no response within {self._timeout:g} s") from None
         reply.close()
         return reply
 
 
 def _redirect_url(reply: Reply, url: str) -> str | None:
-    """Where the same request is to be made instead, within the same origin; None where it ends."""
+    """Return the URL of a method-preserving redirect within the same origin, or None."""
     if reply.status not in _METHOD_PRESERVING_REDIRECTS or "Location" not in reply.headers:
         return None
     onward = urljoin(url, reply.headers["Location"])
@@ -127,7 +129,7 @@ def _initialize_request() -> bytes:
 
 @asynccontextmanager
 async def open_probe(url: str, timeout: float) -> AsyncGenerator[ServerProbe]:
-    """An MCP server at an address that our caller has named, wherever that is."""
+    """Open a probe for a URL that the user named; the egress policy does not apply to it."""
     from trunkline.transports.http.client.aiohttp_backend import AiohttpBackend
 
     library = AiohttpBackend(Settings(connect_timeout=timeout), proxy=proxy_for(url))

@@ -1,4 +1,4 @@
-"""What was found at each hop of authorization."""
+"""Findings of the authorization doctor."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -11,8 +11,11 @@ FindingVerdict = Literal["ok", "warning", "failed", "skipped"]
 
 
 class Finding(Struct, frozen=True):
-    """One thing that was looked at: at which hop, how it stands, and in words what was seen. What is not well names the
-    rule that it breaks and how to mend it; `skipped` is what could not be tried, since something before it failed."""
+    """One finding: the hop, its verdict, and what was observed.
+
+    A warning or failure names the violated clause and a fix. `skipped` marks a hop that was not tried because an
+    earlier one failed.
+    """
 
     hop: str
     verdict: FindingVerdict
@@ -22,10 +25,10 @@ class Finding(Struct, frozen=True):
 
 
 def first_failed(findings: Iterable[Finding]) -> Finding | None:
-    """Where to begin: the first thing that failed; None if nothing did."""
+    """Return the first failed finding, or None."""
     return next((finding for finding in findings if finding.verdict == "failed"), None)
 
 
 def strip_query(url: str) -> str:
-    """An address that can be shown to others: what is asked for there stays with whoever asked."""
+    """Return the URL without query and fragment, which may be confidential."""
     return url.partition("#")[0].partition("?")[0]

@@ -1,4 +1,5 @@
-"""One application's gate: looks at what each request brings, and says who it is or what is wrong."""
+"""Authenticator of one application: verifies the token of each request and returns the principal or an error
+response."""
 
 import asyncio
 import logging
@@ -35,15 +36,15 @@ if TYPE_CHECKING:
 __all__ = ["TokenAuthenticator"]
 
 _log: Final = logging.getLogger("trunkline")
-_SSE: Final = "/sse"  # HTTP+SSE is a resource of its own: that is the address which its clients know
+_SSE: Final = "/sse"  # HTTP+SSE is a resource of its own, since its clients know that URL
 _MAX_LOCATIONS: Final = 256
-_LOG_INTERVAL: Final = 60.0  # seconds between two lines in the log about the same trouble
+_LOG_INTERVAL: Final = 60.0  # seconds between two warnings about unavailable verifiers
 
 Scope = dict[str, Any]
 
 
 class _TokenRequest(Struct, frozen=True):
-    """Whoever has sent a request with a token."""
+    """A request with a token."""
 
     scope: Scope
     headers: Mapping[bytes, bytes]
@@ -52,16 +53,16 @@ class _TokenRequest(Struct, frozen=True):
     now: float
 
     def __repr__(self) -> str:
-        return f"_Comer({self.location.resource!r}, {self.presented!r})"
+        return f"_TokenRequest({self.location.resource!r}, {self.presented!r})"
 
 
 class TokenAuthenticator:
-    """Decides who may come in to the endpoint at a path."""
+    """Authenticates requests to the endpoint at a path, by access tokens."""
 
     def __init__(
         self, resource: "ResourceServer", path: str, memory: "Callable[[], SharedProofStore | None] | None" = None
     ) -> None:
-        """`memory` gives what other processes remember of proofs as well, where there are others."""
+        """`memory` returns the replay store that all processes share, if there are several."""
         self._resource = resource
         self._shared_proofs = memory
         self._path = path
@@ -69,10 +70,10 @@ class TokenAuthenticator:
         self._locations: dict[object, ResourceLocation] = {}
         self._metadata_paths = dict.fromkeys(metadata_paths(_SSE, None), _SSE)
         self._metadata_paths.update(dict.fromkeys(metadata_paths(path, resource.public_url), path))
-        self._proof_verifier: ProofVerifier | None = None  # made when the first is needed
-        self._logged_at: float | None = None  # when trouble was last logged
+        self._proof_verifier: ProofVerifier | None = None  # created on first use
+        self._logged_at: float | None = None  # time of the last warning
 
-    # --- where ---------------------------------------------------------------------------------
+    # --- location ----------------------------------------------------------------------------------
 
     def _locate(self, scope: Scope, headers: Mapping[bytes, bytes], path: str) -> ResourceLocation:
         public = self._resource.public_url
@@ -89,7 +90,7 @@ class TokenAuthenticator:
         return place
 
     def metadata_document(self, scope: Scope, route: str) -> bytes | None:
-        """The metadata of the endpoint, for anybody to read."""
+        """Return the endpoint's resource metadata as JSON, or None if `route` does not serve it. It is public."""
         path = self._metadata_paths.get(route)
         if path is None:
             return None
@@ -110,27 +111,29 @@ class TokenAuthenticator:
             )
         )
 
-    # --- who -----------------------------------------------------------------------------------
+    # --- authentication ----------------------------------------------------------------------------
 
     def authenticate(self, scope: Scope, headers: dict[bytes, bytes], path: str) -> AuthResult | Awaitable[AuthResult]:
-        """Whether the sender of a request may come in."""
+        """Authenticate a request. Return the result directly if the token is cached or missing."""
         place = self._locate(scope, headers, path)
         if (query := scope.get("query_string")) and has_query_token(query):
-            why = "a token does not belong into an address; send it as Authorization: Bearer"
+            why = "an access token must not be in the URL; send it as Authorization: Bearer"
             return self._challenges.bad_request(place, why)
         header = headers.get(b"authorization")
         try:
             given = None if header is None else parse_authorization(header)
         except MalformedAuthorization:
-            return self._challenges.bad_request(place, "the header Authorization cannot be read")
+            return self._challenges.bad_request(place, "the Authorization header is malformed")
         if given is None:
-            return self._challenges.unauthorized(place, "say who you are: send a token", "authentication_failed")
+            return self._challenges.unauthorized(
+                place, "authentication required: send an access token", "authentication_failed"
+            )
         comer = _TokenRequest(scope, headers, place, given, self._resource.now())
         known = self._resource.tokens.get(given.token, place.audiences, comer.now)
         return self._authenticate_unknown_token(comer) if known is None else self._authorize(comer, known)
 
     async def _authenticate_unknown_token(self, request: _TokenRequest) -> AuthResult:
-        """The same for a token that was not seen before, or not lately."""
+        """Verify a token that is not in the cache."""
         try:
             verified = await self._verify(request)
         except BadToken as bad:
@@ -146,9 +149,10 @@ class TokenAuthenticator:
         return verdict if isinstance(verdict, Admitted | Rejected) else await verdict
 
     async def _verify(self, request: _TokenRequest) -> Verified:
-        """What a token proves: to the verifier for its issuer, or to the first that knows it."""
+        """Verify a token with the verifier of its issuer, or with the first verifier that accepts it, and cache the
+        result."""
         token, audiences = request.presented.token, request.location.audiences
-        bad = BadToken("the token is from an issuer that is not known here")
+        bad = BadToken("the token is from an unknown issuer")
         for verifier in select_verifiers(self._resource.verifiers, token):
             try:
                 verified = await self._ask_verifier(verifier, request)
@@ -161,18 +165,18 @@ class TokenAuthenticator:
         raise bad
 
     async def _ask_verifier(self, verifier: Verifier, request: _TokenRequest) -> Verified:
-        """The verdict of one verifier, within the limits of requests to its issuer."""
+        """Call one verifier, within the limits of requests to its issuer."""
         token, audiences, now = request.presented.token, request.location.audiences, request.now
         requests = self._resource.requests.get(verifier)
         if requests is not None:
             ask = partial(_verify_async, verifier, token, audiences, now)
             return await requests.verify(token, audiences, ask, address=_client_address(request.scope), now=now)
         answer = verifier.verify(token, audiences, now)
-        # In a task of its own: a request may be read outside of any, where no deadline can be set.
+        # In a task of its own: this code may run outside of a task, where asyncio.timeout does not work.
         return answer if isinstance(answer, Verified) else await asyncio.ensure_future(answer)
 
     def _authorize(self, request: _TokenRequest, verified: Verified) -> AuthResult | Awaitable[AuthResult]:
-        """Whether whoever a token is about may come in, with this very request."""
+        """Check the DPoP binding of a verified token, then its scopes."""
         if verified.key is None and request.presented.scheme != "DPoP" and not self._resource.dpop:
             return self._check_scopes(request, verified)
         if isinstance(key := self._require_bound_key(request, verified), Rejected):
@@ -186,7 +190,7 @@ class TokenAuthenticator:
     async def _authorize_with_shared_proofs(
         self, request: _TokenRequest, verified: Verified, key: str, shared_proofs: "SharedProofStore"
     ) -> AuthResult:
-        """The same, where a proof may have been used at another process."""
+        """Like `_authorize`, where another process may have accepted the same proof."""
         from trunkline.auth.server.dpop import ProofReplayed
 
         try:
@@ -196,7 +200,7 @@ class TokenAuthenticator:
                 return self._refuse_proof(request, ProofReplayed(), proofs)
         except StoreError as error:
             return self._refuse_unavailable(
-                Unavailable(f"which proofs were used cannot be found out: {error}"), request.now
+                Unavailable(f"the replay store of DPoP proofs is unavailable: {error}"), request.now
             )
         return used if isinstance(used, Rejected) else self._check_scopes(request, verified)
 
@@ -207,21 +211,23 @@ class TokenAuthenticator:
         return self._proof_verifier
 
     def _check_scopes(self, request: _TokenRequest, verified: Verified) -> AuthResult:
-        """Whether whoever a token is about may come in, if it is who it says."""
+        """Check the required scopes and the `allow` callback."""
         principal = verified.principal
         if not principal.scopes.issuperset(self._resource.scopes):
             return self._challenges.insufficient_scope(request.location, principal, request.presented.scheme)
         allow = self._resource.allow
         if allow is not None and not allow(principal):
-            return Rejected(403, "you may not come in here", "unauthorized_operation")
+            return Rejected(403, "access denied for this principal", "unauthorized_operation")
         return Admitted(principal, None if verified.expires is None else verified.expires - request.now)
 
     def _require_bound_key(self, request: _TokenRequest, verified: Verified) -> str | Rejected:
-        """The key that a proof has to be made with, or what is wrong with a token that needs one."""
+        """Return the key that the proof must be signed with, or the error response for a wrong binding."""
         if verified.key is None:
-            return self._refuse_binding(request, "the token is not bound to a key, as it has to be")
+            return self._refuse_binding(request, "the token must be bound to a key (DPoP)")
         if self._resource.dpop is False:
-            return self._refuse_binding(request, "the token is bound to a key, which is not looked at here")
+            return self._refuse_binding(
+                request, "the token is bound to a key (DPoP), which this server does not support"
+            )
         if request.presented.scheme != "DPoP":
             return self._refuse_binding(
                 request, "the token is bound to a key: send it as Authorization: DPoP, with a proof"
@@ -234,7 +240,7 @@ class TokenAuthenticator:
         )
 
     def _check_proof(self, request: _TokenRequest, key: str, proofs: "ProofVerifier") -> "UsedProof | Rejected":
-        """Uses a proof, or says what is wrong with it."""
+        """Verify and record the DPoP proof of a request, or return the error response."""
         from trunkline.auth.server.dpop import BadProof
         from trunkline.auth.server.dpop_replay import TooManyProofs
 
@@ -251,27 +257,27 @@ class TokenAuthenticator:
         from trunkline.auth.server.dpop import NonceRequired
 
         error = "use_dpop_nonce" if isinstance(bad, NonceRequired) else "invalid_dpop_proof"
-        why = f"the DPoP proof is no good: {bad}"
+        why = f"the DPoP proof is invalid: {bad}"
         turned = self._challenges.unauthorized(request.location, why, "invalid_token", error=error, scheme="DPoP")
         nonce = proofs.nonce(request.now)
         return Rejected(401, why, turned.kind, [*turned.headers, *([(b"dpop-nonce", nonce.encode())] if nonce else [])])
 
     def _request_url(self, request: _TokenRequest) -> str:
-        """The address of a request, as whoever sent it knows it."""
+        """Return the URL of a request as its client sees it."""
         route: str = request.scope["path"].removeprefix(request.scope.get("root_path", "")).rstrip("/")
         return request.location.resource if (route or "/") == self._path else f"{request.location.base_url}{route}"
 
     def scope_challenge(self, scope: Scope, path: str, principal: Any, scopes: Sequence[str]) -> tuple[bytes, bytes]:
-        """What somebody who was let in needs for what it asked."""
+        """Return the challenge for scopes that an authenticated caller lacks."""
         headers = dict(scope["headers"])
         scheme = "DPoP" if headers.get(b"authorization", b"")[:5].lower() == b"dpop " else "Bearer"
         return self._challenges.insufficient_scope_header(self._locate(scope, headers, path), principal, scopes, scheme)
 
     def _refuse_unavailable(self, trouble: Unavailable, now: float) -> Rejected:
-        """Nobody's fault who comes: trying again later will do."""
+        """Return a 503 with Retry-After: the caller is not at fault."""
         if self._logged_at is None or not 0 <= now - self._logged_at < _LOG_INTERVAL:
             self._logged_at = now
-            _log.warning("nobody can be let in: %s", trouble)
+            _log.warning("tokens cannot be verified: %s", trouble)
         return Rejected(503, "tokens cannot be verified now", "temporarily_unavailable", [(b"retry-after", b"5")])
 
 
@@ -281,7 +287,7 @@ async def _verify_async(verifier: Verifier, token: str, audiences: frozenset[str
 
 
 def _client_address(scope: Scope) -> str | None:
-    """The address of a caller, as far as it is known: a Unix socket has none."""
+    """Return the client's IP address; a Unix socket has none."""
     client = scope.get("client")
     return client[0] if client and client[0] else None
 
@@ -291,7 +297,7 @@ def _refuse_rate(why: str, wait: int) -> Rejected:
 
 
 def _location_key(scope: Scope, headers: Mapping[bytes, bytes], path: str) -> object:
-    """All of a request that its place depends upon."""
+    """Return all parts of a request that its location depends on."""
     server = scope.get("server")
     port = server[1] if server else None
     return (path, headers.get(b"host"), scope.get("scheme"), port, scope.get("root_path"), scope.get("proxied"))

@@ -1,4 +1,4 @@
-"""The header Authorization (RFC 6750, RFC 9449): which token came, and how."""
+"""Parse the `Authorization` request header (RFC 6750, RFC 9449)."""
 
 import re
 from typing import Final
@@ -13,22 +13,22 @@ _SCHEMES: Final = {"bearer": "Bearer", "dpop": "DPoP"}
 
 
 class PresentedToken(Struct, frozen=True):
-    """A token, and the scheme by which it came: `Bearer` or `DPoP`."""
+    """A token and its scheme, `Bearer` or `DPoP`."""
 
     scheme: str
     token: str
 
     def __repr__(self) -> str:
-        return f"Given({self.scheme})"
+        return f"PresentedToken({self.scheme})"
 
 
 class MalformedAuthorization(Exception):
-    """A header that cannot be read."""
+    """An `Authorization` header that cannot be parsed."""
 
 
 def parse_authorization(header: bytes) -> PresentedToken | None:
-    """The token in a header; None for what is of another scheme. Raises `Malformed`."""
-    if header[:7] == b"Bearer ":  # as most write it
+    """Return the token of a header, or None for another scheme. Raises `MalformedAuthorization`."""
+    if header[:7] == b"Bearer ":  # the common spelling, without a lookup
         scheme, said = "Bearer", header[7:].decode("latin-1")
     else:
         name, _, said = header.decode("latin-1").partition(" ")
@@ -43,7 +43,7 @@ def parse_authorization(header: bytes) -> PresentedToken | None:
 
 
 def has_query_token(query: bytes) -> bool:
-    """Whether a token is in an address, where it ends up in histories and logs."""
+    """Return whether the query has an access token, which would end up in histories and logs."""
     if b"access" not in query.lower() and b"%" not in query:
         return False
     return any(name.lower() == "access_token" for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True))

@@ -1,4 +1,4 @@
-"""What is said to whoever is not let in: a status, a reason, and the challenge that tells how to do better."""
+"""Error responses of the resource server: status, reason and `WWW-Authenticate` challenge."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -17,15 +17,15 @@ _OIDC_SCOPES: Final = frozenset({"openid", "profile", "email", "address", "phone
 
 
 class ChallengeWriter(Struct, frozen=True):
-    """Writes refusals for a server whose tokens need these scopes, whatever is asked."""
+    """Builds error responses for a server that requires these scopes for every request."""
 
     scopes: Sequence[str]
-    scheme: str  # by which tokens should come
+    scheme: str  # preferred scheme: Bearer or DPoP
 
     def unauthorized(
         self, location: ResourceLocation, why: str, kind: str, *, error: str | None = None, scheme: str | None = None
     ) -> Rejected:
-        """401. The challenge names an error only if a token was sent (RFC 6750, section 3.1)."""
+        """Return a 401. The challenge names an error only if the request had a token (RFC 6750, section 3.1)."""
         used = scheme or self.scheme
         params = {
             "error": error,
@@ -37,8 +37,8 @@ class ChallengeWriter(Struct, frozen=True):
         return Rejected(401, why, kind, [(_CHALLENGE, format_challenge(used, params).encode())])
 
     def insufficient_scope(self, location: ResourceLocation, principal: Principal, scheme: str) -> Rejected:
-        """403: a token that does not cover what everything here needs."""
-        why = f"everything here needs the scope {' '.join(self.scopes)!r}"
+        """Return a 403 for a token without the scopes that every request requires."""
+        why = f"access denied: the token lacks a required scope of {' '.join(self.scopes)!r}"
         return Rejected(
             403, why, "authorization_failed", [self.insufficient_scope_header(location, principal, (), scheme)]
         )
@@ -46,21 +46,21 @@ class ChallengeWriter(Struct, frozen=True):
     def insufficient_scope_header(
         self, location: ResourceLocation, principal: Principal, scopes: Iterable[str], scheme: str
     ) -> tuple[bytes, bytes]:
-        """The challenge for scopes that are missing: with all that is needed, and all there was, so that no client
-        loses by it what it had."""
+        """Return the challenge for missing scopes. It lists all required scopes and those of the token, so that a
+        client does not lose scopes by following it."""
         held = sorted(one for one in principal.scopes if one not in _OIDC_SCOPES)
         wanted = dict.fromkeys(one for one in (*self.scopes, *scopes, *held) if one != "offline_access")
         params = {"error": "insufficient_scope", "scope": " ".join(wanted), "resource_metadata": location.metadata_url}
         return (_CHALLENGE, format_challenge(scheme, params).encode())
 
     def bad_request(self, location: ResourceLocation, why: str) -> Rejected:
-        """400: credentials that cannot be read."""
+        """Return a 400 for malformed credentials."""
         params = {"error": "invalid_request", "error_description": why, "resource_metadata": location.metadata_url}
         return Rejected(400, why, "invalid_request", [(_CHALLENGE, format_challenge(self.scheme, params).encode())])
 
 
 def proof_algorithms() -> tuple[str, ...]:
-    """What DPoP proofs may be signed by."""
-    from trunkline.auth.jose import ALGORITHMS  # not needed by servers that have static tokens only
+    """Return the signature algorithms of DPoP proofs."""
+    from trunkline.auth.jose import ALGORITHMS  # imported late: servers with static tokens do not need joserfc
 
     return ALGORITHMS

@@ -1,4 +1,4 @@
-"""What must be true of an access token (RFC 9068, RFC 7519), and who it is about."""
+"""Validation of access token claims (RFC 9068, RFC 7519), and the principal they describe."""
 
 from collections.abc import Collection, Mapping
 from math import isfinite
@@ -13,32 +13,32 @@ from trunkline.auth.server.verifiers import BadToken, Verified
 __all__ = ["ClaimRules", "scopes_of", "validate_claims"]
 
 _ACCESS_TOKEN_TYPES: Final = frozenset({"", "jwt", "at+jwt"})
-_OTHER_TOKEN_USES: Final = frozenset({"id", "refresh", "offline", "logout"})  # what Keycloak and Cognito call theirs
+_OTHER_TOKEN_USES: Final = frozenset({"id", "refresh", "offline", "logout"})  # values that Keycloak and Cognito use
 _ID_TOKEN_CLAIMS: Final = ("nonce", "at_hash", "c_hash")
 _CLIENT: Final = ("client_id", "azp", "cid", "appid")
 _SCOPES: Final = ("scope", "scp")
 
 
 class ClaimRules(Struct, frozen=True):
-    """What is asked of a token."""
+    """Requirements of one verifier."""
 
     issuer: str
     audiences: Collection[str]
-    leeway: float = 0.0  # seconds by which the clocks may differ
-    may_omit_expiry: bool = False  # whether it may be silent about when it ends
-    clients_without_audience: Collection[str] = ()  # whose tokens may be silent about whom they are for
-    may_omit_issuer: bool = False  # whether it may be silent about who made it
+    leeway: float = 0.0  # seconds of clock skew
+    may_omit_expiry: bool = False  # accept a token without `exp`
+    clients_without_audience: Collection[str] = ()  # clients whose tokens may lack `aud`
+    may_omit_issuer: bool = False  # accept a token without `iss`
 
 
 def validate_claims(header: Mapping[str, Any], claims: Mapping[str, Any], rules: ClaimRules, now: float) -> Verified:
-    """Who a token is about, if it is an access token for us that holds now. Raises `BadToken`."""
+    """Validate the claims of an access token and return its principal. Raises `BadToken`."""
     _check_type(header, claims)
     client = next((name for key in _CLIENT if (name := _read_text(claims, key))), "")
     _check_parties(claims, client, rules)
     expires = _check_times(claims, rules, now)
     subject = _read_text(claims, "sub")
     if not subject:
-        raise BadToken("the token names no subject: all users of a client would be the same")
+        raise BadToken("the token has no subject, so users of one client cannot be told apart")
     principal = Principal(
         subject,
         issuer=rules.issuer,
@@ -50,7 +50,7 @@ def validate_claims(header: Mapping[str, Any], claims: Mapping[str, Any], rules:
 
 
 def scopes_of(claims: Mapping[str, Any]) -> frozenset[str]:
-    """What a token allows: one text with spaces, or a list, under either of two names."""
+    """Return the scopes of a token: a space-separated string or a list, in `scope` or `scp`."""
     found: list[str] = []
     for name in _SCOPES:
         said = claims.get(name)
@@ -67,14 +67,14 @@ def _read_text(claims: Mapping[str, Any], name: str) -> str:
 
 
 def _check_type(header: Mapping[str, Any], claims: Mapping[str, Any]) -> None:
-    """Refuses what was signed by the issuer for another purpose."""
+    """Reject tokens that the issuer signed for another purpose."""
     kind = _read_text(header, "typ").lower().removeprefix("application/")
     said = (_read_text(claims, "typ") or _read_text(claims, "token_use")).lower()
     if kind not in _ACCESS_TOKEN_TYPES or said in _OTHER_TOKEN_USES:
         raise BadToken("the token is not an access token")
     plain = kind != "at+jwt" and said not in {"bearer", "access", "dpop"}
     if plain and any(name in claims for name in _ID_TOKEN_CLAIMS):
-        raise BadToken("the token is an ID token, which says who somebody is to a client and opens nothing")
+        raise BadToken("the token is an ID token, not an access token")
 
 
 def _check_parties(claims: Mapping[str, Any], client: str, rules: ClaimRules) -> None:
@@ -85,7 +85,7 @@ def _check_parties(claims: Mapping[str, Any], client: str, rules: ClaimRules) ->
     if said is None and client and client in rules.clients_without_audience:
         return
     if said is None:
-        raise BadToken("the token does not say whom it is for")
+        raise BadToken("the token has no audience")
     named = cast("list[Any]", said) if isinstance(said, list) else [said]
     if not any(isinstance(one, str) and one in rules.audiences for one in named):
         raise BadToken("the token is for another audience")
@@ -94,13 +94,13 @@ def _check_parties(claims: Mapping[str, Any], client: str, rules: ClaimRules) ->
 def _check_times(claims: Mapping[str, Any], rules: ClaimRules, now: float) -> float | None:
     expires = _read_time(claims, "exp")
     if expires is None and not rules.may_omit_expiry:
-        raise BadToken("the token does not say when it ends")
+        raise BadToken("the token has no expiry")
     if expires is not None and now >= expires + rules.leeway:
         raise BadToken("the token has expired", "token_expired")
     for name in ("nbf", "iat"):
         begins = _read_time(claims, name)
         if begins is not None and begins > now + rules.leeway:
-            raise BadToken("the token does not hold yet: it is from the future")
+            raise BadToken("the token is not valid yet")
     return None if expires is None else expires + rules.leeway
 
 
@@ -109,12 +109,12 @@ def _read_time(claims: Mapping[str, Any], name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        raise BadToken(f"the token's {name} is no time")
+        raise BadToken(f"the token's {name} is not a time")
     return float(value)
 
 
 def _read_bound_key(claims: Mapping[str, Any]) -> str | None:
-    """The thumbprint of the key that a token is bound to; None if whoever has the token may use it."""
+    """Return the thumbprint of the key that a token is bound to, or None for a bearer token."""
     bound = claims.get("cnf")
     if bound is None:
         return None

@@ -1,4 +1,4 @@
-"""Proofs that whoever sends a token has the key that it is bound to (RFC 9449, DPoP), as a server looks at them."""
+"""DPoP proofs (RFC 9449), server side: verify that the sender of a token holds the key that the token is bound to."""
 
 import secrets
 from base64 import urlsafe_b64encode
@@ -14,73 +14,73 @@ from trunkline.auth.urls import origin_of
 
 __all__ = ["BadProof", "NonceRequired", "ProofReplayed", "ProofVerifier", "SharedProofStore", "UsedProof"]
 
-_MAX_AGE: Final = 300  # seconds that a proof may be old
-_MAX_CLOCK_SKEW: Final = 30.0  # seconds that the clock of whoever made it may be ahead of ours
+_MAX_AGE: Final = 300  # seconds since `iat`
+_MAX_CLOCK_SKEW: Final = 30.0  # seconds that the client's clock may be ahead
 _MAX_JTI_CHARS: Final = 512
-_NONCE_LIFE: Final = 300.0  # seconds after which another nonce is wanted; the one before is good for as long again
+_NONCE_LIFE: Final = 300.0  # seconds between nonces; the previous one stays valid for one more period
 _NONCE_BYTES: Final = 18
 
 
 class BadProof(Exception):
-    """A proof that proves nothing, and why."""
+    """An invalid proof, and the reason."""
 
 
 class ProofReplayed(BadProof):
-    """A proof that somebody has shown already."""
+    """A proof that was used before."""
 
     def __init__(self) -> None:
         super().__init__("it was used before")
 
 
 class NonceRequired(BadProof):
-    """A proof without the number that we want in it."""
+    """A proof without the server's current nonce."""
 
 
 class UsedProof(NamedTuple):
-    """A proof that was used: what it is known by, and until when it must not be used again."""
+    """An accepted proof: its id, and the time until which it must not be accepted again."""
 
     id: str
     expires: float
 
 
 class SharedProofStore(Protocol):
-    """What several processes remember together, where one client may come to any of them."""
+    """Replay protection that several processes share, since a client may connect to any of them."""
 
     async def secret(self) -> bytes:
-        """Bytes that all of them know, and nobody else. Raises `StoreError`."""
+        """Return the secret that all processes share. Raises `StoreError`."""
         ...
 
     async def record_first_use(self, proof: str, expires: float) -> bool:
-        """Whether nobody has shown this before, to any of them; from now on, until that time, somebody has. Raises
-        `StoreError`."""
+        """Record a proof until `expires`; return False if any process has recorded it before. Raises `StoreError`."""
         ...
 
 
 class ProofVerifier:
-    """Looks at proofs, each of which is good once."""
+    """Verifies proofs and accepts each one once."""
 
     def __init__(self, *, nonces: bool = False, secret: bytes | None = None) -> None:
-        """With `nonces` a proof has to hold a text of ours, so that none can be made in advance: one that follows from
-        the time and a secret, so that all who know that want the same."""
+        """With `nonces` a proof must contain a nonce of the server, so that it cannot be prepared in advance. The
+        nonce is derived from the time and `secret`, so all processes with that secret agree on it."""
         self._replay_memory = ReplayMemory(_MAX_AGE)
         self._require_nonce = nonces
         self._secret = secret or secrets.token_bytes()
 
     def nonce(self, now: float) -> str | None:
-        """The text that has to be in proofs now; None if there is none."""
+        """Return the current nonce, or None if nonces are off."""
         return self._derive_nonce(int(now // _NONCE_LIFE)) if self._require_nonce else None
 
     def _derive_nonce(self, number: int) -> str:
         return urlsafe_b64encode(digest(self._secret, b"nonce %d" % number, "sha256")[:_NONCE_BYTES]).decode()
 
     def _accepted_nonces(self, now: float) -> list[str]:
-        """The one before, that of now, and that of another process whose clock is ahead."""
+        """Return the previous nonce, the current one, and the next one, which a process with a faster clock may have
+        issued."""
         number = int(now // _NONCE_LIFE)
         return [self._derive_nonce(each) for each in (number - 1, number, number + 1)]
 
     def check(self, proof: str, *, key: str, method: str, url: str, token: str, now: float) -> UsedProof:
-        """Raises `BadProof` unless a proof was made with a key, by its thumbprint, for this very request and token, and
-        was not used here before, and `TooManyProofs` if the key has used too many."""
+        """Verify a proof for this request, token and key thumbprint, and record it. Raises `BadProof`, or
+        `TooManyProofs` if the key has used too many."""
         claims = _verify_signature(proof, key)
         if claims.get("htm") != method:
             raise BadProof("it was made for another method")
@@ -96,11 +96,11 @@ class ProofVerifier:
         ):
             raise BadProof("it was made too long ago, or is from the future")
         if self._require_nonce and not any(_equals(claims.get("nonce"), one) for one in self._accepted_nonces(now)):
-            raise NonceRequired("it lacks the nonce that is wanted here")
+            raise NonceRequired("it lacks the required nonce")
         return self._record(key, claims.get("jti"), made, now)
 
     def _record(self, key: str, ident: Any, made: float, now: float) -> UsedProof:
-        """Remember a proof, so that it cannot be used again."""
+        """Record a proof so that it cannot be used again."""
         if not isinstance(ident, str) or not 0 < len(ident) <= _MAX_JTI_CHARS:
             raise BadProof("it has no jti")
         try:
@@ -129,7 +129,7 @@ def _equals(given: object, wanted: str) -> bool:
 
 
 def _is_same_url(given: object, url: str) -> bool:
-    """Whether two addresses are the same without their queries, however they are spelt."""
+    """Return whether two URLs are equal after normalisation, without their queries."""
     return (
         isinstance(given, str)
         and (origin := origin_of(given)) is not None

@@ -1,13 +1,14 @@
-"""Memory of DPoP proofs that were used (RFC 9449, section 11.1), bounded so that no key can fill it for the others.
+"""Replay memory of DPoP proofs (RFC 9449, section 11.1), bounded so that no key can exhaust it for other keys.
 
-A proof is remembered by the whole second in which it was made, until it is too old to be accepted anyway. Two limits
-hold. One key has so many uses within the window, and is refused beyond that, by itself. All keys together have so many
-remembered proofs. Beyond that, the key with the most forgets its oldest second and accepts no proof from then or
-before, so that a forgotten proof cannot be used again; its newer proofs, and those of all other keys, are accepted.
+The memory groups proofs by the whole second of their `iat`, until they are too old to be accepted anyway. Two limits
+apply. Each key may use a number of proofs within the window; beyond it, that key alone is refused. All keys together
+may have a number of remembered proofs; beyond it, the key with the most proofs drops its oldest second and accepts no
+proof from that second or before, so a dropped proof cannot be replayed. Its newer proofs, and those of all other keys,
+are still accepted.
 
-Costs are amortised O(1) for each proof: seconds are few, proofs expire by whole seconds, and keys are found by the
-magnitude of their number of proofs. The number of keys is not limited here: only tokens that an issuer has bound to a
-key get this far.
+The cost is amortised O(1) per proof: there are few seconds, proofs expire by whole seconds, and keys are indexed by the
+magnitude of their number of proofs. The number of keys is not limited here, because only tokens that an issuer bound to
+a key reach this code.
 """
 
 from hashlib import sha256
@@ -40,19 +41,19 @@ class _KeyProofs:
     def __init__(self) -> None:
         self.seconds: dict[int, set[bytes]] = {}
         self.count = 0  # of proofs in all seconds
-        self.floor: int | None = None  # proofs made in this second or before are not accepted any more
+        self.floor: int | None = None  # proofs of this second or before are refused
 
 
 class ReplayMemory:
     """Accepts each proof of a key once."""
 
     def __init__(self, window: int, *, max_per_key: int = MAX_PER_KEY, max_total: int = MAX_TOTAL) -> None:
-        """`window` is for how many seconds after it was made a proof is accepted."""
+        """`window` is the number of seconds after its creation for which a proof is accepted."""
         self._window = window
         self._max_per_key = max_per_key
         self._max_total = max_total
         self._keys: dict[str, _KeyProofs] = {}
-        self._by_second: dict[int, set[str]] = {}  # the keys that have, or had, proofs of a second
+        self._by_second: dict[int, set[str]] = {}  # keys with proofs of a second, now or earlier
         self._by_size: dict[int, dict[str, None]] = {}  # keys by the bit length of their number of proofs
         self._count = 0
         self._expired_through = 0  # the last second that has expired
@@ -61,8 +62,8 @@ class ReplayMemory:
         return self._count
 
     def use(self, key: str, jti: str, made: float, now: float) -> None:
-        """Remember a proof by its key, its id and the time at which it was made. Raises `Replayed` if it was used, or
-        may have been, and `TooManyProofs`."""
+        """Record a proof by key, `jti` and creation time. Raises `Replayed` if it was used or may have been, and
+        `TooManyProofs`."""
         self._expire(int(now) - self._window - 1)
         second, digest = int(made), sha256(jti.encode()).digest()[:_DIGEST]
         known = self._keys.get(key)
@@ -95,7 +96,7 @@ class ReplayMemory:
             self._by_size.setdefault(after, {})[key] = None
 
     def _expire(self, last: int) -> None:
-        """Forget all seconds up to the last one whose proofs are too old; at most once for each second."""
+        """Drop all seconds up to the last expired one; at most once per second."""
         if last == self._expired_through:
             return
         self._expired_through = last
@@ -112,7 +113,7 @@ class ReplayMemory:
             del self._keys[key]
 
     def _forget_oldest_of_largest(self) -> None:
-        """Make room at the expense of the key that has the most proofs, within a factor of two."""
+        """Make room at the expense of the key with the most proofs, within a factor of two."""
         largest = next(iter(self._by_size[max(self._by_size)]))
         known = self._keys[largest]
         known.floor = min(known.seconds)

@@ -1,4 +1,4 @@
-"""Access tokens that only their issuer understands: it is asked about each (RFC 7662)."""
+"""Verifier of opaque access tokens, by introspection at their issuer (RFC 7662)."""
 
 from collections.abc import Collection, Sequence
 from typing import Any, Final
@@ -18,14 +18,14 @@ from trunkline.wire import codec
 
 __all__ = ["Introspection"]
 
-CACHE_SECONDS: Final = 30.0  # seconds: a token that was revoked is good for so long yet
+CACHE_SECONDS: Final = 30.0  # seconds for which a revoked token is still accepted
 LEEWAY: Final = 30.0
 _HOP: Final = "token"
 _decode_response: Final = codec.json_decoder(dict[str, Any])
 
 
 class Introspection(Verifier):
-    """Asks an issuer about each token, and remembers what it said for a short while."""
+    """Introspects each token at its issuer, and caches the result for a short time."""
 
     def __init__(
         self,
@@ -41,11 +41,13 @@ class Introspection(Verifier):
         limits: IssuerLimits | None = None,
         egress: Egress | None = None,
     ) -> None:
-        """`client_id` and `client_secret` are those of this server at the issuer, whose metadata tells where to ask,
-        unless `endpoint` does. Tokens have to be for the address of this server, or for one of `audience` instead; of
-        those without an audience, only those for `clients` are taken. `keep` is for how many seconds an answer holds:
-        for so long it may not be noticed that a token was revoked. `limits` bound the requests to the issuer about
-        tokens that are not known yet."""
+        """`client_id` and `client_secret` are this server's credentials at the issuer, whose metadata names the
+        introspection endpoint, unless `endpoint` does.
+
+        A token's audience must be the URL of this server, or one of `audience` instead; of tokens without an audience
+        only those of `clients` are accepted. `keep` is the cache time in seconds, for which a revocation may go
+        unnoticed. `limits` bound the requests to the issuer about unknown tokens.
+        """
         self.issuer = self._issuer = require_operator_url(issuer, "the issuer")
         self.keep = keep
         self.limits = limits or IssuerLimits()
@@ -57,13 +59,13 @@ class Introspection(Verifier):
         self._egress = egress or egress_for(issuer, endpoint)
 
     async def verify(self, token: str, audiences: Collection[str], now: float) -> Verified:
-        """What the issuer says of a token."""
+        """Introspect a token at the issuer."""
         try:
             said = await self._introspect(token)
         except (AuthorizationFailed, MsgspecError) as error:
-            raise Unavailable(f"{self._issuer} cannot be asked about tokens: {error}") from error
+            raise Unavailable(f"introspection at {self._issuer} failed: {error}") from error
         if said.get("active") is not True:
-            raise BadToken("the token is not active: it has expired, was revoked, or never was")
+            raise BadToken("the token is not active: expired, revoked or unknown")
         rules = ClaimRules(
             self._issuer,
             self._audience or audiences,
@@ -85,7 +87,7 @@ class Introspection(Verifier):
         headers = {"Authorization": self._credentials, "Content-Type": "application/x-www-form-urlencoded"}
         body = urlencode({"token": token, "token_type_hint": "access_token"}).encode()
         answer = await self._egress.post(where, body, hop=_HOP, headers=headers)
-        return _decode_response(require_ok(answer, "what a token is worth", hop=_HOP))
+        return _decode_response(require_ok(answer, "the introspection result", hop=_HOP))
 
     def __repr__(self) -> str:
         return f"Introspection({self._issuer!r})"

@@ -1,4 +1,4 @@
-"""Reaching an issuer that the operator of a server has named."""
+"""Requests to an issuer that the operator configured."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ _OK: Final = 200
 
 
 def require_operator_url(url: str, what: str) -> str:
-    """An address that the operator gave, if it may be used: https, or http to this machine."""
+    """Return a configured URL if it is https, or http to this machine. Raises `ConfigError`."""
     try:
         return require_secure_url(url, what, hop="keys", clause="authorization, Communication Security")
     except AuthorizationFailed as error:
@@ -22,7 +22,7 @@ def require_operator_url(url: str, what: str) -> str:
 
 
 def egress_for(*urls: str | None) -> Egress:
-    """The way to the hosts of these addresses, wherever they are: whoever runs the server has named them."""
+    """Return a client that may reach the hosts of these URLs, also private ones, since the operator configured them."""
     settings = Settings()
     around = [EgressPolicy.for_url(url, settings) for url in urls if url is not None]
     allowed = tuple(dict.fromkeys(name for reach in around for name in reach.allowed))
@@ -30,7 +30,7 @@ def egress_for(*urls: str | None) -> Egress:
 
 
 def require_ok(response: FetchResponse, what: str, *, hop: str) -> bytes:
-    """The body of an answer that is one."""
+    """Return the body of a 200 response. Raises `AuthorizationFailed`."""
     if response.status != _OK:
-        raise AuthorizationFailed(f"{what} cannot be had: the answer was status {response.status}", hop=hop)
+        raise AuthorizationFailed(f"{what} cannot be fetched: the response has status {response.status}", hop=hop)
     return response.body

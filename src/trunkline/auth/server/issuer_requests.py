@@ -1,10 +1,11 @@
-"""Requests to an issuer about tokens that are not known yet.
+"""Limits of requests to an issuer about unknown tokens.
 
-A caller can send any number of made-up tokens, each of which only the issuer can judge. These limits keep the server
-from passing such a flood on: concurrent requests with one token share one request to the issuer, only so many are under
-way at once, a rejected token is remembered for a short while, and an address whose tokens are rejected has a budget.
+A caller can send any number of invented tokens that only the issuer can judge. These limits keep the server from
+passing such a flood on: concurrent requests with one token share one request to the issuer, the number of concurrent
+requests is bounded, rejected tokens are cached for a short time, and each client address has a budget of rejected
+tokens.
 
-Tokens that were verified a short while ago never come here, so their callers notice nothing of a flood.
+Recently verified tokens are cached and never reach this code, so their callers are not affected by a flood.
 """
 
 import asyncio
@@ -20,15 +21,15 @@ from trunkline.auth.server.verifiers import BadToken, IssuerLimits, Unavailable,
 __all__ = ["IssuerRequests", "TooManyRejected"]
 
 _MINUTE: Final = 60.0
-_MAX_ADDRESSES: Final = 10_000  # whose budget is remembered; the one that was used least lately goes first
-_ROUNDING: Final = 1e-6  # seconds that adding up floats may be wrong by
+_MAX_ADDRESSES: Final = 10_000  # with a budget; the least recently used one is dropped first
+_ROUNDING: Final = 1e-6  # seconds of floating-point error
 
 VerifyCall = Callable[[], Awaitable[Verified]]
 Key = tuple[bytes, frozenset[str]]
 
 
 class TooManyRejected(Exception):
-    """An address has sent too many tokens that the issuer rejected. `wait` is in whole seconds."""
+    """A client address has sent too many rejected tokens. `wait` is in whole seconds."""
 
     def __init__(self, wait: int) -> None:
         super().__init__(f"too many unknown tokens came from this address; try again in {wait} s")
@@ -40,7 +41,7 @@ class IssuerRequests:
 
     def __init__(self, limits: IssuerLimits) -> None:
         self._limits = limits
-        self._rejected: OrderedDict[Key, tuple[BadToken, float]] = OrderedDict()  # with the time until it holds
+        self._rejected: OrderedDict[Key, tuple[BadToken, float]] = OrderedDict()  # with its expiry
         self._budgets = None if limits.rejected_per_minute is None else _RejectionBudgets(limits.rejected_per_minute)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._in_flight: dict[Key, asyncio.Task[Verified]] = {}
@@ -49,9 +50,10 @@ class IssuerRequests:
     async def verify(
         self, token: str, audiences: frozenset[str], ask: VerifyCall, *, address: str | None, now: float
     ) -> Verified:
-        """Verify a token by `ask`, which is called at most once for all who come with that token meanwhile.
+        """Verify a token with `ask`; concurrent calls with one token share one call of it.
 
-        Raises `BadToken`, `Unavailable` or `TooManyRejected`; `address` is that of the caller, if it is known."""
+        Raises `BadToken`, `Unavailable` or `TooManyRejected`; `address` is the caller's, if known.
+        """
         key = (sha256(token.encode()).digest(), audiences)
         if (bad := self._find_rejection(key, now)) is not None:
             raise bad
@@ -62,7 +64,7 @@ class IssuerRequests:
         try:
             return await asyncio.shield(flight)
         except BadToken as bad:
-            raise BadToken(bad.why, bad.kind) from None  # others wait for the same, and raise their own
+            raise BadToken(bad.why, bad.kind) from None  # each waiting caller raises an exception of its own
 
     def _start(self, key: Key, ask: VerifyCall, address: str | None, now: float) -> "asyncio.Task[Verified]":
         if len(self._in_flight) >= self._limits.max_requests + self._limits.max_waiting:
@@ -70,12 +72,14 @@ class IssuerRequests:
         if self._budgets is not None and address is not None and (wait := self._budgets.take(address, now)):
             raise TooManyRejected(ceil(wait))
         flight = asyncio.ensure_future(self._ask(key, ask, address, now))
-        flight.add_done_callback(lambda done: done.cancelled() or done.exception())  # for callers that have all gone
+        flight.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # all callers may have been cancelled
         self._in_flight[key] = flight
         return flight
 
     async def _ask(self, key: Key, ask: VerifyCall, address: str | None, now: float) -> Verified:
-        """Make one request. The caller's budget gets back what it took, unless the token is rejected."""
+        """Make one request, and refund the caller's budget unless the token is rejected."""
         rejected = False
         try:
             async with self._semaphore:
@@ -107,7 +111,7 @@ class IssuerRequests:
                 self._rejected.popitem(last=False)
 
     def _use_running_loop(self) -> None:
-        """Forget the requests of a loop that has ended: a verifier may outlive the loop that it was first used on."""
+        """Drop the requests of a closed loop: a verifier may outlive the loop of its first use."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop = loop
@@ -116,16 +120,16 @@ class IssuerRequests:
 
 
 class _RejectionBudgets:
-    """How many more tokens of each address may be rejected: a token bucket for each, refilled over a minute."""
+    """Rejected tokens that each address may still send: one token bucket per address, refilled over a minute."""
 
     def __init__(self, per_minute: int) -> None:
         self._interval = _MINUTE / per_minute
-        self._full_at: OrderedDict[str, float] = OrderedDict()  # when the bucket of an address will be full again
+        self._full_at: OrderedDict[str, float] = OrderedDict()  # time at which the bucket of an address is full again
 
     def take(self, address: str, now: float) -> float:
-        """Take one; 0 if there was one, otherwise the seconds until there is."""
+        """Take one unit; return 0, or the seconds until one is available."""
         place = _network(address)
-        full_at = min(max(self._full_at.get(place, now), now), now + _MINUTE)  # the wall clock may have been set back
+        full_at = min(max(self._full_at.get(place, now), now), now + _MINUTE)  # the wall clock may go backwards
         wait = full_at + self._interval - now - _MINUTE
         if wait <= _ROUNDING:
             full_at, wait = full_at + self._interval, 0
@@ -136,13 +140,13 @@ class _RejectionBudgets:
         return wait
 
     def refund(self, address: str) -> None:
-        """Put back what was taken."""
+        """Return one unit."""
         if (full_at := self._full_at.get(place := _network(address))) is not None:
             self._full_at[place] = full_at - self._interval
 
 
 def _network(address: str) -> str:
-    """The unit that a budget is for: an IPv4 address, or the /64 that one IPv6 host can choose its addresses from."""
+    """Return the unit of a budget: an IPv4 address, or the /64 from which an IPv6 host chooses its addresses."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Access tokens that are signed: JSON Web Tokens, verified with the keys that their issuer publishes."""
+"""Verifier of JSON Web Tokens, by the keys that their issuer publishes."""
 
 from collections.abc import Awaitable, Collection, Sequence
 from typing import Final
@@ -14,8 +14,8 @@ from trunkline.errors import AuthorizationFailed, ConfigError
 
 __all__ = ["Jwt"]
 
-LEEWAY: Final = 30.0  # seconds by which clocks may differ
-CACHE_SECONDS: Final = 300.0  # seconds: a signature stays true; what ends it sooner is its expiry, or other keys
+LEEWAY: Final = 30.0  # seconds of clock skew
+CACHE_SECONDS: Final = 300.0  # seconds: only expiry and key rotation invalidate a signature sooner
 
 
 class Jwt(Verifier):
@@ -34,9 +34,11 @@ class Jwt(Verifier):
         clients: Collection[str] = (),
         egress: Egress | None = None,
     ) -> None:
-        """`issuer` is exactly what tokens have as `iss`. Its metadata tells where its keys are, unless `jwks_uri` does.
-        Tokens have to be for the address of this server, or for one of `audience` instead. Of issuers that put no
-        audience into tokens, those for `clients` are taken. `algorithms` are those that it signs by."""
+        """`issuer` must equal the `iss` of tokens. Its metadata names the URL of its keys, unless `jwks_uri` does.
+
+        A token's audience must be the URL of this server, or one of `audience` instead. For issuers that set no
+        audience, tokens of `clients` are accepted. `algorithms` are the accepted signature algorithms.
+        """
         unknown = [name for name in algorithms if name not in ALGORITHMS]
         if unknown or not algorithms:
             raise ConfigError(f"tokens are signed by some of {', '.join(ALGORITHMS)}; not by {unknown or 'nothing'}")
@@ -47,11 +49,11 @@ class Jwt(Verifier):
         self._leeway = leeway
         self._clients = frozenset(clients)
         self._egress = egress or egress_for(issuer, jwks_uri)
-        self._discovered_jwks_uri: str | None = None  # where its metadata says that its keys are
+        self._discovered_jwks_uri: str | None = None  # from the issuer's metadata
         self._keys = IssuerKeys(self._fetch, self._keys_changed)
 
     def verify(self, token: str, audiences: Collection[str], now: float) -> Verified | Awaitable[Verified]:
-        """What a token proves; at once, if the key that it was signed with is here."""
+        """Verify a token. Return the result directly if its key is cached."""
         keys = self._keys.get_without_fetch(now)
         if keys is None:
             return self._verify_after_refresh(token, audiences, now)
@@ -66,14 +68,14 @@ class Jwt(Verifier):
         try:
             keys = await self._keys.refresh(now)
         except (AuthorizationFailed, InvalidJws) as error:
-            raise Unavailable(f"the keys of {self._issuer} cannot be had: {error}") from error
+            raise Unavailable(f"the keys of {self._issuer} are unavailable: {error}") from error
         try:
             return self._verify_with_keys(keys, token, audiences, now)
         except UnknownKey as error:
             raise BadToken(f"the token cannot be verified: {error}") from None
 
     def _verify_with_keys(self, keys: KeySet, token: str, audiences: Collection[str], now: float) -> Verified:
-        """What a token proves by these keys; a key that is not there is another matter than one that is wrong."""
+        """Verify a token with these keys. Raises `UnknownKey` if a refresh may help, otherwise `BadToken`."""
         try:
             signed = keys.verify(token, self._algorithms)
         except UnknownKey:
@@ -89,7 +91,7 @@ class Jwt(Verifier):
         self.generation += 1
 
     async def _fetch(self) -> bytes:
-        """What the issuer publishes as its keys. Where they are is asked anew if they are not there any more."""
+        """Fetch the issuer's keys. If that fails, the next call looks up their URL again."""
         where = self._jwks_uri or self._discovered_jwks_uri
         if where is None:
             where = (await find_authorization_server(self._egress, self._issuer)).jwks_uri

@@ -1,7 +1,7 @@
-"""A resource server: who may come in to an MCP server over HTTP, by which tokens, and what others are told.
+"""Resource server: which access tokens an MCP server accepts over HTTP, and how it challenges other requests.
 
-It follows RFC 6750 (bearer tokens), RFC 9449 (tokens that are bound to a key), RFC 9728 (how a server says whom it
-trusts) and the specification's page on authorization. Tokens are looked at with every request.
+It implements RFC 6750 (bearer tokens), RFC 9449 (DPoP), RFC 9728 (resource metadata) and the specification's page on
+authorization. The server verifies the token of every request.
 """
 
 import logging
@@ -28,7 +28,7 @@ Allow = Callable[[Principal], bool]
 
 
 class ResourceServer:
-    """Lets in whoever has a token that one of its verifiers vouches for."""
+    """Configuration of token authentication: verifiers, required scopes and published metadata."""
 
     def __init__(
         self,
@@ -45,13 +45,16 @@ class ResourceServer:
         strict: bool = False,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Of several verifiers, the one for a token's issuer is asked, or each in turn where that cannot be read.
-        `scopes` are needed for everything; `implied` says which scopes come with another one. `public_url` is the
-        address of the endpoint as clients write it, which tokens are for; without it, it is where a request came to;
-        of a request through a trusted proxy, `https://` with the host name and the path.
-        `allow` has the last word about a principal. `scopes_supported`, `documentation` and `resource_name` are
-        published. With `dpop` tokens have to be bound to a key, without it (False) none may be; `dpop_nonces` wants a
-        fresh nonce in proofs. `strict` lets a server start only if it says of everything who may have it."""
+        """Of several verifiers, the one for the token's issuer is used, or each in turn if the token does not name its
+        issuer.
+
+        `scopes` are required for every request; `implied` maps a scope to the scopes that it includes. `public_url` is
+        the URL of the endpoint as clients write it, and the audience of tokens; by default that is the URL of the
+        request, or `https://`, host name and path if the request came through a trusted proxy. `allow` decides last
+        about a principal. `scopes_supported`, `documentation` and `resource_name` are published. `dpop=True` requires
+        tokens that are bound to a key, `False` rejects them; `dpop_nonces` requires a recent server nonce in proofs.
+        With `strict` the server starts only if every feature declares its access rule.
+        """
         if not verifiers:
             raise ConfigError("a resource server needs a verifier of tokens, such as Jwt('https://login.example.com')")
         if public_url is not None and (origin_of(public_url) is None or "?" in public_url or "#" in public_url):
@@ -81,14 +84,16 @@ class ResourceServer:
         proxies: bool = False,
         memory: "Callable[[], SharedProofStore | None] | None" = None,
     ) -> Authenticator:
-        """The gate of an application whose endpoint is at a path. `named` says whether callers are let in only if they
-        ask for names that are known: otherwise tokens would be for whatever they say. `proxies` says that some proxies
-        are trusted. `memory` gives what other processes that serve there know of proofs that were used, once it is
-        needed."""
+        """Return the authenticator of an application whose endpoint is at a path.
+
+        `named` states that the application accepts only known host names; otherwise a caller could choose the audience
+        of its token. `proxies` states that some proxies are trusted. `memory` returns the replay store that all
+        processes of this server share, when it is first needed.
+        """
         if self.public_url is None and not named:
             raise ConfigError(
-                "a server that answers to any host needs ResourceServer(…, public_url='https://…'): tokens are for an "
-                "address, which would be whatever a caller says"
+                "a server that accepts any Host header needs ResourceServer(…, public_url='https://…'): otherwise "
+                "a caller could choose the audience of its token"
             )
         main = "/" + path.strip("/")
         if self.public_url is not None:
@@ -101,11 +106,11 @@ class ResourceServer:
                 main,
             )
         else:
-            _log.info("access tokens must be for the address that a request came to, since there is no public_url")
+            _log.info("access tokens must be for the URL of the request, since there is no public_url")
         return TokenAuthenticator(self, main, memory)
 
     def held(self, principal: Principal) -> Principal:
-        """The principal, with all that its scopes imply."""
+        """Return the principal with all scopes that its own scopes imply."""
         found, more = set(principal.scopes), list(principal.scopes)
         while more:
             new = set(self._implied_scopes.get(more.pop(), ())) - found
@@ -123,7 +128,8 @@ class ResourceServer:
 
 
 def _validate_scopes(scopes: Collection[str], what: str) -> tuple[str, ...]:
-    """Scopes in the order in which they were given; what lets clients stay logged in is between them and the issuer."""
+    """Return the scopes in their order. `offline_access` is dropped, since it concerns only the client and the
+    issuer."""
     if isinstance(scopes, str):
         raise ConfigError(f"{what} is a list of scopes; write {what}=[{scopes!r}]")
     return tuple(dict.fromkeys(scope for scope in scopes if scope != "offline_access"))

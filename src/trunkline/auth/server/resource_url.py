@@ -1,8 +1,8 @@
-"""Where a server is, as its clients see it: the name of the resource, and where its metadata can be read.
+"""The URL of a protected endpoint as its clients see it, and the URL of its metadata.
 
-RFC 9728 has the metadata of `https://host/path` at `https://host/.well-known/oauth-protected-resource/path`. A request
-for that comes to us if we have the host for ourselves. Where others own it, and hand us only what begins with a prefix,
-the document is behind that prefix; the challenge says where.
+RFC 9728 places the metadata of `https://host/path` at `https://host/.well-known/oauth-protected-resource/path`. That
+works if this server owns the whole host. Behind a proxy that forwards only a prefix, the document lies below that
+prefix, and the challenge names its URL.
 """
 
 from collections.abc import Mapping
@@ -22,22 +22,23 @@ _SCHEMES: Final = {"ws": "http", "wss": "https"}
 
 
 class ResourceLocation(Struct, frozen=True):
-    """One endpoint, as whoever comes to it knows it."""
+    """Public URLs of one endpoint."""
 
-    resource: str  # its name as a resource, which tokens are for
-    audiences: frozenset[str]  # the same with and without a last slash; empty: no token is for this address
-    metadata_url: str  # where its metadata is
-    base_url: str  # what stands before every path within the application
+    resource: str  # resource identifier, the audience of tokens
+    audiences: frozenset[str]  # with and without a trailing slash; empty: no token is accepted here
+    metadata_url: str  # URL of its metadata
+    base_url: str  # prefix of every path of the application
 
 
 def location_from_request(scope: Mapping[str, Any], headers: Mapping[bytes, bytes], path: str) -> ResourceLocation:
-    """The endpoint at a path within the application, derived from a request. The guard has admitted only host names
-    that the server is known by; scheme and port are those of our own socket.
+    """Derive the location of the endpoint at a path from a request. The origin policy has admitted only known host
+    names; scheme and port are those of the listening socket.
 
-    A trusted proxy can pass on the port in Host and the headers X-Forwarded-Proto and X-Forwarded-Prefix as its caller
-    wrote them, which cannot be told apart from values of its own. A forwarded request therefore contributes its host
-    name and nothing else: the address is https, at the default port, without a prefix. The names of this machine to
-    itself are never the address of a proxy, so no token is for them. Any other address has to be configured."""
+    A trusted proxy may pass on the port in Host, X-Forwarded-Proto and X-Forwarded-Prefix as its caller wrote them,
+    which is indistinguishable from its own values. So only the host name of a forwarded request counts: the URL is
+    https, at the default port, without a prefix. Loopback names are never the URL of a proxy, so they accept no token.
+    Configure `public_url` for any other URL.
+    """
     forwarded: bool = scope.get("proxied", False)
     name, said = _host_name(headers), str(scope.get("scheme", "http"))
     scheme = "https" if forwarded else _SCHEMES.get(said, said)
@@ -50,11 +51,12 @@ def location_from_request(scope: Mapping[str, Any], headers: Mapping[bytes, byte
 
 
 def location_from_public_url(public: str, main: str, path: str) -> ResourceLocation:
-    """The same where the operator has said what the public address of the endpoint at `main` is."""
+    """Return the location of the endpoint at `path`, where the operator configured the public URL of the endpoint at
+    `main`."""
     whole = canonical_resource(public)
     origin, outer = whole.removesuffix(urlsplit(whole).path), urlsplit(whole).path
     inner = main.rstrip("/")
-    if not outer.endswith(inner):  # somebody before us gives it another name, and knows best where it is
+    if not outer.endswith(inner):  # a proxy rewrites the path
         return _build_location(origin, whole, f"{origin}{RESOURCE_METADATA}{outer}")
     base = f"{origin}{outer.removesuffix(inner)}"
     here = path.rstrip("/")
@@ -62,7 +64,7 @@ def location_from_public_url(public: str, main: str, path: str) -> ResourceLocat
 
 
 def metadata_paths(path: str, public: str | None) -> frozenset[str]:
-    """The paths within the application where the metadata of an endpoint is to be read."""
+    """Return the application's paths that serve the metadata of an endpoint."""
     outer = "" if public is None else urlsplit(public).path.rstrip("/")
     inner = path.rstrip("/")
     return frozenset({RESOURCE_METADATA, f"{RESOURCE_METADATA}{inner}", f"{RESOURCE_METADATA}{outer}"})
@@ -73,14 +75,14 @@ def _build_location(base: str, resource: str, metadata: str) -> ResourceLocation
 
 
 def _host_name(headers: Mapping[bytes, bytes]) -> str:
-    """The host that a request names, without its port: a caller can write any port there."""
+    """Return the host of a request without its port: a caller can write any port there."""
     host = headers.get(b"host", b"").decode("latin-1").strip().lower()
     name, colon, _ = host.rpartition(":")
     return host if not colon or host.endswith("]") else name
 
 
 def _own_port(scope: Mapping[str, Any], scheme: str) -> str | None:
-    """The port of the socket that accepted the request; None if it is the default one, or not known."""
+    """Return the port of the accepting socket, or None if it is the default or unknown."""
     server = scope.get("server")
     port = None if not server or server[1] is None else str(server[1])
     return None if port == _PORTS.get(scheme) else port

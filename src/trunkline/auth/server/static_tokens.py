@@ -1,4 +1,4 @@
-"""Tokens that are simply known: for development, and for machines that have no better."""
+"""Verifier of fixed tokens, for development and for machines without an issuer."""
 
 from collections.abc import Collection, Mapping
 from hashlib import sha256
@@ -11,20 +11,20 @@ __all__ = ["StaticTokens"]
 
 
 class StaticTokens(Verifier):
-    """Tokens and whom each stands for. They never expire and are for no audience: keep them for development."""
+    """Maps fixed tokens to principals. They never expire and have no audience: use them for development."""
 
     def __init__(self, tokens: Mapping[str, Principal]) -> None:
         """`StaticTokens({"a-long-random-text": Principal("ada", scopes=("notes",))})`."""
         if "" in tokens:
             raise ConfigError("a token cannot be empty")
-        # They are found by a digest: how long that takes says nothing about the token that it was made of.
+        # Looked up by digest, so that timing reveals nothing about the token.
         self._known = {_digest(token): Verified(principal) for token, principal in tokens.items()}
 
     def verify(self, token: str, audiences: Collection[str], now: float) -> Verified:  # noqa: ARG002 - the seam's
-        """Whom a token stands for."""
+        """Return the principal of a token."""
         known = self._known.get(_digest(token))
         if known is None:
-            raise BadToken("the token is not known", "invalid_credentials")
+            raise BadToken("unknown token", "invalid_credentials")
         return known
 
     def __repr__(self) -> str:

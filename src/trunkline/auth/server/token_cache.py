@@ -1,4 +1,4 @@
-"""Tokens that were verified a short while ago, so that the next request with the same one costs little."""
+"""Cache of recently verified tokens, so that repeated requests with one token cost little."""
 
 from collections.abc import Collection
 from hashlib import sha256
@@ -18,7 +18,7 @@ class _CacheEntry(Struct, frozen=True):
 
 
 class TokenCache:
-    """What was proved by which token, to whom. The oldest is forgotten when there are too many."""
+    """Verification results by token and audiences. The oldest entry is dropped when the cache is full."""
 
     def __init__(self, max_entries: int = 10_000) -> None:
         self._max_entries = max_entries
@@ -28,7 +28,7 @@ class TokenCache:
         return len(self._entries)
 
     def get(self, token: str, audiences: frozenset[str], now: float) -> Verified | None:
-        """What a token has proved, if that still holds."""
+        """Return the cached result, or None if there is none or it has expired."""
         kept = self._entries.get(key := _key(token, audiences))
         if kept is None:
             return None
@@ -38,7 +38,7 @@ class TokenCache:
         return kept.verified
 
     def put(self, token: str, audiences: frozenset[str], verified: Verified, verifier: Verifier, now: float) -> None:
-        """Keeps what a token has proved, for as long as its verifier allows and never longer than it holds."""
+        """Cache a result for as long as its verifier allows, at most until the token expires."""
         until = now + verifier.keep
         if verified.expires is not None:
             until = min(until, verified.expires)
@@ -49,5 +49,5 @@ class TokenCache:
 
 
 def _key(token: str, audiences: frozenset[str]) -> tuple[bytes, Collection[str]]:
-    """A digest, since nobody needs the token itself again."""
+    """Return a cache key with a digest of the token, so that tokens do not stay in memory."""
     return sha256(token.encode()).digest(), audiences

@@ -1,7 +1,4 @@
-"""What verifies tokens: the seam, and what comes of it.
-
-Which verifier a token is for.
-"""
+"""Token verifier interface, its results and errors, and the choice of verifiers for a token."""
 
 from collections.abc import Awaitable, Collection, Sequence
 from typing import Final
@@ -15,15 +12,15 @@ __all__ = ["BadToken", "IssuerLimits", "Unavailable", "Verified", "Verifier", "s
 
 
 class Verified(Struct, frozen=True):
-    """What a token proves."""
+    """Result of a successful verification."""
 
     principal: Principal
-    expires: float | None = None  # seconds since the epoch: when it stops to; None: nobody said
-    key: str | None = None  # the thumbprint of the key without which it proves nothing
+    expires: float | None = None  # seconds since the epoch; None if the token has no expiry
+    key: str | None = None  # thumbprint of the key that the token is bound to
 
 
 class BadToken(Exception):
-    """A token that proves nothing, and why, in words that may be told to whoever sent it."""
+    """An invalid token. The reason is sent to the caller."""
 
     def __init__(self, why: str, kind: str = "invalid_token") -> None:
         super().__init__(why)
@@ -32,20 +29,20 @@ class BadToken(Exception):
 
 
 class Unavailable(Exception):
-    """Nobody can say now whether a token is any good; that is not the fault of whoever sent it."""
+    """Tokens cannot be verified at the moment, through no fault of the caller."""
 
 
 class IssuerLimits(Struct, frozen=True, kw_only=True):
-    """Limits of the requests to one issuer about tokens that are not known yet."""
+    """Limits of the requests to one issuer about unknown tokens."""
 
-    max_requests: int = 16  # under way at once
-    max_waiting: int = 256  # waiting for one of these to end; callers beyond that get status 503
-    rejected_ttl: float = 10.0  # seconds for which a rejected token is remembered; 0: it is not
-    max_rejected: int = 10_000  # rejected tokens that are remembered
-    rejected_per_minute: int | None = 60  # of one address, which gets status 429 beyond that; None: no limit
+    max_requests: int = 16  # concurrent requests
+    max_waiting: int = 256  # queued requests; further callers get status 503
+    rejected_ttl: float = 10.0  # seconds for which a rejected token is cached; 0 disables that
+    max_rejected: int = 10_000  # cached rejected tokens
+    rejected_per_minute: int | None = 60  # per client address, which then gets status 429; None: no limit
 
     def __post_init__(self) -> None:
-        """Refuse limits that would let no request through."""
+        """Validate the limits: each must let some request through. Raises `ConfigError`."""
         for name in ("max_requests", "max_rejected", "rejected_per_minute"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -56,25 +53,28 @@ class IssuerLimits(Struct, frozen=True, kw_only=True):
 
 
 class Verifier:
-    """Verifies tokens, of one issuer or of a kind of its own. Subclass it for others than those that are here."""
+    """Verifies tokens of one issuer, or of one format. Subclass it for token types that this package does not
+    support."""
 
-    issuer: str | None = None  # whose tokens these are; None where tokens do not say
-    keep: float = 0.0  # for how many seconds an answer may be used again
-    generation: int = 0  # another one: what was answered before may not be used again
-    limits: IssuerLimits | None = None  # of requests to the issuer, if it is asked about each unknown token
+    issuer: str | None = None  # None if tokens do not name their issuer
+    keep: float = 0.0  # seconds for which a result may be cached
+    generation: int = 0  # increment it to invalidate cached results
+    limits: IssuerLimits | None = None  # of requests to the issuer, if it must judge each unknown token
 
     def verify(self, token: str, audiences: Collection[str], now: float) -> Verified | Awaitable[Verified]:
-        """What a token proves to a resource that is known by these names; at once, where nobody has to be asked.
+        """Verify a token for a resource that has these audiences. Return the result directly if no I/O is needed.
 
-        Raises `BadToken` or `Unavailable`. `now` is in seconds since the epoch."""
+        Raises `BadToken` or `Unavailable`. `now` is in seconds since the epoch.
+        """
         raise NotImplementedError
 
 
-_JWS_PARTS: Final = 3  # of a signed token
+_JWS_PARTS: Final = 3  # of a compact JWS
 
 
 def select_verifiers(verifiers: Sequence[Verifier], token: str) -> Sequence[Verifier]:
-    """Those for a token's issuer, where the token says who that is; otherwise all who may know it, in their order."""
+    """Return the verifiers for the token's issuer, or else those without an issuer. If the token names no issuer,
+    return all in their order."""
     if len(verifiers) == 1:
         return verifiers
     issuer = _read_issuer(token)

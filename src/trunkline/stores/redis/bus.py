@@ -1,23 +1,23 @@
-"""A bus on Redis: what is published there reaches all who are subscribed at that moment, and nobody else.
+"""Bus on Redis publish/subscribe: a message reaches the processes that are subscribed at that moment.
 
-Each process subscribes to two channels, one for all and one of its own, over one connection; it publishes over another.
-So what one sends to another comes in its order, whichever channel it takes. Who joins asks Redis for everybody else's
-channels, says hello to each, and waits for their answers.
+Each process subscribes to two channels, one for broadcasts and one of its own, over one connection, and publishes over
+another. So messages from one process to another stay in order on either channel. A joining process asks Redis for the
+channels of all peers, sends each a hello, and waits for the answers.
 
-Redis publishes to subscribers of every database alike, and takes messages from any client. So the names of channels
-have the identity of the store in them, the name of a process goes with a tag that only processes of that store can
-make, and every message is a signed frame (`frames.py`). A broadcast counts only from a process that has sent this one
-something before; any other is answered with a hello, and the answer to that proves that its sender is there.
+Redis delivers to subscribers of every database alike, and accepts messages from any client. So channel names contain
+the identity of the store, the name of a process is followed by a tag that only processes of that store can compute, and
+every message is a signed frame (`signed_frames.py`). A broadcast counts only if its sender has sent this process a
+direct frame before. Otherwise the receiver sends a hello, and the answer proves that the sender exists.
 
-What is published while a connection is lost is lost, too, and Redis reports it to no process. So a process that has
-lost a connection starts over with all others once it has both again: it sends each of them an `_AGAIN`, reports
-`lost(None)` to its own listener in the same turn of the loop, and sends nothing else before that. A process that
-receives an `_AGAIN` reports its sender as lost. Redis says how many subscribers have received a message: a process that
-has none is reported as lost, and sent an `_AGAIN` at that moment, in case it has subscribed meanwhile. A listener that
-is told of a loss drops what it does for the other process, and no process waits for what was dropped: whenever one side
-is told, the other is told as well, and not before it.
+Messages that are published while a connection is down are lost, and Redis reports that to no process. So a process that
+has lost a connection starts over with all peers once it has both connections again: it sends each of them a
+`_HELLO_AFTER_LOSS`, reports `lost(None)` to its own listener in the same loop iteration, and sends nothing else before
+that. A process that receives a `_HELLO_AFTER_LOSS` reports its sender as lost. Redis returns the number of subscribers
+that received a message: a peer without any is reported as lost, and sent a `_HELLO_AFTER_LOSS` at that moment, in case
+it has subscribed meanwhile. A listener drops its work for a lost peer, and no process waits for dropped work: whenever
+one side reports a loss, the other side reports it as well, and not earlier.
 
-A process that has ended without a goodbye is found by asking, now and then, for the number of its subscribers.
+The bus detects a process that ended without a goodbye by periodically querying the number of its subscribers.
 """
 
 import asyncio
@@ -39,28 +39,28 @@ from trunkline.stores.signed_frames import ALL, FrameSigner, Rejection
 
 __all__ = ["Channels", "RedisBus"]
 
-HIGH_WATER_BYTES: Final = 1 << 20  # bytes that Redis has not taken yet: who can wait should
-MAX_UNSENT_BYTES: Final = 64 << 20  # bytes at which nothing more is sent
-LOSS_REPORT_INTERVAL: Final = 0.2  # seconds between two times that one is told that messages did not leave
-ANSWER_TIMEOUT: Final = 2.0  # seconds that who joins waits for those that do not answer; one may be stopped
+HIGH_WATER_BYTES: Final = 1 << 20  # unconfirmed bytes above which senders should wait
+MAX_UNSENT_BYTES: Final = 64 << 20  # unconfirmed bytes at which sending stops
+LOSS_REPORT_INTERVAL: Final = 0.2  # seconds between reports of lost messages
+ANSWER_TIMEOUT: Final = 2.0  # seconds that a joining process waits for answers; a peer may be suspended
 MAX_DEPARTED: Final = 1000  # names
 
 _MESSAGE: Final = b"m"
 _HELLO: Final = b"h"
-_HELLO_AFTER_LOSS: Final = b"a"  # hello from a process that has just reported the receiver as lost to its own listener
-_HELLO_ANSWER: Final = b"y"  # the answer to either
+_HELLO_AFTER_LOSS: Final = b"a"  # the sender has just reported the receiver as lost to its own listener
+_HELLO_ANSWER: Final = b"y"  # answer to either hello
 _BYE: Final = b"b"
 _KINDS: Final = {_MESSAGE, _HELLO, _HELLO_AFTER_LOSS, _HELLO_ANSWER, _BYE}
-_TAG: Final = 16  # letters
+_TAG: Final = 16  # characters
 
 
 class Channels:
-    """Names of the channels of one deployment."""
+    """Channel names of one deployment."""
 
     def __init__(self, prefix: str, identity: StoreIdentity) -> None:
         self._key = identity.key("bus channels")
         self.all = f"{prefix}bus:{identity.id}:all"
-        self.peer_prefix = f"{prefix}bus:{identity.id}:to:"  # of the channel of each process
+        self.peer_prefix = f"{prefix}bus:{identity.id}:to:"  # of each process's channel
         self.for_peer = lru_cache(1024)(self._channel_for_peer)
 
     def _channel_for_peer(self, name: str) -> str:
@@ -68,20 +68,20 @@ class Channels:
         return f"{self.peer_prefix}{name}:{hmac.digest(self._key, name.encode(), 'sha256').hex()[:_TAG]}"
 
     def peer_name(self, channel: str) -> str | None:
-        """Return the process whose channel it is, or None if its tag is wrong: a stranger has subscribed to it."""
+        """Return the process of a channel, or None if its tag is wrong: a foreign client has subscribed to it."""
         name = channel[len(self.peer_prefix) :].rpartition(":")[0]
         return name if validation.is_process_name(name) and self.for_peer(name) == channel else None
 
 
 class RedisBus:
-    """A way to the other processes on the same store, by a Redis."""
+    """Bus between the processes of one store, on Redis publish/subscribe."""
 
     def __init__(self, address: RedisAddress, tls: ssl.SSLContext | None, *, prefix: str, patience: float) -> None:
         self._display_address = str(address)
         self._create_client = partial(RedisClient, address, tls, patience)
         self._prefix = prefix
-        self._check_interval = patience  # seconds between two looks at whether all is well
-        self._name = ""  # as long as it is not open
+        self._check_interval = patience  # seconds between health checks
+        self._name = ""  # until it is open
         self._listener = GuardedListener()
         self._signer: FrameSigner
         self._channels: Channels
@@ -92,27 +92,25 @@ class RedisBus:
         self._subscribe_futures: list[asyncio.Future[Any]] = []
         self._subscribed = False
         self._hello_kind = _HELLO
-        self._loss_unannounced = False  # something was lost, and the other processes do not know that yet
+        self._loss_unannounced = False  # messages were lost, and the peers do not know it yet
         self._peers: set[str] = set()
-        self._departed: dict[str, None] = {}  # who has said goodbye, the last ones
-        self._unverified_senders: set[str] = (
-            set()
-        )  # peers whose broadcasts were dropped, since they may have been replays
-        self._awaiting_answer: set[str] = set()  # names, whose answers
+        self._departed: dict[str, None] = {}  # the latest peers that said goodbye
+        self._unverified_senders: set[str] = set()  # peers with dropped broadcasts, which may have been replays
+        self._awaiting_answer: set[str] = set()  # peers
         self._all_answered: asyncio.Future[None] | None = None
         self._greet_task: asyncio.Task[None] | None = None
-        self._channel_query: asyncio.Future[Any] | None = None  # which channels there are
-        self._unsent_bytes = 0  # bytes that were not confirmed
+        self._channel_query: asyncio.Future[Any] | None = None  # of existing channels
+        self._unsent_bytes = 0  # unconfirmed
         self._drained: asyncio.Future[None] | None = None
         self._check_timer: asyncio.TimerHandle | None = None
-        self._unreported_losses: set[str | None] = set()  # to whom something was sent that may not have arrived
+        self._unreported_losses: set[str | None] = set()  # peers whose messages may be lost; None: any
         self._report_timer: asyncio.TimerHandle | None = None
-        self._reported_at = 0.0  # when that was told last
+        self._reported_at = 0.0  # time of the last report
 
-    # --- from open to closed ---------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------
 
     async def open(self, name: str, ears: BusListener, identity: StoreIdentity) -> None:
-        """Connects, subscribes, and meets all others that are subscribed."""
+        """Connect, subscribe, and exchange hellos with all subscribed peers."""
         validation.check_process_name(name)
         if self._closed:
             raise StoreUnavailable(f"the bus at {self._display_address} is closed")
@@ -139,7 +137,7 @@ class RedisBus:
             self._greet_again()
 
     async def close(self) -> None:
-        """Says goodbye, and hangs up."""
+        """Publish a goodbye, and disconnect."""
         if self._closed:
             return
         if self._opened:
@@ -155,10 +153,10 @@ class RedisBus:
             if line is not None:
                 await line.close()
 
-    # --- sending ---------------------------------------------------------------------------------
+    # --- sending -----------------------------------------------------------------------------------
 
     def send(self, to: str, message: bytes) -> bool:
-        """Publishes a message for one process. Nobody is there for certain if it has said goodbye."""
+        """Publish a message to one process. A process that has said goodbye certainly does not exist any more."""
         self._check_message(message)
         validation.check_process_name(to)
         if to in self._departed:
@@ -168,13 +166,13 @@ class RedisBus:
         return True
 
     def publish(self, message: bytes) -> None:
-        """Publishes a message for all."""
+        """Publish a message to all peers."""
         self._check_message(message)
         if not self._closed:
             self._publish_message(None, message)
 
     async def sent(self) -> None:
-        """Waits for Redis."""
+        """Wait until Redis has confirmed enough messages."""
         while self._unsent_bytes > HIGH_WATER_BYTES:
             if self._drained is None:
                 self._drained = asyncio.get_running_loop().create_future()
@@ -186,14 +184,14 @@ class RedisBus:
             raise MisuseError(f"the bus at {self._display_address} is not open yet")
 
     def _publish_message(self, to: str | None, message: bytes) -> None:
-        """Publish a message. It is lost if an earlier one was, and the other processes do not know that yet."""
+        """Publish a message. It counts as lost if an earlier one was, and the peers do not know that yet."""
         if self._loss_unannounced:
             self._publish_failed(to)
         else:
             self._publish_frame(to, _MESSAGE, message)
 
     def _publish_frame(self, to: str | None, kind: bytes, body: bytes = b"") -> None:
-        """Publish to one process or to all. Nothing waits for a connection: what cannot be sent now is lost."""
+        """Publish a frame to one process or to all. Without a connection it is lost."""
         line = self._publisher
         if line is None or not line.connected or self._unsent_bytes > MAX_UNSENT_BYTES:
             self._publish_failed(to)
@@ -204,7 +202,7 @@ class RedisBus:
         line.submit(packed).add_done_callback(partial(self._publish_done, to, kind, len(packed)))
 
     def _publish_done(self, to: str | None, kind: bytes, size: int, done: asyncio.Future[int]) -> None:
-        """Redis has taken something, and says how many have got it; or has not."""
+        """Handle the reply of Redis, which has the number of receivers, or the failure."""
         self._unsent_bytes -= size
         if self._unsent_bytes <= HIGH_WATER_BYTES and self._drained is not None:
             self._drained.set_result(None)
@@ -217,13 +215,12 @@ class RedisBus:
                 self._peer_missing(to)
 
     def _publish_failed(self, to: str | None) -> None:
-        """Something may not have arrived: report it here soon, and to the other processes before anything else."""
+        """Note a possible loss: report it to the listener soon, and to the peers before any other message."""
         self._mark_loss()
         self._schedule_loss_report(to)
 
     def _schedule_loss_report(self, to: str | None) -> None:
-        """Who is told may try again at once, and fail again: so it is told every now and then, of all that has failed
-        meanwhile."""
+        """Report losses in intervals, because a listener may retry at once and fail again."""
         self._unreported_losses.add(to)
         if self._report_timer is None:
             loop = asyncio.get_running_loop()
@@ -232,8 +229,8 @@ class RedisBus:
             )
 
     def _report_losses(self) -> None:
-        """Report losses. A process that had no subscriber may have subscribed since, and sent something that the
-        listener drops when it is told: so that process is told as well."""
+        """Report losses. A peer that had no subscriber may have subscribed since, and sent messages that the
+        listener will drop. So that peer learns of the loss as well."""
         self._report_timer, self._reported_at = None, asyncio.get_running_loop().time()
         unreached, self._unreported_losses = self._unreported_losses, set()
         for name in unreached:
@@ -247,10 +244,10 @@ class RedisBus:
         self._peers.discard(name)
         self._schedule_loss_report(name)
 
-    # --- hearing ---------------------------------------------------------------------------------
+    # --- receiving ---------------------------------------------------------------------------------
 
     def _frame_received(self, message: list[Any]) -> None:
-        """Something was published. Until all channels are subscribed to, it counts as lost."""
+        """Handle a published frame. Frames count as lost until all channels are subscribed."""
         if not self._subscribed:
             return
         frame = self._signer.verify(message[-1])
@@ -268,14 +265,14 @@ class RedisBus:
             self._accept_frame(sender, kind, body)
 
     def _challenge_sender(self, sender: str) -> None:
-        """Drop a broadcast that may be a replay. If its sender is there, its answer proves that, and counts."""
+        """Drop a broadcast that may be a replay. If its sender exists, it answers the hello and becomes known."""
         if sender in self._peers:
             self._unverified_senders.add(sender)
         if sender not in self._departed and not self._closed:
             self._publish_frame(sender, _HELLO)
 
     def _accept_frame(self, sender: str, kind: bytes, body: bytes) -> None:
-        """Something came from a process that is there."""
+        """Handle a frame of an existing peer."""
         if kind == _HELLO_AFTER_LOSS or sender in self._unverified_senders:
             self._unverified_senders.discard(sender)
             self._listener.lost(sender)
@@ -297,17 +294,17 @@ class RedisBus:
             self._all_answered.set_result(None)
 
     def _peer_departed(self, name: str) -> None:
-        """A process has ended, and nobody will ever have its name."""
+        """Handle the goodbye of a process. Its name is never used again."""
         self._departed[name] = None
         if len(self._departed) > MAX_DEPARTED:
             del self._departed[next(iter(self._departed))]
         self._stop_awaiting(name)
         self._peer_missing(name)
 
-    # --- meeting ---------------------------------------------------------------------------------
+    # --- joining -----------------------------------------------------------------------------------
 
     def _subscribe(self) -> None:
-        """There is a connection to hear by."""
+        """Subscribe over a new connection."""
         if self._subscriber is not None:
             channels = (self._channels.all, self._channels.for_peer(self._name))
             self._subscribe_futures = self._subscriber.submit_all(
@@ -318,10 +315,10 @@ class RedisBus:
 
     def _subscription_confirmed(self, done: asyncio.Future[Any]) -> None:
         if done.exception() is not None:
-            return  # the connection is lost, so there will be another
+            return  # the connection is lost; the next one subscribes again
         self._subscribed = True
         if self._loss_unannounced:
-            self._listener.lost(None)  # what is heard from now on may follow something that is missing
+            self._listener.lost(None)  # later messages may follow missing ones
         self._greet_again()
 
     def _mark_loss(self) -> None:
@@ -332,7 +329,7 @@ class RedisBus:
         self._mark_loss()
 
     def _greet_again(self) -> None:
-        """Start over with the other processes after a loss, as soon as there are both connections."""
+        """Start over with the peers after a loss, as soon as both connections exist."""
         speaking = self._publisher
         if self._closed or not self._opened or not self._subscribed or speaking is None or not speaking.connected:
             return
@@ -342,12 +339,12 @@ class RedisBus:
         self._greet_task.add_done_callback(_ignore_error)
 
     async def _greet_peers(self, publisher: RedisClient) -> None:
-        """Says hello to all, and waits for those that are there; not for ever, since one may be stopped."""
+        """Send a hello to all peers and wait for their answers, up to a timeout, since one may be suspended."""
         self._channel_query = publisher.submit(
             encode_command("PUBSUB", "CHANNELS", prefix_pattern(self._channels.peer_prefix))
         )
         channels = await self._channel_query
-        if not self._subscribed:  # another meeting follows the next subscription
+        if not self._subscribed:  # the next subscription greets the peers again
             raise StoreUnavailable(f"a connection of the bus at {self._display_address} was lost")
         names = [self._channels.peer_name(channel.decode("utf-8", "replace")) for channel in channels]
         self._awaiting_answer = {name for name in names if name is not None} - {self._name}
@@ -363,13 +360,13 @@ class RedisBus:
         for name in [*self._awaiting_answer]:
             self._add_peer(name)
 
-    # --- now and then ----------------------------------------------------------------------------
+    # --- health checks -----------------------------------------------------------------------------
 
     def _schedule_check(self) -> None:
         self._check_timer = asyncio.get_running_loop().call_later(self._check_interval, self._check_health)
 
     def _check_health(self) -> None:
-        """Whether we would hear anything, and whether those are there whom we know."""
+        """Check the subscriber's connection, and whether known peers are still subscribed."""
         if self._subscriber is not None and self._subscriber.connected:
             self._subscriber.submit(encode_command("PING")).add_done_callback(_ignore_error)
         if self._publisher is not None and self._publisher.connected and self._peers:
@@ -386,6 +383,6 @@ class RedisBus:
 
 
 def _ignore_error(done: asyncio.Future[Any]) -> None:
-    """Whether it was done is seen when there is a connection again."""
+    """Mark the error as retrieved; the next connection repeats the command."""
     if not done.cancelled():
         done.exception()

@@ -1,11 +1,13 @@
-"""A line to a Redis that mends itself: what is asked for in one turn of the loop goes out in one piece.
+"""Redis client that reconnects by itself. Commands of one loop iteration are sent in one write.
 
-Nobody waits for longer than `patience`. What was sent and not answered by then, or when the connection ends, has an end
-that nobody knows; it is never sent again. What is asked for while there is no connection waits for the next one.
+No command waits longer than the timeout. The outcome of a command that was sent but not answered, by the timeout or
+when the connection ends, is unknown; it is never sent again. Commands that are submitted without a connection wait for
+the next one.
 
-One answer is no end: a Redis that does not know our script any more has done nothing. Then the script is sent, and the
-jobs of that turn that were refused, in their order. If a later one of the same turn was done, since somebody else sent
-the script in the nick of time, they are given up instead: commits of one turn keep their order.
+One error reply is not final: a Redis that does not know the script has executed nothing. Then the client sends the
+script again, followed by the refused commands of that batch, in order. If a later command of the batch succeeded,
+because another client loaded the script in between, the refused ones fail instead: commits of one batch keep their
+order.
 """
 
 import asyncio
@@ -28,20 +30,19 @@ from trunkline.stores.redis.url import RedisAddress
 
 __all__ = ["RedisClient"]
 
-_LATE_WAKEUP: Final = 0.1  # seconds: who is woken that much too late was kept from running
-_MIN_BACKOFF: Final = 0.02  # seconds between two attempts to connect, at first
+_LATE_WAKEUP: Final = 0.1  # seconds: a timer that fires later means that this process was suspended
+_MIN_BACKOFF: Final = 0.02  # seconds
 _MAX_BACKOFF: Final = 1.0
-_NOT_MASTER: Final = re.compile(r"\b(READONLY|LOADING|MASTERDOWN)\b")  # this one is not, or not yet, who we look for
+_NOT_MASTER: Final = re.compile(r"\b(READONLY|LOADING|MASTERDOWN)\b")  # the server is not, or not yet, a usable master
 
 
 def _ignore(*_: object) -> None:
-    """For those who need not be told."""
+    """Do nothing: the default callback."""
 
 
 class RedisClient:
-    """The connections to one Redis, one after another. `met` is called when there is a new one, `lost` when there is
-    none any more, `aside` with what nobody asked for, and `changed` with the keys of a job that has been done, or may
-    have been."""
+    """Reconnecting client. `on_connected` is called for each new connection, `on_lost` when it ends, `on_push` with
+    published messages, and `on_changed` with the keys of a command that was, or may have been, executed."""
 
     def __init__(
         self,
@@ -67,31 +68,31 @@ class RedisClient:
         self._connection: RedisConnection | None = None
         self._connect_task: asyncio.Task[None] | None = None
         self._first_connection: asyncio.Future[None] = self._loop.create_future()  # connection
-        self._last_error: StoreError = StoreUnavailable("nothing was heard from it")  # there is no connection
+        self._last_error: StoreError = StoreUnavailable("no connection yet")  # of the last attempt to connect
         self._unsent: list[PendingCommand] = []
         self._awaiting_script: list[PendingCommand] = []
         self._holds = 0
         self._batch = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_deadline = 0.0  # when it rings
+        self._timer_deadline = 0.0  # of the running timer
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection, as far as we know."""
+        """Whether there is a connection, as far as is known."""
         return self._connection is not None
 
     async def open(self) -> None:
-        """Waits for the first connection."""
+        """Wait for the first connection."""
         self._connect_task = asyncio.create_task(self._connect())
         done, _ = await asyncio.wait([self._first_connection], timeout=self._timeout)
         if not done:
             raise StoreUnavailable(
-                f"the store {self._address} does not answer: {self._last_error}"
+                f"the store {self._address} does not respond: {self._last_error}"
             ) from self._last_error
         self._first_connection.result()
 
     async def close(self) -> None:
-        """Waits for what is under way, and ends the connection."""
+        """Wait for pending commands, and close the connection."""
         while under_way := [job.future for job in self._pending_commands() if not job.future.done()]:
             await asyncio.wait(under_way)
         if self._connect_task is not None:
@@ -104,14 +105,14 @@ class RedisClient:
         if self._timer is not None:
             self._timer.cancel()
 
-    # --- jobs ------------------------------------------------------------------------------------
+    # --- commands ----------------------------------------------------------------------------------
 
     def submit(self, encoded: bytes, keys: Sequence[str] = ()) -> asyncio.Future[Any]:
-        """Has a command done, together with all else that this turn of the loop asks for."""
+        """Send a command together with all others of this loop iteration."""
         return self.submit_all(((encoded, keys),))[0]
 
     def submit_all(self, commands: Sequence[tuple[bytes, Sequence[str]]]) -> list[asyncio.Future[Any]]:
-        """Has commands done one after another, over one connection; if one of them is not sent, none is."""
+        """Send commands in order over one connection; if one of them is not sent, none is."""
         due = self._loop.time() + self._timeout
         if not self._unsent:
             self._loop.call_soon(self._flush)
@@ -125,7 +126,7 @@ class RedisClient:
         return [*(self._connection.pending if self._connection else ()), *self._awaiting_script, *self._unsent]
 
     def hold_until(self, done: asyncio.Future[Any]) -> None:
-        """Sends nothing until something is done elsewhere."""
+        """Send nothing until a future is done."""
         self._holds += 1
         done.add_done_callback(self._release_hold)
 
@@ -165,10 +166,10 @@ class RedisClient:
     def _fail_awaiting_script(self) -> None:
         missed, self._awaiting_script = self._awaiting_script, []
         for job in missed:
-            job.settle(StoreUnavailable("the store had lost its script, and had it again too late; nothing was done"))
+            job.settle(StoreUnavailable("the store had lost its script, and the command was not executed"))
 
     def _resend_with_script(self) -> None:
-        """Sends the script and what was refused without it, once the whole turn has been answered."""
+        """Send the script and the commands that failed without it, once the whole batch is answered."""
         link, batch = self._connection, self._awaiting_script[-1].batch
         if link is None or (link.pending and link.pending[0].batch == batch):
             return
@@ -177,7 +178,7 @@ class RedisClient:
             job.resent = True
         loads = [PendingCommand(load, missed[0].deadline) for load in self._script_load]
         for load in loads:
-            load.future.cancel()  # nobody waits for it
+            load.future.cancel()  # its reply is not needed
         link.send([*loads, *missed])
 
     def _schedule_timeout(self, deadline: float) -> None:
@@ -185,8 +186,8 @@ class RedisClient:
         self._timer = self._loop.call_at(deadline, self._check_timeouts)
 
     def _check_timeouts(self) -> None:
-        """Ends the wait of those who have waited for long enough. If this process was kept from running meanwhile, what
-        has come is read first: it is not the store that was silent."""
+        """Fail commands that have timed out. If this process was suspended, read pending replies first: the store
+        may have answered in time."""
         self._timer = None
         now = self._loop.time()
         if now - self._timer_deadline > _LATE_WAKEUP:
@@ -194,7 +195,7 @@ class RedisClient:
             return
         link = self._connection
         if link is not None and link.pending and link.pending[0].deadline <= now:
-            self._drop(link, "it has stopped answering")
+            self._drop(link, "it does not respond any more")
         late = [job for job in self._unsent if job.deadline <= now]
         self._unsent = self._unsent[len(late) :]
         for job in late:
@@ -202,10 +203,10 @@ class RedisClient:
         if left := self._pending_commands():
             self._schedule_timeout(min(job.deadline for job in left))
 
-    # --- connections -----------------------------------------------------------------------------
+    # --- connections -------------------------------------------------------------------------------
 
     async def _connect(self) -> None:
-        """Tries until there is a connection."""
+        """Try to connect, with exponential backoff, until it succeeds."""
         pause = _MIN_BACKOFF
         while True:
             try:
@@ -215,12 +216,12 @@ class RedisClient:
                     )
                 break
             except TimeoutError:
-                self._last_error = StoreUnavailable("it does not answer in time")
+                self._last_error = StoreUnavailable("timeout")
             except (OSError, StoreError) as error:
                 self._last_error = error if isinstance(error, StoreError) else StoreUnavailable(str(error))
             if isinstance(self._last_error, StoreUnusable) and not self._first_connection.done():
                 self._first_connection.set_exception(self._last_error)
-            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come at once
+            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - jitter, so that clients do not reconnect in step
             pause = min(2 * pause, _MAX_BACKOFF)
         self._connect_task = None
         self._connection = link
@@ -247,8 +248,14 @@ class RedisClient:
             self._connect_task = asyncio.create_task(self._connect())
             self._on_lost()
         for job in lost:
-            job.settle(StoreUnavailable(f"the store {self._address} has not answered; whether it did it is not known"))
+            job.settle(
+                StoreUnavailable(
+                    f"the store {self._address} did not respond; it is unknown whether the command was executed"
+                )
+            )
             if job.keys:
                 self._on_changed(job.keys)
-        for job in unsent:  # they were made for that connection
-            job.settle(StoreUnavailable(f"the connection to the store {self._address} was lost; nothing was done"))
+        for job in unsent:  # they were prepared for that connection
+            job.settle(
+                StoreUnavailable(f"the connection to the store {self._address} was lost before the command was sent")
+            )

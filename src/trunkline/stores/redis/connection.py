@@ -1,7 +1,7 @@
-"""One connection to a Redis: commands go out in one piece, replies come in their order.
+"""One connection to a Redis server: commands are written in batches, replies arrive in order.
 
-Redis' own client for Python is not used, since it waits for each reply by itself. It costs twice as much for each, and
-could not send from a place that does not wait; its parser, hiredis, is used.
+The official Python client is not used: it waits for each reply separately, costs twice as much per command, and cannot
+send from synchronous code. Its parser, hiredis, is used.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class ReplyError(Exception):
 
 
 class _InvalidReply(Exception):
-    """Bytes that are no reply of Redis."""
+    """Bytes that are not a Redis reply."""
 
 
 def reply_parser() -> "hiredis.Reader":
@@ -51,7 +51,7 @@ def reply_parser() -> "hiredis.Reader":
 
 
 class PendingCommand:
-    """A command, and who waits for the reply."""
+    """A command and the future of its reply."""
 
     __slots__ = ("batch", "deadline", "encoded", "future", "keys", "resent")
 
@@ -59,12 +59,12 @@ class PendingCommand:
         self.encoded = encoded
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.deadline = deadline
-        self.keys = keys  # that it changes
-        self.batch = 0  # of the loop, in which it was asked for
-        self.resent = False  # it was sent before, and not done
+        self.keys = keys  # keys that the command changes
+        self.batch = 0  # number of the loop iteration that submitted it
+        self.resent = False  # sent before, but not executed
 
     def settle(self, outcome: Any) -> None:
-        """Tells whoever waits, unless they were cancelled."""
+        """Set the result or exception, unless the waiter was cancelled."""
         if self.future.done():
             return
         if isinstance(outcome, Exception):
@@ -74,8 +74,8 @@ class PendingCommand:
 
 
 class RedisConnection(asyncio.Protocol):
-    """A connection. `replied` is told of each reply with its job, `aside` of what no job has asked for, `lost` of the
-    end."""
+    """A connection. `on_reply` receives each reply with its command, `on_push` receives published messages, and
+    `on_lost` the end of the connection."""
 
     def __init__(
         self,
@@ -92,25 +92,25 @@ class RedisConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The line stands."""
+        """Store the transport and enable TCP keepalive."""
         self._transport = cast("asyncio.Transport", transport)
         bound: socket.socket | None = transport.get_extra_info("socket")
         if bound is not None and bound.family != getattr(socket, "AF_UNIX", None):
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def send(self, commands: Sequence[PendingCommand]) -> None:
-        """Sends jobs, in one piece."""
+        """Send commands in one write."""
         self.pending.extend(commands)
         if self._transport is not None:
             self._transport.write(b"".join([job.encoded for job in commands]))
 
     def data_received(self, data: bytes) -> None:
-        """Hands out the replies that are complete."""
+        """Dispatch complete replies."""
         self._parser.feed(data)
         try:
             while (reply := self._parser.gets()) is not _INCOMPLETE:
                 self._dispatch(reply)
-        except _InvalidReply:  # the peer is no Redis
+        except _InvalidReply:  # the peer is not a Redis server
             self.abort()
 
     def _dispatch(self, reply: Any) -> None:
@@ -121,25 +121,25 @@ class RedisConnection(asyncio.Protocol):
         else:
             self.abort()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - however it came
-        """The line has ended."""
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason does not matter
+        """Report the end of the connection."""
         if not self.ended.done():
             self.ended.set_result(None)
         self._on_lost(self)
 
     def abort(self) -> None:
-        """Ends the line at once; whatever is still to be sent is not."""
+        """Close the connection at once, without sending what is buffered."""
         if self._transport is not None:
             self._transport.abort()
 
 
 def encode_command(*words: str | bytes | int) -> bytes:
-    """A command as it is sent."""
+    """Encode a command for the wire."""
     texts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
     return b"*%d\r\n" % len(texts) + b"".join([b"$%d\r\n%b\r\n" % (len(text), text) for text in texts])
 
 
-# --- connecting --------------------------------------------------------------------------------------
+# --- connecting ------------------------------------------------------------------------------------
 
 
 async def connect(
@@ -149,9 +149,9 @@ async def connect(
     factory: Callable[[], RedisConnection],
     *commands: bytes,
 ) -> RedisConnection:
-    """A connection that knows who we are, to the master that sentinels name, if there are any. It begins with some
-    commands."""
-    each = timeout / (len(address.endpoints) + 1)  # so that one that is silent leaves time for the others
+    """Open an authenticated connection, to the master that the sentinels name if there are any, and execute the
+    initial commands."""
+    each = timeout / (len(address.endpoints) + 1)  # an unresponsive sentinel leaves time for the others
     door = await _find_master(address, tls, each) if address.service else address.endpoints[0]
     link = await _open(door, tls, factory)
     try:
@@ -173,23 +173,23 @@ def _login_commands(address: RedisAddress) -> list[bytes]:
 
 
 async def execute(connection: RedisConnection, *packed: bytes) -> list[Any]:
-    """Replies to commands. Raises what they raise."""
+    """Execute commands and return their replies. Raises their errors."""
     jobs = [PendingCommand(one, 0.0) for one in packed]
     connection.send(jobs)
     return await asyncio.gather(*(job.future for job in jobs))
 
 
 def error_from_reply(message: str) -> StoreUnavailable | StoreUnusable:
-    """What an answer means that says why not."""
+    """Return the exception for an error reply."""
     if message.startswith(("MOVED ", "ASK ", "CROSSSLOT", "CLUSTERDOWN")):
         return StoreUnusable("the store is on a Redis Cluster, which is not supported; one Redis is, or sentinels")
     if message.startswith(_ACCESS_ERRORS):
-        return StoreUnusable(f"the store does not let us in: {message}")
-    return StoreUnavailable(f"the store did not do it: {message}")
+        return StoreUnusable(f"Redis denies access: {message}")
+    return StoreUnavailable(f"Redis refused the command: {message}")
 
 
 async def _find_master(address: RedisAddress, tls: ssl.SSLContext | None, timeout: float) -> RedisEndpoint:
-    """Where the master is: the first sentinel that knows says so."""
+    """Return the master's endpoint from the first sentinel that knows it."""
     failed: list[str] = []
     for door in address.endpoints:
         try:
@@ -219,7 +219,7 @@ def _settle_reply(pending: PendingCommand, reply: Any) -> None:
 
 def _fail_pending(connection: RedisConnection) -> None:
     while connection.pending:
-        connection.pending.popleft().settle(StoreUnavailable("the line has ended"))
+        connection.pending.popleft().settle(StoreUnavailable("the connection was closed"))
 
 
 async def _open(

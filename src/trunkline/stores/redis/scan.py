@@ -1,9 +1,9 @@
-"""Pages of items that lie in many homes, in the order of their keys.
+"""Pages of items across homes, in key order.
 
-The keys of a home do not always stand together: `a/b!` comes between `a/b` and `a/b/c`, and belongs to another home. So
-the index has two places for each home, where its own key stands and where all others do; between one place and the next
-nothing of anybody else can come. Places are taken in order, some at a time. Each of their homes is read once for a
-page, so what the page has of it is of one moment.
+The keys of a home are not always contiguous: `a/b!` sorts between `a/b` and `a/b/c`, and belongs to another home. So
+the index has two entries per home, one for its own key and one for all longer keys; no key of another home sorts within
+an entry's range. The scan reads entries in order, in batches. It reads each home once per page, so the page has a
+consistent snapshot of that home.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,15 +13,15 @@ from trunkline.stores.store import Item, home
 
 __all__ = ["Bounds", "bounds_within_home", "scan_homes"]
 
-AFTER_ALL: Final = "\U0010ffff"  # no key has it, so it comes after all that start with the same text
-_FIRST_BATCH: Final = 4  # places at first; if what lies there is too little, twice as many
+AFTER_ALL: Final = "\U0010ffff"  # no key contains it, so it sorts after all keys with a prefix
+_FIRST_BATCH: Final = 4  # index entries in the first batch; doubled until the page is full
 
 Bounds = tuple[str, str]
-"""From where to where, as Redis wants it: `[` with that text, `(` without it."""
+"""Range of ZRANGEBYLEX: `[` is inclusive, `(` exclusive."""
 
 
 def bounds_within_home(home_key: str, prefix: str, after: str) -> Bounds | None:
-    """Which part of a home starts with a text and comes after a key; None if no part does."""
+    """Return the range of a home's keys that start with a prefix and follow a key, or None if it is empty."""
     inner = prefix.startswith(home_key)
     start, upto = (f"[{prefix[len(home_key) :]}", f"({prefix[len(home_key) :]}{AFTER_ALL}") if inner else ("-", "+")
     if after < prefix or after < home_key:
@@ -30,7 +30,7 @@ def bounds_within_home(home_key: str, prefix: str, after: str) -> Bounds | None:
 
 
 def _index_bounds(prefix: str, after: str) -> Bounds:
-    """Which places of the index have keys that start with a text and come after a key."""
+    """Return the range of index entries whose keys may start with a prefix and follow a key."""
     if after < prefix or not after:
         return f"[{prefix}", f"({prefix}{AFTER_ALL}"
     at = home(after)
@@ -45,7 +45,7 @@ async def scan_homes(
     read_index: Callable[[Bounds, int], Awaitable[Sequence[str]]],
     read_homes: Callable[[Sequence[tuple[str, Bounds]]], Awaitable[Sequence[Sequence[Item]]]],
 ) -> Sequence[Item]:
-    """A page of items of many homes. `places` gives places of the index, `read` what there is within homes."""
+    """Return a page of items of many homes. `read_index` returns index entries, `read_homes` the items of homes."""
     found: dict[str, Sequence[Item]] = {}
     page: list[Item] = []
     start, upto = _index_bounds(prefix, after)

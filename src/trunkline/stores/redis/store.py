@@ -1,13 +1,12 @@
-"""A store on Redis or Valkey, which any number of processes of any number of machines may share.
+"""Store on Redis or Valkey, which any number of processes on any number of machines may share.
 
-What happens there is said in `script.lua`, and each call is one call of it. It has the time from Redis, so one clock
-decides what has expired and who has a lease, whatever the clocks of those who ask say. (A clock that is given, as tests
-do, takes its place.)
+Each call is one call of `script.lua`. The script uses the clock of Redis, so one clock decides about expiry and leases,
+whatever the clocks of the callers show. (A clock that tests pass replaces it.)
 
-A scan within one home reads that home. One across homes needs to know which there are, and that lies in another slot
-than any of them: no commit could change both at once. So a home is registered before it is written to, and again every
-few seconds while it is; and it is struck out by whoever finds it empty, not before a minute after anybody has
-registered it, and only if nobody has done so since.
+A scan within one home reads that home. A scan across homes needs an index of homes, which lies in another slot, so no
+commit can change both atomically. Therefore a home is registered before it is written to, and again every few seconds
+while writes continue. A sweep removes an empty home from the index at the earliest a minute after its last
+registration, and only if it was not registered again meanwhile.
 """
 
 import asyncio
@@ -42,19 +41,19 @@ __all__ = ["SWEEP_INTERVAL", "RedisStore"]
 
 SWEEP_INTERVAL: Final = 60.0  # seconds
 SCHEMA: Final = 1
-MAX_PATIENCE: Final = 20.0  # seconds; with the age of what is known to be registered, less than the script's minute
-_REGISTRATION_AGE: Final = 10.0  # seconds, once or twice
+MAX_PATIENCE: Final = 20.0  # seconds; together with the age of registrations less than the script's minute
+_REGISTRATION_AGE: Final = 10.0  # seconds; entries live for one or two periods
 _HOMES_PER_SWEEP: Final = 100
-_ITEMS_PER_SWEEP: Final = 500  # items of a home
+_ITEMS_PER_SWEEP: Final = 500  # per home
 _SCRIPT: Final = (Path(__file__).parent / "script.lua").read_text("utf-8")
 _SHA: Final = hashlib.sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
 _WORD: Final = b"$%d\r\n%b\r\n"
 _CALL: Final = b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n" + _SHA.encode() + b"\r\n$1\r\n1\r\n" + 3 * _WORD
 _MAX_CLOCK_SKEW: Final = 2.0  # seconds
 _DURABILITY_SETTINGS: Final = {
-    "appendonly": ("yes", "what was kept is lost when Redis ends; 'yes' keeps it"),
-    "appendfsync": ("always", "the last commits may be lost when its machine fails; 'always' keeps them"),
-    "maxmemory-policy": ("noeviction", "what was kept may be thrown away when memory is full; 'noeviction' keeps it"),
+    "appendonly": ("yes", "data is lost when Redis stops; set it to 'yes'"),
+    "appendfsync": ("always", "the last commits may be lost when its machine fails; set it to 'always'"),
+    "maxmemory-policy": ("noeviction", "data may be evicted when memory is full; set it to 'noeviction'"),
 }
 
 _log: Final = logging.getLogger("trunkline")
@@ -62,9 +61,8 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class RedisStore:
-    """Keeps everything on a Redis or Valkey: `redis://host`, `rediss://`, `unix://`, or
-    `redis+sentinel://host,host/service`. Servers that give the same `prefix` share what is kept. `patience`: how long
-    it waits for an answer."""
+    """Store on Redis or Valkey: `redis://host`, `rediss://`, `unix://`, or `redis+sentinel://host,host/service`.
+    Servers with the same `prefix` share their data. `patience` is the timeout of a command, in seconds."""
 
     def __init__(
         self,
@@ -76,15 +74,17 @@ class RedisStore:
         clock: Clock | None = None,
     ) -> None:
         if not 0 < patience <= MAX_PATIENCE or not re.fullmatch(r"[\x21-\x7a|~]*", prefix):
-            raise ConfigError(f"patience is more than 0 and at most {MAX_PATIENCE:g} s; a prefix is ASCII, no braces")
-        reply_parser()  # raises here, and not at the first connection, if hiredis is not installed
+            raise ConfigError(
+                f"patience must be above 0 and at most {MAX_PATIENCE:g} s; prefix must be ASCII without braces"
+            )
+        reply_parser()  # fails early if hiredis is not installed
         self._address = parse_url(url)
         if tls is not None and not self._address.tls:
             raise ConfigError("tls is for rediss:// and rediss+sentinel://")
         self._tls = (tls or ssl.create_default_context()) if self._address.tls else None
         self._prefix = prefix
         self._patience = patience
-        self._clock_override = clock  # None: that of Redis
+        self._clock_override = clock  # None: use the clock of Redis
         self._clock: Clock = WallClock() if clock is None else clock
         self._closed = False
         self._client: RedisClient | None = None
@@ -92,7 +92,7 @@ class RedisStore:
         self._registered_homes: tuple[set[str], set[str]] = (
             set(),
             set(),
-        )  # homes that were registered of late, and before
+        )  # registered in this period and in the one before
         self._registered_since = 0.0
         self._watchers = Watchers()
         self._subscriptions = ChannelSubscriptions(
@@ -105,19 +105,19 @@ class RedisStore:
     def __repr__(self) -> str:
         return f"<RedisStore {str(self._address)!r}>"
 
-    # --- from open to closed ---------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------
 
     @property
     def lasting(self) -> bool:
-        """What is on Redis outlives this process."""
+        """True: the data outlives this process."""
         return True
 
     def bus(self) -> Bus:
-        """Channels of the same Redis, under the same prefix."""
+        """Return a bus on channels of the same Redis, under the same prefix."""
         return RedisBus(self._address, self._tls, prefix=self._prefix, patience=self._patience)
 
     async def open(self) -> None:
-        """Connects. Raises `StoreUnusable` if Redis does not let us in, or has what a newer Trunkline has written."""
+        """Connect. Raises `StoreUnusable` if Redis denies access, or if a newer Trunkline has written the data."""
         if self._closed:
             self._raise_not_open()
         if self._client is not None:
@@ -148,7 +148,7 @@ class RedisStore:
         self._schedule_sweep()
 
     async def _check_server(self, client: RedisClient) -> None:
-        """Whether what is there is ours, and kept as safely as it can be."""
+        """Check the schema version, and warn about settings that risk data loss."""
         schema = int(await self._call(client, "homes", b"hello", SCHEMA))
         if schema > SCHEMA:
             raise StoreUnusable(
@@ -157,7 +157,7 @@ class RedisStore:
             )
         try:
             found = [await client.submit(encode_command("CONFIG", "GET", name)) for name in _DURABILITY_SETTINGS]
-        except StoreError:  # not everybody may ask
+        except StoreError:  # CONFIG may be forbidden
             found = []
         kept = [reply[1].decode() if reply else "" for reply in found]
         for (name, (best, risk)), value in zip(_DURABILITY_SETTINGS.items(), kept, strict=False):
@@ -165,15 +165,15 @@ class RedisStore:
                 _log.warning("the store %s has %s %s: %s", self._address, name, value, risk)
         seconds, _ = await client.submit(encode_command("TIME"))
         if self._clock_override is None and abs(int(seconds) - self._clock.now()) > _MAX_CLOCK_SKEW:
-            _log.warning("the store %s and this machine do not agree what time it is", self._address)
+            _log.warning("the clocks of the store %s and of this machine differ by more than 2 s", self._address)
 
     def _forget_registrations(self) -> None:
-        """The next connection may be to another Redis, which does not know what this one was told."""
+        """Forget known registrations: the next connection may be to another Redis."""
         self._sender = uuid4().hex
         self._registered_homes = (set(), set())
 
     async def close(self) -> None:
-        """Waits for what is under way, and hangs up."""
+        """Wait for pending commands, and disconnect."""
         self._closed = True
         self._subscriptions.close()
         if self._sweep_timer is not None:
@@ -196,10 +196,10 @@ class RedisStore:
             self._raise_not_open()
         return self._client
 
-    # --- items -----------------------------------------------------------------------------------
+    # --- items -------------------------------------------------------------------------------------
 
     async def get(self, key: str) -> Item | None:
-        """What is kept under a key."""
+        """Return the item of a key, or None."""
         line = self._require_open()
         validation.check_key(key)
         at = home(key)
@@ -207,7 +207,7 @@ class RedisStore:
         return None if found is None else _item(key, *found)
 
     async def scan(self, prefix: str, *, after: str = "", limit: int = 100) -> Sequence[Item]:
-        """A page of items, in the order of their keys."""
+        """Return a page of items in key order."""
         line = self._require_open()
         validation.check_page(prefix, after, limit)
         at = home(prefix)
@@ -226,7 +226,7 @@ class RedisStore:
         return [] if bounds is None else (await read([(at, bounds)]))[0]
 
     async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
-        """All writes or nothing; as safe as Redis is when it returns."""
+        """Apply all writes or none; they are as durable as Redis is configured to be."""
         line = self._require_open()
         validation.check_writes(writes, None if fence is None else fence.name)
         at = home(writes[0].key)
@@ -246,12 +246,12 @@ class RedisStore:
             raise Fenced(fence.name, fence.token)
         return done
 
-    # --- leases ----------------------------------------------------------------------------------
+    # --- leases ------------------------------------------------------------------------------------
 
     async def acquire(
         self, name: str, holder: str, ttl: float, *, over: int | None = None, writes: Sequence[Write] = ()
     ) -> Lease | Held:
-        """The lease, if nobody else has it, or only who had that token; with writes, if there are any."""
+        """Grant the lease if it is free, expired or held under the token `over`; apply `writes` with it."""
         line = self._require_open()
         validation.check_lease(name, holder, ttl, writes)
         at = home(name)
@@ -265,7 +265,7 @@ class RedisStore:
         return Held(other[0].decode(), float(ends), other[1])
 
     async def renew(self, lease: Lease, ttl: float) -> Lease:
-        """The same lease, with that much time from now."""
+        """Extend the lease to `ttl` seconds from now."""
         line = self._require_open()
         validation.check_lease(lease.name, lease.holder, ttl)
         at = home(lease.name)
@@ -275,21 +275,21 @@ class RedisStore:
         return validation.extend_lease(lease, float(ends))
 
     async def release(self, lease: Lease) -> None:
-        """Gives a lease back."""
+        """Release the lease."""
         at = home(lease.name)
         await self._call(self._require_open(), at, b"release", lease.name[len(at) :], lease.token)
 
-    # --- watches ---------------------------------------------------------------------------------
+    # --- watches -----------------------------------------------------------------------------------
 
     def watch(self, prefix: str, callback: Changed) -> Watch:
-        """Calls back when keys that start with a text change."""
+        """Call back when keys with this prefix change."""
         self._require_open()
         return self._subscriptions.watch(prefix, callback)
 
-    # --- Redis -----------------------------------------------------------------------------------
+    # --- script calls ------------------------------------------------------------------------------
 
     def _encode_call(self, at: str, what: bytes, *asked: Any, values: Sequence[bytes] = ()) -> bytes:
-        """A call of the script for a home."""
+        """Encode a call of the script for a home."""
         place = f"{self._prefix}{{{at}}}".encode()
         packed = _encode((None if self._clock_override is None else self._clock_override.now(), *asked))
         call = _CALL % (6 + len(values), len(place), place, len(what), what, len(packed), packed)
@@ -299,7 +299,7 @@ class RedisStore:
         return client.submit(self._encode_call(at, what, *asked))
 
     def _write(self, client: RedisClient, at: str, packed: bytes, keys: Sequence[str] = ()) -> asyncio.Future[Any]:
-        """Sends a call that writes to a home; one that scans might not find is registered before."""
+        """Send a call that writes to a home; register the home first if it may not be in the index."""
         now = self._clock.now()
         if not 0 <= now - self._registered_since < _REGISTRATION_AGE:
             aged = (
@@ -316,7 +316,7 @@ class RedisStore:
     @staticmethod
     def _home_registered(at: str, known: set[str], done: asyncio.Future[Any]) -> None:
         if not done.cancelled() and done.exception() is None:
-            known.add(at)  # which counts no more if the connection was lost meanwhile
+            known.add(at)  # an obsolete set if the connection was lost meanwhile
 
     def _schedule_sweep(self) -> None:
         self._sweep_timer = self._clock.call_at(self._clock.now() + SWEEP_INTERVAL, self._start_sweep)
@@ -327,8 +327,8 @@ class RedisStore:
         self._schedule_sweep()
 
     async def _sweep_homes(self) -> None:
-        """Forgets what has expired in homes that nobody has looked after for a while."""
-        with contextlib.suppress(StoreError):  # there is a next time
+        """Delete expired items in homes that no process has swept for a while."""
+        with contextlib.suppress(StoreError):  # the next sweep retries
             while await self._sweep_some_homes(self._require_open()):
                 pass
 
@@ -344,8 +344,8 @@ class RedisStore:
 
 
 def _encode_writes(writes: Sequence[Write], skip: int) -> list[tuple[Any, ...]]:
-    """Writes as the script reads them, without the first characters of each key, which name the home."""
-    places = count(3)  # of the values, among the words that the script is given
+    """Return writes as the script expects them, with keys relative to their home."""
+    places = count(3)  # index of the values among the script's arguments
     return [
         (write.key[skip:], write.version, write.expires, next(places))
         if isinstance(write, Put)
@@ -359,7 +359,7 @@ def _values(writes: Sequence[Write]) -> list[bytes]:
 
 
 def _conflict(writes: Sequence[Write], which: int, found: int) -> Conflict:
-    """The conflict that the script reports: minus the number of the write, and the version that was found."""
+    """Return the conflict that the script reports: minus the number of the write, and the version that was found."""
     write = writes[-which - 1]
     return Conflict(write.key, write.version or 0, found)
 

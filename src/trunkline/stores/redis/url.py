@@ -1,10 +1,10 @@
-"""Where a Redis is: the address that people write, and how to get a connection there.
+"""Redis URLs, and connections to the endpoints that they name.
 
     redis://[user:password@]host[:6379][/0]      rediss:// for TLS
     unix://[user:password@]/path[?db=0]
     redis+sentinel://[user:password@]host[:26379],host[:26379].../service[/0]      rediss+sentinel:// for TLS
 
-Sentinels are asked anew for each connection, so the next one goes to whoever is the master then.
+The sentinels are queried for each connection, so a new connection goes to the current master.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::(\d{1,5}))?")
 
 
 class RedisEndpoint(Struct, frozen=True):
-    """Something to connect to: a host and a port, or a path."""
+    """A host and port, or the path of a Unix socket."""
 
     host: str = ""
     port: int = 0
     path: str = ""
 
     async def connect(self, factory: "ProtocolFactory", tls: ssl.SSLContext | None) -> None:
-        """Connects."""
+        """Connect."""
         loop = asyncio.get_running_loop()
         if self.path:
             await loop.create_unix_connection(factory, self.path)
@@ -45,32 +45,34 @@ class RedisEndpoint(Struct, frozen=True):
 
 
 class ProtocolFactory(Protocol):
-    """Makes what serves a connection."""
+    """Creates the protocol object of a connection."""
 
     def __call__(self) -> asyncio.Protocol: ...
 
 
 class RedisAddress(Struct, frozen=True):
-    """An address, taken apart."""
+    """A parsed Redis URL."""
 
-    endpoints: tuple[RedisEndpoint, ...]  # of the Redis, or of its sentinels
-    service: str = ""  # that sentinels know
+    endpoints: tuple[RedisEndpoint, ...]  # of the Redis server, or of its sentinels
+    service: str = ""  # service name of the sentinels
     tls: bool = False
     user: str = ""
     password: str = ""
     db: int = 0
 
     def __str__(self) -> str:
-        """The address without its secrets."""
+        """Return the address without credentials."""
         where = ",".join(door.path or f"{door.host}:{door.port}" for door in self.endpoints)
         return f"{self.service} at {where}" if self.service else where
 
 
 def parse_url(url: str) -> RedisAddress:
-    """Takes an address apart. Raises `ConfigError` for what is none."""
+    """Parse a Redis URL. Raises `ConfigError`."""
     found = _ADDRESS.fullmatch(url)
     if found is None:
-        raise ConfigError("a Redis is at redis://, rediss://, unix:// or redis+sentinel://, with host or path")
+        raise ConfigError(
+            "a Redis URL starts with redis://, rediss://, unix:// or redis+sentinel://, followed by a host or path"
+        )
     scheme, path = found["scheme"], unquote(found["path"])
     query = parse_qs(found["query"] or "")
     user, password = unquote(found["user"] or ""), unquote(found["password"] or "")
@@ -82,22 +84,22 @@ def parse_url(url: str) -> RedisAddress:
     if scheme.endswith("sentinel"):
         service, _, db = db.partition("/")
         if not service:
-            raise ConfigError("sentinels know a Redis by the name of its service: redis+sentinel://host:26379/service")
+            raise ConfigError("a sentinel URL needs a service name: redis+sentinel://host:26379/service")
     port = _SENTINEL_PORT if service else _PORT
     doors = tuple(_parse_endpoint(host, port) for host in (found["hosts"] or "localhost").split(","))
     if len(doors) > 1 and not service:
-        raise ConfigError("a Redis has one host; several are sentinels: redis+sentinel://")
+        raise ConfigError("a Redis URL has one host; use redis+sentinel:// for several sentinels")
     return RedisAddress(doors, service, scheme.startswith("rediss"), user, password, _db(db or "0"))
 
 
 def _parse_endpoint(text: str, port: int) -> RedisEndpoint:
     found = _HOST.fullmatch(text)
     if found is None:
-        raise ConfigError(f"{text!r} is no host")
+        raise ConfigError(f"{text!r} is not a host")
     return RedisEndpoint(found[1].strip("[]"), int(found[2] or port))
 
 
 def _db(text: str) -> int:
     if not re.fullmatch(r"\d{1,5}", text):
-        raise ConfigError(f"{text!r} is no number of a database")
+        raise ConfigError(f"{text!r} is not a database number")
     return int(text)

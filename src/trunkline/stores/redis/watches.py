@@ -1,12 +1,11 @@
-"""Watches of a store on Redis: every commit is published, to the channel of its home.
+"""Watches of a Redis store: every commit is published to the channel of its home.
 
-A watch within a home subscribes to that channel, any other to all channels that begin as it does. Messages come over a
-connection of their own, since Redis ends one that is subscribed and has too much to read. A watch is in force before
-anything is done that the store is asked for after it: what is read then is not older than what the watch tells.
+A watch within a home subscribes to that channel, any other watch to a pattern. Messages arrive on a connection of their
+own, because Redis disconnects a subscriber that reads too slowly. A watch is active before any later command of the
+store runs, so later reads are not older than what the watch reports.
 
-Of commits of its own a store tells itself, when they are done; so it leaves out what it hears of those. If the
-connection was lost, all channels are subscribed to again, and everybody is told that anything may have changed. That it
-is lost is noticed by a ping, if by nothing else.
+A store notifies its own watches when its commits complete, and ignores the published messages about them. After a lost
+connection it subscribes again and reports that any key may have changed. A periodic ping detects a lost connection.
 """
 
 import asyncio
@@ -25,32 +24,32 @@ _SPECIAL: Final = re.compile(r"[*?\[\]\\^-]")
 
 
 class ChannelSubscriptions:
-    """Which channels are listened to."""
+    """Channels that a store is subscribed to, for its watches."""
 
     def __init__(self, prefix: str, watchers: Watchers, *, is_own: Callable[[str], bool], ping_interval: float) -> None:
-        """`ours` knows who of the senders is this store; `every`: seconds between two pings."""
+        """`is_own` recognises this store among senders; `ping_interval` is in seconds."""
         self._prefix = prefix
         self._watchers = watchers
         self._is_own = is_own
         self._ping_interval = ping_interval
         self._subscriber: RedisClient | None = None
-        self._main_client: RedisClient | None = None  # which carries everything else
-        self._watch_counts: dict[str, int] = {}  # how many want each; those with a * are patterns
+        self._main_client: RedisClient | None = None  # for all other commands
+        self._watch_counts: dict[str, int] = {}  # watches per channel; a name that ends with * is a pattern
         self._ping_timer: asyncio.TimerHandle | None = None
 
     def attach(self, subscriber: RedisClient, main_client: RedisClient) -> None:
-        """Says which lines there are."""
+        """Set the clients for subscriptions and for all other commands."""
         self._subscriber, self._main_client = subscriber, main_client
 
     def close(self) -> None:
-        """Listens to nothing any more."""
+        """Drop all subscriptions."""
         self._watch_counts.clear()
         self._watchers.close()
         if self._ping_timer is not None:
             self._ping_timer.cancel()
 
     def watch(self, prefix: str, callback: Changed) -> Watch:
-        """Calls back when keys that start with a text change."""
+        """Call back when keys with this prefix change."""
         channel = self._channel_of(prefix)
         wanted = self._watch_counts.get(channel, 0)
         self._watch_counts[channel] = wanted + 1
@@ -61,7 +60,7 @@ class ChannelSubscriptions:
         return _ChannelWatch(self._watchers.add(prefix, callback), self, channel)
 
     def unwatch(self, channel: str) -> None:
-        """One who listened does not any more."""
+        """Remove a watch of a channel, and unsubscribe after the last one."""
         left = self._watch_counts.get(channel, 1) - 1
         if left:
             self._watch_counts[channel] = left
@@ -73,7 +72,7 @@ class ChannelSubscriptions:
         return f"{self._prefix}{{{at}}}" if at != prefix else prefix_pattern(f"{self._prefix}{{{at}")
 
     def _send(self, what: str, channel: str) -> asyncio.Future[Any] | None:
-        """Asks for a channel, or that there is none; does so later, when there is a connection, if there is none."""
+        """Subscribe or unsubscribe. Without a connection do nothing: `resubscribe` follows the next one."""
         if self._subscriber is None or not self._subscriber.connected:
             return None
         done = self._subscriber.submit(encode_command(f"P{what}" if channel.endswith("*") else what, channel))
@@ -86,16 +85,16 @@ class ChannelSubscriptions:
             self._subscriber.submit(encode_command("PING")).add_done_callback(_ignore_error)
             self._ping_timer = asyncio.get_running_loop().call_later(self._ping_interval, self._ping)
 
-    # --- what is heard ---------------------------------------------------------------------------
+    # --- messages ----------------------------------------------------------------------------------
 
     def resubscribe(self) -> None:
-        """Subscribes to everything again. What was published meanwhile, nobody knows."""
+        """Subscribe to all channels again, and report that any key may have changed meanwhile."""
         asked = [self._send("SUBSCRIBE", channel) for channel in self._watch_counts]
         if asked and asked[-1] is not None:
             asked[-1].add_done_callback(lambda _: self._watchers.notify(None))
 
     def receive(self, message: list[Any]) -> None:
-        """A message has come."""
+        """Handle a published message."""
         channel, published = message[-2].decode(), message[-1].decode()
         sender, *rests = published.split("\n")
         if not self._is_own(sender):
@@ -104,7 +103,7 @@ class ChannelSubscriptions:
 
 
 class _ChannelWatch:
-    """A watch, and the channel it needs."""
+    """A watch and its channel."""
 
     __slots__ = ("_channel", "_subscriptions", "_watch")
 
@@ -121,7 +120,7 @@ class _ChannelWatch:
 
 
 def prefix_pattern(start: str) -> str:
-    """What stands for all channels that begin with a text."""
+    """Return the pattern that matches all channels with a prefix."""
     return f"{_SPECIAL.sub(_escaped, start)}*"
 
 
@@ -130,6 +129,6 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def _ignore_error(done: asyncio.Future[Any]) -> None:
-    """Whether it was done is seen when the connection is there again."""
+    """Mark the error as retrieved; the subscription is repeated with the next connection."""
     if not done.cancelled():
         done.exception()

@@ -1,9 +1,8 @@
-"""The file of a SQLite store: how it is made, recognised, brought up to date and opened.
+"""Database file of a SQLite store: creation, identification, migration and connections.
 
-`synchronous=FULL`: a commit is on the disk before anybody hears of it, so it outlives a process that is killed and a
-machine that loses power. `NORMAL` leaves it to the operating system when it writes: that outlives a process that is
-killed just as well, since what was written belongs to the system by then, but the last commits before a loss of power
-may be missing. In neither case can the file be left half-written.
+With `synchronous=FULL` a commit is on disk before it is reported, so it survives a killed process and a power failure.
+With `NORMAL` the operating system decides when to write: a commit survives a killed process, since the system already
+has the data, but the last commits before a power failure may be lost. Neither mode can corrupt the file.
 """
 
 import contextlib
@@ -18,11 +17,11 @@ from trunkline.errors import StoreError, StoreUnavailable, StoreUnusable
 
 __all__ = ["APPLICATION_ID", "MIGRATIONS", "connect", "create_file", "migrate", "prepare", "translate_error"]
 
-APPLICATION_ID: Final = 0x54726E6B  # "Trnk", at byte 68 of the file: tells our files from other people's
+APPLICATION_ID: Final = 0x54726E6B  # "Trnk", at byte 68 of the file: identifies a Trunkline store
 
 MIGRATIONS: Final[tuple[str, ...]] = (
-    # from nothing to 1; of `changes`, each row has the keys of one transaction and the last version that it gave, and
-    # those up to `pruned` are gone; `last` is what it was by then
+    # Version 1. A row of `changes` has the keys of one transaction and its last version; rows up to `pruned` are
+    # deleted, and `last` is the last version at that time.
     """
     CREATE TABLE items (key TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL, expires REAL);
     CREATE TABLE leases (
@@ -33,38 +32,40 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     INSERT INTO state VALUES (0, 0);
     """,
 )
-"""What leads from one version of the schema to the next. A step that was ever released does not change any more."""
+"""Migrations from each schema version to the next. A released migration must not change."""
 
 _DAMAGED_CODES: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _LOCKED: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
 def create_file(path: Path) -> None:
-    """Makes the file, for nobody but its owner; what SQLite puts beside it takes after it. One that is there is left
-    as it is."""
+    """Create the file with access for its owner only; SQLite gives its companion files the same mode. An existing
+    file is not changed."""
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     except FileExistsError:
         return
     except OSError as error:
-        raise StoreUnavailable(f"the store {path} cannot be made: {error.strerror}") from error
+        raise StoreUnavailable(f"the store {path} cannot be created: {error.strerror}") from error
     os.close(descriptor)
-    with contextlib.suppress(OSError):  # not every system lets one open a folder
+    with contextlib.suppress(OSError):  # some systems cannot open a folder
         folder = os.open(path.parent, os.O_RDONLY)
         try:
-            os.fsync(folder)  # so that the file's name outlives a loss of power, too
+            os.fsync(folder)  # so that the file's name survives a power failure, too
         finally:
             os.close(folder)
 
 
 def connect(path: Path, *, timeout: float, synchronous: str = "FULL") -> sqlite3.Connection:
-    """A connection that begins and ends its transactions itself, and may be used by one thread after another."""
+    """Open a connection with explicit transactions, which several threads may use one after another."""
     connection = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
     try:
         connection.execute(f"PRAGMA synchronous={synchronous}")
-        connection.execute("PRAGMA fullfsync=1")  # on macOS nothing less reaches the disk; elsewhere it says nothing
-        connection.execute("PRAGMA cache_size=-16384")  # KiB, if there is so much: some 40,000 small items
-        connection.execute("PRAGMA wal_autocheckpoint=500")  # pages, 2 MiB: a log that grows costs twice what one does
+        connection.execute("PRAGMA fullfsync=1")  # required for durability on macOS, ignored elsewhere
+        connection.execute("PRAGMA cache_size=-16384")  # at most 16 MiB: about 40,000 small items
+        connection.execute(
+            "PRAGMA wal_autocheckpoint=500"
+        )  # pages, 2 MiB: growing the log costs twice as much as reusing it
     except BaseException:
         connection.close()
         raise
@@ -72,26 +73,26 @@ def connect(path: Path, *, timeout: float, synchronous: str = "FULL") -> sqlite3
 
 
 def prepare(connection: sqlite3.Connection, path: Path, timeout: float) -> None:
-    """Sees to it that the file is a store's, whole, in the present schema, and written ahead. Raises `StoreUnusable` if
-    it is not and cannot be made so."""
+    """Check that the file is an intact store, migrate its schema and enable write-ahead logging. Raises
+    `StoreUnusable`."""
     _check_application(connection, path)
     _enable_wal(connection, time.monotonic() + timeout)
     migrate(connection, path, MIGRATIONS)
     found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if found != "ok":
-        raise StoreUnusable(f"the store {path} is damaged: {found}; put a copy in its place, or begin with a new file")
+        raise StoreUnusable(f"the store {path} is damaged: {found}; restore a backup, or start with a new file")
 
 
 def _check_application(connection: sqlite3.Connection, path: Path) -> None:
-    connection.execute("BEGIN")  # both are of one moment: somebody else may be making the file
+    connection.execute("BEGIN")  # a consistent snapshot: another process may be creating the file
     application, schema = _pragma(connection, "application_id"), _pragma(connection, "schema_version")
     connection.execute("COMMIT")
     if application != APPLICATION_ID and (application or schema):
-        raise StoreUnusable(f"the file {path} belongs to another program: it is a database, and no store")
+        raise StoreUnusable(f"the file {path} is a database of another program, not a Trunkline store")
 
 
 def migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[str]) -> None:
-    """Brings the schema up to date, in one transaction. Raises `StoreUnusable` for one that is newer than we are."""
+    """Migrate the schema in one transaction. Raises `StoreUnusable` if a newer Trunkline has written it."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         version = _pragma(connection, "user_version")
@@ -111,8 +112,8 @@ def migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[str
 
 
 def _enable_wal(connection: sqlite3.Connection, deadline: float) -> None:
-    """Write-ahead logging, so that reading and writing do not wait for each other. The change to it needs the file for
-    itself, and SQLite does not wait for that on its own; it is made once in the life of a file."""
+    """Enable write-ahead logging, so that readers and writers do not block each other. The switch needs exclusive
+    access, for which SQLite does not wait by itself; it happens once per file."""
     while True:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
@@ -129,18 +130,18 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
 
 
 def _primary_code(error: Exception) -> int:
-    """SQLite's code, without what it adds to be more precise; Python's own complaints have none."""
+    """Return SQLite's primary result code; errors raised by Python itself have none."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def translate_error(error: Exception, path: Path) -> StoreError:
-    """What went wrong with a file, in our words."""
+    """Return the store error for an SQLite error."""
     if isinstance(error, StoreError):
         return error
     code = _primary_code(error)
     if code in _DAMAGED_CODES:
-        what = "is damaged" if code == sqlite3.SQLITE_CORRUPT else "is no database"
-        return StoreUnusable(f"the store {path} {what}: {error}; put a copy in its place, or begin with a new file")
+        what = "is damaged" if code == sqlite3.SQLITE_CORRUPT else "is not a database"
+        return StoreUnusable(f"the store {path} {what}: {error}; restore a backup, or start with a new file")
     if code in _LOCKED:
-        return StoreUnavailable(f"the store {path} is locked by another process, for longer than we wait")
-    return StoreUnavailable(f"the store {path} does not answer: {error}")
+        return StoreUnavailable(f"the store {path} is locked by another process for longer than the timeout")
+    return StoreUnavailable(f"the store {path} is unavailable: {error}")

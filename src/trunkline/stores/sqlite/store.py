@@ -1,11 +1,11 @@
-"""A store in a file, which any number of processes of one machine may share.
+"""Store in a SQLite file, which any number of processes of one machine may share.
 
-What is written goes to the file's own thread (`writing.py`), many commits at a time. What is read is read at once, on
-the loop: a look into a file that the system has in memory takes some microseconds, where a way to a thread and back
-takes ten times as long, and readers wait for nobody. So the file belongs on a disk of this machine.
+Writes go to a writer thread (`writer.py`), which batches commits. Reads run on the event loop: a read of a file in the
+page cache takes a few microseconds, a thread round trip ten times as long, and readers never wait for writers. So the
+file belongs on a local disk.
 
-Watches look at the file, every `watch_every` seconds while there are any: whether anybody has written, and if so, which
-keys. That is how long a process may take to hear of what another one did; of what it did itself, it hears at once.
+Watches poll the file every `watch_every` seconds while there are any. That is the delay with which a process notices
+changes of another one; it notices its own changes at once.
 """
 
 import asyncio
@@ -29,9 +29,7 @@ from trunkline.stores.watches import Watchers
 __all__ = ["SWEEP_INTERVAL", "SqliteStore"]
 
 SWEEP_INTERVAL: Final = 60.0  # seconds
-_READ_TIMEOUT: Final = (
-    0.25  # seconds that a reader may have to wait, on the loop: while the file of a dead process is mended
-)
+_READ_TIMEOUT: Final = 0.25  # seconds that a read may block the loop, while SQLite recovers the log of a dead process
 
 _GET: Final = "SELECT key, value, version, expires FROM items WHERE key = ? AND (expires IS NULL OR expires > ?)"
 _SCAN: Final = (
@@ -42,8 +40,8 @@ _CHANGES: Final = "SELECT version, keys FROM changes WHERE version > ? ORDER BY 
 
 
 class SqliteStore:
-    """Keeps everything in a file. `patience`: how long it waits for another process that has the file locked.
-    `synchronous="NORMAL"` gives up what a loss of power would take, for less waiting; see `files.py`."""
+    """Store in a file. `patience` is the time limit for locks of other processes, in seconds. `synchronous="NORMAL"`
+    commits faster, but may lose the last commits in a power failure; see `database.py`."""
 
     def __init__(
         self,
@@ -65,27 +63,27 @@ class SqliteStore:
         self._writer: Writer | None = None
         self._reader: sqlite3.Connection | None = None
         self._watchers = Watchers()
-        self._seen_version = 0  # the version up to which watchers know what has changed
-        self._seen_data_version: int | None = None  # what the file looked like then
+        self._seen_version = 0  # last version that was reported to watchers
+        self._seen_data_version: int | None = None  # PRAGMA data_version at that time
         self._poll_timer: Timer | None = None
         self._sweep_timer: Timer | None = None
 
-    # --- from open to closed ---------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         return f"<SqliteStore {str(self._path)!r}>"
 
     @property
     def lasting(self) -> bool:
-        """What is in the file outlives this process."""
+        """True: the file outlives this process."""
         return True
 
     def bus(self) -> Bus | None:
-        """Unix sockets, in a folder that follows from the file's place; None where there are none."""
+        """Return a bus on Unix sockets, in a folder derived from the file's path, or None where there are none."""
         return UnixBus(self._path) if hasattr(socket, "AF_UNIX") else None
 
     async def open(self) -> None:
-        """Opens the file; makes it, if there is none. Raises `StoreUnusable` if it is damaged, not ours, or newer."""
+        """Open the file, or create it. Raises `StoreUnusable` if it is damaged, of another program, or newer."""
         if self._closed:
             raise self._not_open_error()
         if self._writer is not None:
@@ -106,7 +104,7 @@ class SqliteStore:
         self._schedule_sweep()
 
     async def close(self) -> None:
-        """Waits for what is under way, and closes the file."""
+        """Wait for pending writes, and close the file."""
         self._closed = True
         self._watchers.close()
         for timer in (self._poll_timer, self._sweep_timer):
@@ -124,43 +122,43 @@ class SqliteStore:
             return StoreUnavailable(f"the store {self._path} is closed")
         return MisuseError(f"the store {self._path} is not open yet")
 
-    # --- items -----------------------------------------------------------------------------------
+    # --- items -------------------------------------------------------------------------------------
 
     async def get(self, key: str) -> Item | None:
-        """What is kept under a key."""
+        """Return the item of a key, or None."""
         validation.check_key(key)
         rows = self._read(_GET, (key, self._clock.now()))
         return Item(*rows[0]) if rows else None
 
     async def scan(self, prefix: str, *, after: str = "", limit: int = 100) -> Sequence[Item]:
-        """A page of items, in the order of their keys."""
+        """Return a page of items in key order."""
         validation.check_page(prefix, after, limit)
         rows = self._read(_SCAN, (prefix, after, prefix + AFTER_ALL, self._clock.now(), limit))
         return [Item(*row) for row in rows]
 
     def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> "asyncio.Future[int]":
-        """All writes or nothing; on the disk when it is done."""
+        """Apply all writes or none; they are on disk when the future completes."""
         try:
             validation.check_writes(writes, None if fence is None else fence.name)
         except MisuseError as error:
             return _failed_future(error)
         return self._write(partial(Transaction.commit, writes=tuple(writes), fence=fence))
 
-    # --- leases ----------------------------------------------------------------------------------
+    # --- leases ------------------------------------------------------------------------------------
 
     def acquire(
         self, name: str, holder: str, ttl: float, *, over: int | None = None, writes: Sequence[Write] = ()
     ) -> "asyncio.Future[Lease | Held]":
-        """The lease, if nobody else has it, or only who had that token; with writes, if there are any."""
+        """Grant the lease if it is free, expired or held under the token `over`; apply `writes` with it."""
         act = partial(Transaction.acquire, name=name, holder=holder, ttl=ttl, over=over, writes=tuple(writes))
         return self._write_lease(name, holder, ttl, act, writes)
 
     def renew(self, lease: Lease, ttl: float) -> "asyncio.Future[Lease]":
-        """The same lease, with that much time from now."""
+        """Extend the lease to `ttl` seconds from now."""
         return self._write_lease(lease.name, lease.holder, ttl, partial(Transaction.renew, lease=lease, ttl=ttl))
 
     def release(self, lease: Lease) -> "asyncio.Future[None]":
-        """Gives a lease back."""
+        """Release the lease."""
         return self._write(partial(Transaction.release, lease=lease))
 
     def _write_lease(
@@ -172,10 +170,10 @@ class SqliteStore:
             return _failed_future(error)
         return self._write(operation)
 
-    # --- watches ---------------------------------------------------------------------------------
+    # --- watches -----------------------------------------------------------------------------------
 
     def watch(self, prefix: str, callback: Changed) -> Watch:
-        """Calls back when keys that start with a text change."""
+        """Call back when keys with this prefix change."""
         if not self._watchers:
             self._seen_version = self._read(LAST_VERSION)[0][0]
             self._schedule_poll()
@@ -192,7 +190,7 @@ class SqliteStore:
             self._schedule_poll()
 
     def _notify_watchers(self) -> None:
-        """Tells watchers what has been written since they were told last, by whomever."""
+        """Notify watchers of all changes since the last call, of any process."""
         if not self._watchers:
             return
         try:
@@ -202,14 +200,14 @@ class SqliteStore:
             changes = self._read(_CHANGES, (self._seen_version,))
             [(pruned,)] = self._read("SELECT pruned FROM state")
         except StoreError:
-            return  # there is a next time, and whoever reads is told
+            return  # the next poll retries; direct reads raise the error
         self._seen_data_version = file
         self._watchers.notify(
             None if pruned > self._seen_version else [key for _, keys in changes if keys for key in keys.split("\n")]
         )
         self._seen_version = max([self._seen_version, *(version for version, _ in changes)])
 
-    # --- the file --------------------------------------------------------------------------------
+    # --- database access ---------------------------------------------------------------------------
 
     def _read(self, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:
         if self._reader is None:
@@ -220,7 +218,7 @@ class SqliteStore:
             raise database.translate_error(error, self._path) from error
 
     def _write(self, operation: Operation) -> asyncio.Future[Any]:
-        """Begins at once, so that whatever one turn of the loop asks for goes together; needs no task."""
+        """Submit an operation at once, without a task, so that operations of one loop iteration are batched."""
         if self._writer is None or self._closed:
             return _failed_future(self._not_open_error())
         return self._writer.submit(operation)
@@ -229,7 +227,7 @@ class SqliteStore:
         self._sweep_timer = self._clock.call_at(self._clock.now() + SWEEP_INTERVAL, partial(self._sweep_after, ""))
 
     def _sweep_after(self, after: str) -> None:
-        """Deletes what has expired, some of it at a time: others may write in between."""
+        """Delete expired items in batches, so that other processes can write in between."""
         self._write(partial(Transaction.sweep, after=after)).add_done_callback(self._continue_sweep)
 
     def _continue_sweep(self, swept: asyncio.Future[str | None]) -> None:
@@ -243,7 +241,7 @@ class SqliteStore:
 
 
 def _failed_future(error: Exception) -> asyncio.Future[Any]:
-    """What is raised where it is waited for, like all that goes wrong."""
+    """Return a future with an exception, so that errors are raised where the caller awaits."""
     future = asyncio.get_running_loop().create_future()
     future.set_exception(error)
     return future

@@ -1,9 +1,9 @@
-"""The one thread that writes to the file of a SQLite store.
+"""Writer thread of a SQLite store.
 
-All that one turn of the loop asks for comes over together, and whatever has come meanwhile joins it: one transaction
-and one wait for the disk do for all. Within it they are done one after another. Each first looks whether it may, and
-writes only then, so one that may not leaves nothing behind and does not disturb the others. If the transaction itself
-fails, none of them was done.
+The operations of one loop iteration reach the thread together, and those that arrived meanwhile join them: all share
+one transaction and one fsync. The thread runs them in order. Each operation checks its preconditions before it writes,
+so a refused operation has no effect and does not affect others. If the transaction itself fails, none of them took
+effect.
 """
 
 import asyncio
@@ -22,14 +22,12 @@ from trunkline.stores.store import ABSENT, Held, Lease, Put, Write
 
 __all__ = ["AFTER_ALL", "LAST_VERSION", "Operation", "Transaction", "WriteJob", "Writer"]
 
-AFTER_ALL: Final = "\U0010ffff"  # no key has it, so it comes after all that start with the same text
-CHANGE_HISTORY: Final = (
-    10_000  # versions whose keys can be told; who looks less often is told that anything may have changed
-)
-SWEEP_BATCH: Final = 10_000  # items that a transaction looks at
+AFTER_ALL: Final = "\U0010ffff"  # no key contains it, so it sorts after all keys with a prefix
+CHANGE_HISTORY: Final = 10_000  # versions with recorded keys; a slower poller learns only that any key may have changed
+SWEEP_BATCH: Final = 10_000  # items per transaction
 
 LAST_VERSION: Final = "SELECT max(last, coalesce((SELECT max(version) FROM changes), 0)) FROM state"
-"""The last version or token that was given. It is that of the newest change, unless those are gone."""
+"""Query of the last version or token: that of the newest change, unless all changes are pruned."""
 
 _PUT: Final = (
     "INSERT INTO items (key, value, version, expires) VALUES (?, ?, ?, ?)"
@@ -49,8 +47,7 @@ _LAST_SWEPT: Final = "SELECT key FROM items WHERE key > ? ORDER BY key LIMIT 1 O
 
 
 class Transaction:
-    """A transaction that is under way: what can be done in it. Raises `Conflict` and `Fenced` before anything is
-    written."""
+    """Operations within a running transaction. They raise `Conflict` and `Fenced` before writing anything."""
 
     def __init__(self, connection: sqlite3.Connection, now: float) -> None:
         self._cursor = connection.cursor()
@@ -61,21 +58,21 @@ class Transaction:
         self._changed: list[str] = []
 
     def finish(self) -> None:
-        """Writes down what was counted and changed."""
+        """Record the new versions and the changed keys."""
         if self._last > self._first:
             self._execute("INSERT INTO changes VALUES (?, ?)", (self._last, "\n".join(self._changed)))
             if self._last // CHANGE_HISTORY > self._first // CHANGE_HISTORY:
                 self._prune()
 
     def commit(self, writes: tuple[Write, ...], fence: Lease | None) -> int:
-        """All writes of one commit; its version."""
+        """Apply the writes of one commit; return its version."""
         if fence is not None:
             validation.check_lease_held(self._read_lease(fence.name), fence, self._now)
         self._write_all(writes)
         return self._last
 
     def _write_all(self, writes: tuple[Write, ...]) -> None:
-        """Apply writes under one new version. Raise `Conflict` before anything is written."""
+        """Apply writes under one new version. Raises `Conflict` before anything is written."""
         if len(writes) == 1 and isinstance(writes[0], Put):
             self._put(writes[0], self._last + 1)
         else:
@@ -88,7 +85,7 @@ class Transaction:
         self._changed += [write.key for write in writes]
 
     def _put(self, put: Put, version: int) -> None:
-        """The usual commit, which is one write: the statement that writes is the one that compares."""
+        """Apply a commit of one Put, the common case: a single statement compares and writes."""
         key, value, expires = put.key, put.value, put.expires
         if put.version is None:
             self._execute(_PUT, (key, value, version, expires))
@@ -111,7 +108,7 @@ class Transaction:
         return ABSENT if row is None else row[0]
 
     def acquire(self, name: str, holder: str, ttl: float, over: int | None, writes: tuple[Write, ...]) -> Lease | Held:
-        """A lease for somebody, with some writes; or who has it."""
+        """Grant a lease and apply its writes, or return the current holder."""
         wanted = Lease(name, holder, self._last + 1, self._now + ttl)
         given = validation.decide_lease(self._read_lease(name), wanted, self._now, over)
         if isinstance(given, Lease):
@@ -120,12 +117,12 @@ class Transaction:
         return given
 
     def renew(self, lease: Lease, ttl: float) -> Lease:
-        """A lease with more time."""
+        """Extend a lease."""
         validation.check_lease_held(self._read_lease(lease.name), lease, self._now)
         return self._save_lease(validation.extend_lease(lease, self._now + ttl))
 
     def release(self, lease: Lease) -> None:
-        """A lease that nobody has any more."""
+        """Release a lease."""
         self._execute("DELETE FROM leases WHERE name = ? AND token = ?", (lease.name, lease.token))
 
     def _read_lease(self, name: str) -> Lease | None:
@@ -137,7 +134,7 @@ class Transaction:
         return lease
 
     def sweep(self, after: str) -> str | None:
-        """Deletes what has expired among some items after a key; the last of these, or None if there are no more."""
+        """Delete expired items of one batch after a key; return its last key, or None after the last batch."""
         row = self._execute(_LAST_SWEPT, (after, SWEEP_BATCH - 1)).fetchone()
         upto = AFTER_ALL if row is None else row[0]
         self._execute("DELETE FROM items WHERE key > ? AND key <= ? AND expires <= ?", (after, upto, self._now))
@@ -157,18 +154,18 @@ Operation = Callable[[Transaction], Any]
 
 
 class WriteJob(NamedTuple):
-    """Something to be done in a transaction, and who waits for its outcome."""
+    """An operation and the future of its result."""
 
     operation: Operation
     future: asyncio.Future[Any]
 
 
 Outcome = tuple["asyncio.Future[Any]", Any]
-"""Who waits, and what they are told; a `StoreError` is raised there."""
+"""A future and its result; a `StoreError` becomes its exception."""
 
 
 class Writer:
-    """The thread, seen from the loop."""
+    """Event loop side of the writer thread."""
 
     def __init__(
         self,
@@ -179,7 +176,7 @@ class Writer:
         timeout: float,
         synchronous: str,
     ) -> None:
-        """`written` is called on the loop after each transaction."""
+        """`on_written` is called on the loop after each transaction."""
         self._path = path
         self._now = now
         self._on_written = on_written
@@ -191,13 +188,13 @@ class Writer:
         self._ended: asyncio.Future[None] = self._loop.create_future()
 
     async def open(self) -> None:
-        """Makes the file ready and starts the thread."""
+        """Prepare the file and start the thread."""
         ready: asyncio.Future[None] = self._loop.create_future()
         threading.Thread(target=self._run, args=(ready,), name="trunkline-store", daemon=True).start()
         await ready
 
     def submit(self, operation: Operation) -> asyncio.Future[Any]:
-        """Has something done, together with all else that this turn of the loop asks for."""
+        """Queue an operation; operations of one loop iteration are batched."""
         if not self._pending:
             self._loop.call_soon(self._flush)
         job = WriteJob(operation, self._loop.create_future())
@@ -205,7 +202,7 @@ class Writer:
         return job.future
 
     async def close(self) -> None:
-        """Waits until all that was asked for is done, and the file is closed."""
+        """Wait for all queued operations, and close the file."""
         if not self._ended.done():
             self._flush()
             self._queue.put(None)
@@ -216,7 +213,7 @@ class Writer:
             self._queue.put(self._pending)
             self._pending = []
 
-    # --- on the thread ---------------------------------------------------------------------------
+    # --- on the thread -----------------------------------------------------------------------------
 
     def _run(self, ready: "asyncio.Future[None]") -> None:
         connection: sqlite3.Connection | None = None
@@ -224,7 +221,7 @@ class Writer:
             database.create_file(self._path)
             connection = database.connect(self._path, timeout=self._timeout, synchronous=self._synchronous)
             database.prepare(connection, self._path, self._timeout)
-        except Exception as error:  # noqa: BLE001 - somebody waits for it
+        except Exception as error:  # noqa: BLE001 - raised through the future
             self._deliver([(ready, database.translate_error(error, self._path))])
         else:
             self._deliver([(ready, None)])
@@ -242,7 +239,7 @@ class Writer:
                 self._deliver(self._execute_batch(connection, jobs))
 
     def _next_batch(self) -> tuple[list[WriteJob], bool]:
-        """All that there is to do, once there is something; and whether there may be more."""
+        """Wait for jobs; return all queued ones, and whether more may follow."""
         jobs: list[WriteJob] = []
         batch = self._queue.get()
         while batch is not None:
@@ -254,26 +251,26 @@ class Writer:
         return jobs, False
 
     def _execute_batch(self, connection: sqlite3.Connection, jobs: list[WriteJob]) -> list[Outcome]:
-        """Does jobs in one transaction; what has come of each."""
+        """Run jobs in one transaction; return the outcome of each."""
         try:
             connection.execute("BEGIN IMMEDIATE")
             transaction = Transaction(connection, self._now())
             outcomes = [(job.future, _run_operation(job.operation, transaction)) for job in jobs]
             transaction.finish()
             connection.execute("COMMIT")
-        except Exception as error:  # noqa: BLE001 - somebody waits for it
+        except Exception as error:  # noqa: BLE001 - raised through the future
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             return [(job.future, database.translate_error(error, self._path)) for job in jobs]
         return outcomes
 
     def _deliver(self, outcomes: list[Outcome]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is gone, and with it everybody who waited
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and all waiters with it
             self._loop.call_soon_threadsafe(self._settle, outcomes)
 
     def _settle(self, outcomes: list[Outcome]) -> None:
         for future, outcome in outcomes:
-            if future.done():  # whoever waited was cancelled
+            if future.done():  # the waiter was cancelled
                 continue
             if isinstance(outcome, StoreError):
                 future.set_exception(outcome)

@@ -1,18 +1,19 @@
-"""A bus on Unix sockets, for processes of one machine and one user that share a file.
+"""Bus on Unix sockets, for processes of one machine and one user that share a file.
 
-Each process has a socket in a folder that follows from the file's place and from the identity of the store in it: a new
-file in the place of a deleted one is another deployment. A socket has the name of its process. Who joins puts
-its own there first and dials all others then, so of two that join at once one at least finds the other; who is dialled
-dials back. So everybody has a line to everybody, and when a process ends, however that is, all others see their lines
-to it end.
+Each process has a socket, named after the process, in a folder derived from the file's path and the store's identity: a
+new file in place of a deleted one is another deployment. A joining process creates its socket first and then connects
+to all others, so of two processes that join at once, at least one finds the other; the accepting process connects back.
+So every pair of processes is connected, and when a process ends for any reason, its peers notice.
 
-A socket at which nobody listens is what a dead process has left, and whoever finds it removes it. For the same reason
-no socket has its name before it listens. The folder is its owner's alone, and goes with the last one who leaves.
+A socket without a listener is a leftover of a dead process, and the process that finds it removes it. Therefore a
+socket gets its final name only when it listens. The folder is private to its owner, and the last process to leave
+removes it.
 
-All that goes over a line is a signed frame (`frames.py`), the hello included, which is for the process that is dialled.
+Everything on a connection is a signed frame (`signed_frames.py`), including the hello, which is addressed to the
+accepting process.
 
-When a line ends, both sides see that, and each tells its listener. A line that could not be dialled is seen by one side
-only: so the next hello says that something was lost before it.
+Both sides notice when a connection ends, and each reports it to its listener. Only one side notices a failed connection
+attempt, so its next hello announces the loss.
 """
 
 import asyncio
@@ -35,22 +36,20 @@ from trunkline.stores.unix_bus.links import IncomingLink, OutgoingLink, add_leng
 
 __all__ = ["UnixBus", "socket_folder"]
 
-_MAX_PATH_BYTES: Final = 103  # bytes that a socket's path may have everywhere; on Linux it is some more
-_UNREADY_PREFIX: Final = "+"  # before the name of a socket that does not listen yet
-_UNREADY_MAX_AGE: Final = 60.0  # seconds after which one that still does not never will
-_TEMPORARY: Final = Path("/tmp")  # noqa: S108 - not what the environment says: all processes have to find the same one
-_ID: Final = 8  # letters of an identity: it only has to differ from that of a file which was there before
+_MAX_PATH_BYTES: Final = 103  # bytes of a socket path on every system; Linux allows a few more
+_UNREADY_PREFIX: Final = "+"  # of the name of a socket that does not listen yet
+_UNREADY_MAX_AGE: Final = 60.0  # seconds, then such a socket is removed
+_TEMPORARY: Final = Path("/tmp")  # noqa: S108 - not TMPDIR: all processes must use the same folder
+_ID: Final = 8  # characters of the identity: enough to differ from that of a deleted file
 _BACKLOG: Final = 1024
-PEER_TIMEOUT: Final = 2.0  # seconds that who joins waits for those that do not answer, and who leaves for slow readers
-LOSS_REPORT_INTERVAL: Final = (
-    0.2  # seconds between two times that one is told that somebody who is there cannot be dialled
-)
+PEER_TIMEOUT: Final = 2.0  # seconds to wait for silent peers when joining, and for slow readers when leaving
+LOSS_REPORT_INTERVAL: Final = 0.2  # seconds between reports that an existing peer is unreachable
 _ATTEMPTS: Final = 10
-_HELLO_AFTER_LOSS: Final = b"a"  # in a hello: its sender has reported the receiver as lost since the hello before
+_HELLO_AFTER_LOSS: Final = b"a"  # hello payload: the sender has reported the receiver as lost since its last hello
 
 
 def socket_folder(file: Path, identity: StoreIdentity) -> Path:
-    """Where processes that share a file meet: beside it, or in a folder of our own if that is too long for sockets."""
+    """Return the folder of the sockets: beside the file, or in /tmp if that path would be too long."""
     file = file.resolve()
     beside = file.with_name(f"{file.name}-bus-{identity.id[:_ID]}")
     if len(os.fsencode(beside)) + len(f"/{_UNREADY_PREFIX}") + MAX_NAME_CHARACTERS <= _MAX_PATH_BYTES:
@@ -59,28 +58,30 @@ def socket_folder(file: Path, identity: StoreIdentity) -> Path:
 
 
 class UnixBus:
-    """A way to the other processes that share a file."""
+    """Bus between processes that share a file."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._folder: Path
         self._signer: FrameSigner
-        self._name = ""  # as long as it is not open
+        self._name = ""  # until it is open
         self._listener = GuardedListener()
         self._closed = False
-        self._socket_paths: list[Path] = []  # of our socket
+        self._socket_paths: list[Path] = []  # of this process's socket
         self._server: asyncio.AbstractServer | None = None
-        self._peers: dict[str, OutgoingLink | None] = {}  # None: no line for now
+        self._peers: dict[str, OutgoingLink | None] = {}  # None: not connected at the moment
         self._incoming: dict[str, IncomingLink] = {}
-        self._links: set[IncomingLink | OutgoingLink] = set()  # that have not ended
+        self._links: set[IncomingLink | OutgoingLink] = set()  # open connections
         self._dial_tasks: set[asyncio.Task[None]] = set()
-        self._unannounced_losses: set[str] = set()  # reported since they were dialled last, and may not know it
+        self._unannounced_losses: set[str] = (
+            set()
+        )  # peers that were reported as lost since the last hello, and may not know it
         self._flush_scheduled = False
 
-    # --- from open to closed ---------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------
 
     async def open(self, name: str, ears: BusListener, identity: StoreIdentity) -> None:
-        """Puts a socket into the folder, and dials all others there."""
+        """Create the socket in the folder, and connect to all others there."""
         validation.check_process_name(name)
         if self._closed:
             raise StoreUnavailable(f"the bus of {self._file} is closed")
@@ -112,7 +113,7 @@ class UnixBus:
         hidden.rename(place)
 
     async def _dial_peers(self) -> None:
-        """Dials all that are there, and waits for their answers; not for ever, since one may be stopped."""
+        """Connect to all existing peers and wait for their welcome, up to a timeout, since one may be suspended."""
         for found in _list_peers(self._folder):
             if found not in {self._name, *self._peers}:
                 self._dial(found)
@@ -124,7 +125,7 @@ class UnixBus:
                 self._listener.met(link.to)
 
     async def close(self) -> None:
-        """Takes the socket away, sends what is left to those who read, and hangs up."""
+        """Remove the socket, send what is buffered to peers that read, and disconnect."""
         if self._closed:
             return
         self._closed = True
@@ -138,11 +139,11 @@ class UnixBus:
         self._flush()
         await self._close_links()
         if self._socket_paths:
-            with contextlib.suppress(OSError):  # somebody else is there
+            with contextlib.suppress(OSError):  # other processes use it
                 self._folder.rmdir()
 
     async def _close_links(self) -> None:
-        await asyncio.sleep(0)  # what was accepted by now has its line then; and uvloop closes on the next turn
+        await asyncio.sleep(0)  # lets accepted connections register; uvloop closes in the next iteration
         for line in [*self._links]:
             line.close()
         for _ in range(2):
@@ -151,10 +152,10 @@ class UnixBus:
             for line in lines:
                 line.abort()
 
-    # --- sending ---------------------------------------------------------------------------------
+    # --- sending -----------------------------------------------------------------------------------
 
     def send(self, to: str, message: bytes) -> bool:
-        """Sends a message to one process."""
+        """Send a message to one process."""
         self._check(message)
         if self._closed:
             return True
@@ -165,12 +166,14 @@ class UnixBus:
         return True
 
     def publish(self, message: bytes) -> None:
-        """Sends a message to all."""
+        """Send a message to all peers."""
         self._check(message)
         if self._closed:
             return
         links = [self._peers[name] or self._dial(name) for name in [*self._peers]]
-        frame = add_length_prefix(self._signer.sign(ALL, message))  # after those that say hello
+        frame = add_length_prefix(
+            self._signer.sign(ALL, message)
+        )  # signed after the hellos, whose numbers must be smaller
         for link in links:
             if link is not None:
                 self._add(link, frame)
@@ -188,7 +191,7 @@ class UnixBus:
                 link.flush()
 
     async def sent(self) -> None:
-        """Waits for those who read slowly."""
+        """Wait for slow readers."""
         self._flush()
         while slow := [link.drained for link in self._peers.values() if link is not None and link.drained is not None]:
             await asyncio.wait(slow)
@@ -198,10 +201,10 @@ class UnixBus:
         if not self._name:
             raise MisuseError(f"the bus of {self._file} is not open yet")
 
-    # --- lines -----------------------------------------------------------------------------------
+    # --- connections -------------------------------------------------------------------------------
 
     def _dial(self, name: str) -> OutgoingLink | None:
-        """A line to a process; None if nobody is there. A Unix socket says so at once."""
+        """Connect to a process; return None if it does not exist, which a Unix socket reports at once."""
         validation.check_process_name(name)
         place = self._folder / name
         hello = self._signer.sign(name, _HELLO_AFTER_LOSS if name in self._unannounced_losses else b"")
@@ -214,7 +217,7 @@ class UnixBus:
             if isinstance(error, ConnectionRefusedError):
                 place.unlink(missing_ok=True)
             return None
-        except OSError:  # too many wait for it already, or we have too much open
+        except OSError:  # its backlog is full, or this process has too many open files
             link.fail_later(LOSS_REPORT_INTERVAL)
         else:
             task = asyncio.get_running_loop().create_task(self._attach(link, dialled))
@@ -235,7 +238,7 @@ class UnixBus:
             link.connection_lost(None)
 
     def _outgoing_lost(self, link: OutgoingLink) -> None:
-        """A line that we have dialled has ended."""
+        """Handle the end of an outgoing connection."""
         self._links.discard(link)
         if self._peers.get(link.to) is link:
             self._peers[link.to] = None
@@ -255,7 +258,7 @@ class UnixBus:
         return line
 
     def _verify(self, sender: str, data: bytes) -> Frame | None:
-        """Return the frame that came over a line of a process, or over a new line; None if it is dropped."""
+        """Return a valid frame of an existing or a new connection, or None if it is dropped."""
         frame = self._signer.verify(data)
         if isinstance(frame, Frame) and (frame.sender != sender if sender else frame.for_all):
             frame = Rejection.MISDIRECTED
@@ -265,8 +268,8 @@ class UnixBus:
         return frame
 
     def _hello_received(self, line: IncomingLink, hello: bytes) -> None:
-        """Another process has dialled us. Of several lines of its own, the last one counts: it has given up the others,
-        and what may still come over them would be out of its order. (The hello of an earlier one is rejected.)"""
+        """Register a peer that has connected. Of several connections of one peer only the latest counts, since
+        messages on earlier ones would be out of order. (The hello of an earlier one is rejected.)"""
         name, known = line.sender, self._incoming.get(line.sender)
         if self._closed:
             line.abort()
@@ -282,25 +285,25 @@ class UnixBus:
         line.welcome()
 
     def _incoming_lost(self, line: IncomingLink) -> None:
-        """A line that we were dialled by has ended."""
+        """Handle the end of an incoming connection."""
         self._links.discard(line)
         if self._incoming.get(line.sender) is line:
             del self._incoming[line.sender]
             self._listener.lost(line.sender)
 
 
-# --- sockets -----------------------------------------------------------------------------------------
+# --- sockets ---------------------------------------------------------------------------------------
 
 
 def _bind(unbound: socket.socket, path: Path) -> None:
-    """Makes a socket's file in a folder that is ours alone."""
+    """Bind a socket to a path in the private folder."""
     for _ in range(_ATTEMPTS):
         _make_folder(path.parent)
-        with contextlib.suppress(FileNotFoundError):  # the last one who left has taken the folder with it
+        with contextlib.suppress(FileNotFoundError):  # the last process to leave has removed the folder
             unbound.bind(str(path))
             path.chmod(0o600)
             return
-    raise StoreUnavailable(f"no bus at {path.parent}: somebody removes the folder")
+    raise StoreUnavailable(f"no bus at {path.parent}: another process keeps removing the folder")
 
 
 def _make_folder(folder: Path) -> None:
@@ -309,14 +312,14 @@ def _make_folder(folder: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise StoreUnusable(f"{folder} is not a folder that is ours alone (0700); remove it")
+            raise StoreUnusable(f"{folder} is not a private folder (mode 0700) of this user; remove it")
 
 
 def _list_peers(folder: Path) -> list[str]:
-    """The names of those that are there. What has never got a name is removed."""
+    """Return the names of existing sockets, and remove those that never became ready."""
     names: list[str] = []
     for place in [*folder.iterdir()]:
-        with contextlib.suppress(FileNotFoundError):  # somebody has just left
+        with contextlib.suppress(FileNotFoundError):  # a process has just left
             found = place.lstat()
             if not stat.S_ISSOCK(found.st_mode):
                 continue

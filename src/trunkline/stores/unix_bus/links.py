@@ -1,10 +1,10 @@
-"""The lines of a bus on Unix sockets. A process sends over lines that it has dialled itself, and hears over those that
-it was dialled by; so there are two between any two, and each has one direction.
+"""Connections of the Unix socket bus. A process sends over connections that it opened, and receives over those that it
+accepted, so there are two between any two processes, one per direction.
 
-Who dials says hello, a signed frame that says at most whether something was lost before. What follows are messages,
-each a signed frame. One that fails verification is dropped, and what comes next is read; a line whose hello fails is
-closed. The other side answers with a welcome, once it has met the caller, and says nothing else; both see it when the
-line ends. Hello, welcome and messages each follow their length, of four bytes.
+The connecting side sends a hello, a signed frame that may announce an earlier loss, and then messages, each a signed
+frame. The receiver drops a frame that fails verification and reads on; it closes a connection whose hello fails. It
+answers the hello with a welcome once it has registered the peer, and sends nothing else. Both sides notice the end of
+the connection. Hello, welcome and messages are each preceded by their length in four bytes.
 """
 
 import asyncio
@@ -16,19 +16,19 @@ from trunkline.stores.signed_frames import OVERHEAD, Frame
 
 __all__ = ["FrameDecoder", "IncomingLink", "OutgoingLink", "add_length_prefix"]
 
-HIGH_WATER_BYTES: Final = 1 << 20  # bytes that have not left: who can wait should
-MAX_UNSENT_BYTES: Final = 64 << 20  # bytes at which a line is broken off
-STALL_TIMEOUT: Final = 2.0  # seconds in which none of much has left; the line is broken off then
+HIGH_WATER_BYTES: Final = 1 << 20  # unsent bytes above which senders should wait
+MAX_UNSENT_BYTES: Final = 64 << 20  # unsent bytes at which the connection is dropped
+STALL_TIMEOUT: Final = 2.0  # seconds without progress above the high-water mark, then the connection is dropped
 _LENGTH_BYTES: Final = 4  # bytes
 
 
 def add_length_prefix(message: bytes) -> bytes:
-    """A message as it goes out."""
+    """Return the message with its length prefix."""
     return len(message).to_bytes(_LENGTH_BYTES) + message
 
 
 class FrameDecoder:
-    """Cuts what comes into messages. Pieces of one that is not whole yet are joined when it is."""
+    """Splits a byte stream into messages. Pieces of an incomplete message are joined when it is complete."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -36,7 +36,7 @@ class FrameDecoder:
         self._needed = _LENGTH_BYTES
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The messages that are whole now."""
+        """Return the messages that are now complete."""
         self._pieces.append(data)
         self._size += len(data)
         if self._size < self._needed:
@@ -52,46 +52,46 @@ class FrameDecoder:
 
     @property
     def is_oversized(self) -> bool:
-        """Whether what comes is nothing of ours: no message is that long."""
+        """Whether the next length exceeds that of any valid message."""
         return self._needed > _LENGTH_BYTES + OVERHEAD + MAX_MESSAGE_BYTES
 
     @staticmethod
     def _frame_end(whole: bytes, at: int) -> int:
-        """Where the message ends that begins there; if that is not known yet, where it will be."""
+        """Return the end of the message at an offset, or of its length prefix if that is incomplete."""
         start = at + _LENGTH_BYTES
         return start if len(whole) < start else start + int.from_bytes(whole[at:start])
 
 
 class _Link(asyncio.Protocol):
-    """What lines of both directions have in common."""
+    """Common part of both directions."""
 
     def __init__(self) -> None:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The line stands."""
+        """Store the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - however it came
-        """The line has ended."""
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason does not matter
+        """Mark the connection as ended."""
         self._transport = None
         if not self.ended.done():
             self.ended.set_result(None)
 
     def close(self) -> None:
-        """Ends the line when what is left has been sent."""
+        """Close the connection after sending what is buffered."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Ends the line at once."""
+        """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
 
 class OutgoingLink(_Link):
-    """A line over which this process sends. What is added goes out with the next `flush`, in one piece."""
+    """Connection over which this process sends. Added messages are written together by the next `flush`."""
 
     def __init__(
         self, to: str, hello: bytes, *, on_welcome: Callable[[str], None], on_lost: Callable[["OutgoingLink"], None]
@@ -99,18 +99,20 @@ class OutgoingLink(_Link):
         super().__init__()
         self.to = to
         self.welcomed = False
-        self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # or ended
+        self.answered: asyncio.Future[None] = (
+            asyncio.get_running_loop().create_future()
+        )  # also set when the connection ends
         self._on_welcome = on_welcome
         self._on_lost = on_lost
         self._pending = [add_length_prefix(hello)]
-        self._pending_bytes = len(hello)  # bytes that were gathered
-        self._written_bytes = 0  # bytes, ever
+        self._pending_bytes = len(hello)  # bytes in _pending
+        self._written_bytes = 0  # total bytes
         self._broken = False
-        self._drained: asyncio.Future[None] | None = None  # while much has not left
+        self._drained: asyncio.Future[None] | None = None  # set above the high-water mark
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, frame: bytes) -> None:
-        """One more message; none if the line is about to end."""
+        """Queue a message; ignore it if the connection is about to end."""
         if self._broken:
             return
         self._pending.append(frame)
@@ -119,25 +121,25 @@ class OutgoingLink(_Link):
             self.drop()
 
     def fail_later(self, seconds: float) -> None:
-        """There can be no line for now. It ends so much later: who is told may try again at once."""
+        """Report the connection as lost after a delay, because the listener may retry at once."""
         self._broken = True
         self._timer = asyncio.get_running_loop().call_later(seconds, self.connection_lost, None)
 
     def close(self) -> None:
-        """Ends the line when what is left has been sent; at once if there is none."""
+        """Close the connection after sending what is buffered; at once if it is not established."""
         if self._transport is None and not self.ended.done():
             self.connection_lost(None)
         super().close()
 
     def drop(self) -> None:
-        """Gives up what has not left, and the line."""
+        """Discard unsent messages and abort the connection."""
         self._broken = True
         self._pending.clear()
         self._pending_bytes = 0
         self.abort()
 
     def flush(self) -> None:
-        """Writes what was gathered."""
+        """Write the queued messages."""
         if self._transport is not None and self._pending:
             gathered, self._pending = self._pending, []
             self._written_bytes += self._pending_bytes
@@ -146,35 +148,35 @@ class OutgoingLink(_Link):
 
     @property
     def drained(self) -> asyncio.Future[None] | None:
-        """Is done when less is left than much, or the line has ended; None if that is so now."""
+        """Future that completes below the high-water mark or at the end of the connection; None if already below."""
         return self._drained
 
     def _buffered_bytes(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Says hello, and all that was to be said since."""
+        """Send the hello and all messages that were queued since."""
         super().connection_made(transport)
         cast("asyncio.Transport", transport).set_write_buffer_limits(high=HIGH_WATER_BYTES)
         if self._broken:
             self.abort()
         self.flush()
 
-    def data_received(self, data: bytes) -> None:  # noqa: ARG002 - there is one thing to say
-        """We are welcome."""
+    def data_received(self, data: bytes) -> None:  # noqa: ARG002 - only a welcome can arrive
+        """Handle the welcome."""
         if not self.welcomed:
             self.welcomed = True
             self._on_welcome(self.to)
             self._set_answered()
 
     def pause_writing(self) -> None:
-        """Much has not left."""
+        """Start the stall timer above the high-water mark."""
         loop = asyncio.get_running_loop()
         self._drained = loop.create_future()
         self._timer = loop.call_later(STALL_TIMEOUT, self._check_stalled, self._written_bytes - self._buffered_bytes())
 
     def resume_writing(self) -> None:
-        """Little is left."""
+        """Wake up waiting senders and stop the timer."""
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         self._drained = None
@@ -182,7 +184,7 @@ class OutgoingLink(_Link):
             self._timer.cancel()
 
     def _check_stalled(self, before: int) -> None:
-        """Breaks the line off if nothing has left since."""
+        """Drop the connection if no byte was sent since the last check."""
         now = self._written_bytes - self._buffered_bytes()
         if now == before:
             self.drop()
@@ -190,7 +192,7 @@ class OutgoingLink(_Link):
             self._timer = asyncio.get_running_loop().call_later(STALL_TIMEOUT, self._check_stalled, now)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """What has not left is lost, and some that has may be."""
+        """Report the loss: unsent messages are lost, and sent ones may be."""
         super().connection_lost(exc)
         self._broken = True
         self.resume_writing()
@@ -203,8 +205,8 @@ class OutgoingLink(_Link):
 
 
 class IncomingLink(_Link):
-    """A line over which another process sends. `verify` is given the sender, or "" before the hello, and a frame; it
-    returns None for one that is to be dropped. `greeted` is told of the hello, when the sender is known."""
+    """Connection over which a peer sends. `verify` receives the sender, or "" before the hello, and a frame; it
+    returns None for a frame to drop. `on_hello` is called once the sender is known."""
 
     def __init__(
         self,
@@ -224,12 +226,12 @@ class IncomingLink(_Link):
         self._ignoring = False
 
     def welcome(self) -> None:
-        """Tells the caller that it was met."""
+        """Tell the peer that it is registered."""
         if self._transport is not None:
             self._transport.write(add_length_prefix(b""))
 
     def data_received(self, data: bytes) -> None:
-        """Hands on what is whole."""
+        """Dispatch complete messages."""
         for message in self._decoder.feed(data):
             if self._ignoring:
                 return
@@ -249,16 +251,16 @@ class IncomingLink(_Link):
             self._on_hello(self, hello.payload)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """What was on the way is lost."""
+        """Report the loss of messages in transit."""
         super().connection_lost(exc)
         self._on_lost(self)
 
     def close(self) -> None:
-        """Hears nothing any more."""
+        """Ignore further messages and close the connection."""
         self._ignoring = True
         super().close()
 
     def abort(self) -> None:
-        """Hears nothing any more."""
+        """Ignore further messages and abort the connection."""
         self._ignoring = True
         super().abort()

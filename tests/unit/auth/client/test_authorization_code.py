@@ -51,7 +51,7 @@ def test_whoever_else_answers_is_neither_believed_nor_shown(advertises: bool | N
 @pytest.mark.parametrize("state", ["", "other"])
 def test_an_answer_with_another_state_is_not_for_us(state: str) -> None:
     visit = sent()
-    with pytest.raises(AuthorizationFailed, match="not the state"):
+    with pytest.raises(AuthorizationFailed, match="another state"):
         read_code(f"{CALLBACK}?{urlencode({'state': state, 'code': 'c'})}", visit)
 
 
@@ -67,7 +67,7 @@ def test_an_answer_with_another_state_is_not_for_us(state: str) -> None:
 )
 def test_an_answer_that_says_nothing_or_too_much_is_refused(query: str) -> None:
     visit = sent()
-    with pytest.raises(AuthorizationFailed, match="what came back"):
+    with pytest.raises(AuthorizationFailed, match="the authorization response"):
         read_code(f"{CALLBACK}?{query.format(state=visit.state)}", visit)
 
 

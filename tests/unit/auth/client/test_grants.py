@@ -82,7 +82,7 @@ async def test_an_assertion_that_cannot_be_had_is_told_without_what_is_in_it(tmp
     async with office() as there:
         for way in (tmp_path / "missing", broken):
             async with caller(there, WorkloadIdentity(way, now=lambda: there.now)) as called:
-                with pytest.raises(AuthorizationFailed, match="cannot be had") as failed:
+                with pytest.raises(AuthorizationFailed, match="cannot be read") as failed:
                     await called.call()
             assert (failed.value.hop, "SECRET" in str(failed.value)) == ("token", False)
 

@@ -42,7 +42,7 @@ def asks(uri: str, query: str = BACK, *, method: str = "GET", host: str | None =
 
 
 async def visited(*requests: Callable[[str], str], page: str = PAGE, **options: object) -> tuple[str, str, list[str]]:
-    """One login, in which these requests are made one after the other: the redirect URI, what came back, the answers."""
+    """One login, in which these requests are made one after the other: the redirect URI, the authorization response, the answers."""
     answers: list[str] = []
 
     async def open_page(url: str) -> None:
@@ -208,7 +208,7 @@ async def test_a_client_that_is_registered_with_a_redirect_uri_keeps_to_it() -> 
         uri, came, _ = await visited(asks, redirect_uri=f"http://localhost:{port}/back/here")
         assert came == f"http://localhost:{port}/back/here?{BACK}"
         async with LoopbackBrowser(redirect_uri=uri).waiting():
-            with pytest.raises(AuthorizationFailed, match="its port is taken") as raised:
+            with pytest.raises(AuthorizationFailed, match="the port is in use") as raised:
                 async with LoopbackBrowser(redirect_uri=uri).waiting("http://127.0.0.1:9/callback"):
                     pass
     assert raised.value.hop == "authorization"
@@ -218,7 +218,7 @@ async def test_a_client_that_is_registered_with_a_redirect_uri_keeps_to_it() -> 
     "uri", ["https://127.0.0.1:1/", "http://127.0.0.1/a", "http://a.example:1/a", "http://localhost:1/?a"]
 )
 def test_a_redirect_uri_that_cannot_be_listened_on_is_no_setting(uri: str) -> None:
-    with pytest.raises(ConfigError, match="no redirect URI"):
+    with pytest.raises(ConfigError, match="not a redirect URI"):
         LoopbackBrowser(redirect_uri=uri)
 
 
@@ -269,7 +269,7 @@ async def test_without_a_browser_the_person_pastes_the_address(capsys: pytest.Ca
 
 async def test_at_the_end_of_input_a_login_has_failed() -> None:
     async with Headless(read=lambda: "").waiting() as waiting:
-        with pytest.raises(AuthorizationFailed, match="nobody said"):
+        with pytest.raises(AuthorizationFailed, match="the input ended"):
             await waiting.visit(PAGE)
 
 
@@ -328,7 +328,7 @@ def test_the_terminal_is_asked_and_not_standard_input() -> None:
 
 
 def test_a_program_without_a_terminal_says_so() -> None:
-    assert "authorization there is no terminal to ask at" in at_a_terminal(30, None)
+    assert "authorization there is no terminal" in at_a_terminal(30, None)
 
 
 def test_a_terminal_at_which_nobody_types_keeps_no_process_alive() -> None:

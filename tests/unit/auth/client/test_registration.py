@@ -158,10 +158,10 @@ async def test_a_registration_that_nobody_comes_back_with_is_not_used_again() ->
         store = MemoryTokens()
 
         async def away(_: str) -> str:
-            raise AuthorizationFailed("nobody came back", hop="authorization")
+            raise AuthorizationFailed("the login was not completed", hop="authorization")
 
         async with caller(there, there.oauth(store=store, interaction=Redirected(CALLBACK, away))) as called:
-            with pytest.raises(AuthorizationFailed, match="nobody came back"):
+            with pytest.raises(AuthorizationFailed, match="the login was not completed"):
                 await called.call()
         async with caller(there, there.oauth(store=store)) as called:
             assert await called.call() == 200

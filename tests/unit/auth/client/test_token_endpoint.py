@@ -164,7 +164,7 @@ def test_a_key_is_one_that_the_server_knows(known: Any, algorithm: str) -> None:
 
 
 def test_a_server_that_knows_no_algorithm_of_ours_is_told() -> None:
-    with pytest.raises(AuthorizationFailed, match="no algorithm"):
+    with pytest.raises(AuthorizationFailed, match="no DPoP algorithm"):
         generate_key(["none", "HS256"])
 
 

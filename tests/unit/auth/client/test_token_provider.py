@@ -571,7 +571,7 @@ async def test_a_server_without_a_page_to_log_in_at_is_told() -> None:
     async with office() as there:
         del there.world.server["authorization_endpoint"]
         async with caller(there) as client:
-            with pytest.raises(AuthorizationFailed, match="no page") as failed:
+            with pytest.raises(AuthorizationFailed, match="no authorization endpoint") as failed:
                 await client.call()
         assert failed.value.hop == "authorization-server-metadata"
 

@@ -135,7 +135,7 @@ def test_a_token_in_an_address_is_seen(query: bytes, there: bool) -> None:
     [
         ({"public_url": "https://mcp.example/mcp"}, ("10.0.0.7",), "must be for https://mcp.example/mcp (public_url)"),
         ({}, ("10.0.0.7",), "of requests through trusted_proxies, access tokens must be for https://<a name"),
-        ({}, (), "must be for the address that a request came to"),
+        ({}, (), "must be for the URL of the request"),
     ],
 )
 async def test_startup_logs_which_audience_tokens_need(
