@@ -1,6 +1,6 @@
-"""Writes the parts of the documents that are read off the code: `make docs`. With --check it only compares.
+"""Generate the parts of the documentation that follow from the code: `make docs`. With --check, only compare.
 
-A part stands between `<!-- generated: NAME -->` and `<!-- end -->`; everything around it is written by hand.
+A generated part is the text between `<!-- generated: NAME -->` and `<!-- end -->`.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from types import ModuleType
 from msgspec.structs import FieldInfo, fields
 
 import trunkline
-from trunkline import Context, Server, config, errors, facts, testing
+from trunkline import Client, Context, Server, config, errors, facts, testing
 from trunkline.config import Settings
 from trunkline.protocol.error_codes import CODES
 from trunkline.protocol.error_kinds import KINDS, ErrorKind, ReportedAs
@@ -38,39 +38,119 @@ NONE = "-"  # an empty cell
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table in Markdown."""
+    """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
 
 def sentence(thing: object) -> str:
-    """The first line of a docstring: the contract."""
-    return (inspect.getdoc(thing) or "").partition("\n")[0]
+    """Return the first paragraph of a docstring: the contract."""
+    return " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split())
 
 
 # --- reference/api.md ---------------------------------------------------------------------------
 
 
 def api_names() -> str:
-    """Every public name."""
+    """Return a table of all public names."""
     return table(
-        ["name", "what it is"], [(f"`{name}`", sentence(getattr(trunkline, name))) for name in trunkline.__all__]
+        ["name", "description"], [(f"`{name}`", sentence(getattr(trunkline, name))) for name in trunkline.__all__]
     )
 
 
 def members(owner: type) -> str:
-    """The public members of a class, in the order of its source."""
-    found = [(name, value) for name, value in vars(owner).items() if not name.startswith("_")]
-    return table(["member", "what it does"], [(f"`{_spelt(name, value)}`", sentence(value)) for name, value in found])
+    """Return a table of the public members of a class and its bases, in the order of the source."""
+    found = {
+        name: value
+        for base in reversed(owner.__mro__)
+        for name, value in vars(base).items()
+        if base.__module__.startswith("trunkline.") and not name.startswith("_") and _is_documented(value)
+    }
+    rows = [(f"`{_spelt(name, value)}`", sentence(value)) for name, value in found.items()]
+    return table(["member", "description"], rows)
+
+
+def _is_documented(member: object) -> bool:
+    return isinstance(member, property | staticmethod | classmethod) or inspect.isfunction(member)
 
 
 def _spelt(name: str, member: object) -> str:
     if isinstance(member, property):
         return name
-    parameters = [p for p in inspect.signature(member).parameters.values() if p.name not in {"self", "function"}]
+    if isinstance(member, staticmethod | classmethod):
+        member = member.__func__
+    parameters = [p for p in inspect.signature(member).parameters.values() if p.name not in {"self", "cls", "function"}]
     shown = [p.name if p.default is p.empty else f"{p.name}=…" for p in parameters if p.kind is not p.VAR_KEYWORD]
     more = "…" if any(p.kind is p.VAR_KEYWORD for p in parameters) or len(shown) > 4 else ""
     return f"{name}({', '.join([*shown[:4], more] if more else shown)})"
+
+
+ARGUMENTS: dict[type, dict[str, str]] = {
+    Server: {
+        "name": "The name of the server, which it sends to clients.",
+        "version": "The version of the server. The default is the version of Trunkline.",
+        "title": "A display name.",
+        "description": "A description of the server.",
+        "website_url": "The URL of the server's website.",
+        "icons": "Icons, each an `Icon` or a mapping of its members.",
+        "instructions": "Instructions for the model on how to use the server.",
+        "settings": "The [settings](settings.md).",
+        "expose_errors": "Sets the setting of the same name: whether peers see the exceptions of handlers.",
+        "auth": "A `ResourceServer`, which authenticates HTTP requests by access tokens.",
+        "store": "A `SqliteStore`, `RedisStore` or `MemoryStore` (the default). The server opens and closes it.",
+        "tools": "Whether to declare the capability. The default is to declare it if there are tools.",
+        "resources": "Whether to declare the capability. The default is to declare it if there are resources.",
+        "prompts": "Whether to declare the capability. The default is to declare it if there are prompts.",
+        "completions": "Whether to declare the capability. The default is to declare it if there are completers.",
+        "logging": "Whether to declare the logging capability.",
+        "subscribe": "Whether clients can subscribe to resources.",
+        "list_changed": "Whether the server sends `list_changed` notifications.",
+        "experimental": "Experimental capabilities to declare.",
+        "extensions": "Protocol extensions to declare, each with its settings (`{}` for none).",
+        "cache": "Seconds that clients may cache lists, by `tools`, `prompts`, `resources`, `resource_templates` and "
+        "`discover`.",
+        "observers": "Observers of [facts](#facts). They replace the default, which logs failures.",
+        "lifespan": "An async context manager function of the server, entered before the first connection and left at "
+        "the end. Handlers find its value at `ctx.lifespan`.",
+        "features": "The protocol features of the server. The default is all of them.",
+        "compat": 'A compatibility profile: `"erlmcp"` is for clients that follow the founding documents.',
+        "clock": "The clock. Tests pass a `ManualClock`.",
+    },
+    Client: {
+        "target": "The server: a `Server`, a URL, the path of a program, or a list of a command and its arguments.",
+        "auth": "Authentication over HTTP or WebSocket: a token, or a provider such as `trunkline.auth.OAuth()`.",
+        "name": "The name of the client, which it sends to servers.",
+        "version": "The version of the client. The default is the version of Trunkline.",
+        "title": "A display name.",
+        "settings": "The [settings](settings.md).",
+        "revision": "The newest protocol revision to negotiate.",
+        "sampling": "A function that answers sampling requests of the server.",
+        "sampling_tools": "Whether that function supports tools.",
+        "elicitation": "A function that answers elicitation forms of the server.",
+        "open_url": "A function that asks the user to visit a URL.",
+        "roots": "The roots that the client exposes to the server.",
+        "on_log": "A function that receives log messages of the server.",
+        "log_level": "The minimum severity of log messages to request.",
+        "on_failed": "A function that is called when the client stops reconnecting.",
+        "experimental": "Experimental capabilities to declare.",
+        "extensions": "Protocol extensions to declare, each with its settings (`{}` for none).",
+        "observers": "Observers of [facts](#facts). They replace the default, which logs failures.",
+        "clock": "The clock. Tests pass a `ManualClock`.",
+    },
+}
+
+
+def arguments(owner: type) -> str:
+    """Return a table of the constructor arguments of a class; raise KeyError for one without a description."""
+    parameters = [p for p in inspect.signature(owner).parameters.values() if p.name != "self"]
+    rows = [(f"`{p.name}`", _default(p), ARGUMENTS[owner][p.name]) for p in parameters]
+    return table(["argument", "default", "description"], rows)
+
+
+def _default(parameter: inspect.Parameter) -> str:
+    if parameter.default is parameter.empty:
+        return "required"
+    return f"`{parameter.default!r}`" if isinstance(parameter.default, str | bool | None) else "all"
 
 
 OPTIONS = {
@@ -80,11 +160,11 @@ OPTIONS = {
     "CompletionOptions": "`completion`, `add_completion`, besides `argument`",
     "FileOptions": "`add_file`",
     "DirectoryOptions": "`add_directory`",
-}  # which type says what they take
+}  # the methods that take the options of a type
 
 
 def options() -> str:
-    """What everything that registers something can be told."""
+    """Return the options of all methods that register entries."""
     pages = [
         f"### {takers}\n\n" + table(["option", "type", "meaning"], _options(server_options, name))
         for name, takers in OPTIONS.items()
@@ -93,7 +173,7 @@ def options() -> str:
 
 
 def _options(module: ModuleType, name: str) -> Iterable[tuple[str, str, str]]:
-    """The fields of a class as they are written, those of its bases first."""
+    """Yield the fields of a class as written in its source, those of its bases first."""
     source = inspect.getsource(module)
     written = next(n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == name)
     for base in written.bases:
@@ -108,7 +188,7 @@ def _options(module: ModuleType, name: str) -> Iterable[tuple[str, str, str]]:
 
 
 def fact_table() -> str:
-    """What observers are told."""
+    """Return a table of the facts."""
     kinds = [getattr(facts, name) for name in facts.__all__ if name not in {"Fact", "Observer", "Observers"}]
     rows = [
         (
@@ -122,15 +202,15 @@ def fact_table() -> str:
 
 
 def testing_names() -> str:
-    """What `trunkline.testing` has."""
-    return table(["name", "what it is"], [(f"`{name}`", sentence(getattr(testing, name))) for name in testing.__all__])
+    """Return a table of the names in `trunkline.testing`."""
+    return table(["name", "description"], [(f"`{name}`", sentence(getattr(testing, name))) for name in testing.__all__])
 
 
 # --- reference/settings.md ----------------------------------------------------------------------
 
 
 def settings() -> str:
-    """The fields of Settings, with the comments that stand beside them."""
+    """Return the fields of Settings with their comments."""
     source = inspect.getsource(Settings)
     starts = [*GROUP.finditer(source), None]
     by_name = {field.name: field for field in fields(Settings)}
@@ -172,7 +252,7 @@ ALLOWANCE = {wait: None if (n := wait.seconds(_numbered)) is None else TIMES[int
 
 
 def methods() -> str:
-    """The requests."""
+    """Return a table of the requests."""
     rows = [
         (f"`{row.name}`", RECEIVED_BY[row.receiver], _capability(row), _window(row), _allowance(row))
         for row in METHODS
@@ -182,7 +262,7 @@ def methods() -> str:
 
 
 def notifications() -> str:
-    """The notifications."""
+    """Return a table of the notifications."""
     rows = [
         (f"`{row.name}`", RECEIVED_BY[row.receiver], _capability(row), _window(row))
         for row in METHODS
@@ -192,17 +272,17 @@ def notifications() -> str:
 
 
 def changes() -> str:
-    """Which change is told by which notification."""
+    """Return a table of changes and their notifications."""
     rows = [
         (
             f"a {kind.replace('_', ' ')} is added, replaced, removed, enabled or disabled",
             f"`{name}`",
-            "every session that is ready, and every request that listens for it",
+            "every ready session, and every `subscriptions/listen` request for it",
         )
         for kind, name in CHANGED.items()
     ]
     updated = ("`server.notify_updated(uri)`", "`notifications/resources/updated`", "the subscribers of that URI")
-    return table(["what happens", "notification", "told to"], [*rows, updated])
+    return table(["change", "notification", "receivers"], [*rows, updated])
 
 
 def _capability(row: Method) -> str:
@@ -226,7 +306,7 @@ def _allowance(row: Method) -> str:
 
 
 def error_tree() -> str:
-    """Every exception under its parent, with its kind and default code."""
+    """Return the tree of exceptions with kinds and default codes."""
     return table(["exception", "kind", "default code", "meaning"], _branch(errors.TrunklineError, 0))
 
 
@@ -239,7 +319,7 @@ def _branch(kind: type[Exception], depth: int) -> list[tuple[str, str, object, s
 
 
 def error_codes() -> str:
-    """The codes that differ by revision."""
+    """Return a table of codes that differ by revision."""
     rows = [
         (f"`{kind}`", *(next(code for since, code in windows if revision >= since) for revision in Revision))
         for kind, windows in CODES.items()
@@ -248,13 +328,13 @@ def error_codes() -> str:
 
 
 def kinds() -> str:
-    """The kinds of the founding documents that something leads to."""
+    """Return a table of the error kinds in use."""
     rows = [
         (f"`{kind.name}`", kind.founding_code, kind.reported_as.value, _said_as(kind))
         for kind in KINDS
         if not kind.reserved
     ]
-    return table(["kind", "founding number", "told as", "code"], rows)
+    return table(["kind", "founding number", "reported as", "code"], rows)
 
 
 def _said_as(kind: ErrorKind) -> object:
@@ -264,7 +344,7 @@ def _said_as(kind: ErrorKind) -> object:
 
 
 def reserved_kinds() -> str:
-    """Those that nothing leads to."""
+    """Return a table of the unused error kinds."""
     rows = [(f"`{kind.name}`", kind.founding_code, kind.reserved) for kind in KINDS if kind.reserved]
     return table(["kind", "founding number", "why"], rows)
 
@@ -284,7 +364,7 @@ def lifecycle() -> str:
 
 
 def staying() -> str:
-    """What is legal in a phase without leaving it."""
+    """Return a table of the signals that are legal in a phase and do not change it."""
     rows = [
         (f"`{phase.name}`", ", ".join(f"`{s.name.lower()}`" for s, after in row.items() if after is phase) or NONE)
         for phase, row in LIFECYCLE.items()
@@ -293,7 +373,7 @@ def staying() -> str:
 
 
 def founding() -> str:
-    """The names that the founding papers give to our phases."""
+    """Return a table of the phase names in the founding documents."""
     rows = [(f"`{phase.name}`", *(name or NONE for name in FOUNDING[phase])) for phase in Phase]
     return table(["ours", "phase of the plan", "state of the architecture", "state of the diagram"], rows)
 
@@ -313,7 +393,7 @@ def tasks() -> str:
 
 
 def task_statuses() -> str:
-    """What each dialect shows of a state."""
+    """Return a table of the task statuses by dialect."""
     rows = [
         (f"`{state.name}`", *(f"`{traits.statuses[state]}`" for traits in DIALECTS.values())) for state in TaskState
     ]
@@ -322,13 +402,16 @@ def task_statuses() -> str:
 
 
 def revisions() -> str:
-    """The revisions that are spoken."""
+    """Return a list of the supported revisions."""
     return "".join(f"- {revision.value}\n" for revision in Revision)
 
 
 PARTS: dict[str, Callable[[], str]] = {
     "api-names": api_names,
+    "api-server-arguments": lambda: arguments(Server),
     "api-server": lambda: members(Server),
+    "api-client-arguments": lambda: arguments(Client),
+    "api-client": lambda: members(Client),
     "api-options": options,
     "api-context": lambda: members(Context),
     "api-facts": fact_table,
@@ -351,12 +434,12 @@ PARTS: dict[str, Callable[[], str]] = {
 
 
 def renew(text: str) -> str:
-    """A page with its generated parts as they should be."""
+    """Return a page with its generated parts up to date."""
     return PART.sub(lambda part: f"{part[1]}{PARTS[part['name']]()}{part[3]}", text)
 
 
 def main() -> int:
-    """Writes, or with --check compares; the exit status is 1 when something is stale."""
+    """Write the pages, or with --check compare them; return 1 if a page is stale."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="change nothing, fail if something is stale")
     check = parser.parse_args().check
