@@ -63,7 +63,7 @@ async def evaluate_predicate(predicate: Callable[[], bool | Awaitable[bool]]) ->
         raise exit_error(error) from error
 
 
-class _Snapshot(Struct, Generic[R], frozen=True):
+class _RulesSnapshot(Struct, Generic[R], frozen=True):
     """The rules at one version of the registry."""
 
     version: int
@@ -78,7 +78,7 @@ class AccessRules(Generic[R]):
 
     def __init__(self, registry: Registry[R]) -> None:
         self._registry = registry
-        self._snapshot: _Snapshot[R] = _Snapshot(-1, [], [], _EMPTY, {})
+        self._snapshot: _RulesSnapshot[R] = _RulesSnapshot(-1, [], [], _EMPTY, {})
 
     def __bool__(self) -> bool:
         """Return whether any enabled entry has restricted access."""
@@ -100,18 +100,18 @@ class AccessRules(Generic[R]):
             entry.key for entry, access in snapshot.with_predicate if not viewer.predicate_results.get(access.allow)
         )
 
-    def _current_snapshot(self) -> _Snapshot[R]:
+    def _current_snapshot(self) -> _RulesSnapshot[R]:
         version = self._registry.version  # read first: a thread may change the registry meanwhile
         if self._snapshot.version != version:
             entries = [(entry, entry.access) for entry in self._registry if entry.access is not None]
             entries = [(entry, access) for entry, access in entries if not access.unrestricted]
             with_predicate = [(entry, access) for entry, access in entries if access.allow is not None]
             scopes = _EMPTY.union(*(access.scopes for _, access in entries))
-            self._snapshot = _Snapshot(version, entries, with_predicate, scopes, {})
+            self._snapshot = _RulesSnapshot(version, entries, with_predicate, scopes, {})
         return self._snapshot
 
 
-def _hidden_by_scopes(snapshot: _Snapshot[Any], scopes: frozenset[str]) -> frozenset[str]:
+def _hidden_by_scopes(snapshot: _RulesSnapshot[Any], scopes: frozenset[str]) -> frozenset[str]:
     """Return the keys of the entries that need scopes besides these."""
     scopes = scopes & snapshot.scopes  # no entry needs the others
     hidden = snapshot.hidden_by_scopes.get(scopes)

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from trunkline.errors import MisuseError
 
-__all__ = ["Choice", "EnumNames", "Titles", "choice_of"]
+__all__ = ["ChoiceField", "EnumNames", "Titles", "choice_of"]
 
 _COLLECTION_TYPES: Final = frozenset({list, set, frozenset, tuple, Sequence, Collection, AbstractSet})
 
@@ -41,8 +41,8 @@ class EnumNames(Titles):
     __slots__ = ()
 
 
-class Choice(Struct, frozen=True):
-    """The values of a choice, in the order of the annotation."""
+class ChoiceField(Struct, frozen=True):
+    """A field that is a choice: its values, in the order of the annotation."""
 
     values: list[str]
     many: bool
@@ -66,14 +66,14 @@ class Choice(Struct, frozen=True):
         return [value for value in self.values if value in chosen]
 
 
-def choice_of(annotation: Any, field: str) -> Choice | None:
+def choice_of(annotation: Any, field: str) -> ChoiceField | None:
     """Return the choice that an annotation describes; None if it describes none."""
     kind, titles = _unwrap_annotation(annotation)
     origin: Any = get_origin(kind)
     if origin in _COLLECTION_TYPES:
         inner = [argument for argument in get_args(kind) if argument is not Ellipsis]
         found = choice_of(inner[0], field) if len(inner) == 1 else None
-        return None if found is None or found.many else Choice(found.values, True, titles or found.titles)
+        return None if found is None or found.many else ChoiceField(found.values, True, titles or found.titles)
     if origin is Literal:
         values: Sequence[Any] = [value for value in get_args(kind) if value is not None]
     elif isinstance(kind, type) and issubclass(kind, Enum):
@@ -86,7 +86,7 @@ def choice_of(annotation: Any, field: str) -> Choice | None:
         return None
     if wrong := [value for value in values if not isinstance(value, str)]:
         raise MisuseError(f"field {field!r} has the value {wrong[0]!r}; the values of a choice must be strings")
-    return Choice([str(value) for value in values], False, titles)
+    return ChoiceField([str(value) for value in values], False, titles)
 
 
 def _unwrap_annotation(annotation: Any) -> tuple[Any, Titles | None]:

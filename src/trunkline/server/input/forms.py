@@ -17,7 +17,7 @@ from trunkline.errors import MisuseError
 from trunkline.protocol.types import ElicitResult, MultiSelectEnumSchema, PrimitiveSchema, RequestedSchema
 from trunkline.registry import validators
 from trunkline.server.input.ask import InvalidInputResponse
-from trunkline.server.input.choices import Choice, choice_of
+from trunkline.server.input.choices import ChoiceField, choice_of
 
 __all__ = ["ElicitationAnswer", "build_form", "read_answer", "required_multi_select"]
 
@@ -50,7 +50,7 @@ class ElicitationAnswer(Struct, Generic[T_co], frozen=True):
 class _FieldInfo(Struct, frozen=True):
     """What a field has besides its schema."""
 
-    choice: Choice | None
+    choice: ChoiceField | None
     default: Any = UNSET
 
 
@@ -193,7 +193,7 @@ def _default(value: Any, factory: Any, missing: Any) -> Any:
     return UNSET if factory is missing else factory()
 
 
-def _default_as_json(default: Any, choice: Choice | None, field: str) -> Any:
+def _default_as_json(default: Any, choice: ChoiceField | None, field: str) -> Any:
     """Return a default as JSON; UNSET for None, because a form expresses None by a missing value."""
     if default is None or default is UNSET:
         return UNSET

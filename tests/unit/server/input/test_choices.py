@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from trunkline.errors import MisuseError, PeerError
 from trunkline.protocol.types import ElicitResult
-from trunkline.server.input.choices import Choice, EnumNames, Titles, choice_of
+from trunkline.server.input.choices import ChoiceField, EnumNames, Titles, choice_of
 from trunkline.server.input.forms import ElicitationAnswer, build_form, read_answer
 
 
@@ -48,7 +48,7 @@ def fields_of(**fields: Any) -> dict[str, Any]:
     ],
 )
 def test_a_choice_is_found_in_its_annotation(annotation: Any, values: list[str], *, many: bool) -> None:
-    assert choice_of(annotation, "f") == Choice(values, many, None)
+    assert choice_of(annotation, "f") == ChoiceField(values, many, None)
 
 
 @pytest.mark.parametrize("annotation", [str, int | str, list[str], tuple[Literal["a"], Literal["b"]], dict[str, str]])
