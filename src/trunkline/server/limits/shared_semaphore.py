@@ -32,9 +32,7 @@ _SCAN_PAGE_SIZE: Final = 500
 
 
 def _unavailable(tool: str) -> NotNow:
-    return NotNow(
-        f"the concurrency limit of tool {tool!r} cannot be checked now; try again later"
-    )
+    return NotNow(f"the concurrency limit of tool {tool!r} cannot be checked now; try again later")
 
 
 class SharedSemaphores:
