@@ -644,7 +644,7 @@ async def test_a_server_whose_entries_need_scopes_listens_nowhere_where_nobody_h
     address: str, tmp_path: Path
 ) -> None:
     server = offering(scopes=["notes:write"])
-    with pytest.raises(ConfigError, match=r"tool 'tool', as 3 more, needs scopes.* auth=ResourceServer.*identify="):
+    with pytest.raises(ConfigError, match=r"tool 'tool', as 3 more, needs scopes.*auth=ResourceServer.*identify="):
         await server.listen(address.format(tmp_path))
     await server.aclose()
     open_to_all = offering(allow=is_bob)

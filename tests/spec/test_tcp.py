@@ -436,7 +436,7 @@ async def test_an_address_that_is_taken_or_makes_no_sense_is_refused() -> None:
             await server.listen(address)
     with pytest.raises(ConfigError, match="is not an address"):
         await server.listen("ftp://x:1")
-    with pytest.raises(ConfigError, match="a WebSocket is served by http://"):
+    with pytest.raises(ConfigError, match="http:// and https:// serve WebSockets"):
         await server.listen("ws://x:1")
     with pytest.raises(ConfigError, match="do not match"):
         await server.listen("tls://127.0.0.1:0")

@@ -14,7 +14,7 @@ from trunkline.transports.accept import bind
 def test_workers_cannot_share_what_one_process_has_in_memory(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         Server("house", store=MemoryStore()).run("http", workers=2)
-    assert "need a store that they can share" in capsys.readouterr().err
+    assert "need a store that processes can share" in capsys.readouterr().err
 
 
 def test_workers_are_run_by_the_main_thread() -> None:
