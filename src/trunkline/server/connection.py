@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from trunkline.server.sessions.durable import DurableSession, DurableSessions
     from trunkline.server.tasks.service import TaskService
 
-__all__ = ["Connection", "DurableConnection", "SharedServices"]
+__all__ = ["Connection", "SharedServices"]
 
 NEW_SESSION_STARTED: Final = "the client began another session"
 _NO_FAILURES: Final = History()
@@ -74,6 +74,7 @@ class Connection(connection.Connection):
     """Connection to one client: session state, log level, pause, and the interface that contexts use (`CallPeer`)."""
 
     __slots__ = (
+        "_cluster_notifications",
         "_pause_queue",
         "_tracks_current_call",
         "catalog",
@@ -89,6 +90,7 @@ class Connection(connection.Connection):
         session = self.new_session()
         super().__init__(shared, session, channel)
         self.shared = shared
+        self._cluster_notifications = shared.cluster_notifications
         self.failure_history = _NO_FAILURES  # of sessions, by internal errors
         self.log_level = LOGGING_LEVELS.index("info")
         self.last_call: IncomingRequest | None = None  # set with call tracking or a subscription
@@ -303,6 +305,19 @@ class Connection(connection.Connection):
         self.session.restore_handshake(revision, agreed, client, complete=complete)
         super().report_phase_change(before)
 
+    def _on_call_ended(self, call: IncomingRequest, value: Any, error: BaseException | None) -> None:
+        """Reply to a call; where sessions are durable, after the notifications that it may have caused are stored and
+        sent to other processes: a client that has the reply relies on them."""
+        notifications = self._cluster_notifications
+        if notifications is None or call.done or (pending := notifications.pending_changes) is None:
+            super()._on_call_ended(call, value, error)
+            return
+        if call.scheduled_at is None:  # it has no deadline yet
+            self.set_call_timeout(call, call.method.time_limit.seconds(self.settings))
+            self._deadline_timer.watch(call)
+        end = super()._on_call_ended
+        pending.add_done_callback(lambda _: end(call, value, error))
+
     def _stop_work(self, call: IncomingRequest) -> None:
         self.shared.on_call_cancelled(call.work)
         super()._stop_work(call)
@@ -325,28 +340,6 @@ class Connection(connection.Connection):
         if self.durable_session is not None:
             self.durable_session.connection = None
         self.shared.on_connection_closed(self)
-
-
-class DurableConnection(Connection):
-    """Connection of a server with durable sessions: replies wait until pending notifications are stored."""
-
-    __slots__ = ("_cluster_notifications",)
-
-    def __init__(self, shared: SharedServices, channel: Channel, notification_fanout: "ClusterNotifications") -> None:
-        super().__init__(shared, channel)
-        self._cluster_notifications = notification_fanout
-
-    def _on_call_ended(self, call: IncomingRequest, value: Any, error: BaseException | None) -> None:
-        """Reply to a call after the notifications it may have caused are stored and sent to other processes: a client
-        that has the reply relies on them."""
-        if call.done or (news := self._cluster_notifications.pending_changes) is None:
-            super()._on_call_ended(call, value, error)
-            return
-        if call.scheduled_at is None:  # it has no deadline yet
-            self.set_call_timeout(call, call.method.time_limit.seconds(self.settings))
-            self._deadline_timer.watch(call)
-        end = super()._on_call_ended
-        news.add_done_callback(lambda _: end(call, value, error))
 
 
 def _truncate_id(request_id: RequestId) -> RequestId:

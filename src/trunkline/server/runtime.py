@@ -22,7 +22,7 @@ from trunkline.protocol.types import Empty
 from trunkline.rpc.dispatch import Dispatcher
 from trunkline.rpc.threads import ThreadPool
 from trunkline.server.catalog import ServerCatalog
-from trunkline.server.connection import Connection, DurableConnection, SharedServices
+from trunkline.server.connection import Connection, SharedServices
 from trunkline.server.connections import ConnectionSet
 from trunkline.server.input.multi_round import StateSealers
 from trunkline.server.limits.tool_limits import HealthPredicates
@@ -212,9 +212,7 @@ class ServerRuntime:
         lifespan = self._components.lifespan
         if lifespan is not None and not lifespan.running:
             raise MisuseError("a server with a lifespan is started first: `await server.start()`")
-        shared = self.get_services()
-        news = shared.cluster_notifications
-        connection = Connection(shared, channel) if news is None else DurableConnection(shared, channel, news)
+        connection = Connection(self.get_services(), channel)
         self.connections.add(connection)
         return connection
 
