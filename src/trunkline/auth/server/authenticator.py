@@ -5,11 +5,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import Struct
 
 from trunkline.auth.metadata import ResourceMetadata
+from trunkline.auth.principal import Principal
 from trunkline.auth.server.authorization_header import (
     MalformedAuthorization,
     PresentedToken,
@@ -17,13 +18,14 @@ from trunkline.auth.server.authorization_header import (
     parse_authorization,
 )
 from trunkline.auth.server.challenges import ChallengeWriter, proof_algorithms
-from trunkline.auth.server.issuer_requests import TooManyRejected
+from trunkline.auth.server.issuer_requests import IssuerRequests, TooManyRejected
 from trunkline.auth.server.resource_url import (
     ResourceLocation,
     location_from_public_url,
     location_from_request,
     metadata_paths,
 )
+from trunkline.auth.server.token_cache import TokenCache
 from trunkline.auth.server.verifiers import BadToken, Unavailable, Verified, Verifier, select_verifiers
 from trunkline.errors import StoreError
 from trunkline.transports.http.authenticator import Admitted, AuthResult, Rejected
@@ -31,9 +33,8 @@ from trunkline.wire import codec
 
 if TYPE_CHECKING:
     from trunkline.auth.server.dpop import BadProof, ProofVerifier, SharedProofStore, UsedProof
-    from trunkline.auth.server.resource_server import ResourceServer
 
-__all__ = ["TokenAuthenticator"]
+__all__ = ["TokenAuthenticator", "TokenRules"]
 
 _log: Final = logging.getLogger("trunkline")
 _SSE: Final = "/sse"  # HTTP+SSE is a resource of its own, since its clients know that URL
@@ -56,27 +57,48 @@ class _TokenRequest(Struct, frozen=True):
         return f"_TokenRequest({self.location.resource!r}, {self.presented!r})"
 
 
+class TokenRules(Protocol):
+    """Rules of a resource server, as its authenticators apply them. `ResourceServer` documents the attributes."""
+
+    verifiers: tuple[Verifier, ...]
+    scopes: tuple[str, ...]
+    public_url: str | None
+    allow: Callable[[Principal], bool] | None
+    scopes_supported: tuple[str, ...]
+    documentation: str | None
+    resource_name: str | None
+    dpop: bool | None
+    dpop_nonces: bool
+    now: Callable[[], float]
+    tokens: TokenCache
+    requests: dict[Verifier, IssuerRequests]
+
+    def held(self, principal: Principal) -> Principal:
+        """Return the principal with all scopes that its own scopes imply."""
+        ...
+
+
 class TokenAuthenticator:
     """Authenticates requests to the endpoint at a path, by access tokens."""
 
     def __init__(
-        self, resource: "ResourceServer", path: str, memory: "Callable[[], SharedProofStore | None] | None" = None
+        self, rules: TokenRules, path: str, memory: "Callable[[], SharedProofStore | None] | None" = None
     ) -> None:
         """`memory` returns the replay store that all processes share, if there are several."""
-        self._resource = resource
+        self._rules = rules
         self._shared_proofs = memory
         self._path = path
-        self._challenges = ChallengeWriter(resource.scopes, "DPoP" if resource.dpop else "Bearer")
+        self._challenges = ChallengeWriter(rules.scopes, "DPoP" if rules.dpop else "Bearer")
         self._locations: dict[object, ResourceLocation] = {}
         self._metadata_paths = dict.fromkeys(metadata_paths(_SSE, None), _SSE)
-        self._metadata_paths.update(dict.fromkeys(metadata_paths(path, resource.public_url), path))
+        self._metadata_paths.update(dict.fromkeys(metadata_paths(path, rules.public_url), path))
         self._proof_verifier: ProofVerifier | None = None  # created on first use
         self._logged_at: float | None = None  # time of the last warning
 
     # --- location ----------------------------------------------------------------------------------
 
     def _locate(self, scope: Scope, headers: Mapping[bytes, bytes], path: str) -> ResourceLocation:
-        public = self._resource.public_url
+        public = self._rules.public_url
         key = path if public is not None else _location_key(scope, headers, path)
         place = self._locations.get(key)
         if place is None:
@@ -94,20 +116,18 @@ class TokenAuthenticator:
         path = self._metadata_paths.get(route)
         if path is None:
             return None
-        resource = self._resource
-        issuers = tuple(dict.fromkeys(one.issuer for one in resource.verifiers if one.issuer is not None))
+        rules = self._rules
+        issuers = tuple(dict.fromkeys(one.issuer for one in rules.verifiers if one.issuer is not None))
         return codec.to_json(
             ResourceMetadata(
                 resource=self._locate(scope, dict(scope["headers"]), path).resource,
                 authorization_servers=issuers or None,
-                scopes_supported=resource.scopes_supported or None,
+                scopes_supported=rules.scopes_supported or None,
                 bearer_methods_supported=("header",),
-                resource_name=resource.resource_name,
-                resource_documentation=resource.documentation,
-                dpop_signing_alg_values_supported=proof_algorithms()
-                if issuers and resource.dpop is not False
-                else None,
-                dpop_bound_access_tokens_required=resource.dpop or None,
+                resource_name=rules.resource_name,
+                resource_documentation=rules.documentation,
+                dpop_signing_alg_values_supported=proof_algorithms() if issuers and rules.dpop is not False else None,
+                dpop_bound_access_tokens_required=rules.dpop or None,
             )
         )
 
@@ -128,9 +148,9 @@ class TokenAuthenticator:
             return self._challenges.unauthorized(
                 place, "authentication required: send an access token", "authentication_failed"
             )
-        comer = _TokenRequest(scope, headers, place, given, self._resource.now())
-        known = self._resource.tokens.get(given.token, place.audiences, comer.now)
-        return self._authenticate_unknown_token(comer) if known is None else self._authorize(comer, known)
+        request = _TokenRequest(scope, headers, place, given, self._rules.now())
+        known = self._rules.tokens.get(given.token, place.audiences, request.now)
+        return self._authenticate_unknown_token(request) if known is None else self._authorize(request, known)
 
     async def _authenticate_unknown_token(self, request: _TokenRequest) -> AuthResult:
         """Verify a token that is not in the cache."""
@@ -153,21 +173,21 @@ class TokenAuthenticator:
         result."""
         token, audiences = request.presented.token, request.location.audiences
         bad = BadToken("the token is from an unknown issuer")
-        for verifier in select_verifiers(self._resource.verifiers, token):
+        for verifier in select_verifiers(self._rules.verifiers, token):
             try:
                 verified = await self._ask_verifier(verifier, request)
             except BadToken as error:
                 bad = error
                 continue
-            held = Verified(self._resource.held(verified.principal), verified.expires, verified.key)
-            self._resource.tokens.put(token, audiences, held, verifier, request.now)
+            held = Verified(self._rules.held(verified.principal), verified.expires, verified.key)
+            self._rules.tokens.put(token, audiences, held, verifier, request.now)
             return held
         raise bad
 
     async def _ask_verifier(self, verifier: Verifier, request: _TokenRequest) -> Verified:
         """Call one verifier, within the limits of requests to its issuer."""
         token, audiences, now = request.presented.token, request.location.audiences, request.now
-        requests = self._resource.requests.get(verifier)
+        requests = self._rules.requests.get(verifier)
         if requests is not None:
             ask = partial(_verify_async, verifier, token, audiences, now)
             return await requests.verify(token, audiences, ask, address=_client_address(request.scope), now=now)
@@ -177,7 +197,7 @@ class TokenAuthenticator:
 
     def _authorize(self, request: _TokenRequest, verified: Verified) -> AuthResult | Awaitable[AuthResult]:
         """Check the DPoP binding of a verified token, then its scopes."""
-        if verified.key is None and request.presented.scheme != "DPoP" and not self._resource.dpop:
+        if verified.key is None and request.presented.scheme != "DPoP" and not self._rules.dpop:
             return self._check_scopes(request, verified)
         if isinstance(key := self._require_bound_key(request, verified), Rejected):
             return key
@@ -207,15 +227,15 @@ class TokenAuthenticator:
     def _get_proof_verifier(self, secret: bytes | None = None) -> "ProofVerifier":
         from trunkline.auth.server.dpop import ProofVerifier
 
-        self._proof_verifier = self._proof_verifier or ProofVerifier(nonces=self._resource.dpop_nonces, secret=secret)
+        self._proof_verifier = self._proof_verifier or ProofVerifier(nonces=self._rules.dpop_nonces, secret=secret)
         return self._proof_verifier
 
     def _check_scopes(self, request: _TokenRequest, verified: Verified) -> AuthResult:
         """Check the required scopes and the `allow` callback."""
         principal = verified.principal
-        if not principal.scopes.issuperset(self._resource.scopes):
+        if not principal.scopes.issuperset(self._rules.scopes):
             return self._challenges.insufficient_scope(request.location, principal, request.presented.scheme)
-        allow = self._resource.allow
+        allow = self._rules.allow
         if allow is not None and not allow(principal):
             return Rejected(403, "access denied for this principal", "unauthorized_operation")
         return Admitted(principal, None if verified.expires is None else verified.expires - request.now)
@@ -224,7 +244,7 @@ class TokenAuthenticator:
         """Return the key that the proof must be signed with, or the error response for a wrong binding."""
         if verified.key is None:
             return self._refuse_binding(request, "the token must be bound to a key (DPoP)")
-        if self._resource.dpop is False:
+        if self._rules.dpop is False:
             return self._refuse_binding(
                 request, "the token is bound to a key (DPoP), which this server does not support"
             )
