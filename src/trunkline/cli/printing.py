@@ -30,7 +30,7 @@ def _lines(finding: Finding) -> Iterator[str]:
     if finding.clause:
         yield f"Rule: {escape_control_characters(finding.clause)}"
     if finding.mend:
-        yield f"Mend: {escape_control_characters(finding.mend)}"
+        yield f"Fix: {escape_control_characters(finding.mend)}"
 
 
 def escape_control_characters(text: str) -> str:

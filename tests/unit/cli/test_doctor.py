@@ -49,7 +49,7 @@ async def test_a_broken_server_ends_it_with_1_and_says_what_to_do(there: World) 
     lines = done.out.splitlines()
     assert lines[2].startswith("failed   resource-metadata: ")
     assert lines[3] == "         Rule: RFC 9728, section 3.3; MCP authorization, Resource Parameter Implementation"
-    assert lines[4].startswith("         Mend: ")
+    assert lines[4].startswith("         Fix: ")
     assert lines[-1].startswith("skipped  keys: ")
 
 

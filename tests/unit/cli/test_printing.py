@@ -12,5 +12,5 @@ def test_what_strangers_say_stays_on_its_line(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out.splitlines() == [
         "failed   keys: a\\nb\\x1b[2J",
         "         Rule: \\x9bc",
-        "         Mend: \\u202ed é",
+        "         Fix: \\u202ed é",
     ]
