@@ -252,7 +252,7 @@ async def test_call_whose_session_is_deleted_is_not_repeated(name: str, tmp_path
         await shop.begun.wait()
         shop.hold = False
         channel: Any = client._runtime.supervisor.connection.channel  # type: ignore[union-attr]
-        headers = {"mcp-session-id": channel._peer.session, "mcp-protocol-version": way.revision}
+        headers = {"mcp-session-id": channel._peer.session_id, "mcp-protocol-version": way.revision}
         assert (await http.delete(shop.url, headers=headers)).status == 204
         with pytest.raises(OutcomeUnknown):
             await call

@@ -130,7 +130,7 @@ class Endless:
 async def test_whoever_proves_who_we_are_does_not_get_to_try_for_ever(scheme: str) -> None:
     endless = Endless()
     async with guarded() as url:
-        with pytest.raises(AuthorizationFailed, match="never content") as failed:
+        with pytest.raises(AuthorizationFailed, match="demands other credentials") as failed:
             await Client(url.replace("http", scheme, 1), auth=endless).open()
     assert (failed.value.hop, endless.attempts) == ("retry", 8)
 
@@ -161,7 +161,7 @@ def test_a_text_that_is_no_token_is_refused_at_once(token: str) -> None:
         (" ", "auth= is empty"),
         ("SECRET\n", "such as a space or a line end"),
         (b"SECRET", r"such as OAuth\(\), not bytes"),
-        ({"Authorization": "Bearer SECRET"}, r"headers are given to HttpConnector\(url, headers=…\)"),
+        ({"Authorization": "Bearer SECRET"}, r"pass headers to HttpConnector\(url, headers=…\)"),
         (OAuth, r"not the class OAuth: write auth=OAuth\(…\)"),
     ],
 )

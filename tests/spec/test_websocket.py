@@ -430,7 +430,7 @@ async def test_reading_stops_while_too_much_is_unsent_and_goes_on_when_it_is_rea
         await until(lambda: house.ran)
         last = await peer.call("tools/call", {"name": "echo", "arguments": {"text": "last"}})
         (connection,) = house.server.connections
-        await until(lambda: connection.channel._stopped)  # type: ignore[attr-defined]
+        await until(lambda: connection.channel._reading_stopped)  # type: ignore[attr-defined]
         assert "last" not in house.ran
         peer.socket.transport.resume_reading()
         while (await peer.receive()).get("id") != last:
