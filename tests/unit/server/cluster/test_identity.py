@@ -150,7 +150,7 @@ async def test_a_frame_that_was_rejected_is_a_fact() -> None:
     identity = one.cluster._membership.lease.identity
     assert identity is not None
     with valkey().client(db=1) as client:
-        client.publish(Channels("crew", identity).of(one.name), b"forged")
+        client.publish(Channels("crew", identity)._channel_for_peer(one.name), b"forged")
     await until(lambda: one.seen.of(Dropped))
     [fact] = one.seen.of(Dropped)
     assert (fact.kind, fact.why) == ("bus frame", "it is not a frame of a bus")
