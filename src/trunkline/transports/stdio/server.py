@@ -14,15 +14,12 @@ import os
 import sys
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from trunkline.config import Settings
-from trunkline.transports.channel import ChannelClosed, ChannelInfo
+from trunkline.transports.channel import Accept, ChannelClosed, ChannelInfo
 from trunkline.transports.stdio.fd_stream import open_reader, open_writer
 from trunkline.transports.stream import StreamChannel
-
-if TYPE_CHECKING:
-    from trunkline.transports.channel import Accept
 
 __all__ = ["END_OF_INPUT", "claim_stdio", "serve_stdio"]
 
@@ -51,7 +48,7 @@ def claim_stdio() -> Generator[tuple[int, int]]:
             os.close(descriptor)
 
 
-async def serve_stdio(accept: "Accept", settings: Settings, wire_in: int, wire_out: int) -> str:
+async def serve_stdio(accept: Accept, settings: Settings, wire_in: int, wire_out: int) -> str:
     """Serve the peer at two descriptors; return the reason of the end.
 
     The channel is still open then, so that requests in flight can be answered; the caller closes it.

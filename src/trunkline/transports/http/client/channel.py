@@ -117,8 +117,7 @@ class HttpClientChannel:
             self._post(self._outbox.put(pending))
 
     def _cancel_call(self, request: RequestId | None) -> None:
-        """Drop the response of a cancelled request, the only notification that a server without sessions
-        understands."""
+        """Close the response of a cancelled request. Without a session there is no other way to notify the server."""
         if request is not None and (call := self._calls.get(request)) is not None:
             call.cancel()
 
@@ -236,7 +235,7 @@ class HttpClientChannel:
             self._receiver.authorizing(pending.request_id, begun=begun)
 
     def authorization_failed(self, pending: PendingPost, error: AuthorizationFailed) -> None:
-        """Report that a message was not sent because authorization failed."""
+        """Report that the server did not accept a message because authorization failed."""
         if pending.request_id is None:
             _log.warning("%s did not accept %s: %s", self._peer.endpoint.name, pending.method or "a response", error)
         elif self._receiver is not None and self._closed is None:

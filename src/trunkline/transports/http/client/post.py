@@ -50,7 +50,7 @@ class ChannelCallbacks(Protocol):
         ...
 
     def authorization_failed(self, pending: PendingPost, error: AuthorizationFailed) -> None:
-        """A message was not sent because authorization failed."""
+        """The server did not accept a message because authorization failed."""
         ...
 
     def lose(self, reason: str, pending: PendingPost | None = None) -> None:
