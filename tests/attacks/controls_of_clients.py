@@ -76,8 +76,8 @@ def _without_time(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fetch.Egress, "__init__", init)
 
 
-def _all_of(body_of: Any) -> Any:
-    return lambda reply, _: body_of(reply, ENDLESS)
+def _all_of(read_body: Any) -> Any:
+    return lambda reply, _: read_body(reply, ENDLESS)
 
 
 def _plain_code(returned: str, _: Any) -> str:
@@ -200,7 +200,7 @@ ROWS: Rows = {
         "test_a_redirect_leads_to_no_place_that_one_may_not_go_to": ANYWHERE,
         "test_what_is_secret_does_not_follow_a_redirect": _followed,
         "test_a_redirect_is_followed_only_so_often": replaced(fetch, "_MAX_REDIRECTS", 20),
-        "test_of_an_answer_without_end_only_so_much_is_read": replaced(fetch, "body_of", _all_of(fetch.body_of)),
+        "test_of_an_answer_without_end_only_so_much_is_read": replaced(fetch, "read_body", _all_of(fetch.read_body)),
         "test_an_answer_that_does_not_come_is_not_waited_for": _without_time,
         "test_nothing_is_unpacked": replaced(fetch, "_require_uncompressed", lambda _: None),
         "test_the_metadata_of_a_server_is_on_the_server_itself": replaced(discovery, "origin_of", lambda _: None),

@@ -156,7 +156,7 @@ ROWS: Rows = {
         "test_lists_that_not_everybody_sees_alike_are_kept_by_nobody_for_others": replaced(
             ServerCatalog, "hint", lambda self, what, **_: CacheHint(60.0, "public")
         ),
-        "test_nobody_is_shown_what_it_cannot_call": replaced(ServerRules, "hidden", lambda *_: frozenset()),
+        "test_nobody_is_shown_what_it_cannot_call": replaced(ServerRules, "hidden_keys", lambda *_: frozenset()),
         "test_a_session_gives_nobody_what_the_token_of_this_very_request_does_not": COVERED,
         "test_nobody_hears_of_what_it_may_not_read": COVERED,
         "test_who_comes_back_with_less_hears_no_more_of_what_it_may_not_read": COVERED,
