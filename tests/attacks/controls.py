@@ -225,7 +225,7 @@ def _ids() -> Any:
 
 # --- the table ---------------------------------------------------------------------------------------
 
-ANYBODY = replaced(HostOriginPolicy, "refusal", lambda *_: None)
+ANYBODY = replaced(HostOriginPolicy, "refusal_reason", lambda *_: None)
 ANY_PRINCIPAL = replaced(sessions.SessionTable, "get", _any_principal)
 FAULTS_ARE_RAISED = read_as(lambda body: body)
 ENDLESS = 1 << 40
@@ -251,7 +251,7 @@ WITHOUT: Rows = {
         "test_nothing_of_one_session_is_played_in_another_of_the_same_principal": _streams_of_all,
         "test_the_token_of_an_sse_stream_belongs_to_whoever_opened_it": _any_poster,
         "test_nobody_but_its_principal_is_told_that_a_session_has_expired": replaced(
-            sessions.SessionTable, "expired", lambda self, ident, _: ident in self._expired
+            sessions.SessionTable, "has_expired", lambda self, ident, _: ident in self._expired
         ),
         "test_ids_cannot_be_guessed_from_others": replaced(sessions, "secrets", _ids()),
     },
@@ -284,7 +284,7 @@ WITHOUT: Rows = {
         "test_no_body_ends_a_session_or_the_server": replaced(
             app, "codec", SimpleNamespace(decode_strict=_raising(codec.decode))
         ),
-        "test_no_message_ends_a_session_or_the_server": replaced(replies, "failure_of", _raise),
+        "test_no_message_ends_a_session_or_the_server": replaced(replies, "build_failure", _raise),
         "test_what_is_no_message_does_not_end_a_call_that_has_its_id": replaced(
             channel.Exchange, "matches_reply_id", lambda self, ident: ident in self.ids
         ),

@@ -149,10 +149,10 @@ def _any_page(patch: pytest.MonkeyPatch) -> None:
     async def permit(*_: Any, **__: Any) -> None:
         return None
 
-    patch.setattr(metadata, "secured", lambda url, *_, **__: url)
+    patch.setattr(metadata, "require_secure_url", lambda url, *_, **__: url)
     patch.setattr(fetch.Egress, "check_page", permit)
     for module in (browser, terminal_login, interaction, loopback):
-        patch.setattr(module, "checked_page", lambda url: url)
+        patch.setattr(module, "check_login_url", lambda url: url)
 
 
 def _as_the_system_likes(patch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def _without(name: str, **instead: Any) -> Patch:
     def apply(patch: pytest.MonkeyPatch) -> None:
         from trunkline.auth.server import jwt
 
-        patch.setattr(jwt, "judged", judged)
+        patch.setattr(jwt, "validate_claims", judged)
 
     return apply
 
@@ -154,7 +154,7 @@ ROWS: Rows = {
         "test_a_state_of_one_user_is_nothing_to_another_of_the_same_client": ALL_USERS_OF_A_CLIENT_ARE_ONE,
         "test_a_cursor_of_one_user_is_nothing_to_another_of_the_same_client": ALL_USERS_OF_A_CLIENT_ARE_ONE,
         "test_lists_that_not_everybody_sees_alike_are_kept_by_nobody_for_others": replaced(
-            ServerCatalog, "hint", lambda self, what, **_: CacheHint(60.0, "public")
+            ServerCatalog, "cache_hint", lambda self, what, **_: CacheHint(60.0, "public")
         ),
         "test_nobody_is_shown_what_it_cannot_call": replaced(ServerRules, "hidden_keys", lambda *_: frozenset()),
         "test_a_session_gives_nobody_what_the_token_of_this_very_request_does_not": COVERED,
@@ -178,12 +178,12 @@ ROWS: Rows = {
         "test_what_was_verified_for_one_address_is_not_good_for_another": replaced(
             token_cache, "_key", lambda token, _: (token.encode(), ())
         ),
-        "test_whoever_calls_does_not_choose_whom_tokens_are_for": replaced(authenticator, "place_of", _by_what_is_said),
+        "test_whoever_calls_does_not_choose_whom_tokens_are_for": replaced(authenticator, "location_from_request", _by_what_is_said),
         "test_a_trusted_proxy_passing_on_headers_does_not_change_the_audience": replaced(
-            authenticator, "place_of", _by_what_is_said
+            authenticator, "location_from_request", _by_what_is_said
         ),
         "test_public_url_is_the_audience_whatever_a_trusted_proxy_says": replaced(
-            authenticator, "said_place", _everywhere
+            authenticator, "location_from_public_url", _everywhere
         ),
         "test_made_up_tokens_are_not_passed_on_to_the_issuer_without_limit": replaced(
             IssuerRequests, "verify", _each_asked
@@ -198,7 +198,7 @@ ROWS: Rows = {
         "test_a_token_opens_nothing_before_and_after_its_time": replaced(claims, "_check_times", lambda *_: None),
         "test_what_an_issuer_signs_for_other_ends_is_no_access_token": replaced(claims, "_check_type", lambda *_: None),
         "test_a_token_without_a_subject_opens_nothing": _without("sub", sub="everybody"),
-        "test_a_token_in_an_address_opens_nothing": replaced(authenticator, "in_query", lambda _: False),
+        "test_a_token_in_an_address_opens_nothing": replaced(authenticator, "has_query_token", lambda _: False),
         "test_a_token_that_is_bound_to_a_key_is_nothing_to_whoever_has_only_the_token": replaced(
             claims, "_read_bound_key", lambda _: None
         ),
