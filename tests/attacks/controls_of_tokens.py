@@ -178,7 +178,9 @@ ROWS: Rows = {
         "test_what_was_verified_for_one_address_is_not_good_for_another": replaced(
             token_cache, "_key", lambda token, _: (token.encode(), ())
         ),
-        "test_whoever_calls_does_not_choose_whom_tokens_are_for": replaced(authenticator, "location_from_request", _by_what_is_said),
+        "test_whoever_calls_does_not_choose_whom_tokens_are_for": replaced(
+            authenticator, "location_from_request", _by_what_is_said
+        ),
         "test_a_trusted_proxy_passing_on_headers_does_not_change_the_audience": replaced(
             authenticator, "location_from_request", _by_what_is_said
         ),
