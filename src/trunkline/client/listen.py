@@ -94,34 +94,34 @@ class ListenSubscription:
 
     async def _replace_request(self, uris: Iterable[str], timeout: float | None) -> SubscriptionFilter:
         """Send a listen request in place of the current one; return the granted filter."""
-        agreed = self._connection.session.negotiated
+        negotiated = self._connection.session.negotiated
         tasks = () if self._requested_tasks is None else tuple(self._task_ids())
-        wanted = None if agreed is None else build_filter(agreed.server, uris, tasks)
+        requested = None if negotiated is None else build_filter(negotiated.server, uris, tasks)
         former = self._current_request
-        if wanted is None:
+        if requested is None:
             self._current_request = None
             granted = SubscriptionFilter()
         else:
-            granted = await self._open_request(wanted, timeout)
+            granted = await self._open_request(requested, timeout)
             if self._requested_tasks is not None:
                 self._requested_tasks = frozenset(tasks)
         if former is not None:
             self._connection.cancel_request(former)
         return granted
 
-    async def _open_request(self, wanted: SubscriptionFilter, timeout: float | None) -> SubscriptionFilter:
-        asked = self._connection.send_request("subscriptions/listen", ListenParams(wanted))
-        asked.waiter.add_done_callback(partial(self._on_request_ended, asked))
+    async def _open_request(self, requested: SubscriptionFilter, timeout: float | None) -> SubscriptionFilter:
+        request = self._connection.send_request("subscriptions/listen", ListenParams(requested))
+        request.waiter.add_done_callback(partial(self._on_request_ended, request))
         try:
-            granted = await self._wait_acknowledged(asked, timeout)
+            granted = await self._wait_acknowledged(request, timeout)
         except (ConnectionClosed, RequestTimeout):
             if self._current_request is None:
                 self._reopen_needed.set()
             raise
         finally:
-            self._acknowledgements.pop(asked.id, None)
-            if self._current_request is not asked:
-                self._connection.cancel_request(asked)
+            self._acknowledgements.pop(request.id, None)
+            if self._current_request is not request:
+                self._connection.cancel_request(request)
         return granted
 
     async def _wait_acknowledged(self, request: OutgoingRequest, timeout: float | None) -> SubscriptionFilter:
@@ -157,12 +157,12 @@ class ListenSubscription:
 
     async def _wait_while_connected(self, work: Coroutine[Any, Any, Any]) -> bool:
         """Wait for a coroutine; return False if the connection closed first."""
-        gone, task = self._connection.disconnected, asyncio.ensure_future(work)
+        disconnected, task = self._connection.disconnected, asyncio.ensure_future(work)
         try:
-            await asyncio.wait([gone, task], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([disconnected, task], return_when=asyncio.FIRST_COMPLETED)
         finally:
             task.cancel()
-        return not gone.done()
+        return not disconnected.done()
 
     async def _reopen(self) -> bool:
         async with self._lock:
@@ -172,9 +172,8 @@ class ListenSubscription:
             try:
                 await self._replace_request(self._resource_uris(), self._connection.settings.quick_timeout)
             except (ConnectionClosed, PeerError, ProtocolError) as error:
-                self._requested_tasks = (
-                    None if isinstance(error, PeerError) else self._requested_tasks
-                )  # the tasks may be the reason
+                if isinstance(error, PeerError):
+                    self._requested_tasks = None  # the tasks may be the reason
                 self._connection.facts.report_dropped(f"cannot listen to notifications: {error}", "not_renewed")
                 self._reopen_needed.set()
                 return False

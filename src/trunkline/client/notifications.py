@@ -22,9 +22,8 @@ from trunkline.rpc.run_handler import Work
 
 __all__ = ["NotificationHandlers", "NotificationReader", "ServerNotification"]
 
-_HANDLED_BY_CALLS: Final = frozenset(
-    {"notifications/cancelled", "notifications/progress"}
-)  # delivered to the calls that they are about
+# The session delivers these to the requests that they are about.
+_HANDLED_BY_CALLS: Final = frozenset({"notifications/cancelled", "notifications/progress"})
 CLIENT_NOTIFICATIONS: Final = (
     frozenset(row.name for row in METHODS if not row.is_request and row.is_received_by(Side.CLIENT)) - _HANDLED_BY_CALLS
 )

@@ -40,14 +40,8 @@ _FORMATS: Final[Mapping[str, type]] = {
 _SCALARS: Final = frozenset({"string", "integer", "number", "boolean"})
 _TYPES: Final = _SCALARS | {"object", "array", "null"}
 _OPTIONS: Final = ("anyOf", "oneOf", "allOf")
-_INHERITED: Final = (
-    "type",
-    "format",
-    "contentEncoding",
-    "title",
-    "required",
-    "additionalProperties",
-)  # by the options of a union
+# Keywords beside a union that apply to all of its options.
+_INHERITED: Final = ("type", "format", "contentEncoding", "title", "required", "additionalProperties")
 _DEFINITIONS: Final = ("$defs", "definitions")
 _MAX_NODES: Final = 2000
 _MAX_STEPS: Final = 1_000_000  # of choosing among options, 100 to 300 ns each
@@ -445,7 +439,7 @@ def _attribute_names(members: Iterable[str]) -> dict[str, str]:
 def _identifier(member: str) -> str:
     """Return a valid attribute name. Two leading underscores become one: Python changes or uses such names."""
     normal = unicodedata.normalize("NFKC", member)  # as Python normalizes identifiers
-    made = "".join(letter if f"_{letter}".isidentifier() else "_" for letter in normal)
+    made = "".join(char if f"_{char}".isidentifier() else "_" for char in normal)
     if made.startswith("__"):
         made = f"_{made.lstrip('_')}"
     if not made.isidentifier():

@@ -44,14 +44,7 @@ _COMPLETE: Final = "complete"
 _OUTCOME_UNKNOWN: Final = "outcome_unknown"
 _UNAVAILABLE: Final = "temporarily_unavailable"
 _MAX_RETRY_AFTER_MS: Final = 5000  # for a longer delay the request fails
-_RETRY_DELAYS: Final = (
-    0.0,
-    0.2,
-    0.5,
-    1.0,
-    2.0,
-    2.0,
-)  # seconds before each attempt on a connection that is still open
+_RETRY_DELAYS: Final = (0.0, 0.2, 0.5, 1.0, 2.0, 2.0)  # seconds, on a connection that is still open
 
 OnProgress = Callable[[ProgressParams], Any]
 """Called with each progress notification of a request; async, or plain and quick."""
@@ -92,7 +85,7 @@ async def send_with_retry(
     started = clock.now()
     left = timeout
     rounds = 0
-    again: RetryBackoff | None = None
+    backoff: RetryBackoff | None = None
     while True:
         connection = supervisor.connection
         if connection is None:
@@ -102,25 +95,25 @@ async def send_with_retry(
             left = _time_left(name, timeout, supervisor.settings, clock.now() - started)
         try:
             method = connection.liveness_method if name == LIVENESS_CHECK else name
-            asked = connection.send_request(method, params, timeout=left, on_progress=on_progress)
-            answer = await _await_response(connection, asked, params, on_abandoned)
-            kind = read_result_header(answer).result_type if connection.modern else _COMPLETE
+            request = connection.send_request(method, params, timeout=left, on_progress=on_progress)
+            result = await _await_response(connection, request, params, on_abandoned)
+            kind = read_result_header(result).result_type if connection.modern else _COMPLETE
             if kind == _COMPLETE or (kind == TASK_RESULT_TYPE and name == "tools/call"):
-                return ServerReply(answer, rounds, asked, kind == TASK_RESULT_TYPE)
+                return ServerReply(result, rounds, request, kind == TASK_RESULT_TYPE)
             rounds += 1
-            params = await next_round(connection, name, params, answer, rounds)
+            params = await next_round(connection, name, params, result, rounds)
             if params.input_responses is not None:
                 started = clock.now()  # the time that a person needed does not count
             left = _time_left(name, timeout, supervisor.settings, clock.now() - started)
             if left is not None and left <= 0:
                 raise RequestTimeout(name, round(clock.now() - started, 3))
-        except PeerError as refused:
-            again = again or RetryBackoff(supervisor)
-            if refused.code == HeaderMismatch.code and refresh_tools is not None:
+        except PeerError as error:
+            backoff = backoff or RetryBackoff(supervisor)
+            if error.code == HeaderMismatch.code and refresh_tools is not None:
                 await refresh_tools(connection)
                 refresh_tools = None
-            elif not await again.wait(again.delay_after_error(refused, connection, repeatable), left):
-                raise convert_unknown_outcome(refused, _describe_request(name, params)) from None
+            elif not await backoff.wait(backoff.delay_after_error(error, connection, repeatable), left):
+                raise convert_unknown_outcome(error, _describe_request(name, params)) from None
             left = _time_left(name, timeout, supervisor.settings, clock.now() - started)
         except RequestTimeout as late:
             raise await _check_liveness(supervisor, connection, late) from None
@@ -128,12 +121,12 @@ async def send_with_retry(
             if lost.too_large:
                 raise
             if lost.reached and not repeatable(connection):
-                request = _describe_request(name, params)
-                message = f"{request} has no response, and may or may not have been done: {lost.message}"
+                what = _describe_request(name, params)
+                message = f"{what} has no response, and may or may not have been done: {lost.message}"
                 raise OutcomeUnknown(message, status=lost.status, last_words=lost.last_words) from None
             left = _time_left(name, timeout, supervisor.settings, clock.now() - started)
-            again = again or RetryBackoff(supervisor)
-            if not await again.wait(again.delay_after_loss(connection), left):
+            backoff = backoff or RetryBackoff(supervisor)
+            if not await backoff.wait(backoff.delay_after_loss(connection), left):
                 raise
             left = _time_left(name, timeout, supervisor.settings, clock.now() - started)
 

@@ -159,17 +159,14 @@ def _expected_failure(error: BaseException, call: IncomingRequest, revision: Rev
     if isinstance(error, InvalidArguments):
         # Up to 2025-06-18 this was an error; since then the model reads it and tries again (SEP-1303).
         return Failure(_error_result(error.message, error.data) if revision >= Revision.V2025_11_25 else error)
-    if isinstance(error, Refusal) and not isinstance(
-        error, NotNow
-    ):  # temporary unavailability is not for a model to read
+    if isinstance(error, Refusal) and not isinstance(error, NotNow):  # NotNow is for the client, not for its model
         details = {"code": error.refusal_code, **{k: v for k, v in error.data.items() if k != "kind"}}
         return Failure(_error_result(error.message, {**error.data, REFUSAL: details}))
     if isinstance(error, ContentTooLarge):
         return Failure(_error_result(error.message, error.data))
     if isinstance(error, InternalError):
-        late = (
-            isinstance(error, RequestTimeout) and error.method == call.method.name
-        )  # not a request that the handler has sent
+        # The timeout of this call, not that of a request that the handler has sent.
+        late = isinstance(error, RequestTimeout) and error.method == call.method.name
         return Failure(
             _error_result(error.message, {**error.data, "kind": "tool_execution_timeout"} if late else error.data)
         )

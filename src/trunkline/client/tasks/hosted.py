@@ -104,19 +104,17 @@ class HostedTasks:
         beside = IncomingRequest(
             call.id, call.method, connection.now(), token=call.token, origin=call.origin, related_task=name
         )
-        own, work = _HostedTask(record, beside), start(beside)
-        self._tasks[name] = own
-        own.work = connection.loop.create_task(self._run_to_end(connection, own, work))
+        task, work = _HostedTask(record, beside), start(beside)
+        self._tasks[name] = task
+        task.work = connection.loop.create_task(self._run_to_end(connection, task, work))
         if record.expires_at is not None:
-            own.timer = self._wall_clock.call_at(record.expires_at, partial(self._discard, name))
+            task.timer = self._wall_clock.call_at(record.expires_at, partial(self._discard, name))
         return CreateTaskResult(to_augmented_task(record, Task))
 
     def _new_record(self, call: IncomingRequest, requested_ttl_ms: int | None, settings: Settings) -> TaskRecord:
         """Return the record of a new task; `requested_ttl_ms` is the retention that the server asks for."""
-        now, ttl = (
-            self._wall_clock.now(),
-            settings.task_ttl if requested_ttl_ms is None else max(requested_ttl_ms, 0) / 1000,
-        )
+        now = self._wall_clock.now()
+        ttl = settings.task_ttl if requested_ttl_ms is None else max(requested_ttl_ms, 0) / 1000
         return TaskRecord(
             task_id=secrets.token_hex(16),
             client="server",
@@ -130,7 +128,7 @@ class HostedTasks:
 
     def _make_room(self, settings: Settings) -> None:
         """Drop ended tasks to make room for one more. Raises `InternalError` if too many are running."""
-        ended = [name for name, own in self._tasks.items() if own.record.ended]
+        ended = [name for name, task in self._tasks.items() if task.record.ended]
         at_work, most = len(self._tasks) - len(ended), settings.max_tasks_per_principal
         if most is not None and at_work >= most:
             raise InternalError(f"{most} tasks are running, which is the limit", data={"kind": _TOO_MANY})
@@ -164,16 +162,16 @@ class HostedTasks:
             connection.notify("notifications/tasks/status", to_augmented_task(record, TaskStatusParams))
 
     def _discard(self, name: str) -> None:
-        own = self._tasks.pop(name)
-        if own.timer is not None:
-            own.timer.cancel()
-        own.stop()
+        task = self._tasks.pop(name)
+        if task.timer is not None:
+            task.timer.cancel()
+        task.stop()
 
     def _find(self, task_id: str) -> _HostedTask:
-        own = self._tasks.get(task_id)
-        if own is None:
+        task = self._tasks.get(task_id)
+        if task is None:
             raise InvalidParams(f"there is no task {task_id[:100]!r}", data={"kind": "task_not_found"})
-        return own
+        return task
 
     def close(self) -> None:
         """End all tasks."""
@@ -188,7 +186,7 @@ class HostedTasks:
     def _list(self, connection: ClientConnection, call: IncomingRequest, params: PaginatedParams) -> ListTasksResult:  # noqa: ARG002
         if params.cursor is not None:
             raise InvalidParams("there is one page, and no cursor to another", data={"kind": "invalid_cursor"})
-        return ListTasksResult([to_augmented_task(own.record, Task) for own in self._tasks.values()])
+        return ListTasksResult([to_augmented_task(task.record, Task) for task in self._tasks.values()])
 
     def _cancel(
         self,
@@ -196,21 +194,21 @@ class HostedTasks:
         call: IncomingRequest,  # noqa: ARG002
         params: CancelTaskParams,
     ) -> CancelTaskResult:
-        own = self._find(params.task_id)
-        check_cancellable(own.record, Dialect.AUGMENTED)
-        self._update(connection, own, own.record.cancel(self._wall_clock.now()))
-        return to_augmented_task(own.record, CancelTaskResult)
+        task = self._find(params.task_id)
+        check_cancellable(task.record, Dialect.AUGMENTED)
+        self._update(connection, task, task.record.cancel(self._wall_clock.now()))
+        return to_augmented_task(task.record, CancelTaskResult)
 
     async def _result(self, connection: ClientConnection, call: IncomingRequest, params: GetTaskPayloadParams) -> Any:  # noqa: ARG002
-        own = self._find(params.task_id)
+        task = self._find(params.task_id)
         connection.adjust_call_limit(1)
         try:
-            await own.ended.wait()
+            await task.ended.wait()
         finally:
             connection.adjust_call_limit(-1)
-        if not own.record.ended:
+        if not task.record.ended:
             self._find(params.task_id)  # raises: the ttl ended first
-        found = task_outcome(own.record, Dialect.AUGMENTED)
+        found = task_outcome(task.record, Dialect.AUGMENTED)
         if isinstance(found, Raw):
             return found
         raise _to_protocol_error(found)
