@@ -20,7 +20,14 @@ from trunkline.server.run import process
 from trunkline.transports.listener_limits import ListenerGuard
 
 LISTENING = {"listen_http", "listen_tcp", "listen_unix"}
-TAKING_PEERS = {"Connections", "Endpoint", "House", "LegacyEndpoint", "SessionlessEndpoint", "WebSocketEndpoint"}
+TAKING_PEERS = {
+    "AppState",
+    "Connections",
+    "HttpSseEndpoint",
+    "NoSessionEndpoint",
+    "SessionEndpoint",
+    "WebSocketEndpoint",
+}
 
 
 def found(prefix: str = "") -> dict[str, Any]:
@@ -56,9 +63,9 @@ def test_whatever_serves_sockets_is_known_here() -> None:
     calls = ("create_server(", "create_unix_server(", "start_server(", "start_unix_server(", ".listen(BACKLOG)")
     source = Path(trunkline.transports.__path__[0]).parent
     serving = {path.name for path in source.rglob("*.py") if any(name in path.read_text() for name in calls)}
-    among_ourselves = {"unix_bus.py"}  # processes of one user, who alone can come there
+    among_ourselves = {"bus.py"}  # processes of one user, who alone can come there
     for_one_person = {"loopback.py"}  # on one page
-    assert serving == {"accepting.py", "unix.py"} | among_ourselves | for_one_person
+    assert serving == {"accept.py", "unix.py"} | among_ourselves | for_one_person
 
 
 def test_a_server_listens_by_these_alone() -> None:

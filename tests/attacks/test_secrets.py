@@ -26,12 +26,17 @@ from trunkline.errors import StoreError
 
 CANARY = "canary-7c1e"
 SECRET = {  # members that hold what nobody should see, wherever they are
-    *("access", "access_token", "assertion", "body", "client_secret", "code", "given", "headers", "key", "refresh"),
-    *("refresh_token", "secret", "sent", "state", "token", "verifier"),
+    *("access", "access_token", "assertion", "body", "client_secret", "code", "headers", "key", "presented"),
+    *("refresh", "refresh_token", "secret", "sent_token", "state", "token", "verifier"),
 }
-HARMLESS = {("Challenge", "token"), ("Answer", "headers"), ("Answer", "body"), ("Turned", "headers")}  # of peers'
-HARMLESS |= {("Verified", "key"), ("_Kept", "verifier")}  # the name of a key; who has verified
-PARTS = {"place": SimpleNamespace(resource="https://mcp.example/mcp"), "given": PresentedToken("Bearer", CANARY)}
+HARMLESS = {
+    ("Challenge", "token"),
+    ("FetchResponse", "headers"),
+    ("FetchResponse", "body"),
+    ("Rejected", "headers"),
+}  # of peers'
+HARMLESS |= {("Verified", "key"), ("_CacheEntry", "verifier")}  # the name of a key; who has verified
+PARTS = {"location": SimpleNamespace(resource="https://mcp.example/mcp"), "presented": PresentedToken("Bearer", CANARY)}
 
 
 def structs() -> dict[str, type[Struct]]:
@@ -123,7 +128,7 @@ async def test_nothing_secret_is_told_by_a_server_whether_it_lets_in_or_not(capl
             said.append(str((await ask(place.port, "POST", "/mcp", tool("effect", what="x"), **mine)).json))
             said += [repr(place.server._auth), repr(place.server._auth.tokens), repr(vars(place.server._auth.tokens))]
             said += [repr(place.observer.facts), caplog.text]
-    assert "nobody can be let in" in caplog.text
+    assert "tokens cannot be verified" in caplog.text
     assert place.observer.facts
     assert [text[max(0, text.find(CANARY) - 200) :][:300] for text in said if CANARY in text] == []
 
