@@ -22,8 +22,7 @@ from trunkline.protocol.methods import Side
 from trunkline.protocol.revisions import Era, Revision
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import DiscoverResult, Empty, InitializeParams, InitializeResult
-from trunkline.rpc import connection
-from trunkline.rpc.connection import KEEPALIVE_FAILED
+from trunkline.rpc.connection import KEEPALIVE_FAILED, LoopResources, PeerConnection
 from trunkline.rpc.outgoing_requests import closed_error
 from trunkline.transports.channel import Channel, ChannelClosed, MirroringChannel
 from trunkline.wire import codec
@@ -43,12 +42,12 @@ class _InitializeRefused(Exception):
         self.error = error
 
 
-class ClientConnection(connection.Connection):
+class ClientConnection(PeerConnection):
     """One connection to a server, from its first message to its last."""
 
     def __init__(
         self,
-        shared: connection.LoopResources,
+        shared: LoopResources,
         session: Session,
         channel: Channel,
         classify_close: "Callable[[ClientConnection, ChannelClosed], Signal]",

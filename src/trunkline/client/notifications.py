@@ -16,7 +16,7 @@ from msgspec import Struct
 from trunkline.errors import MisuseError
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.methods import ALIASES, METHODS, Side
-from trunkline.rpc.connection import Connection
+from trunkline.rpc.connection import PeerConnection
 from trunkline.rpc.dispatch import Feature
 from trunkline.rpc.run_handler import Work
 
@@ -124,7 +124,7 @@ class NotificationHandlers:
         """Return the handlers of every notification that a client can receive."""
         return Feature("notices", {name: partial(self._dispatch, name) for name in CLIENT_NOTIFICATIONS})
 
-    def _dispatch(self, name: str, connection: Connection, call: IncomingRequest, params: Any) -> Work:
+    def _dispatch(self, name: str, connection: PeerConnection, call: IncomingRequest, params: Any) -> Work:
         for reader in list(self._readers):
             if name in reader.names:
                 reader.put(ServerNotification(name, params))
@@ -133,7 +133,7 @@ class NotificationHandlers:
         waiting = [awaitable for awaitable in waiting if awaitable is not None]
         return _await_all(waiting, connection, call) if waiting else None
 
-    def _call_handler(self, handler: Handler, connection: Connection, call: IncomingRequest, params: Any) -> Any:
+    def _call_handler(self, handler: Handler, connection: PeerConnection, call: IncomingRequest, params: Any) -> Any:
         """Call a handler; return its awaitable, if it is async."""
         try:
             value = handler(params)
@@ -145,7 +145,7 @@ class NotificationHandlers:
         return value if inspect.isawaitable(value) else None
 
 
-async def _await_all(waiting: list[Any], connection: Connection, call: IncomingRequest) -> None:
+async def _await_all(waiting: list[Any], connection: PeerConnection, call: IncomingRequest) -> None:
     """Await all handlers concurrently, so that a slow one does not delay the others."""
     for outcome in await asyncio.gather(*waiting, return_exceptions=True):
         if isinstance(outcome, BaseException) and not isinstance(outcome, asyncio.CancelledError):

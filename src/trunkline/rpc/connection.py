@@ -72,7 +72,7 @@ from trunkline.wire.messages import (
 if TYPE_CHECKING:
     from trunkline.rpc.keepalive import KeepaliveMonitor
 
-__all__ = ["KEEPALIVE_FAILED", "Connection", "LoopResources"]
+__all__ = ["KEEPALIVE_FAILED", "LoopResources", "PeerConnection"]
 
 KEEPALIVE_FAILED: Final = "keepalive_failed"
 _WITHOUT_HANDLER: Final = frozenset({TimeLimit.QUICK, TimeLimit.HANDSHAKE})  # these methods run no code of the user
@@ -91,7 +91,7 @@ class LoopResources(Struct, frozen=True):
     observers: Observers
 
 
-class Connection:
+class PeerConnection:
     """One connection to a peer, from its first message to its last.
 
     All methods are called on the event loop, except `post`. `facts` reports to observers, `replies` sends replies.

@@ -15,7 +15,7 @@ from trunkline.protocol.refusals import unavailable_refusal
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import LOGGING_LEVELS, Implementation, InputRequiredResult
-from trunkline.rpc import connection
+from trunkline.rpc.connection import LoopResources, PeerConnection
 from trunkline.rpc.dispatch import Failure
 from trunkline.server.call_peer import ClientFacts
 from trunkline.server.catalog import ServerCatalog
@@ -47,7 +47,7 @@ _MAX_ID_LENGTH: Final = 100  # characters of a request id in a crash dump
 _FLUSH_GRACE: Final = 0.5  # seconds for replies sent at the end of the drain to leave
 
 
-class SharedServices(connection.LoopResources, frozen=True, kw_only=True):
+class SharedServices(LoopResources, frozen=True, kw_only=True):
     """Services of one server runtime that its connections share."""
 
     catalog: ServerCatalog
@@ -70,7 +70,7 @@ class SharedServices(connection.LoopResources, frozen=True, kw_only=True):
     on_call_cancelled: "Callable[[Any], None]"  # receives the work of a cancelled call
 
 
-class Connection(connection.Connection):
+class Connection(PeerConnection):
     """Connection to one client: session state, log level, pause, and the interface that contexts use (`CallPeer`)."""
 
     __slots__ = (
