@@ -61,13 +61,18 @@ class SharedServices(LoopResources, frozen=True, kw_only=True):
     store: Store  # opened
     wall_clock: Clock  # the clock that stores use for expiry
     get_ledger: "Callable[[], Ledger]"  # idempotency ledger, made on first use
-    tasks: "TaskService"
+    get_tasks: "Callable[[], TaskService]"  # made on first use
     durable_sessions: "DurableSessions | None" = None  # where sessions outlive the process
     cluster: "Cluster | None" = None  # where processes share a store with a bus
     cluster_notifications: "ClusterNotifications | None" = None  # where sessions outlive the process
     shared_semaphores: "SharedSemaphores | None" = None  # where processes can share the store
     get_lifespan_value: "Callable[[], Any]"
     on_call_cancelled: "Callable[[Any], None]"  # receives the work of a cancelled call
+
+    @property
+    def tasks(self) -> "TaskService":
+        """The tasks of the server."""
+        return self.get_tasks()
 
 
 class Connection(PeerConnection):

@@ -31,8 +31,6 @@ from trunkline.server.notifications.listen import ListenStream, ListenStreams
 from trunkline.server.notifications.resource_updates import ResourceUpdates
 from trunkline.server.notifications.subscription_hooks import SubscriptionHooks
 from trunkline.server.server_store import ServerStore
-from trunkline.server.tasks.recovery import TaskRecovery
-from trunkline.server.tasks.service import TaskService
 from trunkline.transports.channel import Channel, Listener
 from trunkline.wire import codec
 from trunkline.wire.messages import Encoded, Notification
@@ -47,6 +45,7 @@ if TYPE_CHECKING:
     from trunkline.server.lifespan import Lifespan
     from trunkline.server.limits.shared_semaphore import SharedSemaphores
     from trunkline.server.sessions.durable import DurableSessions
+    from trunkline.server.tasks.service import TaskService
     from trunkline.stores.store import Store
 
 __all__ = ["ServerComponents", "ServerRuntime"]
@@ -103,6 +102,7 @@ class ServerRuntime:
         self._thread: int | None = None
         self._shared: SharedServices | None = None
         self._ledger: Ledger | None = None
+        self._tasks: TaskService | None = None
         self._health_checks: HealthChecks | None = None
         self._background_tasks: set[asyncio.Task[Any]] = set()
         self._cancelled_work: set[asyncio.Task[Any]] = set()  # tasks of cancelled calls that have not ended yet
@@ -142,7 +142,7 @@ class ServerRuntime:
         leaving = asyncio.create_task(self._leave_lifespan(lifespan))
         self._background_tasks.add(leaving)
         leaving.add_done_callback(self._background_tasks.discard)
-        if self._shared is None or not self._shared.tasks.running_count:
+        if self._tasks is None or not self._tasks.running_count:
             await asyncio.shield(leaving)
 
     async def _leave_lifespan(self, lifespan: "Lifespan") -> None:
@@ -150,8 +150,8 @@ class ServerRuntime:
             await asyncio.wait(self._cancelled_work, timeout=self._catalog.settings.stage_timeout)
         if self._ledger is not None:
             await self._ledger.drain()
-        if self._shared is not None:
-            await self._shared.tasks.drain()
+        if self._tasks is not None:
+            await self._tasks.drain()
         if lifespan.users.in_use:
             return
         try:
@@ -222,6 +222,7 @@ class ServerRuntime:
         if self._shared is None or self._loop is not loop:
             if self.connections:
                 raise MisuseError("a server serves on one event loop at a time; shut it down before serving on another")
+            self._tasks = None
             self._shared = self._make_services(loop)
         return self._shared
 
@@ -251,7 +252,7 @@ class ServerRuntime:
             state_tokens=StateSealers(settings, self._make_state_keys(store, wall)),
             store=store,
             wall_clock=wall,
-            tasks=TaskService(store, wall, settings, TaskRecovery),
+            get_tasks=self._lazy_tasks(store, wall),
             durable_sessions=keeper,
             cluster=crew,
             cluster_notifications=self._make_notification_fanout(keeper, crew, clock),
@@ -268,6 +269,22 @@ class ServerRuntime:
         if self._health_checks is None:
             self._health_checks = HealthChecks(self._health.by_name)
         return self._health_checks
+
+    def _lazy_tasks(self, store: "Store", wall_clock: Clock) -> "Callable[[], TaskService]":
+        """Return a function that makes the task service of these services on its first call. It never makes one for
+        later services, so a late callback after shutdown cannot start the runtime again."""
+        made: TaskService | None = None
+
+        def get_tasks() -> "TaskService":
+            nonlocal made
+            if made is None:
+                from trunkline.server.tasks.recovery import TaskRecovery
+                from trunkline.server.tasks.service import TaskService
+
+                made = self._tasks = TaskService(store, wall_clock, self._catalog.settings, TaskRecovery)
+            return made
+
+        return get_tasks
 
     def _get_ledger(self) -> "Ledger":
         from trunkline.server.idempotency.ledger import Ledger
@@ -443,8 +460,8 @@ class ServerRuntime:
             await self.forwarder.drained()
         if self._ledger is not None:
             await self._ledger.drain()
-        if self._shared is not None:
-            await self._shared.tasks.drain()
+        if self._tasks is not None:
+            await self._tasks.drain()
 
     async def close_transports(self) -> None:
         """Shutdown stage: close every connection."""
@@ -460,8 +477,9 @@ class ServerRuntime:
         """Shutdown stage: write the state that outlives the process."""
         if self._ledger is not None:
             await self._ledger.close()
+        if self._tasks is not None:
+            await self._tasks.close()
         if self._shared is not None:
-            await self._shared.tasks.close()
             if self._shared.shared_semaphores is not None:
                 await self._shared.shared_semaphores.close()
             await self._shared.state_tokens.close()
@@ -483,6 +501,7 @@ class ServerRuntime:
         if self.file_watch is not None:
             self.file_watch.close()
         self._loop = self._thread = self._shared = self._local_announcer = self._cluster_announcer = self._ledger = None
+        self._tasks = None
         self.connections.clear_pause()
         self._health.relax_names()
         if self._health_checks is not None:

@@ -1,11 +1,15 @@
 """Logging: the minimum level of log messages for a client."""
 
+from typing import TYPE_CHECKING
+
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.types import LOGGING_LEVELS, Empty, SetLevelParams
 from trunkline.rpc.dispatch import Feature
 from trunkline.rpc.run_handler import Work
 from trunkline.server.connection import Connection
-from trunkline.server.sessions.durable import DurableSession
+
+if TYPE_CHECKING:
+    from trunkline.server.sessions.durable import DurableSession
 
 __all__ = ["FEATURE"]
 
@@ -18,7 +22,7 @@ def _set_level(connection: Connection, call: IncomingRequest, params: SetLevelPa
     return Empty()
 
 
-async def _set_and_persist(connection: Connection, session: DurableSession, level: int) -> Empty:
+async def _set_and_persist(connection: Connection, session: "DurableSession", level: int) -> Empty:
     before = connection.log_level
 
     async def do() -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
@@ -32,10 +32,11 @@ from trunkline.server.catalog import ServerCatalog
 from trunkline.server.connection import Connection, SharedServices
 from trunkline.server.context import Context
 from trunkline.server.input.multi_round import begin_round
-from trunkline.server.limits.tool_limits import ToolGuard
-from trunkline.server.tasks.create import NewTask, choose_dialect, convert_to_task, start_task
-from trunkline.server.tasks.service import WorkFactory
 from trunkline.wire.codec import DecodeError, decoder, original_json
+
+if TYPE_CHECKING:
+    from trunkline.server.limits.tool_limits import ToolGuard
+    from trunkline.server.tasks.service import WorkFactory
 
 __all__ = ["FEATURE", "find_protected", "prepare_run"]
 
@@ -87,6 +88,8 @@ def _run(entry: ToolEntry, connection: Connection, call: IncomingRequest, params
     if call.envelope is not None:
         _prepare_modern_call(entry, connection, call, params, call.envelope)
     if entry.task is not None or params.task is not None:
+        from trunkline.server.tasks.create import choose_dialect
+
         dialect = choose_dialect(entry, connection, call, params)
         if dialect is not None:
             return _run_as_task(dialect, entry, connection, call, params)
@@ -130,7 +133,7 @@ def _run_reporting_start(
     return _run_guarded(entry, connection.shared, arguments, run, context)
 
 
-def prepare_run(entry: ToolEntry, shared: SharedServices, params: CallToolParams) -> WorkFactory:
+def prepare_run(entry: ToolEntry, shared: SharedServices, params: CallToolParams) -> "WorkFactory":
     """Return a function that runs a tool for a context that does not exist yet. Raises for invalid arguments."""
     return partial(_run_guarded, entry, shared, _decode_arguments(entry, params), entry.run)
 
@@ -142,6 +145,8 @@ def _run_as_task(
         work = prepare_run(entry, connection.shared, params)
     except InvalidArguments as error:  # without a task there is no result to carry the error
         raise InvalidParams(error.message, data=error.data) from None
+    from trunkline.server.tasks.create import NewTask, convert_to_task, start_task
+
     making = NewTask(entry, connection, call, work)
     asks_first = entry.task is not None and entry.task.asks_first and dialect is Dialect.EXTENSION
     if params.meta is not None and IDEMPOTENCY_KEY in params.meta:
