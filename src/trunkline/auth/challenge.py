@@ -59,8 +59,8 @@ def find_challenge(challenges: Sequence[Challenge], *schemes: str) -> Challenge 
 
 def format_challenge(scheme: str, params: Mapping[str, str | None]) -> str:
     """Format a challenge as a header value; parameters that are None are omitted."""
-    said = ", ".join(f'{name}="{_escape_quoted(value)}"' for name, value in params.items() if value is not None)
-    return f"{scheme} {said}" if said else scheme
+    formatted = ", ".join(f'{name}="{_escape_quoted(value)}"' for name, value in params.items() if value is not None)
+    return f"{scheme} {formatted}" if formatted else scheme
 
 
 def _skip(pattern: re.Pattern[str], text: str, at: int) -> int:

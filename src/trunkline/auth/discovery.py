@@ -79,10 +79,10 @@ async def find_resource_metadata(
         shown = safe_text(resource_metadata_url)
         why = f"the challenge names metadata at {shown!r}, which is not on the MCP server itself"
         raise AuthorizationFailed(why, hop="server", clause="RFC 9728, sections 3 and 7.3")
-    places = resource_metadata_urls(server)
-    for url in dict.fromkeys([resource_metadata_url, *places] if resource_metadata_url is not None else places):
-        answer = await egress.get(url, hop=hop, headers=_HEADERS)
-        if (metadata := _read_document(answer, hop, lambda body: read_resource_metadata(body, server))) is not None:
+    urls = resource_metadata_urls(server)
+    for url in dict.fromkeys([resource_metadata_url, *urls] if resource_metadata_url is not None else urls):
+        response = await egress.get(url, hop=hop, headers=_HEADERS)
+        if (metadata := _read_document(response, hop, lambda body: read_resource_metadata(body, server))) is not None:
             return url, metadata
     if resource_metadata_url is not None:
         raise AuthorizationFailed(
@@ -101,8 +101,8 @@ async def locate_authorization_server(egress: Egress, issuer: str) -> tuple[str,
     hop, reason = "authorization-server-metadata", None
     for url in server_metadata_urls(issuer):
         try:
-            answer = await egress.get(url, hop=hop, headers=_HEADERS)
-            if (metadata := _read_document(answer, hop, lambda body: read_server_metadata(body, issuer))) is not None:
+            response = await egress.get(url, hop=hop, headers=_HEADERS)
+            if (metadata := _read_document(response, hop, lambda body: read_server_metadata(body, issuer))) is not None:
                 return url, metadata
         except AuthorizationFailed as error:
             reason = reason or error  # the next well-known URL may have a usable document
@@ -127,8 +127,8 @@ async def _find_first_usable(egress: Egress, issuers: Sequence[str]) -> ServerMe
 async def _find_self_issued(egress: Egress, server: str) -> ServerMetadata:
     """Return the metadata of a server that is its own authorization server, as in 2025-03-26."""
     url, hop = root_metadata_url(server), "authorization-server-metadata"
-    answer = await egress.get(url, hop=hop, headers=_HEADERS)
-    return _read_document(answer, hop, lambda body: read_self_issued_metadata(body, server)) or fallback_metadata(
+    response = await egress.get(url, hop=hop, headers=_HEADERS)
+    return _read_document(response, hop, lambda body: read_self_issued_metadata(body, server)) or fallback_metadata(
         server
     )
 

@@ -75,9 +75,9 @@ class Egress:
     async def get(self, url: str, *, hop: str, headers: Mapping[str, str] | None = None) -> FetchResponse:
         """Send a GET. Up to three redirects are followed unless a header identifies the client. Raises
         `AuthorizationFailed` with that hop."""
-        given = headers or {}
-        follow = _MAX_REDIRECTS if all(name.lower() in _REDIRECTABLE_HEADERS for name in given) else 0
-        return await self._fetch_within_timeout(_FetchRequest(hop, "GET", given, None, follow), url)
+        request_headers = headers or {}
+        follow = _MAX_REDIRECTS if all(name.lower() in _REDIRECTABLE_HEADERS for name in request_headers) else 0
+        return await self._fetch_within_timeout(_FetchRequest(hop, "GET", request_headers, None, follow), url)
 
     async def get_without_redirects(self, url: str, *, hop: str) -> FetchResponse:
         """Send a GET and return the first response, also if it is a redirect. Raises `AuthorizationFailed` with that
@@ -106,10 +106,10 @@ class Egress:
 
     async def _follow_redirects(self, request: "_FetchRequest", target: Target) -> FetchResponse:
         for left in range(request.max_redirects or 0, -1, -1):
-            answer = await self._request_once(request, target)
-            location = answer.headers.get("Location")
-            if answer.status not in _REDIRECTS or location is None or request.max_redirects is None:
-                return answer
+            response = await self._request_once(request, target)
+            location = response.headers.get("Location")
+            if response.status not in _REDIRECTS or location is None or request.max_redirects is None:
+                return response
             target = request.resolve_redirect(target, location, left)
         raise AssertionError  # resolve_redirect raises for the last redirect
 

@@ -86,10 +86,10 @@ _registries: dict[tuple[str, ...], _Registry] = {}
 
 
 def _registry_for(algorithms: Sequence[str]) -> _Registry:
-    known = _registries.get(wanted := tuple(algorithms))
-    if known is None:
-        known = _registries[wanted] = _Registry(wanted)
-    return known
+    registry = _registries.get(allowed := tuple(algorithms))
+    if registry is None:
+        registry = _registries[allowed] = _Registry(allowed)
+    return registry
 
 
 # --- parsing ---------------------------------------------------------------------------------------
@@ -132,17 +132,17 @@ def _is_signed_by(found: jws.CompactSignature, key: Key, registry: _Registry) ->
 
 def _import_public_key(jwk: Any) -> Key | None:
     """Import a public signature key; return None if it has another purpose or is too weak."""
-    if not isinstance(jwk, dict) or "d" in (given := cast("dict[str, Any]", jwk)):
+    if not isinstance(jwk, dict) or "d" in (members := cast("dict[str, Any]", jwk)):
         return None
-    kind = _KEY_TYPES.get(str(given.get("kty")))
+    kind = _KEY_TYPES.get(str(members.get("kty")))
     if (
         kind is None
-        or given.get("use", "sig") != "sig"
-        or (kind is RSAKey and len(str(given.get("n"))) < _MIN_MODULUS_CHARS)
+        or members.get("use", "sig") != "sig"
+        or (kind is RSAKey and len(str(members.get("n"))) < _MIN_MODULUS_CHARS)
     ):
         return None
     try:
-        return kind.import_key(given)
+        return kind.import_key(members)
     except (JoseError, ValueError, TypeError, KeyError):
         return None
 
@@ -228,12 +228,12 @@ class SigningKey:
         """Generate a key."""
         kind = _key_type_for(algorithm)
         if kind is RSAKey:
-            made: ECKey | RSAKey | OKPKey = RSAKey.generate_key(2048)
+            key: ECKey | RSAKey | OKPKey = RSAKey.generate_key(2048)
         elif kind is ECKey:
-            made = ECKey.generate_key(cast("Literal['P-256']", _EC[algorithm]))
+            key = ECKey.generate_key(cast("Literal['P-256']", _EC[algorithm]))
         else:
-            made = OKPKey.generate_key("Ed25519")
-        return cls(made, algorithm, kid)
+            key = OKPKey.generate_key("Ed25519")
+        return cls(key, algorithm, kid)
 
     @classmethod
     def from_pem(cls, pem: str | bytes, algorithm: str, *, kid: str | None = None) -> "SigningKey":
@@ -248,8 +248,8 @@ class SigningKey:
         """Import a key that `to_jwk` exported."""
         algorithm, kid = str(jwk.get("alg")), jwk.get("kid")
         try:
-            given: Any = {name: value for name, value in jwk.items() if name not in {"alg", "kid"}}
-            return cls(_key_type_for(algorithm).import_key(given), algorithm, kid)._check_can_sign()
+            members: Any = {name: value for name, value in jwk.items() if name not in {"alg", "kid"}}
+            return cls(_key_type_for(algorithm).import_key(members), algorithm, kid)._check_can_sign()
         except (JoseError, ValueError, TypeError, KeyError):
             raise ConfigError("that is not a private key") from None
 
@@ -261,8 +261,10 @@ class SigningKey:
     def sign(self, claims: Mapping[str, Any], header: Mapping[str, Any] | None = None) -> str:
         """Return a compact JWS of these claims."""
         named = {} if self.kid is None else {"kid": self.kid}
-        told = {"alg": self.algorithm, **named, **(header or {})}
-        return jws.serialize_compact(told, codec.to_json(dict(claims)), self._key, registry=_registry_for(ALGORITHMS))
+        protected = {"alg": self.algorithm, **named, **(header or {})}
+        return jws.serialize_compact(
+            protected, codec.to_json(dict(claims)), self._key, registry=_registry_for(ALGORITHMS)
+        )
 
     def _check_can_sign(self) -> "SigningKey":
         """Return the key after a test signature: its curve may not match the algorithm."""

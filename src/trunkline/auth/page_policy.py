@@ -26,9 +26,9 @@ def parse_page_url(url: str, policy: EgressPolicy) -> Target:
     """Parse a page's URL and apply the checks that need no DNS lookup. Raises `EgressDenied`."""
     if len(url) > _MAX_URL_CHARS:
         raise EgressDenied(f"the URL has {len(url)} characters; the limit is {_MAX_URL_CHARS}")
-    there = parse_target(url)
-    policy.check(there)
-    return there
+    target = parse_target(url)
+    policy.check(target)
+    return target
 
 
 async def check_page_addresses(target: Target, policy: EgressPolicy, resolve: Resolver | None = None) -> None:

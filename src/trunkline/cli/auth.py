@@ -26,8 +26,8 @@ __all__ = ["add_auth_commands"]
 
 def _add_status(commands: Commands) -> None:
 
-    told = "Show the stored login for an MCP server, without its tokens. The exit code is 1 if there is none."
-    parser = commands.add_parser("status", help="show whether a login is stored", description=told)
+    description = "Show the stored login for an MCP server, without its tokens. The exit code is 1 if there is none."
+    parser = commands.add_parser("status", help="show whether a login is stored", description=description)
     parser.add_argument("url", metavar="URL", help="the address of the MCP server")
     parser.set_defaults(run=_run_status)
 
@@ -37,12 +37,12 @@ def _run_status(options: argparse.Namespace) -> int:
     from trunkline.auth.client.token_store import FileTokens
     from trunkline.auth.client.tokens import decode_stored_token, token_store_key
 
-    kept = decode_stored_token(asyncio.run(FileTokens().get(token_store_key(options.url, CodeGrant.name))))
-    if kept is None:
+    token = decode_stored_token(asyncio.run(FileTokens().get(token_store_key(options.url, CodeGrant.name))))
+    if token is None:
         sys.stdout.write(f"{options.url}: not logged in\n")
         return EXIT_FAILURE
     sys.stdout.write(
-        "".join(f"{escape_control_characters(line)}\n" for line in _status_lines(options.url, kept, time.time()))
+        "".join(f"{escape_control_characters(line)}\n" for line in _status_lines(options.url, token, time.time()))
     )
     return EXIT_OK
 
@@ -67,16 +67,16 @@ def _describe_lifetime(token: "StoredToken", now: float) -> str:
 
 def _add_logout(commands: Commands) -> None:
 
-    told = "Delete the stored tokens for an MCP server. The next client that needs one asks the user to log in."
-    parser = commands.add_parser("logout", help="delete a stored login", description=told)
+    description = "Delete the stored tokens for an MCP server. The next client that needs one asks the user to log in."
+    parser = commands.add_parser("logout", help="delete a stored login", description=description)
     parser.add_argument("url", metavar="URL", help="the address of the MCP server")
     parser.set_defaults(run=_run_logout)
 
 
 def _run_logout(options: argparse.Namespace) -> int:
-    known = asyncio.run(_forget(options.url))
-    told = "logged out" if known else "was not logged in"
-    sys.stdout.write(f"{options.url}: {told}\n")
+    deleted = asyncio.run(_forget(options.url))
+    outcome = "logged out" if deleted else "was not logged in"
+    sys.stdout.write(f"{options.url}: {outcome}\n")
     return EXIT_OK
 
 
@@ -169,8 +169,8 @@ def _as_json(url: str, findings: list[Finding]) -> str:
 
 def add_auth_commands(commands: Commands) -> None:
     """Add the command `auth` and its subcommands."""
-    told = "diagnose authorization; show and delete stored logins"
-    parser = commands.add_parser("auth", help=told, description=f"{told.capitalize()}.")
+    summary = "diagnose authorization; show and delete stored logins"
+    parser = commands.add_parser("auth", help=summary, description=f"{summary.capitalize()}.")
     below = parser.add_subparsers(title="commands", metavar="COMMAND")
     for add in (_add_doctor, _add_status, _add_logout):
         add(below)

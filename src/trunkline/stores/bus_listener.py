@@ -55,8 +55,8 @@ class GuardedListener:
         self._rejected += 1
         now = asyncio.get_running_loop().time()
         if now - self._logged_at >= _LOG_INTERVAL:
-            told = "dropped %d frames on the bus at %s that failed verification, the last because %s"
-            _log.warning(told, self._rejected, where, why.value)
+            message = "dropped %d frames on the bus at %s that failed verification, the last because %s"
+            _log.warning(message, self._rejected, where, why.value)
             self._rejected, self._logged_at = 0, now
         _call_listener(self._listener.rejected, why.value)
 

@@ -39,9 +39,9 @@ class MemoryStore:
     @classmethod
     def ready(cls, clock: Clock | None = None) -> "MemoryStore":
         """Return a store that is already open, since opening needs no I/O."""
-        made = cls(clock=clock)
-        made._open = True
-        return made
+        store = cls(clock=clock)
+        store._open = True
+        return store
 
     @property
     def lasting(self) -> bool:
@@ -64,8 +64,8 @@ class MemoryStore:
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
             self._sweep_timer = None
-        for kept in (self._homes, self._leases, self._queued_expiry, self._queue):
-            kept.clear()
+        for table in (self._homes, self._leases, self._queued_expiry, self._queue):
+            table.clear()
 
     def _require_open(self) -> float:
         """Return the time; raise if the store is not open."""
@@ -121,20 +121,20 @@ class MemoryStore:
     def _write_all(self, writes: Sequence[Write]) -> None:
         """Apply the writes of one home under the last version."""
         at = home(writes[0].key)
-        kept = self._homes.setdefault(at, {})
+        items = self._homes.setdefault(at, {})
         for write in writes:
-            self._write(kept, write)
-        if not kept:
+            self._write(items, write)
+        if not items:
             del self._homes[at]
         self._watchers.notify(write.key for write in writes)
 
-    def _write(self, kept: dict[str, Item], write: Write) -> None:
+    def _write(self, items: dict[str, Item], write: Write) -> None:
         if isinstance(write, Put):
-            kept[write.key] = Item(write.key, write.value, self._last_version, write.expires)
+            items[write.key] = Item(write.key, write.value, self._last_version, write.expires)
             if write.expires is not None:
                 self._queue_expiry(write.key, write.expires)
         else:
-            kept.pop(write.key, None)
+            items.pop(write.key, None)
             self._queued_expiry.pop(write.key, None)
 
     # --- leases ------------------------------------------------------------------------------------
@@ -145,17 +145,17 @@ class MemoryStore:
         """Grant the lease if it is free, expired or held under the token `over`; apply `writes` with it."""
         now = self._require_open()
         validation.check_lease(name, holder, ttl, writes)
-        given = validation.decide_lease(
+        granted = validation.decide_lease(
             self._leases.get(name), Lease(name, holder, self._last_version + 1, now + ttl), now, over
         )
-        if isinstance(given, Lease):
+        if isinstance(granted, Lease):
             self._check_versions(writes, now)
             self._last_version += 1
-            self._leases[name] = given
+            self._leases[name] = granted
             self._schedule_sweep()
             if writes:
                 self._write_all(writes)
-        return given
+        return granted
 
     async def renew(self, lease: Lease, ttl: float) -> Lease:
         """Extend the lease to `ttl` seconds from now."""
@@ -210,15 +210,15 @@ class MemoryStore:
 
     def _expire(self, key: str, now: float) -> None:
         """Delete an expired item, or queue it again if its expiry was extended."""
-        kept = self._homes.get(home(key), _EMPTY_HOME)
-        item = kept.get(key)
+        items = self._homes.get(home(key), _EMPTY_HOME)
+        item = items.get(key)
         if item is None or item.expires is None:
             return
         if item.expires > now:
             self._queue_expiry(key, item.expires)
             return
-        del kept[key]
-        if not kept:
+        del items[key]
+        if not items:
             del self._homes[home(key)]
 
 

@@ -41,8 +41,8 @@ async def read_identity(store: Store) -> StoreIdentity | None:
 async def load_identity(store: Store, now: float) -> StoreIdentity:
     """Return the identity of a store; create it if there is none. `now` is the time on the store's clock. Raises
     `StoreError`."""
-    made = StoreIdentity(token_hex(8), token_bytes(_SECRET_BYTES), now)
-    return _decode_identity(await get_or_create(store, IDENTITY, codec.to_json(made)))
+    identity = StoreIdentity(token_hex(8), token_bytes(_SECRET_BYTES), now)
+    return _decode_identity(await get_or_create(store, IDENTITY, codec.to_json(identity)))
 
 
 def _decode_identity(value: bytes) -> StoreIdentity:

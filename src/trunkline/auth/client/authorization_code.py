@@ -68,8 +68,10 @@ def read_code(callback_url: str, request: AuthorizationRequest) -> str:
     if issuer is not None and issuer != request.issuer:
         raise _invalid_response("another issuer than expected", "RFC 9207, section 2.4")
     if "error" in fields:
-        said = ": ".join(safe_text(fields[name]) for name in ("error", "error_description") if fields.get(name))
-        raise OAuthErrorResponse(f"the authorization server answers {said}", hop=_HOP, error=fields["error"], clause="")
+        description = ": ".join(safe_text(fields[name]) for name in ("error", "error_description") if fields.get(name))
+        raise OAuthErrorResponse(
+            f"the authorization server answers {description}", hop=_HOP, error=fields["error"], clause=""
+        )
     if not fields.get("code"):
         raise _invalid_response("neither a code nor an error", "OAuth 2.1, section 4.1.2")
     return fields["code"]
@@ -125,16 +127,20 @@ class CodeGrant:
     async def _run_flow(self, errand: GrantRequest, prefer: str | None) -> tuple[ClientIdentity, TokenResponse]:
         async with self._interaction.waiting(prefer) as waiting:
             identity = await self._registrar.get_identity(errand, waiting.redirect_uri)
-            sent = AuthorizationRequest.create(errand.discovery.authorization_server, waiting.redirect_uri)
-            there = self._authorization_url(errand, identity, sent)
-            await errand.egress.check_page(there, hop=_HOP)
+            request = AuthorizationRequest.create(errand.discovery.authorization_server, waiting.redirect_uri)
+            url = self._authorization_url(errand, identity, request)
+            await errand.egress.check_page(url, hop=_HOP)
             try:
-                returned = await waiting.visit(there)
+                returned = await waiting.visit(url)
             except AuthorizationFailed:
                 if identity.registered:  # the login page does not redirect if it does not know the client
                     await self.forget(errand)
                 raise
-        more = {"code": read_code(returned, sent), "redirect_uri": sent.redirect_uri, "code_verifier": sent.verifier}
+        more = {
+            "code": read_code(returned, request),
+            "redirect_uri": request.redirect_uri,
+            "code_verifier": request.verifier,
+        }
         fields = token_request_fields(errand, "authorization_code", **more) | {"scope": None}
         return identity, read_token_response(await errand.endpoint.request_token(identity, fields), hop="token")
 
@@ -144,7 +150,7 @@ class CodeGrant:
         if endpoint is None:
             why = "the authorization server has no authorization endpoint"
             raise AuthorizationFailed(why, hop="authorization-server-metadata", clause="RFC 8414, section 2")
-        said = {
+        query = {
             **self._parameters,
             "response_type": "code",
             "client_id": identity.client_id,
@@ -155,7 +161,7 @@ class CodeGrant:
             "resource": errand.discovery.resource,
         }
         if errand.scopes:
-            said["scope"] = " ".join(errand.scopes)
+            query["scope"] = " ".join(errand.scopes)
         if "offline_access" in errand.scopes:
-            said.setdefault("prompt", "consent")  # OpenID Connect Core, section 11: required for a refresh token
-        return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(said)}"
+            query.setdefault("prompt", "consent")  # OpenID Connect Core, section 11: required for a refresh token
+        return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}"

@@ -26,14 +26,14 @@ _MAX_URL_CHARS: Final = 8192  # some systems limit one argument to this length
 def check_login_url(url: str) -> str:
     """Return the URL if a user may be sent there: https, or this machine. Raises `AuthorizationFailed`."""
     try:
-        there = parse_target(url)
+        target = parse_target(url)
     except EgressDenied as refused:
         raise _failure(f"the URL of the login page is invalid: {refused}") from None
-    if there.scheme != "https" and not there.is_local:
-        raise _failure(f"the login page {there.display_url} must use https")
+    if target.scheme != "https" and not target.is_local:
+        raise _failure(f"the login page {target.display_url} must use https")
     if len(url) > _MAX_URL_CHARS:
         raise _failure(
-            f"the address of the login page {there.display_url} has {len(url)} characters, which is too long"
+            f"the address of the login page {target.display_url} has {len(url)} characters, which is too long"
         )
     return url
 

@@ -37,8 +37,8 @@ def read_challenge(response: HttpExchange) -> TokenChallenge | None:
     `AuthorizationFailed` if the scheme is not supported."""
     if response.status not in {UNAUTHORIZED, FORBIDDEN}:
         return None
-    said = [value for name, value in response.headers.items() if name.lower() == "www-authenticate"]
-    challenges = parse_challenges(", ".join(said))
+    values = [value for name, value in response.headers.items() if name.lower() == "www-authenticate"]
+    challenges = parse_challenges(", ".join(values))
     ours = [one for one in challenges if one.scheme in _SUPPORTED_SCHEMES]
     params = {name: value for one in reversed(ours) for name, value in one.params.items()}
     error = params.get("error")

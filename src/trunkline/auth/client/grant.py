@@ -75,11 +75,11 @@ class IssuerBinding:
     async def check(self, request: GrantRequest) -> None:
         """Raise `AuthorizationFailed` if the MCP server now uses another authorization server."""
         key = f"issuer of {self._client_id} for {request.server}"
-        kept = ((await request.store.get(key)) or b"").decode()
-        issuer, found = self._issuer or kept, request.discovery.authorization_server.issuer
+        stored = ((await request.store.get(key)) or b"").decode()
+        issuer, found = self._issuer or stored, request.discovery.authorization_server.issuer
         if not issuer or issuer == found:
             self._issuer = found
-            if not kept:
+            if not stored:
                 await request.store.put(key, found.encode())
         else:
             why = f"the client id {self._client_id!r} is for {issuer!r}, and the server now uses {found!r}"

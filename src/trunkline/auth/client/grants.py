@@ -221,8 +221,8 @@ async def _read_assertion(source: AssertionSource, audience: str) -> str:
         if isinstance(source, PathLike):
             return (await asyncio.to_thread(Path(cast("PathLike[str]", source)).read_text, "utf-8")).strip()
         ask: Callable[..., Any] = source
-        said = ask(audience) if inspect.signature(ask).parameters else ask()
-        return await said if inspect.isawaitable(said) else said
+        assertion = ask(audience) if inspect.signature(ask).parameters else ask()
+        return await assertion if inspect.isawaitable(assertion) else assertion
     except TrunklineError:
         raise
     except Exception as error:

@@ -107,13 +107,13 @@ class _CallbackServer:
         print_to_user(f"To log in, open this page in your browser:\n\n    {url}\n")
         return await wait_for_user(self._wait_for_callback(url, self._callback_url), self._settings.person_timeout)
 
-    async def _wait_for_callback(self, url: str, back: "asyncio.Future[str]") -> str:
+    async def _wait_for_callback(self, url: str, callback: "asyncio.Future[str]") -> str:
         opening = asyncio.ensure_future(self._open_page(url))
         try:
-            await asyncio.wait([opening, back], return_when=asyncio.FIRST_COMPLETED)
-            if not back.done() and (why := await opening) is not None:
+            await asyncio.wait([opening, callback], return_when=asyncio.FIRST_COMPLETED)
+            if not callback.done() and (why := await opening) is not None:
                 print_to_user(f"It could not be opened from here: {why}.")
-            return await back
+            return await callback
         finally:
             opening.cancel()
 
@@ -147,15 +147,15 @@ class _CallbackServer:
             writer.transport.abort()
 
     async def _respond(self, reader: StreamReader, writer: StreamWriter) -> None:
-        status, text, came = await self._read_request(reader)
+        status, text, callback_url = await self._read_request(reader)
         writer.write(_encode_response(status, text))
         with suppress(TimeoutError):
             async with asyncio.timeout(_HEAD_TIMEOUT):
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
-        if came is not None and self._callback_url is not None and not self._callback_url.done():
-            self._callback_url.set_result(came)
+        if callback_url is not None and self._callback_url is not None and not self._callback_url.done():
+            self._callback_url.set_result(callback_url)
 
     async def _read_request(self, reader: StreamReader) -> tuple[int, str, str | None]:
         """Read a request; return status and text of the response, and the callback URL if the request is valid."""
@@ -194,12 +194,12 @@ def _is_host(name: str) -> bool:
 def _redirect_port(uri: str) -> int | None:
     """Return the port of a redirect URI that this machine can listen on, or None."""
     try:
-        there = parse_target(uri)
+        target = parse_target(uri)
     except EgressDenied:
         return None
     parts = urlsplit(uri)
-    known = there.scheme == "http" and parts.hostname in {_LOOPBACK, "localhost"}
-    return parts.port if known and parts.path and not parts.query and not parts.fragment else None
+    usable = target.scheme == "http" and parts.hostname in {_LOOPBACK, "localhost"}
+    return parts.port if usable and parts.path and not parts.query and not parts.fragment else None
 
 
 def _read_state(query: str) -> bytes | None:

@@ -77,17 +77,19 @@ class ClientRegistrar:
         """Return the stored registration at this authorization server, unless it has expired."""
         try:
             data = await request.store.get(_store_key(request))
-            kept = None if data is None else _decode_registration(data)
+            registration = None if data is None else _decode_registration(data)
         except (codec.DecodeError, RecursionError):
             return None
-        return kept if kept is not None and not 0 < kept.expires <= request.now() else None
+        return registration if registration is not None and not 0 < registration.expires <= request.now() else None
 
     async def find_identity(self, request: GrantRequest, client_id: str) -> ClientIdentity | None:
         """Return the client identity with this id, or None."""
         if self._preset_client_id(request.discovery.authorization_server) == client_id:
             return await self._preset_identity(request)
-        kept = await self.load_registration(request)
-        return _identity_from(kept) if kept is not None and kept.client_id == client_id else None
+        registration = await self.load_registration(request)
+        return (
+            _identity_from(registration) if registration is not None and registration.client_id == client_id else None
+        )
 
     async def get_identity(self, request: GrantRequest, redirect_uri: str) -> ClientIdentity:
         """Return the client identity, in the order of the specification, or register a new one. Raises
@@ -95,9 +97,9 @@ class ClientRegistrar:
         server = request.discovery.authorization_server
         if self._preset_client_id(server) is not None:
             return await self._preset_identity(request)
-        kept = await self.load_registration(request)
-        if kept is not None and kept.redirect_uri == redirect_uri:
-            return _identity_from(kept)
+        registration = await self.load_registration(request)
+        if registration is not None and registration.redirect_uri == redirect_uri:
+            return _identity_from(registration)
         if server.registration_endpoint is None:
             why = (
                 f"{server.issuer!r} does not support dynamic registration; register a client there and pass client_id="
@@ -124,50 +126,50 @@ class ClientRegistrar:
         return ClientIdentity(self.client_id, method, self._secret, self._key)
 
     async def _register(self, errand: GrantRequest, url: str, redirect_uri: str) -> Registration:
-        wanted = _preferred_method(errand.discovery.authorization_server)
+        method = _preferred_method(errand.discovery.authorization_server)
         request: dict[str, Any] = {
             "client_name": self._name,
             "redirect_uris": [redirect_uri],
             "grant_types": ["authorization_code", "refresh_token"],
             "response_types": ["code"],
-            "token_endpoint_auth_method": wanted,
+            "token_endpoint_auth_method": method,
             "application_type": _application_type(redirect_uri),
         }
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        answer = await errand.egress.post(url, codec.to_json(request), hop=_HOP, headers=headers)
-        if answer.status not in _SUCCESS_STATUSES:
+        response = await errand.egress.post(url, codec.to_json(request), hop=_HOP, headers=headers)
+        if response.status not in _SUCCESS_STATUSES:
             what = f"registering with {errand.discovery.authorization_server.issuer!r}, since no client_id= was given,"
-            raise error_from_response(answer, what, _HOP)
-        made = _read_registration(answer.body, errand.discovery.authorization_server, redirect_uri)
-        await errand.store.put(_store_key(errand), codec.to_json(made))
-        return made
+            raise error_from_response(response, what, _HOP)
+        registration = _read_registration(response.body, errand.discovery.authorization_server, redirect_uri)
+        await errand.store.put(_store_key(errand), codec.to_json(registration))
+        return registration
 
 
 def _read_registration(body: bytes, server: ServerMetadata, redirect_uri: str) -> Registration:
     try:
-        answer = _decode_response(body)
+        response = _decode_response(body)
     except (codec.DecodeError, RecursionError):
-        answer = _RegistrationResponse()
-    if not answer.client_id:
+        response = _RegistrationResponse()
+    if not response.client_id:
         clause = "RFC 7591, section 3.2.1"
         raise AuthorizationFailed("the registration response has no client id", hop=_HOP, clause=clause)
-    method, secret = answer.token_endpoint_auth_method, answer.client_secret
+    method, secret = response.token_endpoint_auth_method, response.client_secret
     if method not in _KNOWN_METHODS or (method != "none" and secret is None):
         method = choose_auth_method(server, secret=secret is not None)
     return Registration(
-        client_id=answer.client_id,
+        client_id=response.client_id,
         redirect_uri=redirect_uri,
         method=method,
         secret=secret,
-        expires=(answer.client_secret_expires_at or 0) if secret is not None else 0,
+        expires=(response.client_secret_expires_at or 0) if secret is not None else 0,
     )
 
 
 def _preferred_method(server: ServerMetadata) -> str:
     """Choose the authentication method to register: `none` if possible, since a program on a user's machine cannot
     protect a secret."""
-    known = server.token_endpoint_auth_methods_supported
-    return next((method for method in _KNOWN_METHODS if known and method in known), "client_secret_basic")
+    supported = server.token_endpoint_auth_methods_supported
+    return next((method for method in _KNOWN_METHODS if supported and method in supported), "client_secret_basic")
 
 
 def _application_type(redirect_uri: str) -> str:

@@ -59,25 +59,25 @@ _decode_error: Final = codec.json_decoder(_ErrorBody)
 def error_from_response(response: fetch.FetchResponse, what: str, hop: str) -> AuthorizationFailed:
     """Return the exception for an error response."""
     try:
-        told = _decode_error(response.body)
+        body = _decode_error(response.body)
     except (codec.DecodeError, RecursionError):
-        told = _ErrorBody()
-    words = ": ".join(safe_text(word) for word in (told.error, told.error_description) if word)
-    said = f"{what} was refused: {words}" if words else f"{what} was refused with HTTP {response.status}"
+        body = _ErrorBody()
+    words = ": ".join(safe_text(word) for word in (body.error, body.error_description) if word)
+    message = f"{what} was refused: {words}" if words else f"{what} was refused with HTTP {response.status}"
     if response.status >= _SERVER_FAILED or response.status == _TOO_MANY:
         return AuthorizationFailed(f"{what} failed with HTTP {response.status}; try later", hop=hop, passing=True)
-    return OAuthErrorResponse(said, hop=hop, error=told.error)
+    return OAuthErrorResponse(message, hop=hop, error=body.error)
 
 
 def choose_auth_method(metadata: ServerMetadata, *, secret: bool, key: bool = False) -> str:
     """Choose the client authentication method for a client with a secret, a key or neither."""
     if key:
         return "private_key_jwt"
-    known = metadata.token_endpoint_auth_methods_supported
+    supported = metadata.token_endpoint_auth_methods_supported
     if not secret:
         return "none"
     usable = ("client_secret_basic", "client_secret_post", "none")
-    return next((method for method in usable if known is None or method in known), "client_secret_basic")
+    return next((method for method in usable if supported is None or method in supported), "client_secret_basic")
 
 
 class TokenEndpoint:
@@ -100,21 +100,21 @@ class TokenEndpoint:
         if url is None:
             clause = "RFC 8414, section 2"
             raise AuthorizationFailed("the authorization server has no token endpoint", hop=hop, clause=clause)
-        answer = await self._post_with_nonce_retry(url, identity, fields, hop)
-        failed = error_from_response(answer, "the token request", hop)
-        if answer.status == _OK and not (isinstance(failed, OAuthErrorResponse) and failed.error):
-            return answer.body
+        response = await self._post_with_nonce_retry(url, identity, fields, hop)
+        failed = error_from_response(response, "the token request", hop)
+        if response.status == _OK and not (isinstance(failed, OAuthErrorResponse) and failed.error):
+            return response.body
         raise failed
 
     async def _post_with_nonce_retry(
         self, url: str, identity: ClientIdentity, fields: Mapping[str, str | None], hop: str
     ) -> fetch.FetchResponse:
         """Post a request, and repeat it once if the server demands a DPoP nonce."""
-        answer = await self._post(url, identity, fields, hop)
-        failed = error_from_response(answer, "", hop)
+        response = await self._post(url, identity, fields, hop)
+        failed = error_from_response(response, "", hop)
         if self._prover is not None and isinstance(failed, OAuthErrorResponse) and failed.error == "use_dpop_nonce":
             return await self._post(url, identity, fields, hop)
-        return answer
+        return response
 
     async def _post(
         self, url: str, identity: ClientIdentity, fields: Mapping[str, str | None], hop: str
@@ -122,11 +122,11 @@ class TokenEndpoint:
         ours, headers = self._authenticate_client(identity)
         if self._prover is not None:
             headers["DPoP"] = self._prover.create_proof("POST", url)
-        said = {name: value for name, value in {**fields, **ours}.items() if value is not None}
-        answer = await self._egress.post(url, urlencode(said).encode(), hop=hop, headers={**_FORM, **headers})
+        form = {name: value for name, value in {**fields, **ours}.items() if value is not None}
+        response = await self._egress.post(url, urlencode(form).encode(), hop=hop, headers={**_FORM, **headers})
         if self._prover is not None:
-            self._prover.record_nonce(url, answer.headers)
-        return answer
+            self._prover.record_nonce(url, response.headers)
+        return response
 
     def _authenticate_client(self, identity: ClientIdentity) -> tuple[dict[str, str], dict[str, str]]:
         """Return the form fields and headers that authenticate the client."""
@@ -137,11 +137,11 @@ class TokenEndpoint:
             case "client_secret_post":
                 return {**named, "client_secret": identity.secret or ""}, {}
             case "private_key_jwt" if identity.key is not None:
-                said = {
+                assertion = {
                     "client_assertion_type": _ASSERTION_TYPE,
                     "client_assertion": self._sign_assertion(identity, identity.key),
                 }
-                return {**named, **said}, {}
+                return {**named, **assertion}, {}
             case _:
                 return named, {}
 

@@ -100,12 +100,12 @@ class TokenProvider:
                 self._adopt(decode_stored_token(await self._store.get(self._store_key)), _TokenSource.STORE)
             if self._token is not None and self._needs_renewal(self._token) and not self._asking_user:
                 await self._try_renew(self._token)
-        kept = self._token
-        if kept is None:
+        token = self._token
+        if token is None:
             return {}
-        if self._prover is None or kept.kind != "DPoP":
-            return {"Authorization": f"Bearer {kept.access}"}
-        return {"Authorization": f"DPoP {kept.access}", "DPoP": self._prover.create_proof(method, url, kept.access)}
+        if self._prover is None or token.kind != "DPoP":
+            return {"Authorization": f"Bearer {token.access}"}
+        return {"Authorization": f"DPoP {token.access}", "DPoP": self._prover.create_proof(method, url, token.access)}
 
     def _needs_renewal(self, token: StoredToken) -> bool:
         """Return whether it is time to renew the token. A token that was just issued and not used yet counts until
@@ -125,15 +125,15 @@ class TokenProvider:
                 raise
 
     async def _renew(self) -> None:
-        kept = self._token
-        if kept is None or not self._needs_renewal(kept):
+        token = self._token
+        if token is None or not self._needs_renewal(token):
             return
         if self._discovery is None:
-            self._discovery = await self._discover(kept.hint)
-        if kept.issuer == self._discovery.authorization_server.issuer and kept.refresh is not None:
-            await self._refresh(kept, self._discovery)
+            self._discovery = await self._discover(token.hint)
+        if token.issuer == self._discovery.authorization_server.issuer and token.refresh is not None:
+            await self._refresh(token, self._discovery)
         elif not self._grant.person:
-            await self._obtain(self._discovery, kept.requested)
+            await self._obtain(self._discovery, token.requested)
 
     # --- challenges --------------------------------------------------------------------------------
 
@@ -142,18 +142,18 @@ class TokenProvider:
         request."""
         if self._prover is not None:
             self._prover.record_nonce(heard.url, heard.headers)
-        demand = read_challenge(heard)
-        if demand is None or demand.status == FORBIDDEN:
+        challenge = read_challenge(heard)
+        if challenge is None or challenge.status == FORBIDDEN:
             self._note_use(read_sent_token(heard.sent), succeeded=heard.status < _ERROR_STATUS)
-        if demand is None:
+        if challenge is None:
             return False
-        prover = self._prover if demand.error == "use_dpop_nonce" else None
+        prover = self._prover if challenge.error == "use_dpop_nonce" else None
         if prover is not None and prover.has_newer_nonce(heard.sent.get("DPoP"), heard.url):
             return True
         asking(True)
         try:
             with _translate_store_errors():
-                await self._single_flight.join(lambda: self._answer_challenge(demand))
+                await self._single_flight.join(lambda: self._answer_challenge(challenge))
         finally:
             asking(False)
         return True
@@ -166,21 +166,25 @@ class TokenProvider:
 
     async def _answer_challenge(self, challenge: TokenChallenge) -> None:
         """Obtain a token that satisfies a challenge."""
-        kept, latest = self._token, decode_stored_token(await self._store.get(self._store_key))
+        token, latest = self._token, decode_stored_token(await self._store.get(self._store_key))
         if latest is not None and challenge.sent_token != latest.access:
             self._adopt(latest, _TokenSource.STORE)
             return  # another task or process has obtained a newer token meanwhile
         self._stop_if_futile(challenge)
-        found = self._discovery = await self._discover(
-            challenge.resource_metadata_url or (None if kept is None else kept.hint)
+        discovery = self._discovery = await self._discover(
+            challenge.resource_metadata_url or (None if token is None else token.hint)
         )
         if challenge.dpop_required:
-            found = self._discovery = replace(found, dpop_required=True)
-        if kept is not None and challenge.status == UNAUTHORIZED and kept.issuer == found.authorization_server.issuer:
+            discovery = self._discovery = replace(discovery, dpop_required=True)
+        if (
+            token is not None
+            and challenge.status == UNAUTHORIZED
+            and token.issuer == discovery.authorization_server.issuer
+        ):
             unused = self._source is _TokenSource.REFRESH and not self._accepted
-            if not unused and await self._refresh(kept, found):
+            if not unused and await self._refresh(token, discovery):
                 return
-        await self._obtain(found, self._scopes_for(challenge, found))
+        await self._obtain(discovery, self._scopes_for(challenge, discovery))
 
     def _stop_if_futile(self, challenge: TokenChallenge) -> None:
         """Raise `AuthorizationFailed` if the server refuses a token that satisfies its own challenge."""
@@ -200,8 +204,8 @@ class TokenProvider:
     def _scopes_for(self, challenge: TokenChallenge, discovery: DiscoveryResult) -> tuple[str, ...]:
         """Choose the scopes to request (authorization, "Scope Selection Strategy"): those of the challenge, and all
         that were requested from this authorization server before."""
-        kept = self._token
-        before = kept.requested if kept is not None and kept.issuer == discovery.authorization_server.issuer else ()
+        token = self._token
+        before = token.requested if token is not None and token.issuer == discovery.authorization_server.issuer else ()
         named = challenge.scopes if challenge.scopes is not None else (self._scopes or discovery.scopes or ())
         chosen = dict.fromkeys((*before, *named, *self._scopes))
         if self._grant.person and chosen and _OFFLINE in (discovery.authorization_server.scopes_supported or ()):
@@ -223,15 +227,15 @@ class TokenProvider:
             )
         self._asking_user = self._grant.person
         try:
-            identity, answer = await self._grant.obtain(self._grant_request(discovery, scopes, prover))
+            identity, response = await self._grant.obtain(self._grant_request(discovery, scopes, prover))
         finally:
             self._asking_user = False
-        if bound and answer.token_type != "DPoP":  # noqa: S105 - the name of a scheme
+        if bound and response.token_type != "DPoP":  # noqa: S105 - the name of a scheme
             why = "the authorization server does not bind its tokens to a key"
             raise AuthorizationFailed(why, hop="token", clause="RFC 9449, section 5")
         self._grant_count += 1
         self._granted_at = self._now()
-        await self._save(self._build_stored_token(discovery, identity, answer, scopes, prover), _TokenSource.GRANT)
+        await self._save(self._build_stored_token(discovery, identity, response, scopes, prover), _TokenSource.GRANT)
 
     async def _refresh(self, token: StoredToken, discovery: DiscoveryResult) -> bool:
         """Refresh a token; return whether that succeeded. A lock in the store serialises this across processes,
@@ -251,26 +255,26 @@ class TokenProvider:
                 return False
             return await self._send_refresh(token, token.refresh, discovery)
 
-    async def _send_refresh(self, kept: StoredToken, refresh_token: str, discovery: DiscoveryResult) -> bool:
-        errand = self._grant_request(discovery, (), self._prover)
-        identity = await self._grant.identity(errand, kept.client_id)
+    async def _send_refresh(self, token: StoredToken, refresh_token: str, discovery: DiscoveryResult) -> bool:
+        request = self._grant_request(discovery, (), self._prover)
+        identity = await self._grant.identity(request, token.client_id)
         if identity is None:
             return False
-        fields = token_request_fields(errand, "refresh_token", refresh_token=refresh_token)
+        fields = token_request_fields(request, "refresh_token", refresh_token=refresh_token)
         try:
-            body = await errand.endpoint.request_token(identity, fields, hop="refresh")
+            body = await request.endpoint.request_token(identity, fields, hop="refresh")
         except OAuthErrorResponse as refused:
             if refused.error not in _INVALID_GRANT_ERRORS:
                 raise
             if identity.registered and refused.error in _UNKNOWN_CLIENT_ERRORS:
-                await self._grant.forget(errand)
-            await self._save(replace(kept, refresh=None), self._source)
+                await self._grant.forget(request)
+            await self._save(replace(token, refresh=None), self._source)
             return False
-        answer = read_token_response(body, hop="refresh")
-        made = self._build_stored_token(discovery, identity, answer, kept.requested, self._prover)
-        granted = kept.granted if answer.scopes is None else answer.scopes
+        response = read_token_response(body, hop="refresh")
+        renewed = self._build_stored_token(discovery, identity, response, token.requested, self._prover)
+        granted = token.granted if response.scopes is None else response.scopes
         await self._save(
-            replace(made, refresh=answer.refresh_token or refresh_token, granted=granted), _TokenSource.REFRESH
+            replace(renewed, refresh=response.refresh_token or refresh_token, granted=granted), _TokenSource.REFRESH
         )
         return True
 

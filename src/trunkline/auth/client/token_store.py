@@ -104,18 +104,18 @@ class FileTokens:
         """Hold the lock of a key, exclusive among tasks and processes. The lock of a dead process is free. Raises
         `StoreError` on timeout."""
         with self._open_folder() as folder:
-            held = folder.open(f"{_file_name(key)}.lock", os.O_RDWR)
+            descriptor = folder.open(f"{_file_name(key)}.lock", os.O_RDWR)
         try:
-            await self._acquire_lock(held)
+            await self._acquire_lock(descriptor)
             yield
         finally:
-            os.close(held)  # releases the lock
+            os.close(descriptor)  # releases the lock
 
-    async def _acquire_lock(self, held: int) -> None:
+    async def _acquire_lock(self, descriptor: int) -> None:
         pause = _MIN_LOCK_POLL
         try:
             async with asyncio.timeout(self._patience):
-                while not _try_lock(held):
+                while not _try_lock(descriptor):
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _MAX_LOCK_POLL)
         except TimeoutError:
@@ -133,8 +133,8 @@ class FileTokens:
                 content = file.read(_MAX_FILE_BYTES + 1)
         value = _decode_file(key, content)
         if value is None:
-            told = f"{folder.path(name)} is damaged and is ignored; log in again"
-            warnings.warn(told, RuntimeWarning, stacklevel=2)
+            message = f"{folder.path(name)} is damaged and is ignored; log in again"
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
         return value
 
     def _write(self, key: str, value: bytes) -> None:

@@ -84,18 +84,18 @@ def read_token_response(body: bytes, *, hop: str, kinds: "dict[str, str] | None"
         raise AuthorizationFailed("the token response has no usable access token", hop=hop, clause=_CLAUSE)
     kind = (_TOKEN_TYPES if kinds is None else kinds).get((issued.token_type or "").lower())
     if kind is None:
-        told = f"the token response has a token of type {safe_text(issued.token_type or '')!r}"
-        raise AuthorizationFailed(f"{told}, which cannot be used", hop=hop, clause=_CLAUSE)
+        message = f"the token response has a token of type {safe_text(issued.token_type or '')!r}"
+        raise AuthorizationFailed(f"{message}, which cannot be used", hop=hop, clause=_CLAUSE)
     scopes = None if issued.scope is None else tuple(issued.scope.split())
     return TokenResponse(
         issued.access_token, kind, _read_lifetime(issued.expires_in), issued.refresh_token or None, scopes
     )
 
 
-def _read_lifetime(said: float | str | None) -> float | None:
+def _read_lifetime(value: float | str | None) -> float | None:
     """Return the lifetime in seconds. Some servers send it as a string; an invalid value counts as absent."""
     try:
-        seconds = float(said) if said is not None else math.nan
+        seconds = float(value) if value is not None else math.nan
     except ValueError:
         return None
     return min(seconds, _MAX_LIFETIME) if seconds > 0 else None

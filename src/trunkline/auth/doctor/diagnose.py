@@ -151,15 +151,15 @@ def _assess_challenge(response: ProbeResponse) -> Finding:
     if response.challenges is None:
         clause = f"RFC 9110, section 15.5.2; {_DISCOVERY}"
         return Finding("server", "warning", "it answers 401 without WWW-Authenticate", clause, mend)
-    asked = find_token_challenge(response)
-    if asked is None:
+    challenge = find_token_challenge(response)
+    if challenge is None:
         schemes = (
             ", ".join(one.scheme for one in challenges.parse_challenges(response.challenges))
             or "nothing that can be read"
         )
         seen = f"WWW-Authenticate asks for {safe_text(schemes)}, and not for a bearer token"
         return Finding("server", "warning", seen, "RFC 6750, section 3; RFC 9728, section 5.1", mend)
-    return _assess_token_challenge(asked, mend)
+    return _assess_token_challenge(challenge, mend)
 
 
 def _assess_token_challenge(challenge: Challenge, mend: str) -> Finding:
@@ -299,17 +299,17 @@ _read_error: Final = codec.json_decoder(_OAuthError)
 
 def assess_token_endpoint(response: FetchResponse) -> Finding:
     """Assess the token endpoint's response to an invalid code."""
-    hop, clause, asked = "token", "RFC 6749, section 5.2", "to an invalid code"
-    said = f"the token endpoint answers {response.status}"
+    hop, clause, request = "token", "RFC 6749, section 5.2", "to an invalid code"
+    status = f"the token endpoint answers {response.status}"
     if response.status == _TOO_MANY:
-        return Finding(hop, "warning", f"{said} {asked}: it limits the rate of requests", clause, "try again later")
+        return Finding(hop, "warning", f"{status} {request}: it limits the rate of requests", clause, "try again later")
     try:
         error = safe_text(_read_error(response.body).error)
     except (codec.DecodeError, RecursionError):
         kind = safe_text(response.media_type) or "no content type"
         mend = 'answer with 400 and JSON such as {"error": "invalid_grant"}'
-        return Finding(hop, "failed", f"{said} {asked}, with {kind} and no OAuth error", clause, mend)
-    seen = f"{said} and {error!r} {asked}"
+        return Finding(hop, "failed", f"{status} {request}, with {kind} and no OAuth error", clause, mend)
+    seen = f"{status} and {error!r} {request}"
     if not _OK < response.status < _SERVER_ERROR:
         return Finding(hop, "warning", seen, clause, "answer errors with 400 or 401")
     return Finding(hop, "ok", f"{seen}, as it should")
@@ -334,15 +334,15 @@ def assess_keys(response: FetchResponse) -> Finding:
 
 def assess_token_response(response: ProbeResponse) -> Finding:
     """Assess the MCP server's response to a request with a token."""
-    asked = find_token_challenge(response)
-    params: Mapping[str, str] = {} if asked is None else asked.params
+    challenge = find_token_challenge(response)
+    params: Mapping[str, str] = {} if challenge is None else challenge.params
     why = safe_text(": ".join(filter(None, (params.get("error"), params.get("error_description")))))
     seen = f"it answers {response.status} to {response.method} with the token" + (f" ({why})" if why else "")
     if response.status == UNAUTHORIZED:
         mend = "see that the token is not expired, is of this issuer, and has this server as its audience"
         return Finding("retry", "failed", seen, "MCP authorization, Token Handling", mend)
     if response.status == _FORBIDDEN:
-        scopes = safe_text(" ".join((asked and asked.scopes) or ())) or "that the server needs"
+        scopes = safe_text(" ".join((challenge and challenge.scopes) or ())) or "that the server needs"
         clause = "RFC 6750, section 3.1; MCP authorization, Scope Challenge Handling"
         return Finding("retry", "failed", seen, clause, f"get a token with the scopes {scopes}")
     if response.status < _REDIRECT:

@@ -58,12 +58,12 @@ async def examine(url: str, egress: Egress, *, timeout: float = 10.0, token: str
     `timeout` limits each request to the MCP server, in seconds; `egress` has a timeout of its own.
     """
     walk = _Examination(url, egress)
-    refused = diagnose.assess_url(url)
-    if refused is None:
+    invalid_url = diagnose.assess_url(url)
+    if invalid_url is None:
         async with open_probe(url, timeout) as server:
             await walk.run(server, token)
     else:
-        walk.add(refused)
+        walk.add(invalid_url)
     return walk.findings + _skipped_hops(walk.findings)
 
 
@@ -89,13 +89,13 @@ class _Examination:
     async def run(self, probe: ServerProbe, token: str | None) -> None:
         """Examine as many hops as can be reached."""
         try:
-            opened = await probe.send_first_request()
+            response = await probe.send_first_request()
         except TransportError as error:
             self.add(diagnose.assess_unreachable("address", self._url, error))
             return
-        self.add(*diagnose.assess_address(self._url, opened), diagnose.assess_response(opened))
-        if opened.status == diagnose.UNAUTHORIZED and self.findings[0].verdict != "failed":
-            await self._examine_metadata(opened)
+        self.add(*diagnose.assess_address(self._url, response), diagnose.assess_response(response))
+        if response.status == diagnose.UNAUTHORIZED and self.findings[0].verdict != "failed":
+            await self._examine_metadata(response)
         if token is not None:
             await self._try_token(probe, token)
 
@@ -105,29 +105,29 @@ class _Examination:
             self.add(diagnose.assess_unencrypted_token(self._url))
             return
         try:
-            opened = await probe.send_first_request({"Authorization": f"Bearer {token}"})
+            response = await probe.send_first_request({"Authorization": f"Bearer {token}"})
         except TransportError as error:
             self.add(diagnose.assess_unreachable("retry", self._url, error))
         else:
-            self.add(diagnose.assess_token_response(opened))
+            self.add(diagnose.assess_token_response(response))
 
     # --- discovery ---------------------------------------------------------------------------------
 
     async def _examine_metadata(self, response: ProbeResponse) -> None:
         """Find the authorization servers and examine each."""
-        asked = diagnose.find_token_challenge(response)
-        hint = None if asked is None else asked.params.get("resource_metadata")
+        challenge = diagnose.find_token_challenge(response)
+        hint = None if challenge is None else challenge.params.get("resource_metadata")
         try:
             found = await discovery.find_resource_metadata(self._egress, self._url, hint)
             if found is None:
                 await self._examine_self_issued()
                 return
         except AuthorizationFailed as error:
-            places = resource_metadata_urls(self._url) if error.hop == "resource-metadata" else ()
-            self.add(diagnose.assess_failure(error, await self._describe_urls(hint, *places)))
+            urls = resource_metadata_urls(self._url) if error.hop == "resource-metadata" else ()
+            self.add(diagnose.assess_failure(error, await self._describe_urls(hint, *urls)))
             return
         where, metadata = found
-        self.add(*diagnose.assess_resource_metadata(where, metadata, self._url, hint, asked))
+        self.add(*diagnose.assess_resource_metadata(where, metadata, self._url, hint, challenge))
         await self._check_cors("resource-metadata", where)
         await self._examine_issuers(metadata)
 
@@ -194,10 +194,10 @@ class _Examination:
 
     async def _describe_url(self, url: str) -> str:
         try:
-            answer = await self._egress.get_without_redirects(url, hop="address")
+            response = await self._egress.get_without_redirects(url, hop="address")
         except AuthorizationFailed as error:
             return str(error)
-        return f"{safe_text(url)} answers {answer.status} {safe_text(answer.media_type)}".rstrip()
+        return f"{safe_text(url)} answers {response.status} {safe_text(response.media_type)}".rstrip()
 
     async def _check_cors(self, hop: str, url: str) -> None:
         with suppress(AuthorizationFailed):  # the document itself was read before; only its headers matter here

@@ -59,10 +59,10 @@ class ServerProbe:
 
         A session that results is deleted. Raises `TransportError`.
         """
-        opened = await self._attempt(DISCOVER.name, _discover_request(), credentials or {})
-        if opened.status not in _CONCLUSIVE_STATUSES:
-            opened = await self._attempt("initialize", (_initialize_request(), {}), credentials or {})
-        return opened
+        response = await self._attempt(DISCOVER.name, _discover_request(), credentials or {})
+        if response.status not in _CONCLUSIVE_STATUSES:
+            response = await self._attempt("initialize", (_initialize_request(), {}), credentials or {})
+        return response
 
     async def _attempt(
         self, method: str, request: tuple[bytes, dict[str, str]], credentials: Mapping[str, str]
@@ -84,13 +84,13 @@ class ServerProbe:
         session = reply.headers.get(_SESSION)
         if reply.status == _OK and session is not None:
             await self._send("DELETE", url, {_SESSION: session, **credentials}, None)
-        said = [value for name, value in reply.headers.items() if name.lower() == "www-authenticate"]
+        challenges = [value for name, value in reply.headers.items() if name.lower() == "www-authenticate"]
         location = reply.headers.get("Location")
         return ProbeResponse(
             method,
             url,
             reply.status,
-            ", ".join(said) if said else None,
+            ", ".join(challenges) if challenges else None,
             None if location is None else safe_text(location),
         )
 

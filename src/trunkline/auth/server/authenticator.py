@@ -100,16 +100,16 @@ class TokenAuthenticator:
     def _locate(self, scope: Scope, headers: Mapping[bytes, bytes], path: str) -> ResourceLocation:
         public = self._rules.public_url
         key = path if public is not None else _location_key(scope, headers, path)
-        place = self._locations.get(key)
-        if place is None:
-            place = (
+        location = self._locations.get(key)
+        if location is None:
+            location = (
                 location_from_request(scope, headers, path)
                 if public is None
                 else location_from_public_url(public, self._path, path)
             )
             if len(self._locations) < _MAX_LOCATIONS:
-                self._locations[key] = place
-        return place
+                self._locations[key] = location
+        return location
 
     def metadata_document(self, scope: Scope, route: str) -> bytes | None:
         """Return the endpoint's resource metadata as JSON, or None if `route` does not serve it. It is public."""
@@ -135,22 +135,22 @@ class TokenAuthenticator:
 
     def authenticate(self, scope: Scope, headers: dict[bytes, bytes], path: str) -> AuthResult | Awaitable[AuthResult]:
         """Authenticate a request. Return the result directly if the token is cached or missing."""
-        place = self._locate(scope, headers, path)
+        location = self._locate(scope, headers, path)
         if (query := scope.get("query_string")) and has_query_token(query):
             why = "an access token must not be in the URL; send it as Authorization: Bearer"
-            return self._challenges.bad_request(place, why)
+            return self._challenges.bad_request(location, why)
         header = headers.get(b"authorization")
         try:
-            given = None if header is None else parse_authorization(header)
+            presented = None if header is None else parse_authorization(header)
         except MalformedAuthorization:
-            return self._challenges.bad_request(place, "the Authorization header is malformed")
-        if given is None:
+            return self._challenges.bad_request(location, "the Authorization header is malformed")
+        if presented is None:
             return self._challenges.unauthorized(
-                place, "authentication required: send an access token", "authentication_failed"
+                location, "authentication required: send an access token", "authentication_failed"
             )
-        request = _TokenRequest(scope, headers, place, given, self._rules.now())
-        known = self._rules.tokens.get(given.token, place.audiences, request.now)
-        return self._authenticate_unknown_token(request) if known is None else self._authorize(request, known)
+        request = _TokenRequest(scope, headers, location, presented, self._rules.now())
+        cached = self._rules.tokens.get(presented.token, location.audiences, request.now)
+        return self._authenticate_unknown_token(request) if cached is None else self._authorize(request, cached)
 
     async def _authenticate_unknown_token(self, request: _TokenRequest) -> AuthResult:
         """Verify a token that is not in the cache."""
@@ -179,9 +179,9 @@ class TokenAuthenticator:
             except BadToken as error:
                 bad = error
                 continue
-            held = Verified(self._rules.held(verified.principal), verified.expires, verified.key)
-            self._rules.tokens.put(token, audiences, held, verifier, request.now)
-            return held
+            result = Verified(self._rules.held(verified.principal), verified.expires, verified.key)
+            self._rules.tokens.put(token, audiences, result, verifier, request.now)
+            return result
         raise bad
 
     async def _ask_verifier(self, verifier: Verifier, request: _TokenRequest) -> Verified:
@@ -191,9 +191,9 @@ class TokenAuthenticator:
         if requests is not None:
             ask = partial(_verify_async, verifier, token, audiences, now)
             return await requests.verify(token, audiences, ask, address=_client_address(request.scope), now=now)
-        answer = verifier.verify(token, audiences, now)
+        result = verifier.verify(token, audiences, now)
         # In a task of its own: this code may run outside of a task, where asyncio.timeout does not work.
-        return answer if isinstance(answer, Verified) else await asyncio.ensure_future(answer)
+        return result if isinstance(result, Verified) else await asyncio.ensure_future(result)
 
     def _authorize(self, request: _TokenRequest, verified: Verified) -> AuthResult | Awaitable[AuthResult]:
         """Check the DPoP binding of a verified token, then its scopes."""
@@ -302,8 +302,8 @@ class TokenAuthenticator:
 
 
 async def _verify_async(verifier: Verifier, token: str, audiences: frozenset[str], now: float) -> Verified:
-    answer = verifier.verify(token, audiences, now)
-    return answer if isinstance(answer, Verified) else await answer
+    result = verifier.verify(token, audiences, now)
+    return result if isinstance(result, Verified) else await result
 
 
 def _client_address(scope: Scope) -> str | None:

@@ -29,14 +29,14 @@ class MalformedAuthorization(Exception):
 def parse_authorization(header: bytes) -> PresentedToken | None:
     """Return the token of a header, or None for another scheme. Raises `MalformedAuthorization`."""
     if header[:7] == b"Bearer ":  # the common spelling, without a lookup
-        scheme, said = "Bearer", header[7:].decode("latin-1")
+        scheme, credentials = "Bearer", header[7:].decode("latin-1")
     else:
-        name, _, said = header.decode("latin-1").partition(" ")
+        name, _, credentials = header.decode("latin-1").partition(" ")
         known = _SCHEMES.get(name.lower())
         if known is None:
             return None
         scheme = known
-    token = said.strip(" ")
+    token = credentials.strip(" ")
     if not _TOKEN.fullmatch(token):
         raise MalformedAuthorization
     return PresentedToken(scheme, token)

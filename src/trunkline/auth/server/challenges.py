@@ -49,8 +49,12 @@ class ChallengeWriter(Struct, frozen=True):
         """Return the challenge for missing scopes. It lists all required scopes and those of the token, so that a
         client does not lose scopes by following it."""
         held = sorted(one for one in principal.scopes if one not in _OIDC_SCOPES)
-        wanted = dict.fromkeys(one for one in (*self.scopes, *scopes, *held) if one != "offline_access")
-        params = {"error": "insufficient_scope", "scope": " ".join(wanted), "resource_metadata": location.metadata_url}
+        required = dict.fromkeys(one for one in (*self.scopes, *scopes, *held) if one != "offline_access")
+        params = {
+            "error": "insufficient_scope",
+            "scope": " ".join(required),
+            "resource_metadata": location.metadata_url,
+        }
         return (_CHALLENGE, format_challenge(scheme, params).encode())
 
     def bad_request(self, location: ResourceLocation, why: str) -> Rejected:

@@ -53,11 +53,11 @@ def scopes_of(claims: Mapping[str, Any]) -> frozenset[str]:
     """Return the scopes of a token: a space-separated string or a list, in `scope` or `scp`."""
     found: list[str] = []
     for name in _SCOPES:
-        said = claims.get(name)
-        if isinstance(said, str):
-            found += said.split()
-        elif isinstance(said, list):
-            found += [one for one in cast("list[Any]", said) if isinstance(one, str)]
+        value = claims.get(name)
+        if isinstance(value, str):
+            found += value.split()
+        elif isinstance(value, list):
+            found += [one for one in cast("list[Any]", value) if isinstance(one, str)]
     return frozenset(found)
 
 
@@ -69,10 +69,10 @@ def _read_text(claims: Mapping[str, Any], name: str) -> str:
 def _check_type(header: Mapping[str, Any], claims: Mapping[str, Any]) -> None:
     """Reject tokens that the issuer signed for another purpose."""
     kind = _read_text(header, "typ").lower().removeprefix("application/")
-    said = (_read_text(claims, "typ") or _read_text(claims, "token_use")).lower()
-    if kind not in _ACCESS_TOKEN_TYPES or said in _OTHER_TOKEN_USES:
+    usage = (_read_text(claims, "typ") or _read_text(claims, "token_use")).lower()
+    if kind not in _ACCESS_TOKEN_TYPES or usage in _OTHER_TOKEN_USES:
         raise BadToken("the token is not an access token")
-    plain = kind != "at+jwt" and said not in {"bearer", "access", "dpop"}
+    plain = kind != "at+jwt" and usage not in {"bearer", "access", "dpop"}
     if plain and any(name in claims for name in _ID_TOKEN_CLAIMS):
         raise BadToken("the token is an ID token, not an access token")
 
@@ -81,12 +81,12 @@ def _check_parties(claims: Mapping[str, Any], client: str, rules: ClaimRules) ->
     issuer = claims.get("iss")
     if issuer != rules.issuer and not (issuer is None and rules.may_omit_issuer):
         raise BadToken("the token is from another issuer")
-    said = claims.get("aud")
-    if said is None and client and client in rules.clients_without_audience:
+    audience = claims.get("aud")
+    if audience is None and client and client in rules.clients_without_audience:
         return
-    if said is None:
+    if audience is None:
         raise BadToken("the token has no audience")
-    named = cast("list[Any]", said) if isinstance(said, list) else [said]
+    named = cast("list[Any]", audience) if isinstance(audience, list) else [audience]
     if not any(isinstance(one, str) and one in rules.audiences for one in named):
         raise BadToken("the token is for another audience")
 

@@ -88,26 +88,26 @@ class ProofVerifier:
             raise BadProof("it was made for another address")
         if not _equals(claims.get("ath"), urlsafe_b64encode(sha256(token.encode()).digest()).rstrip(b"=").decode()):
             raise BadProof("it was made for another token")
-        made = claims.get("iat")
+        issued_at = claims.get("iat")
         if (
-            isinstance(made, bool)
-            or not isinstance(made, int | float)
-            or not now - _MAX_AGE < made < now + _MAX_CLOCK_SKEW
+            isinstance(issued_at, bool)
+            or not isinstance(issued_at, int | float)
+            or not now - _MAX_AGE < issued_at < now + _MAX_CLOCK_SKEW
         ):
             raise BadProof("it was made too long ago, or is from the future")
         if self._require_nonce and not any(_equals(claims.get("nonce"), one) for one in self._accepted_nonces(now)):
             raise NonceRequired("it lacks the required nonce")
-        return self._record(key, claims.get("jti"), made, now)
+        return self._record(key, claims.get("jti"), issued_at, now)
 
-    def _record(self, key: str, ident: Any, made: float, now: float) -> UsedProof:
+    def _record(self, key: str, ident: Any, issued_at: float, now: float) -> UsedProof:
         """Record a proof so that it cannot be used again."""
         if not isinstance(ident, str) or not 0 < len(ident) <= _MAX_JTI_CHARS:
             raise BadProof("it has no jti")
         try:
-            self._replay_memory.use(key, ident, made, now)
+            self._replay_memory.use(key, ident, issued_at, now)
         except Replayed as error:
             raise BadProof(str(error)) from None
-        return UsedProof(f"{key} {ident}", made + _MAX_AGE)
+        return UsedProof(f"{key} {ident}", issued_at + _MAX_AGE)
 
 
 def _verify_signature(proof: str, key: str) -> Mapping[str, Any]:
@@ -124,16 +124,16 @@ def _verify_signature(proof: str, key: str) -> Mapping[str, Any]:
         raise BadProof(f"it cannot be verified: {error}") from None
 
 
-def _equals(given: object, wanted: str) -> bool:
-    return isinstance(given, str) and compare_digest(given.encode(), wanted.encode())
+def _equals(actual: object, expected: str) -> bool:
+    return isinstance(actual, str) and compare_digest(actual.encode(), expected.encode())
 
 
-def _is_same_url(given: object, url: str) -> bool:
+def _is_same_url(claimed: object, url: str) -> bool:
     """Return whether two URLs are equal after normalisation, without their queries."""
     return (
-        isinstance(given, str)
-        and (origin := origin_of(given)) is not None
-        and ((origin, _path(given)) == (origin_of(url), _path(url)))
+        isinstance(claimed, str)
+        and (origin := origin_of(claimed)) is not None
+        and ((origin, _path(claimed)) == (origin_of(url), _path(url)))
     )
 
 

@@ -61,10 +61,10 @@ class Introspection(Verifier):
     async def verify(self, token: str, audiences: Collection[str], now: float) -> Verified:
         """Introspect a token at the issuer."""
         try:
-            said = await self._introspect(token)
+            claims = await self._introspect(token)
         except (AuthorizationFailed, MsgspecError) as error:
             raise Unavailable(f"introspection at {self._issuer} failed: {error}") from error
-        if said.get("active") is not True:
+        if claims.get("active") is not True:
             raise BadToken("the token is not active: expired, revoked or unknown")
         rules = ClaimRules(
             self._issuer,
@@ -74,7 +74,7 @@ class Introspection(Verifier):
             clients_without_audience=self._clients,
             may_omit_issuer=True,
         )
-        return validate_claims({}, said, rules, now)
+        return validate_claims({}, claims, rules, now)
 
     async def _introspect(self, token: str) -> dict[str, Any]:
         where = self._endpoint
@@ -86,8 +86,8 @@ class Introspection(Verifier):
             self._endpoint = require_secure_url(where, "introspection_endpoint", hop=_HOP, clause=clause)
         headers = {"Authorization": self._credentials, "Content-Type": "application/x-www-form-urlencoded"}
         body = urlencode({"token": token, "token_type_hint": "access_token"}).encode()
-        answer = await self._egress.post(where, body, hop=_HOP, headers=headers)
-        return _decode_response(require_ok(answer, "the introspection result", hop=_HOP))
+        response = await self._egress.post(where, body, hop=_HOP, headers=headers)
+        return _decode_response(require_ok(response, "the introspection result", hop=_HOP))
 
     def __repr__(self) -> str:
         return f"Introspection({self._issuer!r})"

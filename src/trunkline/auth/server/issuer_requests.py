@@ -128,21 +128,21 @@ class _RejectionBudgets:
 
     def take(self, address: str, now: float) -> float:
         """Take one unit; return 0, or the seconds until one is available."""
-        place = _network(address)
-        full_at = min(max(self._full_at.get(place, now), now), now + _MINUTE)  # the wall clock may go backwards
+        network = _network(address)
+        full_at = min(max(self._full_at.get(network, now), now), now + _MINUTE)  # the wall clock may go backwards
         wait = full_at + self._interval - now - _MINUTE
         if wait <= _ROUNDING:
             full_at, wait = full_at + self._interval, 0
-        self._full_at[place] = full_at
-        self._full_at.move_to_end(place)
+        self._full_at[network] = full_at
+        self._full_at.move_to_end(network)
         if len(self._full_at) > _MAX_ADDRESSES:
             self._full_at.popitem(last=False)
         return wait
 
     def refund(self, address: str) -> None:
         """Return one unit."""
-        if (full_at := self._full_at.get(place := _network(address))) is not None:
-            self._full_at[place] = full_at - self._interval
+        if (full_at := self._full_at.get(network := _network(address))) is not None:
+            self._full_at[network] = full_at - self._interval
 
 
 def _network(address: str) -> str:

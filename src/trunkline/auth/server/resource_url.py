@@ -40,14 +40,14 @@ def location_from_request(scope: Mapping[str, Any], headers: Mapping[bytes, byte
     Configure `public_url` for any other URL.
     """
     forwarded: bool = scope.get("proxied", False)
-    name, said = _host_name(headers), str(scope.get("scheme", "http"))
-    scheme = "https" if forwarded else _SCHEMES.get(said, said)
+    name, own_scheme = _host_name(headers), str(scope.get("scheme", "http"))
+    scheme = "https" if forwarded else _SCHEMES.get(own_scheme, own_scheme)
     port = None if forwarded else _own_port(scope, scheme)
     root = scope.get("root_path", "").rstrip("/")
     base = f"{scheme}://{name}{f':{port}' if port else ''}{root}"
     inner = path.rstrip("/")
-    place = _build_location(base, f"{base}{inner}", f"{base}{RESOURCE_METADATA}{inner}")
-    return replace(place, audiences=frozenset()) if forwarded and is_loopback(name.strip("[]")) else place
+    location = _build_location(base, f"{base}{inner}", f"{base}{RESOURCE_METADATA}{inner}")
+    return replace(location, audiences=frozenset()) if forwarded and is_loopback(name.strip("[]")) else location
 
 
 def location_from_public_url(public: str, main: str, path: str) -> ResourceLocation:

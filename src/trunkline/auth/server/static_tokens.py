@@ -22,10 +22,10 @@ class StaticTokens(Verifier):
 
     def verify(self, token: str, audiences: Collection[str], now: float) -> Verified:  # noqa: ARG002 - the seam's
         """Return the principal of a token."""
-        known = self._known.get(_digest(token))
-        if known is None:
+        verified = self._known.get(_digest(token))
+        if verified is None:
             raise BadToken("unknown token", "invalid_credentials")
-        return known
+        return verified
 
     def __repr__(self) -> str:
         return f"StaticTokens({len(self._known)} tokens)"

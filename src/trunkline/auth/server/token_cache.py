@@ -29,13 +29,13 @@ class TokenCache:
 
     def get(self, token: str, audiences: frozenset[str], now: float) -> Verified | None:
         """Return the cached result, or None if there is none or it has expired."""
-        kept = self._entries.get(key := _key(token, audiences))
-        if kept is None:
+        entry = self._entries.get(key := _key(token, audiences))
+        if entry is None:
             return None
-        if now >= kept.until or kept.generation != kept.verifier.generation:
+        if now >= entry.until or entry.generation != entry.verifier.generation:
             del self._entries[key]
             return None
-        return kept.verified
+        return entry.verified
 
     def put(self, token: str, audiences: frozenset[str], verified: Verified, verifier: Verifier, now: float) -> None:
         """Cache a result for as long as its verifier allows, at most until the token expires."""

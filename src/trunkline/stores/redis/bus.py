@@ -119,15 +119,15 @@ class RedisBus:
         self._name = name
         self._signer, self._channels = FrameSigner(identity, name), Channels(self._prefix, identity)
         self._listener.open(ears)
-        speaking = self._publisher = self._create_client(on_connected=self._greet_again, on_lost=self._mark_loss)
-        listening = self._subscriber = self._create_client(
+        publisher = self._publisher = self._create_client(on_connected=self._greet_again, on_lost=self._mark_loss)
+        subscriber = self._subscriber = self._create_client(
             on_connected=self._subscribe, on_lost=self._subscriber_lost, on_push=self._frame_received
         )
         try:
-            await speaking.open()
-            await listening.open()
+            await publisher.open()
+            await subscriber.open()
             await asyncio.gather(*self._subscribe_futures)
-            await self._greet_peers(speaking)
+            await self._greet_peers(publisher)
         except BaseException:
             await self.close()
             raise
@@ -149,9 +149,9 @@ class RedisBus:
         if self._greet_task is not None:
             self._greet_task.cancel()
             await asyncio.wait([self._greet_task])
-        for line in (self._publisher, self._subscriber):
-            if line is not None:
-                await line.close()
+        for client in (self._publisher, self._subscriber):
+            if client is not None:
+                await client.close()
 
     # --- sending -----------------------------------------------------------------------------------
 
@@ -192,14 +192,14 @@ class RedisBus:
 
     def _publish_frame(self, to: str | None, kind: bytes, body: bytes = b"") -> None:
         """Publish a frame to one process or to all. Without a connection it is lost."""
-        line = self._publisher
-        if line is None or not line.connected or self._unsent_bytes > MAX_UNSENT_BYTES:
+        publisher = self._publisher
+        if publisher is None or not publisher.connected or self._unsent_bytes > MAX_UNSENT_BYTES:
             self._publish_failed(to)
             return
         channel = self._channels.all if to is None else self._channels.for_peer(to)
         packed = encode_command("PUBLISH", channel, self._signer.sign(ALL if to is None else to, kind, body))
         self._unsent_bytes += len(packed)
-        line.submit(packed).add_done_callback(partial(self._publish_done, to, kind, len(packed)))
+        publisher.submit(packed).add_done_callback(partial(self._publish_done, to, kind, len(packed)))
 
     def _publish_done(self, to: str | None, kind: bytes, size: int, done: asyncio.Future[int]) -> None:
         """Handle the reply of Redis, which has the number of receivers, or the failure."""
@@ -330,12 +330,12 @@ class RedisBus:
 
     def _greet_again(self) -> None:
         """Start over with the peers after a loss, as soon as both connections exist."""
-        speaking = self._publisher
-        if self._closed or not self._opened or not self._subscribed or speaking is None or not speaking.connected:
+        publisher = self._publisher
+        if self._closed or not self._opened or not self._subscribed or publisher is None or not publisher.connected:
             return
         if self._greet_task is not None:
             self._greet_task.cancel()
-        self._greet_task = asyncio.create_task(self._greet_peers(speaking))
+        self._greet_task = asyncio.create_task(self._greet_peers(publisher))
         self._greet_task.add_done_callback(_ignore_error)
 
     async def _greet_peers(self, publisher: RedisClient) -> None:
@@ -371,8 +371,8 @@ class RedisBus:
             self._subscriber.submit(encode_command("PING")).add_done_callback(_ignore_error)
         if self._publisher is not None and self._publisher.connected and self._peers:
             names = sorted(self._peers)
-            asked = self._publisher.submit(encode_command("PUBSUB", "NUMSUB", *map(self._channels.for_peer, names)))
-            asked.add_done_callback(partial(self._subscriber_counts_received, names))
+            counts = self._publisher.submit(encode_command("PUBSUB", "NUMSUB", *map(self._channels.for_peer, names)))
+            counts.add_done_callback(partial(self._subscriber_counts_received, names))
         self._schedule_check()
 
     def _subscriber_counts_received(self, names: list[str], done: asyncio.Future[list[Any]]) -> None:

@@ -98,10 +98,10 @@ class RedisClient:
         if self._connect_task is not None:
             self._connect_task.cancel()
             await asyncio.wait([self._connect_task])
-        link, self._connection = self._connection, None
-        if link is not None:
-            link.abort()
-            await link.ended
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
+            await connection.ended
         if self._timer is not None:
             self._timer.cancel()
 
@@ -170,8 +170,8 @@ class RedisClient:
 
     def _resend_with_script(self) -> None:
         """Send the script and the commands that failed without it, once the whole batch is answered."""
-        link, batch = self._connection, self._awaiting_script[-1].batch
-        if link is None or (link.pending and link.pending[0].batch == batch):
+        connection, batch = self._connection, self._awaiting_script[-1].batch
+        if connection is None or (connection.pending and connection.pending[0].batch == batch):
             return
         missed, self._awaiting_script = self._awaiting_script, []
         for job in missed:
@@ -179,7 +179,7 @@ class RedisClient:
         loads = [PendingCommand(load, missed[0].deadline) for load in self._script_load]
         for load in loads:
             load.future.cancel()  # its reply is not needed
-        link.send([*loads, *missed])
+        connection.send([*loads, *missed])
 
     def _schedule_timeout(self, deadline: float) -> None:
         self._timer_deadline = deadline
@@ -193,9 +193,9 @@ class RedisClient:
         if now - self._timer_deadline > _LATE_WAKEUP:
             self._schedule_timeout(now + _LATE_WAKEUP / 2)
             return
-        link = self._connection
-        if link is not None and link.pending and link.pending[0].deadline <= now:
-            self._drop(link, "it does not respond any more")
+        connection = self._connection
+        if connection is not None and connection.pending and connection.pending[0].deadline <= now:
+            self._drop(connection, "it does not respond any more")
         late = [job for job in self._unsent if job.deadline <= now]
         self._unsent = self._unsent[len(late) :]
         for job in late:
@@ -211,7 +211,7 @@ class RedisClient:
         while True:
             try:
                 async with asyncio.timeout(self._timeout):
-                    link = await connect(
+                    connection = await connect(
                         self._address, self._tls, self._timeout, self._create_connection, *self._script_load
                     )
                 break
@@ -224,7 +224,7 @@ class RedisClient:
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - jitter, so that clients do not reconnect in step
             pause = min(2 * pause, _MAX_BACKOFF)
         self._connect_task = None
-        self._connection = link
+        self._connection = connection
         if not self._first_connection.done():
             self._first_connection.set_result(None)
         self._on_connected()

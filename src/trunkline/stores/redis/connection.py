@@ -153,17 +153,17 @@ async def connect(
     initial commands."""
     each = timeout / (len(address.endpoints) + 1)  # an unresponsive sentinel leaves time for the others
     door = await _find_master(address, tls, each) if address.service else address.endpoints[0]
-    link = await _open(door, tls, factory)
+    connection = await _open(door, tls, factory)
     try:
-        await execute(link, *_login_commands(address), *commands)
+        await execute(connection, *_login_commands(address), *commands)
         if address.service:
-            [role] = await execute(link, encode_command("ROLE"))
+            [role] = await execute(connection, encode_command("ROLE"))
             if role[0] != b"master":
                 raise StoreUnavailable(f"{door.host}:{door.port} is not the master of {address.service} yet")
     except BaseException:
-        link.abort()
+        connection.abort()
         raise
-    return link
+    return connection
 
 
 def _login_commands(address: RedisAddress) -> list[bytes]:
@@ -205,12 +205,12 @@ async def _find_master(address: RedisAddress, tls: ssl.SSLContext | None, timeou
 
 
 async def _ask_sentinel(endpoint: RedisEndpoint, tls: ssl.SSLContext | None, service: str) -> list[bytes] | None:
-    link = await _open(endpoint, tls, lambda: RedisConnection(_settle_reply, None, _fail_pending))
+    connection = await _open(endpoint, tls, lambda: RedisConnection(_settle_reply, None, _fail_pending))
     try:
-        [found] = await execute(link, encode_command("SENTINEL", "get-master-addr-by-name", service))
+        [found] = await execute(connection, encode_command("SENTINEL", "get-master-addr-by-name", service))
         return found
     finally:
-        link.abort()
+        connection.abort()
 
 
 def _settle_reply(pending: PendingCommand, reply: Any) -> None:
@@ -225,6 +225,6 @@ def _fail_pending(connection: RedisConnection) -> None:
 async def _open(
     endpoint: RedisEndpoint, tls: ssl.SSLContext | None, factory: Callable[[], RedisConnection]
 ) -> RedisConnection:
-    link = factory()
-    await endpoint.connect(lambda: link, tls)
-    return link
+    connection = factory()
+    await endpoint.connect(lambda: connection, tls)
+    return connection

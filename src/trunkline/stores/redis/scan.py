@@ -52,10 +52,10 @@ async def scan_homes(
     most = _FIRST_BATCH
     while len(page) < limit:
         here = await read_index((start, upto), most)
-        wanted = {at: bounds_within_home(at, prefix, after) for place in here if (at := home(place)) not in found}
+        wanted = {at: bounds_within_home(at, prefix, after) for entry in here if (at := home(entry)) not in found}
         asked = [(at, bounds) for at, bounds in wanted.items() if bounds is not None]
         found.update(zip([at for at, _ in asked], await read_homes(asked), strict=True))
-        page += [item for place in here for item in found.get(home(place), ()) if _belongs_to(place, item.key)]
+        page += [item for entry in here for item in found.get(home(entry), ()) if _belongs_to(entry, item.key)]
         if len(here) < most:
             break
         start, most = f"({here[-1]}", 2 * most

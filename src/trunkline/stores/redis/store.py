@@ -122,7 +122,7 @@ class RedisStore:
             self._raise_not_open()
         if self._client is not None:
             return
-        line = self._client = RedisClient(
+        client = self._client = RedisClient(
             self._address,
             self._tls,
             self._patience,
@@ -130,18 +130,18 @@ class RedisStore:
             on_lost=self._forget_registrations,
             on_changed=self._watchers.notify,
         )
-        listening = self._subscriber = RedisClient(
+        subscriber = self._subscriber = RedisClient(
             self._address,
             self._tls,
             self._patience,
             on_connected=self._subscriptions.resubscribe,
             on_push=self._subscriptions.receive,
         )
-        self._subscriptions.attach(listening, line)
+        self._subscriptions.attach(subscriber, client)
         try:
-            await line.open()
-            await listening.open()
-            await self._check_server(line)
+            await client.open()
+            await subscriber.open()
+            await self._check_server(client)
         except BaseException:
             await self.close()
             raise
@@ -159,8 +159,8 @@ class RedisStore:
             found = [await client.submit(encode_command("CONFIG", "GET", name)) for name in _DURABILITY_SETTINGS]
         except StoreError:  # CONFIG may be forbidden
             found = []
-        kept = [reply[1].decode() if reply else "" for reply in found]
-        for (name, (best, risk)), value in zip(_DURABILITY_SETTINGS.items(), kept, strict=False):
+        values = [reply[1].decode() if reply else "" for reply in found]
+        for (name, (best, risk)), value in zip(_DURABILITY_SETTINGS.items(), values, strict=False):
             if value not in {best, ""}:
                 _log.warning("the store %s has %s %s: %s", self._address, name, value, risk)
         seconds, _ = await client.submit(encode_command("TIME"))
@@ -182,9 +182,9 @@ class RedisStore:
         if self._sweep_task is not None:
             self._sweep_task.cancel()
             await asyncio.wait([self._sweep_task])
-        for line in (self._client, self._subscriber):
-            if line is not None:
-                await line.close()
+        for client in (self._client, self._subscriber):
+            if client is not None:
+                await client.close()
 
     def _raise_not_open(self) -> NoReturn:
         if self._closed:
@@ -200,25 +200,25 @@ class RedisStore:
 
     async def get(self, key: str) -> Item | None:
         """Return the item of a key, or None."""
-        line = self._require_open()
+        client = self._require_open()
         validation.check_key(key)
         at = home(key)
-        found = await self._call(line, at, b"get", key[len(at) :])
+        found = await self._call(client, at, b"get", key[len(at) :])
         return None if found is None else _item(key, *found)
 
     async def scan(self, prefix: str, *, after: str = "", limit: int = 100) -> Sequence[Item]:
         """Return a page of items in key order."""
-        line = self._require_open()
+        client = self._require_open()
         validation.check_page(prefix, after, limit)
         at = home(prefix)
 
         async def read(asked: Sequence[tuple[str, scan.Bounds]]) -> Sequence[Sequence[Item]]:
-            calls = [self._call(line, at, b"page", *bounds, limit) for at, bounds in asked]
+            calls = [self._call(client, at, b"page", *bounds, limit) for at, bounds in asked]
             return [_items(at, found) for (at, _), found in zip(asked, await asyncio.gather(*calls), strict=True)]
 
         async def places(bounds: scan.Bounds, most: int) -> Sequence[str]:
             ranged = encode_command("ZRANGEBYLEX", f"{self._prefix}{{homes}}:all", *bounds, "LIMIT", 0, most)
-            return [place.decode() for place in await line.submit(ranged)]
+            return [place.decode() for place in await client.submit(ranged)]
 
         if at == prefix:
             return await scan.scan_homes(prefix, after, limit, read_index=places, read_homes=read)
@@ -227,7 +227,7 @@ class RedisStore:
 
     async def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> int:
         """Apply all writes or none; they are as durable as Redis is configured to be."""
-        line = self._require_open()
+        client = self._require_open()
         validation.check_writes(writes, None if fence is None else fence.name)
         at = home(writes[0].key)
         packed = self._encode_call(
@@ -239,7 +239,7 @@ class RedisStore:
             _encode_writes(writes, len(at)),
             values=_values(writes),
         )
-        done: int | list[int] = await self._write(line, at, packed, [write.key for write in writes])
+        done: int | list[int] = await self._write(client, at, packed, [write.key for write in writes])
         if isinstance(done, list):
             raise _conflict(writes, *done)
         if fence is not None and not done:
@@ -252,12 +252,12 @@ class RedisStore:
         self, name: str, holder: str, ttl: float, *, over: int | None = None, writes: Sequence[Write] = ()
     ) -> Lease | Held:
         """Grant the lease if it is free, expired or held under the token `over`; apply `writes` with it."""
-        line = self._require_open()
+        client = self._require_open()
         validation.check_lease(name, holder, ttl, writes)
         at = home(name)
-        asked = (name[len(at) :], holder, ttl, over, self._sender, _encode_writes(writes, len(at)))
-        packed = self._encode_call(at, b"acquire", *asked, values=_values(writes))
-        token, ends, *other = await self._write(line, at, packed, [write.key for write in writes])
+        arguments = (name[len(at) :], holder, ttl, over, self._sender, _encode_writes(writes, len(at)))
+        packed = self._encode_call(at, b"acquire", *arguments, values=_values(writes))
+        token, ends, *other = await self._write(client, at, packed, [write.key for write in writes])
         if token > 0:
             return Lease(name, holder, token, float(ends))
         if token < 0:
@@ -266,10 +266,10 @@ class RedisStore:
 
     async def renew(self, lease: Lease, ttl: float) -> Lease:
         """Extend the lease to `ttl` seconds from now."""
-        line = self._require_open()
+        client = self._require_open()
         validation.check_lease(lease.name, lease.holder, ttl)
         at = home(lease.name)
-        ends = await self._call(line, at, b"renew", lease.name[len(at) :], lease.token, lease.holder, ttl)
+        ends = await self._call(client, at, b"renew", lease.name[len(at) :], lease.token, lease.holder, ttl)
         if ends is None:
             raise Fenced(lease.name, lease.token)
         return validation.extend_lease(lease, float(ends))

@@ -51,9 +51,9 @@ class ChannelSubscriptions:
     def watch(self, prefix: str, callback: Changed) -> Watch:
         """Call back when keys with this prefix change."""
         channel = self._channel_of(prefix)
-        wanted = self._watch_counts.get(channel, 0)
-        self._watch_counts[channel] = wanted + 1
-        if not wanted and (done := self._send("SUBSCRIBE", channel)) is not None and self._main_client is not None:
+        watches = self._watch_counts.get(channel, 0)
+        self._watch_counts[channel] = watches + 1
+        if not watches and (done := self._send("SUBSCRIBE", channel)) is not None and self._main_client is not None:
             self._main_client.hold_until(done)
         if self._ping_timer is None:
             self._ping_timer = asyncio.get_running_loop().call_later(self._ping_interval, self._ping)
@@ -89,9 +89,9 @@ class ChannelSubscriptions:
 
     def resubscribe(self) -> None:
         """Subscribe to all channels again, and report that any key may have changed meanwhile."""
-        asked = [self._send("SUBSCRIBE", channel) for channel in self._watch_counts]
-        if asked and asked[-1] is not None:
-            asked[-1].add_done_callback(lambda _: self._watchers.notify(None))
+        futures = [self._send("SUBSCRIBE", channel) for channel in self._watch_counts]
+        if futures and futures[-1] is not None:
+            futures[-1].add_done_callback(lambda _: self._watchers.notify(None))
 
     def receive(self, message: list[Any]) -> None:
         """Handle a published message."""

@@ -109,12 +109,12 @@ class Transaction:
 
     def acquire(self, name: str, holder: str, ttl: float, over: int | None, writes: tuple[Write, ...]) -> Lease | Held:
         """Grant a lease and apply its writes, or return the current holder."""
-        wanted = Lease(name, holder, self._last + 1, self._now + ttl)
-        given = validation.decide_lease(self._read_lease(name), wanted, self._now, over)
-        if isinstance(given, Lease):
+        requested = Lease(name, holder, self._last + 1, self._now + ttl)
+        granted = validation.decide_lease(self._read_lease(name), requested, self._now, over)
+        if isinstance(granted, Lease):
             self._write_all(writes)
-            self._save_lease(given)
-        return given
+            self._save_lease(granted)
+        return granted
 
     def renew(self, lease: Lease, ttl: float) -> Lease:
         """Extend a lease."""

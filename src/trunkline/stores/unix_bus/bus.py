@@ -100,17 +100,17 @@ class UnixBus:
             raise
 
     async def _listen(self) -> None:
-        hidden, place = self._folder / f"{_UNREADY_PREFIX}{self._name}", self._folder / self._name
+        hidden, path = self._folder / f"{_UNREADY_PREFIX}{self._name}", self._folder / self._name
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             _bind(bound, hidden)
-            self._socket_paths = [hidden, place]
+            self._socket_paths = [hidden, path]
             loop = asyncio.get_running_loop()
             self._server = await loop.create_unix_server(self._accept, sock=bound, backlog=_BACKLOG)
         except BaseException:
             bound.close()
             raise
-        hidden.rename(place)
+        hidden.rename(path)
 
     async def _dial_peers(self) -> None:
         """Connect to all existing peers and wait for their welcome, up to a timeout, since one may be suspended."""
@@ -130,8 +130,8 @@ class UnixBus:
             return
         self._closed = True
         self._listener.close()
-        for place in self._socket_paths:
-            place.unlink(missing_ok=True)
+        for path in self._socket_paths:
+            path.unlink(missing_ok=True)
         if self._server is not None:
             self._server.close()
         if self._dial_tasks:
@@ -144,13 +144,13 @@ class UnixBus:
 
     async def _close_links(self) -> None:
         await asyncio.sleep(0)  # lets accepted connections register; uvloop closes in the next iteration
-        for line in [*self._links]:
-            line.close()
+        for link in [*self._links]:
+            link.close()
         for _ in range(2):
             if lines := [*self._links]:
-                await asyncio.wait([line.ended for line in lines], timeout=PEER_TIMEOUT)
-            for line in lines:
-                line.abort()
+                await asyncio.wait([link.ended for link in lines], timeout=PEER_TIMEOUT)
+            for link in lines:
+                link.abort()
 
     # --- sending -----------------------------------------------------------------------------------
 
@@ -206,21 +206,21 @@ class UnixBus:
     def _dial(self, name: str) -> OutgoingLink | None:
         """Connect to a process; return None if it does not exist, which a Unix socket reports at once."""
         validation.check_process_name(name)
-        place = self._folder / name
+        path = self._folder / name
         hello = self._signer.sign(name, _HELLO_AFTER_LOSS if name in self._unannounced_losses else b"")
         link = OutgoingLink(name, hello, on_welcome=self._listener.met, on_lost=self._outgoing_lost)
         self._unannounced_losses.discard(name)
         try:
-            dialled = _connect(place)
+            connection = _connect(path)
         except (FileNotFoundError, ConnectionRefusedError) as error:
             self._peers.pop(name, None)
             if isinstance(error, ConnectionRefusedError):
-                place.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
             return None
         except OSError:  # its backlog is full, or this process has too many open files
             link.fail_later(LOSS_REPORT_INTERVAL)
         else:
-            task = asyncio.get_running_loop().create_task(self._attach(link, dialled))
+            task = asyncio.get_running_loop().create_task(self._attach(link, connection))
             self._dial_tasks.add(task)
             task.add_done_callback(self._dial_tasks.discard)
         self._peers[name] = link
@@ -228,13 +228,13 @@ class UnixBus:
         return link
 
     @staticmethod
-    async def _attach(link: OutgoingLink, dialled: socket.socket) -> None:
+    async def _attach(link: OutgoingLink, connection: socket.socket) -> None:
         try:
             # Not create_unix_connection: when the first write fails, uvloop closes the descriptor without telling the
             # socket object, which closes the number again later, whatever it stands for by then.
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: link, dialled)
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: link, connection)
         except OSError:
-            dialled.close()
+            connection.close()
             link.connection_lost(None)
 
     def _outgoing_lost(self, link: OutgoingLink) -> None:
@@ -248,14 +248,14 @@ class UnixBus:
             self._dial(link.to)
 
     def _accept(self) -> IncomingLink:
-        line = IncomingLink(
+        link = IncomingLink(
             verify=self._verify,
             on_hello=self._hello_received,
             on_message=self._listener.heard,
             on_lost=self._incoming_lost,
         )
-        self._links.add(line)
-        return line
+        self._links.add(link)
+        return link
 
     def _verify(self, sender: str, data: bytes) -> Frame | None:
         """Return a valid frame of an existing or a new connection, or None if it is dropped."""
@@ -267,14 +267,14 @@ class UnixBus:
             return None
         return frame
 
-    def _hello_received(self, line: IncomingLink, hello: bytes) -> None:
+    def _hello_received(self, link: IncomingLink, hello: bytes) -> None:
         """Register a peer that has connected. Of several connections of one peer only the latest counts, since
         messages on earlier ones would be out of order. (The hello of an earlier one is rejected.)"""
-        name, known = line.sender, self._incoming.get(line.sender)
+        name, known = link.sender, self._incoming.get(link.sender)
         if self._closed:
-            line.abort()
+            link.abort()
             return
-        self._incoming[name] = line
+        self._incoming[name] = link
         if known is not None:
             known.abort()
         if known is not None or hello == _HELLO_AFTER_LOSS:
@@ -282,14 +282,14 @@ class UnixBus:
         self._listener.met(name)
         if not self._closed and self._peers.get(name) is None:
             self._dial(name)
-        line.welcome()
+        link.welcome()
 
-    def _incoming_lost(self, line: IncomingLink) -> None:
+    def _incoming_lost(self, link: IncomingLink) -> None:
         """Handle the end of an incoming connection."""
-        self._links.discard(line)
-        if self._incoming.get(line.sender) is line:
-            del self._incoming[line.sender]
-            self._listener.lost(line.sender)
+        self._links.discard(link)
+        if self._incoming.get(link.sender) is link:
+            del self._incoming[link.sender]
+            self._listener.lost(link.sender)
 
 
 # --- sockets ---------------------------------------------------------------------------------------
@@ -318,24 +318,24 @@ def _make_folder(folder: Path) -> None:
 def _list_peers(folder: Path) -> list[str]:
     """Return the names of existing sockets, and remove those that never became ready."""
     names: list[str] = []
-    for place in [*folder.iterdir()]:
+    for path in [*folder.iterdir()]:
         with contextlib.suppress(FileNotFoundError):  # a process has just left
-            found = place.lstat()
+            found = path.lstat()
             if not stat.S_ISSOCK(found.st_mode):
                 continue
-            if validation.is_process_name(place.name):
-                names.append(place.name)
+            if validation.is_process_name(path.name):
+                names.append(path.name)
             elif time.time() - found.st_mtime > _UNREADY_MAX_AGE:
-                place.unlink()
+                path.unlink()
     return names
 
 
 def _connect(path: Path) -> socket.socket:
-    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        line.setblocking(False)
-        line.connect(str(path))
+        connection.setblocking(False)
+        connection.connect(str(path))
     except BaseException:
-        line.close()
+        connection.close()
         raise
-    return line
+    return connection
