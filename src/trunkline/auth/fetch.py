@@ -9,10 +9,11 @@ as written still apply.
 
 import asyncio
 import ssl
+from base64 import b64encode
 from collections.abc import Mapping
 from functools import partial
 from typing import Final
-from urllib.parse import urljoin
+from urllib.parse import quote_plus, urljoin
 
 from msgspec import Struct
 
@@ -24,7 +25,7 @@ from trunkline.transports.http.client.http_backend import AddressForbidden, Http
 from trunkline.version import __version__
 from trunkline.wire.media_types import essence
 
-__all__ = ["Egress", "FetchResponse"]
+__all__ = ["Egress", "FetchResponse", "basic_auth_header"]
 
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _MAX_REDIRECTS: Final = 3
@@ -203,3 +204,11 @@ def _redact_url(url: str) -> str:
         plain = "".join(character for character in url if " " < character < "\x7f")
         scheme, _, rest = plain.partition("?")[0].partition("#")[0].partition("://")
         return repr(f"{scheme[:20]}://{rest.rpartition('@')[2][:100]}" if rest else scheme[:20])
+
+
+def basic_auth_header(client_id: str, secret: str) -> str:
+    """Return HTTP Basic credentials of an OAuth client (RFC 6749, section 2.3.1) as the value of `Authorization`.
+
+    RFC 6749 requires form encoding of both parts first, which plain HTTP Basic does not.
+    """
+    return f"Basic {b64encode(f'{quote_plus(client_id)}:{quote_plus(secret)}'.encode()).decode()}"

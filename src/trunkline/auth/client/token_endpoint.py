@@ -8,9 +8,8 @@ from urllib.parse import urlencode
 from msgspec import Struct
 
 from trunkline.auth import fetch
-from trunkline.auth.basic import basic_auth_header
 from trunkline.auth.client.dpop import Prover
-from trunkline.auth.fetch import Egress
+from trunkline.auth.fetch import Egress, basic_auth_header
 from trunkline.auth.jose import SigningKey
 from trunkline.auth.metadata import ServerMetadata
 from trunkline.auth.urls import safe_text

@@ -6,9 +6,8 @@ from urllib.parse import urlencode
 
 from msgspec import MsgspecError
 
-from trunkline.auth.basic import basic_auth_header
 from trunkline.auth.discovery import find_authorization_server
-from trunkline.auth.fetch import Egress
+from trunkline.auth.fetch import Egress, basic_auth_header
 from trunkline.auth.server.claims import ClaimRules, validate_claims
 from trunkline.auth.server.issuer_fetch import egress_for, require_ok, require_operator_url
 from trunkline.auth.server.verifiers import BadToken, IssuerLimits, Unavailable, Verified, Verifier
