@@ -415,13 +415,13 @@ def tokens_folder(environ: Mapping[str, str] | None = None, platform: str = sys.
     """Return the folder of the token store, by the convention of the platform."""
     found = os.environ if environ is None else environ
     if platform == "win32":
-        named, usual = found.get("LOCALAPPDATA", ""), ("AppData", "Local")
+        named, default = found.get("LOCALAPPDATA", ""), ("AppData", "Local")
     elif platform == "darwin":
-        named, usual = "", ("Library", "Application Support")
+        named, default = "", ("Library", "Application Support")
     else:
-        named, usual = found.get("XDG_STATE_HOME", ""), (".local", "state")
+        named, default = found.get("XDG_STATE_HOME", ""), (".local", "state")
     if not os.path.isabs(named):  # XDG: ignore relative paths
-        named = os.path.join(os.path.expanduser("~"), *usual)
+        named = os.path.join(os.path.expanduser("~"), *default)
     return os.path.join(named, "trunkline", "tokens")
 
 
@@ -456,8 +456,8 @@ def _load_environment(environ: Mapping[str, str]) -> dict[str, Any]:
         if variable.startswith(_PREFIX) and variable not in known and not _SERVICE_LINK.search(variable):
             name = closest_match(variable.removeprefix(_PREFIX).lower(), _KINDS)
             meant = "" if name is None else f". Did you mean {_PREFIX}{name.upper()}?"
-            told = f"the environment variable {variable} is not a setting and is ignored{meant}"
-            warnings.warn(told, stacklevel=3)  # at the call of Settings.load
+            message = f"the environment variable {variable} is not a setting and is ignored{meant}"
+            warnings.warn(message, stacklevel=3)  # at the call of Settings.load
     return {
         name: _KINDS[name].parse(variable, environ[variable]) for variable, name in known.items() if variable in environ
     }

@@ -215,14 +215,14 @@ class Observers:
     """A set of observers. False if no observer wants every fact, so that a reporter can skip creating it."""
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
-        told = tuple(observers)
-        immediate = tuple(observer for observer in told if getattr(observer, "immediate", False))
-        queued = tuple(observer for observer in told if observer not in immediate)
+        all_observers = tuple(observers)
+        immediate = tuple(observer for observer in all_observers if getattr(observer, "immediate", False))
+        queued = tuple(observer for observer in all_observers if observer not in immediate)
         self._immediate = (immediate, _observing_all(immediate))  # observers of failures, and of every fact
         self._queued = (queued, _observing_all(queued))
-        self._observes_all = bool(_observing_all(told))
+        self._observes_all = bool(_observing_all(all_observers))
         self._delivery = _Delivery(partial(self._notify, self._queued)) if queued else None
-        self.hear_failures = bool(told)
+        self.hear_failures = bool(all_observers)
         self.failures = 0  # exceptions that observers raised
 
     def __bool__(self) -> bool:

@@ -348,11 +348,11 @@ class UrlElicitationRequired(ProtocolError):
         """Build the error from pairs of a message to the user and a URL; each gets an id in `data["elicitations"]`."""
         import secrets  # imported on use: slow, and rarely needed
 
-        given = [
-            {"mode": "url", "message": said, "url": url, "elicitationId": secrets.token_urlsafe(16)}
-            for said, url in steps
+        elicitations = [
+            {"mode": "url", "message": text, "url": url, "elicitationId": secrets.token_urlsafe(16)}
+            for text, url in steps
         ]
-        return cls(given, message)
+        return cls(elicitations, message)
 
 
 class InternalError(ProtocolError):

@@ -34,11 +34,11 @@ class LogObserver:
             what = (
                 fact.method if fact.target is None else f"{fact.method} of {printable(fact.target, max_length=200)!r}"
             )
-            told = "%s failed (request %r, reference %s)"
-            _log.error(told, what, fact.request, fact.reference, exc_info=fact.error)
+            template = "%s failed (request %r, reference %s)"
+            _log.error(template, what, fact.request, fact.reference, exc_info=fact.error)
         elif isinstance(fact, ConnectionFailed):
-            told = "a connection failed and was closed (%s, peer %s, incident %s)"
-            _log.error(told, fact.transport, fact.peer or "unknown", fact.incident, exc_info=fact.error)
+            template = "a connection failed and was closed (%s, peer %s, incident %s)"
+            _log.error(template, fact.transport, fact.peer or "unknown", fact.incident, exc_info=fact.error)
         elif isinstance(fact, MessageUnreadable):
             self._warn(fact)
         elif isinstance(fact, Dropped):

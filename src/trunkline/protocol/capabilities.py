@@ -129,8 +129,8 @@ def _without_disabled(offered: Any, requested: Any) -> Any:
     """Return an offered feature without the flags that the client sets to false."""
     if not isinstance(offered, dict) or not isinstance(requested, Mapping):
         return cast("Any", offered)
-    wanted = cast("Capabilities", requested)
-    return {flag: on for flag, on in cast("dict[str, Any]", offered).items() if wanted.get(flag) is not False}
+    flags = cast("Capabilities", requested)
+    return {flag: on for flag, on in cast("dict[str, Any]", offered).items() if flags.get(flag) is not False}
 
 
 def _experimental(capabilities: Capabilities) -> frozenset[str]:

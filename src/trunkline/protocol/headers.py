@@ -169,10 +169,10 @@ def match_exactly(method: str, name: str | None, headers: Mapping[str, str]) -> 
 
 def find_mismatch(method: str, name: str | None, headers: Mapping[str, str]) -> str | None:
     """Return how the headers, by lower-case names, contradict the method and the mirrored name; None if they agree."""
-    given = headers.get(_METHOD.lower())
-    if given is None:
+    header = headers.get(_METHOD.lower())
+    if header is None:
         return f"{_METHOD} is missing"
-    if given.strip(_BLANK) != method:  # never encoded
+    if header.strip(_BLANK) != method:  # never encoded
         return f"{_METHOD} is not the method of the request"
     if method not in NAME_MEMBERS:
         return None
@@ -184,10 +184,10 @@ def _compare_header(
 ) -> str | None:
     """Return how a header contradicts a value of the body; None if they agree. A value without a header form must not
     have a header; the schema decides whether the body may have it."""
-    given = headers.get(header.lower())
+    received = headers.get(header.lower())
     try:
         expected = _text(value)
-        found = None if given is None else decode_value(given)
+        found = None if received is None else decode_value(received)
     except InvalidValue as error:
         return f"{header} cannot be compared with {what}: {error}"
     if found is not None and kind == "integer" and (number := _INTEGER.fullmatch(found)):

@@ -68,9 +68,9 @@ def read_task_result(source: Source) -> t.CallToolResult:
         return found
 
 
-def _rewritten(kind: type[T], source: Source, rewrite: Rewrite, asked: Any) -> T | None:
+def _rewritten(kind: type[T], source: Source, rewrite: Rewrite, request_params: Any) -> T | None:
     try:
-        return _decoder(kind)(codec.to_json(rewrite(_read_any(source), asked)))
+        return _decoder(kind)(codec.to_json(rewrite(_read_any(source), request_params)))
     except (codec.DecodeError, RecursionError):
         return None
 
@@ -101,7 +101,7 @@ def _each(value: Any, rewrite: Callable[[Object], Any]) -> Any:
 def _complete_params(value: Any, _: Any) -> Any:
     """Convert context arguments of any JSON type to strings."""
     context = _object(_object(value).get("context"))
-    arguments = {name: _text(given) for name, given in _object(context.get("arguments")).items()}
+    arguments = {name: _text(argument) for name, argument in _object(context.get("arguments")).items()}
     return {**_object(value), "context": {**context, "arguments": arguments}}
 
 
@@ -136,14 +136,14 @@ def _empty(value: Any, _: Any) -> Any:
     return {} if value is None else value
 
 
-def _contents(value: Any, asked: Any) -> Any:
+def _contents(value: Any, request_params: Any) -> Any:
     """Convert resource contents with `type` and `data`, like content blocks, and add the requested URI."""
 
     def rewrite(contents: Object) -> Object:
-        if asked is None or "type" not in contents:
+        if request_params is None or "type" not in contents:
             return contents
         blob = {"blob": contents["data"]} if "data" in contents else {}
-        return {"uri": asked.uri, **blob, **contents}
+        return {"uri": request_params.uri, **blob, **contents}
 
     return {**_object(value), "contents": _each(_object(value).get("contents"), rewrite)}
 
@@ -192,15 +192,15 @@ def _task_list(value: Any, _: Any) -> Any:
     return {**_object(value), "tasks": _each(_object(value).get("tasks"), _task)}
 
 
-def _task(given: Object) -> Object:
+def _task(task: Object) -> Object:
     """Convert the status names and the millisecond timestamps of a task."""
-    status: Any = given.get("status")
+    status: Any = task.get("status")
     return {
-        **given,
+        **task,
         "status": _STATUSES.get(status, status) if isinstance(status, str) else status,
-        "createdAt": _iso(given.get("createdAt")),
-        "lastUpdatedAt": _iso(given.get("updatedAt", given.get("lastUpdatedAt"))),
-        "ttl": given.get("ttl"),
+        "createdAt": _iso(task.get("createdAt")),
+        "lastUpdatedAt": _iso(task.get("updatedAt", task.get("lastUpdatedAt"))),
+        "ttl": task.get("ttl"),
     }
 
 

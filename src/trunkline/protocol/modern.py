@@ -109,8 +109,8 @@ class ModernProtocol:
             named = headers.get(_VERSION)
             raise HeaderMismatch(f"MCP-Protocol-Version is {named!r}, and the body says {envelope.version!r}")
         member = mirror.NAME_MEMBERS.get(message.method)
-        said = None if member is None else getattr(_read_subject(cast("Any", message.params)), member)
-        name = said if isinstance(said, str) else None
+        target = None if member is None else getattr(_read_subject(cast("Any", message.params)), member)
+        name = target if isinstance(target, str) else None
         if mirror.match_exactly(message.method, name, headers):
             return
         if (why := mirror.find_mismatch(message.method, name, headers)) is not None:

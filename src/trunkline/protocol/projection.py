@@ -155,10 +155,10 @@ def _without_lists(result: t.ElicitResult, _: Revision) -> t.ElicitResult:
 
 def wrap_structured_content(result: t.CallToolResult, _: Revision | None = None) -> t.CallToolResult:
     """Wrap structured content that is not an object, as the handshake era requires."""
-    held = result.structured_content
-    if held is UNSET or isinstance(held, dict | Raw):  # raw content was encoded from an object
+    content = result.structured_content
+    if content is UNSET or isinstance(content, dict | Raw):  # raw content was encoded from an object
         return result
-    return replace(result, structured_content={"result": held})
+    return replace(result, structured_content={"result": content})
 
 
 _Rephrase = Callable[[Any, Revision], Struct]
@@ -191,10 +191,10 @@ class _Plan(NamedTuple):
 
     def apply(self, value: Any, revision: Revision) -> Any:
         if self.rephrase is not None:
-            said = self.rephrase(value, revision)
-            if type(said) is not type(value):
-                return project(said, revision)
-            value = value if said is value or said == value else said
+            older = self.rephrase(value, revision)
+            if type(older) is not type(value):
+                return project(older, revision)
+            value = value if older is value or older == value else older
         changes = {name: default for name, default in self.removed.items() if getattr(value, name) is not default}
         for name in self.inner:
             old = getattr(value, name)
@@ -204,15 +204,15 @@ class _Plan(NamedTuple):
         return replace(value, **changes) if changes else value
 
 
-def _project_inside(held: Any, revision: Revision) -> Any:
+def _project_inside(value: Any, revision: Revision) -> Any:
     """Project the value of a member, or each value of a collection."""
-    if isinstance(held, list):
-        said: Any = [project(item, revision) for item in cast("list[Any]", held)]
-    elif isinstance(held, dict):
-        said = {name: project(item, revision) for name, item in cast("dict[str, Any]", held).items()}
+    if isinstance(value, list):
+        projected: Any = [project(item, revision) for item in cast("list[Any]", value)]
+    elif isinstance(value, dict):
+        projected = {name: project(item, revision) for name, item in cast("dict[str, Any]", value).items()}
     else:
-        return project(held, revision)
-    return cast("Any", held) if said == held else said
+        return project(value, revision)
+    return cast("Any", value) if projected == value else projected
 
 
 @cache

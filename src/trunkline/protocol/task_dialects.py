@@ -107,8 +107,8 @@ def is_notable_change(before: TaskRecord, after: TaskRecord, dialect: Dialect) -
 def check_cancellable(record: TaskRecord, dialect: Dialect) -> bool:
     """Return whether the task can be cancelled. Raise if the dialect forbids cancelling a finished task."""
     if record.ended and not DIALECTS[dialect].cancels_ended:
-        said = f"the task is already {status_in(record, dialect)}"
-        raise _dialect_error(InvalidParams, said, "task_already_completed", dialect)
+        message = f"the task is already {status_in(record, dialect)}"
+        raise _dialect_error(InvalidParams, message, "task_already_completed", dialect)
     return not record.ended
 
 
@@ -190,8 +190,8 @@ def to_detailed_task(record: TaskRecord) -> DetailedTask:
 
 def _progress(record: TaskRecord) -> TaskProgress:
     """Return the progress of a task. The message belongs to the progress unless it describes the end of the task."""
-    told = record.error is None and not record.result_is_error and record.state is not TaskState.CANCELLED
-    return TaskProgress(cast("float", record.progress), record.total, record.message if told else None)
+    running = record.error is None and not record.result_is_error and record.state is not TaskState.CANCELLED
+    return TaskProgress(cast("float", record.progress), record.total, record.message if running else None)
 
 
 # --- the founding documents ---------------------------------------------------------------------------
@@ -199,11 +199,11 @@ def _progress(record: TaskRecord) -> TaskProgress:
 
 def to_founding_task(record: TaskRecord) -> FoundingTask:
     """Build a task of the founding documents."""
-    status, asked = to_founding_status(record), _read_asked(record.params)
+    status, call = to_founding_status(record), _read_asked(record.params)
     return FoundingTask(
         task_id=record.task_id,
         status=status.status,
-        action=FoundingAction(asked.name, codec.original_json(asked.arguments)),
+        action=FoundingAction(call.name, codec.original_json(call.arguments)),
         result=status.result,
         error=status.error,
         created_at=round(record.created_at * 1000),
@@ -229,11 +229,13 @@ def _failure(record: TaskRecord) -> ErrorObject | None:
         if record.result is UNSET or not record.result_is_error:
             return None
         kind = _kind(_read_result(record.result).meta.get("trunkline/error"))
-        said = record.message or "the task failed"
-        error = ErrorObject(InternalError.code, said, {"kind": kind if kind in _FOUNDING_SYNONYMS else "task_failed"})
-    told = translate_error(Dialect.FOUNDING, error)
-    if told.code != InternalError.code:
-        return told
+        message = record.message or "the task failed"
+        error = ErrorObject(
+            InternalError.code, message, {"kind": kind if kind in _FOUNDING_SYNONYMS else "task_failed"}
+        )
+    result = translate_error(Dialect.FOUNDING, error)
+    if result.code != InternalError.code:
+        return result
     data: Any = error.data
     known = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     return translate_error(Dialect.FOUNDING, ErrorObject(error.code, error.message, {**known, "kind": "task_failed"}))

@@ -171,8 +171,8 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
         self, now: float, progress: float, total: float | None = None, message: str | None = None
     ) -> "TaskRecord":
         """Record progress. None leaves a value unchanged."""
-        said = {"total": total, "message": message}
-        known = {name: value for name, value in said.items() if value is not None}
+        changes = {"total": total, "message": message}
+        known = {name: value for name, value in changes.items() if value is not None}
         return self._transition(S.PROGRESS, now, progress=progress, **known)
 
     def ask(self, now: float, questions: Mapping[str, InputRequest]) -> "TaskRecord":
@@ -184,13 +184,13 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
 
     def answer(self, now: float, responses: Mapping[str, Raw]) -> "TaskRecord":
         """Record answers to questions. Ignore answers to unknown or closed questions."""
-        heard = {name: response for name, response in responses.items() if name in self.questions}
-        return self._settle(now, heard, answers={**self.answers, **heard})
+        answered = {name: response for name, response in responses.items() if name in self.questions}
+        return self._settle(now, answered, answers={**self.answers, **answered})
 
     def refuse(self, now: float, name: str, error: ErrorObject) -> "TaskRecord":
         """Record an error as the answer to a question."""
-        heard = [name] if name in self.questions else []
-        return self._settle(now, heard, refusals={**self.refusals, name: error})
+        refused = [name] if name in self.questions else []
+        return self._settle(now, refused, refusals={**self.refusals, name: error})
 
     def withdraw(self, now: float, names: Iterable[str]) -> "TaskRecord":
         """Withdraw questions."""
@@ -215,8 +215,8 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
 
     def time_out(self, now: float) -> "TaskRecord":
         """Fail the task because of its time limit."""
-        said = f"the task was not done after {now - self.created_at:g} s"
-        return self.fail(now, ErrorObject(InternalError.code, said, {"kind": "task_timeout"}))
+        message = f"the task was not done after {now - self.created_at:g} s"
+        return self.fail(now, ErrorObject(InternalError.code, message, {"kind": "task_timeout"}))
 
     def cancel(self, now: float, reason: str | None = None) -> "TaskRecord":
         """Cancel the task."""
@@ -230,8 +230,8 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
         return self._transition(S.ANSWER if still else S.SETTLE, now, questions=still, **known)
 
     def _end(self, signal: TaskSignal, now: float, message: str | None, **known: Any) -> "TaskRecord":
-        said = self.message if message is None else message
-        return self._transition(signal, now, questions={}, message=said, **known)
+        final_message = self.message if message is None else message
+        return self._transition(signal, now, questions={}, message=final_message, **known)
 
     def _transition(self, signal: TaskSignal, now: float, **known: Any) -> "TaskRecord":
         return replace(self, state=next_state(self.state, signal), updated_at=max(now, self.updated_at), **known)

@@ -102,58 +102,58 @@ _DESCRIPTIONS: Final[Mapping[str, str]] = {
 
 def read_metadata(notes: Iterable[Any]) -> TypeMetadata:
     """Combine the metadata of an annotation. Ignore unknown objects."""
-    said = TypeMetadata()
+    combined = TypeMetadata()
     for note in notes:
-        _collect(note, said)
-    return said
+        _collect(note, combined)
+    return combined
 
 
-def _collect(note: Any, said: TypeMetadata) -> None:
+def _collect(note: Any, combined: TypeMetadata) -> None:
     if isinstance(note, str):
-        said.keywords.setdefault("description", note)
+        combined.keywords.setdefault("description", note)
     elif isinstance(note, TypeMetadata):
-        said.limits |= note.limits
-        said.keywords |= note.keywords
-        said.predicates += note.predicates
+        combined.limits |= note.limits
+        combined.keywords |= note.keywords
+        combined.predicates += note.predicates
     elif isinstance(note, Meta):
-        _copy_members(note, (*_LIMITS, *_KEYWORDS), said)
-        said.keywords |= note.extra_json_schema or {}
+        _copy_members(note, (*_LIMITS, *_KEYWORDS), combined)
+        combined.keywords |= note.extra_json_schema or {}
     elif is_field(note):
-        _copy_members(note, _KEYWORDS, said)
+        _copy_members(note, _KEYWORDS, combined)
         extra: Any = note.json_schema_extra
-        said.keywords |= extra if isinstance(extra, dict) else {}
-        _collect_all(note.metadata, said)
+        combined.keywords |= extra if isinstance(extra, dict) else {}
+        _collect_all(note.metadata, combined)
     elif _module(note) in {"annotated_types", "pydantic"}:
-        _collect_foreign(note, said)
+        _collect_foreign(note, combined)
     elif hasattr(note, "documentation"):  # a `Doc`
-        said.keywords.setdefault("description", note.documentation)
+        combined.keywords.setdefault("description", note.documentation)
 
 
-def _collect_all(notes: Iterable[Any], said: TypeMetadata) -> None:
+def _collect_all(notes: Iterable[Any], combined: TypeMetadata) -> None:
     for note in notes:
-        _collect(note, said)
+        _collect(note, combined)
 
 
-def _collect_foreign(note: Any, said: TypeMetadata) -> None:
+def _collect_foreign(note: Any, combined: TypeMetadata) -> None:
     if hasattr(note, "__iter__"):  # an Interval, a Len or the like
-        _collect_all(note, said)
+        _collect_all(note, combined)
     elif hasattr(note, "func"):  # a Predicate
-        said.predicates += (note.func,)
+        combined.predicates += (note.func,)
     elif hasattr(note, "tz"):
-        said.limits["tz"] = {None: False, ...: True}.get(note.tz, note.tz)
+        combined.limits["tz"] = {None: False, ...: True}.get(note.tz, note.tz)
     else:
-        _copy_members(note, _LIMITS, said)
+        _copy_members(note, _LIMITS, combined)
 
 
-def _copy_members(note: Any, names: Iterable[str], said: TypeMetadata) -> None:
+def _copy_members(note: Any, names: Iterable[str], combined: TypeMetadata) -> None:
     for name in names:
         value = getattr(note, name, None)
         if value is None:
             continue
         if name in _LIMITS:
-            said.limits[name] = getattr(value, "pattern", value) if name == "pattern" else value
+            combined.limits[name] = getattr(value, "pattern", value) if name == "pattern" else value
         else:
-            said.keywords[name] = value
+            combined.keywords[name] = value
 
 
 def _module(note: Any) -> str:
@@ -162,8 +162,8 @@ def _module(note: Any) -> str:
 
 def has_foreign_limits(notes: Iterable[Any]) -> bool:
     """Return whether some limits come from libraries that msgspec ignores."""
-    said = read_metadata(note for note in notes if not isinstance(note, Meta))
-    return bool(said.limits or said.predicates)
+    metadata = read_metadata(note for note in notes if not isinstance(note, Meta))
+    return bool(metadata.limits or metadata.predicates)
 
 
 # --- limits and types ----------------------------------------------------------------------------------
@@ -179,19 +179,19 @@ def constrained_type(kind: Any) -> Any:
 def distribute_limits(kind: Any) -> Any:
     """Rewrite an annotated type so that every limit stands at a type that supports it: the limits of a union move to
     the options that they apply to. Raise `TypeError` for a limit that applies to none."""
-    base, said = resolve_type(get_args(kind)[0]), read_metadata(kind.__metadata__)
+    base, metadata = resolve_type(get_args(kind)[0]), read_metadata(kind.__metadata__)
     if get_origin(base) is Annotated:
         return distribute_limits(Annotated[(base, *kind.__metadata__)])
     options = get_args(base) if get_origin(base) in UNIONS else (base,)
-    if not isinstance(said.limits.get("tz", True), bool):
+    if not isinstance(metadata.limits.get("tz", True), bool):
         raise TypeError("times in JSON have a UTC offset, but no time zone; use Timezone(...) for any offset")
-    for limit in said.limits:
+    for limit in metadata.limits:
         if not any(_applies_to(limit, option) for option in options):
             raise TypeError(f"`{limit}` does not apply to a value of type {type_name(base)}")
     if len(options) == 1:
-        return Annotated[base, said]
-    made = tuple(_with_applicable_limits(option, said) for option in options)
-    return Annotated[typing.Union[made], TypeMetadata(keywords=said.keywords, predicates=said.predicates)]  # noqa: UP007 - only known now
+        return Annotated[base, metadata]
+    made = tuple(_with_applicable_limits(option, metadata) for option in options)
+    return Annotated[typing.Union[made], TypeMetadata(keywords=metadata.keywords, predicates=metadata.predicates)]  # noqa: UP007 - only known now
 
 
 def _applies_to(limit: str, option: Any) -> bool:
@@ -199,6 +199,6 @@ def _applies_to(limit: str, option: Any) -> bool:
     return isinstance(kind, type) and kind is not bool and issubclass(kind, _CONSTRAINED_TYPES[limit])
 
 
-def _with_applicable_limits(option: Any, said: TypeMetadata) -> Any:
-    limits = {limit: bound for limit, bound in said.limits.items() if _applies_to(limit, option)}
+def _with_applicable_limits(option: Any, metadata: TypeMetadata) -> Any:
+    limits = {limit: bound for limit, bound in metadata.limits.items() if _applies_to(limit, option)}
     return Annotated[option, TypeMetadata(limits=limits)] if limits else option

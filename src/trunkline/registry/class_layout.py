@@ -267,9 +267,11 @@ def _attrs(origin: Any, hints: Mapping[str, Any]) -> Layout:
         is_factory = hasattr(a.default, "takes_self")
         default = NODEFAULT if is_factory or a.default is nothing else a.default
         factory = a.default.factory if is_factory and not a.default.takes_self else NODEFAULT
-        given = a.alias if a.init else None
-        members.append(Member(a.name, a.name, hints.get(a.name, Any), given, a.default is nothing, default, factory))
-        own_way = own_way or given is None or a.converter is not None
+        init_name = a.alias if a.init else None
+        members.append(
+            Member(a.name, a.name, hints.get(a.name, Any), init_name, a.default is nothing, default, factory)
+        )
+        own_way = own_way or init_name is None or a.converter is not None
     return Layout(origin, tuple(members), custom_init=own_way)
 
 

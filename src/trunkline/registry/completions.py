@@ -85,13 +85,13 @@ class CompletionEntry(Struct, frozen=True, dict=True):
     def arguments(self, value: str, context: Mapping[str, str]) -> Any:
         """Return the handler's arguments: the text so far and, if it has a second parameter, the arguments already
         filled in."""
-        given: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         names = [parameter.name for parameter in self.handler.parameters]
         if names:
-            given[names[0]] = value
+            arguments[names[0]] = value
         if len(names) > 1:
-            given[names[1]] = dict(context)
-        return self.handler.convert(given)
+            arguments[names[1]] = dict(context)
+        return self.handler.convert(arguments)
 
     def find_fault(self, target: Completable | None, known: Iterable[str]) -> str | None:
         """Return why the completer is unreachable, given its current target; None if it is reachable. `known` are the
@@ -130,14 +130,14 @@ def matching(value: str, candidates: Iterable[str]) -> list[str]:
     Case is ignored, and the order of the candidates is preserved. The result may be longer than a response allows: the
     server sends the first hundred and the total.
     """
-    sought = value.casefold()
+    folded_value = value.casefold()
     begin: list[str] = []
     contain: list[str] = []
     for candidate in candidates:
         folded = candidate.casefold()
-        if folded.startswith(sought):
+        if folded.startswith(folded_value):
             begin.append(candidate)
-        elif sought in folded:
+        elif folded_value in folded:
             contain.append(candidate)
     return begin + contain
 

@@ -36,9 +36,9 @@ def Depends(function: Callable[..., Any], *, thread: bool = True) -> Any:  # noq
     It may have dependencies of its own and take the `Context`. It runs once per call. A synchronous function that never
     blocks can set `thread=False` to run on the event loop.
     """
-    given: Any = function
-    if not isinstance(given, Hashable) or not callable(given):
-        raise RegistrationError(f"Depends({given!r}): a function is needed")
+    provider: Any = function
+    if not isinstance(provider, Hashable) or not callable(provider):
+        raise RegistrationError(f"Depends({provider!r}): a function is needed")
     return Dependency(function, thread)
 
 

@@ -55,20 +55,20 @@ class _DocstringReader:
     def read(self, line: str, below: str) -> None:
         """Read the next line; the line below may underline a title."""
         if (title := _title(line, below)) is not None:
-            self._open("google" if line.rstrip().endswith(":") else "numpy", wanted=title in _ARGUMENTS)
+            self._open("google" if line.rstrip().endswith(":") else "numpy", about_arguments=title in _ARGUMENTS)
         elif found := _SPHINX_ARGUMENT.fullmatch(line):
-            self._open("sphinx", wanted=True)
+            self._open("sphinx", about_arguments=True)
             self._begin([found[1]], found[2])
         elif _SPHINX_OTHER.fullmatch(line):
-            self._open("sphinx", wanted=False)
+            self._open("sphinx", about_arguments=False)
         elif self._style is None or (self._style != "numpy" and line and not line[0].isspace()):
             self._style = None  # a line at the margin ends a section of the other styles
             self.description.append(line)
         elif self._about_arguments and line.strip(" \t-"):
             self._argument_line(line)
 
-    def _open(self, style: str, *, wanted: bool) -> None:
-        self._style, self._about_arguments, self._indent, self._current = style, wanted, None, []
+    def _open(self, style: str, *, about_arguments: bool) -> None:
+        self._style, self._about_arguments, self._indent, self._current = style, about_arguments, None, []
 
     def _begin(self, names: list[str], text: str) -> None:
         self._current = [self.arguments.setdefault(name, []) for name in names]

@@ -48,8 +48,8 @@ def _wrap(handler: Handler, start: StartMode, gather: Callable[[Any, Any], Any])
         if start is StartMode.ASYNC:  # an async handler has no thread for dependencies
             plan = replace(plan, before=(*plan.before, *plan.on_thread), on_thread=())
 
-    def bind(arguments: Any, given: Any) -> Any:
-        return gather(handler.bind(arguments, given), given if plan is None else given[_CONTEXT])
+    def bind(arguments: Any, injected: Any) -> Any:
+        return gather(handler.bind(arguments, injected), injected if plan is None else injected[_CONTEXT])
 
     return replace(handler, start=start, bind=bind, plan=plan, wants_context=True, returns=UNSET)
 

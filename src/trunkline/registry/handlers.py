@@ -94,7 +94,7 @@ def read_handler(function: Callable[..., Any], context: type, *, thread: bool | 
         raise RegistrationError(f"{function!r} is not callable")
     name = name_of(function)
     hints = hints_of(function, name)
-    said = docstrings.parse(inspect.getdoc(unwrap_partial(function)))  # not of the partial itself
+    docstring = docstrings.parse(inspect.getdoc(unwrap_partial(function)))  # not of the partial itself
     parameters: list[Parameter] = []
     order: list[tuple[str, bool]] = []  # every parameter: its name, and whether it is keyword-only
     contexts: list[str] = []
@@ -116,7 +116,7 @@ def read_handler(function: Callable[..., Any], context: type, *, thread: bool | 
                 elif is_context_annotation(annotation, context):
                     contexts.append(parameter.name)
                 else:
-                    parameters.append(read_parameter(parameter, annotation, said, name))
+                    parameters.append(read_parameter(parameter, annotation, docstring, name))
     if len(contexts) > 1:
         raise RegistrationError(f"{name}: {' and '.join(contexts)} both take the context; keep one of them")
     arguments = arguments_type(name, parameters, open_ended=takes_more)
@@ -140,7 +140,7 @@ def read_handler(function: Callable[..., Any], context: type, *, thread: bool | 
         accepts_extra=takes_more,
         returns=hints.get("return", UNSET),
         name=name,
-        description=said.description,
+        description=docstring.description,
         plan=needed,
         injected=tuple(ours),
     )
@@ -273,12 +273,12 @@ def _general_binder(
     keyword = [name for name, by_keyword in order if by_keyword]
 
     def bind(arguments: Any, context: Any) -> Any:
-        given: Mapping[str, Any] = context if contexts is None else dict.fromkeys(contexts, context)
+        injected: Mapping[str, Any] = context if contexts is None else dict.fromkeys(contexts, context)
         named: Any = arguments[0] if takes_more else arguments
         more: dict[str, Any] = arguments[1] if takes_more else {}
 
         def value(name: str) -> Any:
-            return given[name] if name in given else getattr(named, name)
+            return injected[name] if name in injected else getattr(named, name)
 
         return function(*map(value, positional), **{name: value(name) for name in keyword}, **more)
 

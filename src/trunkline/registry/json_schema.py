@@ -198,7 +198,7 @@ class SchemaBuilder:
         if keys.get("type") == "integer":
             described["propertyNames"] = {"pattern": "^-?[0-9]+$"}
         elif keys.get("type", "string") == "string" and len(keys) > ("type" in keys):
-            described["propertyNames"] = {word: said for word, said in keys.items() if word != "type"}
+            described["propertyNames"] = {word: setting for word, setting in keys.items() if word != "type"}
         if values := self.describe(value):
             described["additionalProperties"] = values
         return described
@@ -217,17 +217,17 @@ class SchemaBuilder:
         return described
 
     def _annotated(self, kind: Any) -> Schema:
-        said = read_metadata(kind.__metadata__)
+        metadata = read_metadata(kind.__metadata__)
         described = self.describe(get_args(kind)[0])
         owner = constrained_type(kind)
-        if said.limits.get("tz"):
+        if metadata.limits.get("tz"):
             described.pop("anyOf", None)
             described["format"] = "date-time" if owner is datetime else "time"
-        is_told = self._limit(described, owner, said.limits)
-        described |= said.keywords
-        if not is_told and (told := said.describe_limits()):
+        is_told = self._limit(described, owner, metadata.limits)
+        described |= metadata.keywords
+        if not is_told and (limits_text := metadata.describe_limits()):
             before = f"{described['description']} " if "description" in described else ""
-            described["description"] = f"{before}({told})"
+            described["description"] = f"{before}({limits_text})"
         return described
 
     def _limit(self, described: Schema, owner: Any, limits: Mapping[str, Any]) -> bool:
@@ -302,7 +302,7 @@ class SchemaBuilder:
             return [self._adopt(part, theirs) for part in cast("list[Any]", schema)]
         if not isinstance(schema, dict):
             return schema
-        made = {word: self._adopt(said, theirs) for word, said in cast("Schema", schema).items()}
+        made = {word: self._adopt(member, theirs) for word, member in cast("Schema", schema).items()}
         if (name := referenced_name(made)) is not None:
             key = (name, {other: theirs[other] for other in {name, *reachable_definitions(theirs[name], theirs)}})
             made |= self._define(key, lambda: self._adopt(theirs[name], theirs), name)

@@ -76,27 +76,27 @@ def display_members(what: str, options: EntryOptions) -> dict[str, Any]:
     }
 
 
-def parse_icons(what: str, given: Sequence[Icon | Mapping[str, Any]] | None) -> list[Icon] | None:
+def parse_icons(what: str, icons: Sequence[Icon | Mapping[str, Any]] | None) -> list[Icon] | None:
     """Return icons, each of which may be a mapping. Raise `RegistrationError` for anything but a list of icons."""
-    if given is None:
+    if icons is None:
         return None
-    if isinstance(given, str | Mapping | Icon):
+    if isinstance(icons, str | Mapping | Icon):
         raise RegistrationError(f"{what}: icons must be a list; write icons=[…]")
-    return [from_mapping(f"{what}: icons", Icon, icon) for icon in given] or None
+    return [from_mapping(f"{what}: icons", Icon, icon) for icon in icons] or None
 
 
 def from_mapping(
-    what: str, kind: type[W], given: W | Mapping[str, Any], error: Callable[[str], MisuseError] = RegistrationError
+    what: str, kind: type[W], source: W | Mapping[str, Any], error: Callable[[str], MisuseError] = RegistrationError
 ) -> W:
     """Return an object of the specification, from an instance or a mapping. The mapping may use Python or wire names:
     `read_only_hint` or `readOnlyHint`. Raise `error` for unknown names and invalid values."""
-    if isinstance(given, kind):
-        return given
-    if not isinstance(given, Mapping):
-        raise error(f"{what} must be of type {kind.__name__} or a mapping, not {given!r}")
+    if isinstance(source, kind):
+        return source
+    if not isinstance(source, Mapping):
+        raise error(f"{what} must be of type {kind.__name__} or a mapping, not {source!r}")
     encoded = {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
     members: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in source.items():
         member = encoded.get(name, name)
         if member not in encoded.values():
             hint = did_you_mean(str(name), [*encoded, *encoded.values()])

@@ -40,7 +40,7 @@ class Parameter(Struct, frozen=True):
 # --- from a signature ------------------------------------------------------------------------------
 
 
-def read_parameter(parameter: inspect.Parameter, annotation: Any, said: Docstring, owner: str) -> Parameter:
+def read_parameter(parameter: inspect.Parameter, annotation: Any, docstring: Docstring, owner: str) -> Parameter:
     """Read a parameter with its metadata and default. Raise `RegistrationError` for metadata that makes no sense in a
     function."""
     default: Any = parameter.default
@@ -56,7 +56,7 @@ def read_parameter(parameter: inspect.Parameter, annotation: Any, said: Docstrin
         factory = partial(getattr, msgspec, "UNSET")  # UNSET itself is the default
     if default is inspect.Parameter.empty:
         default, factory = _field_default(annotation, what)
-    return Parameter(parameter.name, annotation, default, _description(annotation, said, parameter.name), factory)
+    return Parameter(parameter.name, annotation, default, _description(annotation, docstring, parameter.name), factory)
 
 
 def _field_default(annotation: Any, what: str) -> tuple[Any, Callable[[], Any] | None]:
@@ -74,14 +74,14 @@ def _field_default(annotation: Any, what: str) -> tuple[Any, Callable[[], Any] |
     return UNSET, None
 
 
-def _description(annotation: Any, said: Docstring, name: str) -> str | None:
+def _description(annotation: Any, docstring: Docstring, name: str) -> str | None:
     """Return the description of a parameter from its annotation or an option of it, else from the docstring."""
     if get_origin(annotation) is Annotated:
         noted: Any = read_metadata(annotation.__metadata__).keywords.get("description")
-        return noted or said.arguments.get(name)
+        return noted or docstring.arguments.get(name)
     options = get_args(annotation) if get_origin(annotation) in UNIONS else ()
     found = (_description(option, Docstring("", {}), name) for option in options)
-    return next(filter(None, found), said.arguments.get(name))
+    return next(filter(None, found), docstring.arguments.get(name))
 
 
 # --- all together ----------------------------------------------------------------------------------

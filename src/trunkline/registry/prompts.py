@@ -94,9 +94,9 @@ class PromptEntry(Struct, frozen=True):
 
     def _check_schema(self, values: Mapping[str, str], validator: Validator) -> None:
         if faults := validator.faults(dict(values)):
-            told = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
+            reasons = "; ".join(f"{fault.path}: {fault.message}" for fault in faults)
             raise InvalidParams(
-                f"invalid arguments for prompt {self.key!r}: {told}",
+                f"invalid arguments for prompt {self.key!r}: {reasons}",
                 errors=[msgspec.to_builtins(fault) for fault in faults],
                 data={"kind": "invalid_prompt_arguments", "name": self.key},
             )
@@ -137,14 +137,14 @@ class _PromptResults(Struct, frozen=True):
             raise self._failed(f"the role of a message is user or assistant, not {value.role!r}")
         return PromptMessage(value.role, as_block(value.content, self.settings))
 
-    def _read_message(self, given: Mapping[str, Any]) -> PromptMessage:
-        content = given.get("content")
+    def _read_message(self, message: Mapping[str, Any]) -> PromptMessage:
+        content = message.get("content")
         if isinstance(content, str):
             content = msgspec.to_builtins(TextContent(content))
         elif isinstance(content, dict) and cast("Any", content).get("type") == "resource/link":  # by some peers
             content = {**cast("dict[str, Any]", content), "type": "resource_link"}
         try:
-            return msgspec.convert({**given, "content": content}, PromptMessage)
+            return msgspec.convert({**message, "content": content}, PromptMessage)
         except msgspec.ValidationError as error:
             strange = "`$.content.type`" in str(error)
             kind = "invalid_content_type" if strange else "prompt_render_failed"
@@ -200,10 +200,10 @@ def _make_entry(
 ) -> PromptEntry:
     if not name:
         raise RegistrationError("a prompt needs a name")
-    given = options.get("description")
+    description = options.get("description")
     definition = Prompt(
         name=name,
-        description=(described if given is None else given) or None,
+        description=(described if description is None else description) or None,
         arguments=arguments or None,
         **display_members(f"prompt {name!r}", options),
     )

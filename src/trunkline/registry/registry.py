@@ -166,8 +166,8 @@ class Registry(Generic[E]):
             elif self._on_duplicate == "error":
                 raise DuplicateEntry(self.kind, entry.key)
             elif self._on_duplicate == "warn":
-                told = f"{self.kind} {entry.key!r} was registered before and is replaced"
-                warnings.warn(told, stacklevel=level_outside())
+                message = f"{self.kind} {entry.key!r} was registered before and is replaced"
+                warnings.warn(message, stacklevel=level_outside())
             slot.entry = entry
             if not enabled:
                 slot.enabled = False

@@ -170,10 +170,10 @@ def make_resource(
     except InvalidUri as error:
         raise RegistrationError(f"resource {uri[:200]!r}: {error}", kind=error.data["kind"]) from None
     handler = source if isinstance(source, Handler) else None
-    if handler is not None and (asked := [p.name for p in handler.parameters if p.required]):
+    if handler is not None and (required := [p.name for p in handler.parameters if p.required]):
         raise RegistrationError(
-            f"resource {uri!r}: nothing can give {handler.name} its argument {asked[0]!r}; "
-            f"put {{{asked[0]}}} into the URI, or give the argument a default{context_hint(asked[0])}"
+            f"resource {uri!r}: nothing can give {handler.name} its argument {required[0]!r}; "
+            f"put {{{required[0]}}} into the URI, or give the argument a default{context_hint(required[0])}"
         )
     definition = Resource(
         uri=uri,
@@ -205,8 +205,8 @@ def make_template(
     template = UriTemplate(pattern)
     _check_variables(template, handler)
     definition = ResourceTemplate(uri_template=pattern, **_definition_members(pattern, options, handler.name, handler))
-    if lister is not None and (asked := [p.name for p in lister.parameters if p.required]):
-        raise TemplateError(pattern, f"nothing can give {lister.name}, which lists it, its argument {asked[0]!r}")
+    if lister is not None and (required := [p.name for p in lister.parameters if p.required]):
+        raise TemplateError(pattern, f"nothing can give {lister.name}, which lists it, its argument {required[0]!r}")
     return TemplateEntry(
         definition=definition,
         template=template,
@@ -233,10 +233,10 @@ def _ttl(options: TemplateOptions, uri: str) -> float:
 
 def _public(options: TemplateOptions, access: Access | None, uri: str, *, default: bool) -> bool:
     """Return whether shared caches may store the contents; never if access is restricted."""
-    given = options.get("public")
+    public = options.get("public")
     if access is None or access.unrestricted:
-        return default if given is None else given
-    if given:
+        return default if public is None else public
+    if public:
         raise RegistrationError(
             f"resource {uri!r}: public=True needs unrestricted access; remove scopes= and allow=, or public="
         )

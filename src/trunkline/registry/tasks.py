@@ -38,16 +38,18 @@ class TaskPolicy(_Support, frozen=True, kw_only=True):
 _SUPPORT: Final = get_args(TaskSupport)
 
 
-def parse_policy(name: str, given: Any, hints: ToolAnnotations | None) -> TaskPolicy | None:
+def parse_policy(name: str, option: Any, hints: ToolAnnotations | None) -> TaskPolicy | None:
     """Return the policy of a tool; None if its calls never run as tasks. A tool with an idempotent or read-only hint
     restarts by default. Raise `RegistrationError` for an invalid option."""
-    if given is None or given is False or given == "forbidden":
+    if option is None or option is False or option == "forbidden":
         return None
-    if isinstance(given, TaskPolicy):
-        return _checked(name, given)
-    support: Any = "optional" if given is True else given
+    if isinstance(option, TaskPolicy):
+        return _checked(name, option)
+    support: Any = "optional" if option is True else option
     if support not in _SUPPORT:
-        raise RegistrationError(f"tool {name!r}: task= is one of {', '.join(_SUPPORT)}, or a TaskPolicy, not {given!r}")
+        raise RegistrationError(
+            f"tool {name!r}: task= is one of {', '.join(_SUPPORT)}, or a TaskPolicy, not {option!r}"
+        )
     harmless = hints is not None and (hints.idempotent_hint or hints.read_only_hint)
     return TaskPolicy(support=support, recovery="restart" if harmless else "fail")
 

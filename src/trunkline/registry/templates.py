@@ -261,22 +261,22 @@ class _Expression:
             )
 
     def _read_pairs(self, items: Iterable[str], values: Matched) -> None:
-        given: dict[str, list[str]] = {}
+        texts_by_key: dict[str, list[str]] = {}
         for item in items:
             key, _, text = item.partition("=")
-            given.setdefault(key, []).append(text)
+            texts_by_key.setdefault(key, []).append(text)
         for name in self.names:
-            if name in given:
-                texts = [self.codec.decode(text) for text in given.pop(name)]
+            if name in texts_by_key:
+                texts = [self.codec.decode(text) for text in texts_by_key.pop(name)]
                 if name in self.exploded:
                     values[name] = texts
                 else:
                     (values[name],) = texts  # a repeated name is a ValueError
-        if given:
+        if texts_by_key:
             (name,) = self.exploded  # an unknown name is a ValueError if no variable takes the rest
             if name in values:
                 raise ValueError(name)  # a list and a dict at once
-            values[name] = self.codec.decode_pairs([(key, *texts) for key, texts in given.items()])
+            values[name] = self.codec.decode_pairs([(key, *texts) for key, texts in texts_by_key.items()])
 
     def covers(self, values: Mapping[str, Value]) -> bool:
         present = [name in values for name in self.names]

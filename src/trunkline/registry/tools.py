@@ -69,8 +69,8 @@ class ToolEntry(Struct, frozen=True, dict=True):
     @property
     def repeatable(self) -> bool:
         """Whether a second call has no further effect, by the tool's own hints."""
-        said = self.annotations
-        return said is not None and bool(said.read_only_hint or said.idempotent_hint)
+        hints = self.annotations
+        return hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
 
     @cached_property
     def modern_definition(self) -> Tool:
@@ -193,8 +193,8 @@ def make_tool(
     name = options.get("name") or handler.name
     if not _NAME.fullmatch(name):
         raise RegistrationError(f"tool name {name!r} must be 1 to 128 of the characters A-Z a-z 0-9 _ - .; pass name=…")
-    given = options.get("description")
-    described = handler.description if given is None else given
+    custom_description = options.get("description")
+    described = handler.description if custom_description is None else custom_description
     if len(described) > settings.max_tool_description:
         why = f"has {len(described)} characters; {settings.max_tool_description} is the most"
         raise RegistrationError(f"the description of tool {name!r} {why}", kind="tool_description_exceeds_max")
@@ -246,14 +246,14 @@ def _compile_schema(input_schema: Any, name: str) -> Validator:
     return Validator(cast("Mapping[str, Any]", input_schema), f"tool {name!r}")
 
 
-def _with_properties(given: Mapping[str, Any]) -> dict[str, Any]:
+def _with_properties(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return a custom schema with `properties`, which some clients require."""
-    return dict(given) if "properties" in given else {**given, "properties": {}}
+    return dict(schema) if "properties" in schema else {**schema, "properties": {}}
 
 
-def _schema_decoder(handler: Handler, given: Mapping[str, Any], validator: Validator) -> Callable[[Any], Any]:
+def _schema_decoder(handler: Handler, schema: Mapping[str, Any], validator: Validator) -> Callable[[Any], Any]:
     """Return a decoder for a custom schema: fill in defaults, validate, then decode to the parameter types."""
-    properties: Mapping[str, Any] = given.get("properties") or {}
+    properties: Mapping[str, Any] = schema.get("properties") or {}
     defaults: dict[str, Any] = {
         name: described["default"]
         for name, described in properties.items()

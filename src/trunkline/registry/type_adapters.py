@@ -186,13 +186,13 @@ class _Adapter:
         return _stand_in(name, lambda value, _: work(by, name, value))
 
     def _annotated(self, kind: Any) -> Any:
-        base, said = self.adapt(get_args(kind)[0]), read_metadata(kind.__metadata__)
-        if not said.predicates:
-            limited = _by_msgspec(base, said.limits)
+        base, metadata = self.adapt(get_args(kind)[0]), read_metadata(kind.__metadata__)
+        if not metadata.predicates:
+            limited = _by_msgspec(base, metadata.limits)
             if limited is not None:
                 return limited
         name = type_name(constrained_type(kind))
-        return _stand_in(name, lambda value, convert: said.check(convert(value, base), name))
+        return _stand_in(name, lambda value, convert: metadata.check(convert(value, base), name))
 
     def _union(self, options: list[Any]) -> Any:
         union: Any = typing.Union[tuple(options)]  # noqa: UP007 - of options that are only known now
@@ -244,8 +244,8 @@ def _default(member: Member) -> Any:
 
 
 def _instance(origin: Any, members: list[Member], read: Any) -> Any:
-    given = zip(members, astuple(read), strict=True)
-    return origin(**{str(member.init_name): value for member, value in given if value is not UNSET})
+    pairs = zip(members, astuple(read), strict=True)
+    return origin(**{str(member.init_name): value for member, value in pairs if value is not UNSET})
 
 
 def _to_members(made_of: Layout, members: list[Member], value: Any) -> Any:

@@ -54,8 +54,8 @@ class StoreFault:
         """End the fault. Held calls take effect now, before any later call."""
         if self in self._faults:
             self._faults.remove(self)
-        held, self._held = self._held, []
-        for act, making in held:
+        calls, self._held = self._held, []
+        for act, making in calls:
             if not making.done():
                 making.set_result(asyncio.ensure_future(act()))
 

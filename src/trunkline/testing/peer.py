@@ -107,10 +107,10 @@ class RawPeer:
         """Return all messages that the server sends before it answers a ping."""
         ident = f"quiet {next(self._ids)}"
         self.send({"jsonrpc": "2.0", "id": ident, "method": "ping"})
-        said: list[Any] = []
+        messages: list[Any] = []
         while not _is_response_to(message := await self.receive(), ident):
-            said.append(message)
-        return said
+            messages.append(message)
+        return messages
 
     # --- what we say ---------------------------------------------------------------------------
 

@@ -110,23 +110,23 @@ class ScriptedLine:
 
     def put(self, frame: bytes) -> None:
         """Accept a frame from the client; answer it automatically, or queue it for the test."""
-        said: Any = _read(frame)
-        message = cast("dict[str, Any]", said if isinstance(said, dict) else {})
+        decoded: Any = _read(frame)
+        message = cast("dict[str, Any]", decoded if isinstance(decoded, dict) else {})
         method = message.get("method")
         if message.get("id") == PROBE_ID and not self._server.modern:
             self._reject_probe(message)
             return
         self.transcript.frames.append(("client", frame))
         if method not in self._server.answered or "id" not in message:
-            self._inbox.put_nowait(said)
+            self._inbox.put_nowait(decoded)
         elif method == "subscriptions/listen":
             self.acknowledge(message)
         else:
             self.reply(message, self._default_result(method, message.get("params") or {}))
 
     def _reject_probe(self, probe: Mapping[str, Any]) -> None:
-        told = {"code": MethodNotFound.code, "message": "method not found: server/discover"}
-        self.channel.put(codec.to_json({"jsonrpc": "2.0", "id": probe["id"], "error": told}))
+        error = {"code": MethodNotFound.code, "message": "method not found: server/discover"}
+        self.channel.put(codec.to_json({"jsonrpc": "2.0", "id": probe["id"], "error": error}))
 
     def _default_result(self, method: str, params: Mapping[str, Any]) -> Any:
         server = self._server
@@ -158,8 +158,8 @@ class ScriptedLine:
 
     def acknowledge(self, listen: Mapping[str, Any]) -> None:
         """Acknowledge all notifications that a `subscriptions/listen` request wants; the request stays open."""
-        told = {"notifications": listen["params"]["notifications"], "_meta": {SUBSCRIPTION_ID: listen["id"]}}
-        self.notify("notifications/subscriptions/acknowledged", told)
+        params = {"notifications": listen["params"]["notifications"], "_meta": {SUBSCRIPTION_ID: listen["id"]}}
+        self.notify("notifications/subscriptions/acknowledged", params)
 
     @property
     def untaken(self) -> int:
@@ -208,8 +208,8 @@ class ScriptedLine:
 
     def error(self, request: Mapping[str, Any], code: int, message: str, data: Any = None) -> None:
         """Answer a request with an error."""
-        told = {"code": code, "message": message} | ({} if data is None else {"data": data})
-        self.send({"jsonrpc": "2.0", "id": request["id"], "error": told})
+        error_object = {"code": code, "message": message} | ({} if data is None else {"data": data})
+        self.send({"jsonrpc": "2.0", "id": request["id"], "error": error_object})
 
     def notify(self, method: str, params: Any = None) -> None:
         """Send a notification."""

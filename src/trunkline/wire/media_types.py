@@ -99,9 +99,9 @@ def _ranges(value: str) -> Iterator[tuple[_MediaType, float]]:
         names = [name for name, _ in found.parameters]
         end = names.index("q") if "q" in names else len(names)  # Accept extensions may follow it
         weight = found.parameters[end][1] if end < len(names) else "1"
-        asked = found.parameters[:end]
-        if _WEIGHT.fullmatch(weight) and all(name == "charset" and text.lower() in _UTF8 for name, text in asked):
-            yield found._replace(parameters=asked), float(weight)
+        parameters = found.parameters[:end]
+        if _WEIGHT.fullmatch(weight) and all(name == "charset" and text.lower() in _UTF8 for name, text in parameters):
+            yield found._replace(parameters=parameters), float(weight)
 
 
 def _parse(value: str) -> _MediaType | None:
