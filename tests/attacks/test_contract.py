@@ -24,6 +24,7 @@ TAKING_PEERS = {
     "AppState",
     "Connections",
     "HttpSseEndpoint",
+    "ModernEndpoint",
     "NoSessionEndpoint",
     "SessionEndpoint",
     "WebSocketEndpoint",

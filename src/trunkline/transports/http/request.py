@@ -81,9 +81,7 @@ class HttpRequest:
         self.extra_headers: Headers = []  # added to every response
         self.principal: Any = None
         self.auth_expires_at: float | None = None  # by the guard's clock
-        self.scope_challenge: Callable[[Sequence[str]], tuple[bytes, bytes]] = (
-            insufficient_scope_challenge  # names the missing scopes
-        )
+        self.scope_challenge: Callable[[Sequence[str]], tuple[bytes, bytes]] = insufficient_scope_challenge
         self._send = send
 
     async def respond(self, status: int, body: bytes = b"", *headers: tuple[bytes, bytes]) -> None:

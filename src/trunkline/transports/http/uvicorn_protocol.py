@@ -49,10 +49,10 @@ _PROBE_FIRST: Final = 0.05  # seconds after which a peer that has half-closed is
 _PROBE_LONGEST: Final = 1.0  # … up to this; later its stream's own keep-alive comments do the same
 
 
-def _refusal(status: int, why: str) -> bytes:
+def _refusal(status: int, reason: str) -> bytes:
     """A whole response that refuses a request and ends the connection."""
     head = b"content-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-    body = why.encode()
+    body = reason.encode()
     return STATUS_LINE[status] + head % len(body) + body
 
 

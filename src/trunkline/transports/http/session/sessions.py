@@ -139,20 +139,16 @@ class SessionTable:
     def _reached_limit(self, principal: Any, host: str | None) -> LimitReached | None:
         """Return the limit that one more session would exceed."""
         settings = self._settings
-        limit_value = settings.max_sessions_per_principal
-        if (
-            principal is not None
-            and limit_value is not None
-            and self._count_by_principal.get(principal, 0) >= limit_value
-        ):
+        maximum = settings.max_sessions_per_principal
+        if principal is not None and maximum is not None and self._count_by_principal.get(principal, 0) >= maximum:
             return LimitReached(self.quota_message, lambda session: session.principal == principal)
-        limit_value, address = settings.max_sessions_per_address, self._counted_address(principal, host)
-        if address is not None and limit_value is not None and self._count_by_address.get(address, 0) >= limit_value:
-            why = f"the address {address} has {limit_value} sessions, which is the limit (max_sessions_per_address)"
-            return LimitReached(f"{why}; end one first, or authenticate", lambda session: session.address == address)
+        maximum, address = settings.max_sessions_per_address, self._counted_address(principal, host)
+        if address is not None and maximum is not None and self._count_by_address.get(address, 0) >= maximum:
+            reason = f"the address {address} has {maximum} sessions, which is the limit (max_sessions_per_address)"
+            return LimitReached(f"{reason}; end one first, or authenticate", lambda session: session.address == address)
         if len(self._sessions) >= settings.max_sessions:
-            why = f"there are {settings.max_sessions} sessions, which is the limit (max_sessions); try again later"
-            return LimitReached(why, lambda _: True)
+            reason = f"there are {settings.max_sessions} sessions, which is the limit (max_sessions); try again later"
+            return LimitReached(reason, lambda _: True)
         return None
 
     def _counted_address(self, principal: Any, host: str | None) -> str | None:
@@ -161,10 +157,8 @@ class SessionTable:
     @property
     def quota_message(self) -> str:
         """The reason for a principal that has as many sessions as it may have."""
-        limit_value = self._settings.max_sessions_per_principal
-        return (
-            f"this principal has {limit_value} sessions, which is the limit (max_sessions_per_principal); end one first"
-        )
+        maximum = self._settings.max_sessions_per_principal
+        return f"this principal has {maximum} sessions, which is the limit (max_sessions_per_principal); end one first"
 
     def new_id(self) -> str:
         """Return an unguessable id."""
