@@ -153,7 +153,7 @@ async def test_a_frame_that_was_rejected_is_a_fact() -> None:
         client.publish(Channels("crew", identity)._channel_for_peer(one.name), b"forged")
     await until(lambda: one.seen.of(Dropped))
     [fact] = one.seen.of(Dropped)
-    assert (fact.kind, fact.why) == ("bus frame", "it is not a frame of a bus")
+    assert (fact.kind, fact.why) == ("bus frame", "it is not a bus frame")
     await one.cluster.leave()
     await one.store.close()
 
