@@ -6,7 +6,7 @@ Notifications reach the client through the watchers of the task. Questions are s
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import UNSET, Raw, UnsetType
 
@@ -23,15 +23,26 @@ from trunkline.server.input.ask import Asker
 
 if TYPE_CHECKING:
     from trunkline.server.connection import Connection, SharedServices
-    from trunkline.server.tasks.runner import TaskRunner
 
 __all__ = ["DetachedPeer", "caller_of", "principal_of"]
+
+
+class Run(Asker, Protocol):
+    """What the peer of a task's context needs of the runner."""
+
+    caller: TaskCaller
+
+    @property
+    def checkpoint(self) -> Raw | UnsetType: ...
+    async def drain(self) -> None: ...
+    def report_progress(self, progress: float, total: float | None, message: str | None) -> None: ...
+    async def save_checkpoint(self, checkpoint: Raw) -> None: ...
 
 
 class DetachedPeer(CallPeer):
     """`CallPeer` for the context of a task."""
 
-    def __init__(self, shared: "SharedServices", runner: "TaskRunner") -> None:
+    def __init__(self, shared: "SharedServices", runner: Run) -> None:
         self.facts = FactReporter(shared.clock, shared.observers)
         self._shared = shared
         self._runner = runner

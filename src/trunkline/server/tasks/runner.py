@@ -7,7 +7,7 @@ the store refuses them, and the work is cancelled.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import Raw, UnsetType
 
@@ -39,7 +39,6 @@ from trunkline.wire import codec
 if TYPE_CHECKING:
     from trunkline.server.connection import SharedServices
     from trunkline.server.tasks.notify import TaskNotifier
-    from trunkline.server.tasks.service import TaskService
 
 __all__ = ["TaskRunner"]
 
@@ -52,12 +51,28 @@ def _start_if_pending(record: TaskRecord, now: float) -> TaskRecord:
     return record.start(now) if record.state is TaskState.PENDING else record
 
 
+class RunnerHost(Protocol):
+    """What a runner needs of the task service."""
+
+    lease_ttl: float
+
+    async def change(
+        self, owner: str, task_id: str, transition: Transition, fence: Lease | None = None
+    ) -> tuple[TaskRecord, TaskRecord] | None:
+        """Apply a transition to a task and notify its watchers. Return the records before and after."""
+        ...
+
+    async def finish_run(self, runner: "TaskRunner") -> None:
+        """Clean up after a run."""
+        ...
+
+
 class TaskRunner:
     """One run of a task."""
 
     def __init__(
         self,
-        tasks: "TaskService",
+        host: RunnerHost,
         shared: "SharedServices",
         stored: StoredTask,
         lease: Lease,
@@ -69,7 +84,7 @@ class TaskRunner:
         record = self.record = stored.record
         self.caller: TaskCaller = record.caller
         self.lease = lease
-        self._tasks = tasks
+        self._host = host
         self._shared = shared
         self._entry = entry
         self._exposes_errors = exposes_errors
@@ -182,7 +197,7 @@ class TaskRunner:
             timer.cancel()
         for task in list(self._side_tasks):
             task.cancel()
-        await self._tasks.finish_run(self)
+        await self._host.finish_run(self)
         self._call.once = None  # it refers to this runner, as the peer does
         del self._peer
 
@@ -196,7 +211,7 @@ class TaskRunner:
             return record if record.ended else transition(record, now)
 
         try:
-            changed = await self._tasks.change(self.record.client, self.record.task_id, unless_ended, self.lease)
+            changed = await self._host.change(self.record.client, self.record.task_id, unless_ended, self.lease)
         except Fenced:
             self.stop()
             raise
@@ -255,12 +270,12 @@ class TaskRunner:
     # --- lease ----------------------------------------------------------------------------------
 
     def _schedule_renewal(self) -> None:
-        wall, ttl = self._shared.wall_clock, self._tasks.lease_ttl
+        wall, ttl = self._shared.wall_clock, self._host.lease_ttl
         self._renewal_timer = wall.call_at(wall.now() + ttl / 3, lambda: self.spawn(self._renew))
 
     async def _renew(self) -> None:
         try:
-            self.lease = await self._shared.store.renew(self.lease, self._tasks.lease_ttl)
+            self.lease = await self._shared.store.renew(self.lease, self._host.lease_ttl)
         except Fenced:
             self.stop()
         except StoreError:

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from os import urandom
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
 from msgspec import Raw
@@ -29,7 +29,6 @@ from trunkline.stores.store import Lease, Put, Store
 
 if TYPE_CHECKING:
     from trunkline.server.connection import Connection, SharedServices
-    from trunkline.server.tasks.recovery import TaskRecovery
 
 __all__ = ["TaskService", "WorkFactory"]
 
@@ -37,12 +36,30 @@ WorkFactory = Callable[[Context | None], Any]
 """Create the work of a tool call, for a context if the tool wants one."""
 
 
+class Recovery(Protocol):
+    """Takes over the tasks of dead processes."""
+
+    def schedule_scan(self, when: float) -> None:
+        """Schedule the next scan for a time."""
+        ...
+
+    async def close(self) -> None:
+        """Cancel the scan and its timer."""
+        ...
+
+
+class RecoveryFactory(Protocol):
+    """Create the recovery of a task service; with `lasting`, other processes may leave tasks in the store."""
+
+    def __call__(self, tasks: "TaskService", shared: "SharedServices", *, lasting: bool) -> Recovery: ...
+
+
 class TaskService:
     """Tasks as seen by one process: its runners, the shared repository, and the watchers."""
 
-    def __init__(self, store: Store, wall: Clock, settings: Settings, recovery_type: "type[TaskRecovery]") -> None:
-        """`recovery_type` is the class that takes over tasks of dead processes."""
-        self._recovery_type = recovery_type
+    def __init__(self, store: Store, wall: Clock, settings: Settings, make_recovery: RecoveryFactory) -> None:
+        """`make_recovery` creates the part that takes over tasks of dead processes."""
+        self._make_recovery = make_recovery
         self.repository = TaskRepository(store, wall)
         self.watchers = TaskWatchers(store, self.repository)
         self.question_delivery = QuestionDelivery()
@@ -53,10 +70,12 @@ class TaskService:
         self.holder = f"process {urandom(8).hex()}"
         self._runners: dict[str, TaskRunner] = {}
         self._count_by_owner: Counter[str] = Counter()
-        self._recovery: TaskRecovery | None = None
+        self._recovery: Recovery | None = None
         self._closing = False
         self._creating: set[asyncio.Future[None]] = set()  # one future for each task being created
-        self._unconfirmed = UnconfirmedTasks(self, settings.max_tasks)
+        self._unconfirmed = UnconfirmedTasks(
+            self.repository, self.change, holder=self.holder, lease_ttl=self.lease_ttl, limit=settings.max_tasks
+        )
         # Connections on which a client has created a 2025-11-25 task.
         self.augmenting_connections: WeakSet[Connection] = WeakSet()
 
@@ -168,7 +187,7 @@ class TaskService:
     def start_recovery(self, shared: "SharedServices", *, lasting: bool) -> None:
         """Start to take over the tasks of dead processes; with `lasting` also those of other processes."""
         if self._recovery is None:
-            self._recovery = self._recovery_type(self, shared, lasting=lasting)
+            self._recovery = self._make_recovery(self, shared, lasting=lasting)
             if lasting:
                 self._recovery.schedule_scan(self._wall.now())
 

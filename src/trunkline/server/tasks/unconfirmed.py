@@ -8,16 +8,13 @@ cancelled.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from trunkline.errors import StoreError, StoreUnavailable
 from trunkline.protocol.tasks import TaskRecord
-from trunkline.server.tasks.repository import StoredTask
+from trunkline.server.tasks.repository import StoredTask, TaskRepository, Transition
 from trunkline.stores.store import Lease
-
-if TYPE_CHECKING:
-    from trunkline.server.tasks.service import TaskService
 
 __all__ = ["UnconfirmedTasks"]
 
@@ -27,12 +24,21 @@ StartRun = Callable[[StoredTask, Lease], None]
 """Start to run a stored task."""
 
 
+ChangeTask = Callable[[str, str, Transition, Lease | None], Awaitable[object]]
+"""Apply a transition to the task of an owner, fenced by a lease, and notify its watchers."""
+
+
 class UnconfirmedTasks:
     """Unconfirmed tasks of one process."""
 
-    def __init__(self, tasks: "TaskService", limit: int | None) -> None:
+    def __init__(
+        self, repository: TaskRepository, change: ChangeTask, *, holder: str, lease_ttl: float, limit: int | None
+    ) -> None:
         """`limit` is how many are remembered; further ones are left to recovery."""
-        self._tasks = tasks
+        self._repository = repository
+        self._change = change
+        self._holder = holder
+        self._lease_ttl = lease_ttl
         self._limit = limit
         self._unresolved: dict[str, tuple[TaskRecord, StartRun | None]] = {}
         self._resolver: asyncio.Task[None] | None = None
@@ -67,18 +73,18 @@ class UnconfirmedTasks:
             del self._unresolved[task_id]
 
     async def _resolve(self, record: TaskRecord, start: StartRun | None) -> None:
-        tasks, owner, task_id = self._tasks, record.client, record.task_id
-        if await tasks.repository.find(owner, task_id) is None:
+        repository, owner, task_id = self._repository, record.client, record.task_id
+        if await repository.find(owner, task_id) is None:
             return
-        lease = await tasks.repository.acquire(owner, task_id, tasks.holder, tasks.lease_ttl)
-        kept = await tasks.repository.find(owner, task_id)
-        if not isinstance(lease, Lease) or kept is None:
+        lease = await repository.acquire(owner, task_id, self._holder, self._lease_ttl)
+        stored = await repository.find(owner, task_id)
+        if not isinstance(lease, Lease) or stored is None:
             return
-        if start is not None and not kept.record.ended:
-            start(kept, lease)
+        if start is not None and not stored.record.ended:
+            start(stored, lease)
             return
-        await tasks.change(owner, task_id, _cancel_unless_ended, lease)
-        await asyncio.gather(tasks.repository.delete_mark(record), tasks.repository.release(lease))
+        await self._change(owner, task_id, _cancel_unless_ended, lease)
+        await asyncio.gather(repository.delete_mark(record), repository.release(lease))
 
 
 def _cancel_unless_ended(record: TaskRecord, now: float) -> TaskRecord:
