@@ -287,8 +287,8 @@ class DurableSession:
         self.dropping = True
         self.events.close()
         try:
-            if (unsettled := self.pending_writes) is not None:
-                await asyncio.wait([unsettled])
+            if (pending := self.pending_writes) is not None:
+                await asyncio.wait([pending])
             while page := await self.lease.store.scan(f"{self._key_prefix}/", limit=_PAGE_SIZE):
                 await self.lease.commit([Delete(item.key) for item in page])
             await self.lease.release()

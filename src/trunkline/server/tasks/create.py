@@ -87,10 +87,10 @@ def _choose_by_extension(entry: ToolEntry, connection: Connection, call: Incomin
 
 def has_extension(connection: Connection, call: IncomingRequest) -> bool:
     """Return whether a modern-era request declares the tasks extension."""
-    said = call.envelope
+    envelope = call.envelope
     return (
-        said is not None
-        and negotiated_settings(TASKS_EXTENSION, connection.catalog.capabilities(), said.capabilities) is not None
+        envelope is not None
+        and negotiated_settings(TASKS_EXTENSION, connection.catalog.capabilities(), envelope.capabilities) is not None
     )
 
 
@@ -153,8 +153,8 @@ async def convert_to_task(new_task: NewTask, params: CallToolParams, keyed: "Key
     answers, effects = call.input_round.earlier_rounds
     record = with_prior_state(new_task_record(new_task, params), answers, effects)
     make = partial(_create_and_start, new_task, record)
-    kept = await (make() if keyed is None else connection.shared.get_ledger().convert_to_task(keyed, make))
-    connection.reply_now(call, to_extension_task(kept, TaskCreated), "task")
+    created = await (make() if keyed is None else connection.shared.get_ledger().convert_to_task(keyed, make))
+    connection.reply_now(call, to_extension_task(created, TaskCreated), "task")
     raise asyncio.CancelledError
 
 
@@ -200,7 +200,7 @@ async def _create_and_start(
     entry, connection, call, work = new_task
     shared, tasks = connection.shared, connection.shared.tasks
     teller = TaskNotifier(shared, record, connection) if notify_client else None
-    begun = tasks.create_and_start(
+    creation = tasks.create_and_start(
         shared,
         record,
         entry,
@@ -211,15 +211,15 @@ async def _create_and_start(
         notifier=teller,
         pending=pending,
     )
-    beginning = connection.loop.create_task(begun)
+    creating = connection.loop.create_task(creation)
     try:
-        return await asyncio.shield(beginning)
+        return await asyncio.shield(creating)
     except StoreUnavailable as error:
         if claim is not None:
             raise
         raise NotNow("the store is unavailable, so the task was not started; try again later") from error
     except asyncio.CancelledError:
-        beginning.add_done_callback(
+        creating.add_done_callback(
             tasks.cancel_orphan if claim is None or not claim.keyed_call.disconnected else _consume_exception
         )
         raise
@@ -228,7 +228,7 @@ async def _create_and_start(
             teller.release_after(call)
 
 
-def _consume_exception(beginning: "asyncio.Task[TaskRecord]") -> None:
+def _consume_exception(creating: "asyncio.Task[TaskRecord]") -> None:
     """Mark the exception of a creation as retrieved: its caller has gone."""
-    if not beginning.cancelled():
-        beginning.exception()
+    if not creating.cancelled():
+        creating.exception()

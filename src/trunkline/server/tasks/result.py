@@ -43,14 +43,14 @@ async def wait_for_outcome(
     try:
         with tasks.question_delivery.result_waiter(task_id) if can_be_asked else nullcontext():
             while True:
-                with tasks.watchers.expect_change(owner, task_id) as heard:
+                with tasks.watchers.expect_change(owner, task_id) as changed:
                     record = (await tasks.get(owner, task_id)).record
-                    found = get_outcome(record)
-                    if found is not None:
-                        return found
+                    outcome = get_outcome(record)
+                    if outcome is not None:
+                        return outcome
                     if can_be_asked:
                         delivery.send_open(record)
-                    await _wait_for_change_or_expiry(heard, record, connection)
+                    await _wait_for_change_or_expiry(changed, record, connection)
     finally:
         connection.adjust_call_limit(-1)
         delivery.stop()
@@ -112,9 +112,9 @@ class QuestionDelivery:
         self._senders = {name: other for name, other in self._senders.items() if other is not sender}
 
     def _stop_sender(self, task_id: str) -> None:
-        asking = self._senders.pop(task_id, None)
-        if asking is not None:
-            asking.stop()
+        sender = self._senders.pop(task_id, None)
+        if sender is not None:
+            sender.stop()
 
 
 class _QuestionSender:
@@ -126,8 +126,8 @@ class _QuestionSender:
         call: IncomingRequest | None,
         on_done: "Callable[[_QuestionSender], None] | None" = None,
     ) -> None:
-        """`call` is the waiting `tasks/result` request, or None for a polling client. `on_done` is called when no
-        question is open any more."""
+        """`call` is the waiting `tasks/result` request, or None for a polling client. `on_done` is called when all
+        requests have ended."""
         self._connection = connection
         self._call = call
         self._on_done = on_done
@@ -139,13 +139,13 @@ class _QuestionSender:
         self._cancel_requests(self._requests.keys() - record.questions.keys())
         for key, question in record.questions.items():
             if key not in self._requests:
-                asking = self._requests[key] = self._connection.loop.create_task(
+                request = self._requests[key] = self._connection.loop.create_task(
                     self._ask_and_record(record, key, question)
                 )
-                asking.add_done_callback(self._on_request_done)
+                request.add_done_callback(self._on_request_done)
 
     def _on_request_done(self, _: "asyncio.Task[None]") -> None:
-        if self._on_done is not None and all(asking.done() for asking in self._requests.values()):
+        if self._on_done is not None and all(request.done() for request in self._requests.values()):
             self._on_done(self)
 
     def stop(self) -> None:
@@ -175,14 +175,14 @@ class _QuestionSender:
         except RequestTimeout as error:
             if self._call is None:
                 return None  # the client may not have received it, and a `tasks/result` request may come yet
-            refused = ErrorObject(_INTERNAL_ERROR, error.message, error.data)
+            refusal = ErrorObject(_INTERNAL_ERROR, error.message, error.data)
         except PeerError as error:
-            refused = ErrorObject(error.code, error.message, UNSET if error.data is None else error.data)
+            refusal = ErrorObject(error.code, error.message, UNSET if error.data is None else error.data)
         except ProtocolError as error:  # the client does not support this request
-            refused = ErrorObject(_INTERNAL_ERROR, error.message, error.data)
+            refusal = ErrorObject(_INTERNAL_ERROR, error.message, error.data)
         else:
             return lambda found, now: found.answer(now, {key: answer})
-        return lambda found, now: found.refuse(now, key, refused)
+        return lambda found, now: found.refuse(now, key, refusal)
 
 
 def _question_params(record: TaskRecord, question: InputRequest) -> Params:

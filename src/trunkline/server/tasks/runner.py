@@ -137,9 +137,9 @@ class TaskRunner:
         self._notifier = notifier
         wall = self._shared.wall_clock
         self._schedule_renewal()
-        for due, late in ((self.record.deadline, self._on_timeout), (self.record.expires_at, self._on_expired)):
+        for due, callback in ((self.record.deadline, self._on_timeout), (self.record.expires_at, self._on_expired)):
             if due is not None:
-                self._timers.append(wall.call_at(due, late))
+                self._timers.append(wall.call_at(due, callback))
         self.run_task = self._shared.threads.loop.create_task(self._run(make_work))
 
     async def _run(self, make_work: Callable[[Context | None], Any]) -> None:
@@ -174,15 +174,15 @@ class TaskRunner:
 
     def _failure_transition(self, error: BaseException) -> Transition:
         revision = Revision(self.caller.revision)
-        blame = to_modern_error(error) if self.caller.modern else error
-        failure = build_failure(blame, self._call, revision, expose=self._exposes_errors)
+        shown_error = to_modern_error(error) if self.caller.modern else error
+        failure = build_failure(shown_error, self._call, revision, expose=self._exposes_errors)
         if failure.reference is not None:
             self._peer.facts.report_failure(self._call, failure.reference, error)
         if isinstance(failure.reply, ProtocolError):
-            fault = error_object(failure.reply, revision)
-            return lambda record, now: record.fail(now, fault)
-        result, said = self._encode_result(failure.reply), _first_text(failure.reply)
-        return lambda record, now: record.complete(now, result, is_error=True, message=said)
+            error_reply = error_object(failure.reply, revision)
+            return lambda record, now: record.fail(now, error_reply)
+        result, message_text = self._encode_result(failure.reply), _first_text(failure.reply)
+        return lambda record, now: record.complete(now, result, is_error=True, message=message_text)
 
     def _encode_result(self, result: CallToolResult) -> Raw:
         """Encode a result for the revision of the caller."""
@@ -225,8 +225,8 @@ class TaskRunner:
         if self._flush_timer is None:
             await self._update_with_retry(transition)
         else:
-            told = self._progress
-            await self._update_with_retry(lambda record, now: transition(record.advance(now, *told), now))
+            progress = self._progress
+            await self._update_with_retry(lambda record, now: transition(record.advance(now, *progress), now))
 
     async def _update_with_retry(self, transition: Transition) -> None:
         """Apply a transition, and retry while the store is unavailable: a short outage does not fail the work. Raise
@@ -347,17 +347,17 @@ class TaskRunner:
         for path in (row.capability, needs):
             if path is not None and not is_declared(self.caller.capabilities, path):
                 raise ClientLacksCapability(path)
-        own = self._question_key(key, name)
-        if own not in self.record.answers and own not in self.record.refusals:
-            await self._ask_and_wait(own, InputRequest(name, self._encode_params(params)), timeout)
-        if own in self.record.refusals:
-            error = self.record.refusals[own]
+        question_key = self._question_key(key, name)
+        if question_key not in self.record.answers and question_key not in self.record.refusals:
+            await self._ask_and_wait(question_key, InputRequest(name, self._encode_params(params)), timeout)
+        if question_key in self.record.refusals:
+            error = self.record.refusals[question_key]
             raise PeerError(error.code, error.message, error.data)
         try:
-            return lenient.read(row.result, self.record.answers[own])
+            return lenient.read(row.result, self.record.answers[question_key])
         except codec.DecodeError as error:
             raise InvalidInputResponse(
-                -32602, f"the answer to question {own!r} is no valid {name} result: {error}"
+                -32602, f"the answer to question {question_key!r} is no valid {name} result: {error}"
             ) from None
 
     def _encode_params(self, params: Any) -> Raw:

@@ -111,12 +111,12 @@ class TaskService:
     def check_limits(self, owner: str) -> None:
         """Raise `TooManyTasks` if this process runs `max_tasks`, or `max_tasks_per_principal` of this owner."""
         settings = self._settings
-        for count, most in (
+        for count, limit in (
             (len(self._runners), settings.max_tasks),
             (self._count_by_owner[owner], settings.max_tasks_per_principal),
         ):
-            if most is not None and count >= most:
-                raise TooManyTasks(most)
+            if limit is not None and count >= limit:
+                raise TooManyTasks(limit)
 
     @property
     def _owner_limit(self) -> int | None:
