@@ -52,7 +52,7 @@ def _reserved(founding: int, name: str, why: str) -> ErrorKind:
     return ErrorKind(founding, name, reserved=why)
 
 
-_MODELS: Final = "model providers are not built yet; what a client says of its model is raised as `PeerError`"
+_MODELS: Final = "there are no model providers yet; errors of a client's model are raised as `PeerError`"
 
 KINDS: Final[tuple[ErrorKind, ...]] = (
     _error(-32700, "parse_error", -32700),
@@ -66,8 +66,8 @@ KINDS: Final[tuple[ErrorKind, ...]] = (
     _error(-32004, "capability_not_supported", -32601),
     _error(-32005, "server_not_initialized", -32600),
     _error(-32006, "subscription_failed", -32603),
-    _reserved(-32007, "validation_failed", "what is not valid has a more precise kind"),
-    _reserved(-32008, "transport_error", "there is nobody left to be told; it is raised as `TransportError`"),
+    _reserved(-32007, "validation_failed", "invalid values have a more precise kind"),
+    _reserved(-32008, "transport_error", "the connection is gone; raised as `TransportError`"),
     _error(-32009, "request_timeout", -32603),
     _error(-32010, "rate_limit_exceeded", -32600),
     _raised(-32011, "tool_description_exceeds_max"),
@@ -124,26 +124,26 @@ KINDS: Final[tuple[ErrorKind, ...]] = (
     _reserved(-32073, "pagination_not_supported", "every list has pages"),
     _error(-32074, "page_size_too_large"),
     _error(-32075, "invalid_page_size"),
-    _reserved(
-        -32076, "invalid_offset", "cursors are sealed, so that none can be made up; such a one is invalid_cursor"
-    ),
+    _reserved(-32076, "invalid_offset", "cursors are authenticated; a forged one is invalid_cursor"),
     _error(-32081, "task_not_found"),
-    _reserved(-32082, "task_already_exists", "a key that names another task has its own; a profile has the number"),
+    _reserved(-32082, "task_already_exists", "idempotency keys have a kind of their own; a profile uses the number"),
     _error(-32083, "task_failed", -32603),
     _error(-32084, "task_cancelled"),
     _error(-32085, "task_timeout", -32603),
-    _reserved(-32086, "task_state_invalid", "what cannot happen to a task has a more precise kind"),
+    _reserved(-32086, "task_state_invalid", "illegal transitions have a more precise kind"),
     _error(-32087, "maximum_concurrent_tasks_exceeded", -32603),
-    _reserved(-32088, "task_dependency_failed", "a tool whose needs are not met has its own; a profile has the number"),
-    _reserved(-32089, "task_result_not_ready", "tasks/result waits until there is one, outside of a profile"),
+    _reserved(-32088, "task_dependency_failed", "tools have a kind of their own; a profile uses the number"),
+    _reserved(-32089, "task_result_not_ready", "tasks/result waits for the result, outside of a profile"),
     _error(-32090, "task_already_completed"),
     _fact(-32091, "invalid_progress_token"),
     _fact(-32092, "progress_token_expired"),
-    _reserved(-32093, "progress_update_failed", "a peer that has gone has no calls; that is progress_token_expired"),
-    _reserved(-32094, "notification_failed", "sending does not fail; a line that does is closed"),
-    _reserved(-32095, "notification_queue_full", "a peer that does not read is cut off"),
+    _reserved(
+        -32093, "progress_update_failed", "calls of a closed connection are gone; that is progress_token_expired"
+    ),
+    _reserved(-32094, "notification_failed", "sending does not fail; a failed connection is closed"),
+    _reserved(-32095, "notification_queue_full", "the connection of a slow reader is closed"),
     _raised(-32096, "invalid_notification_type"),
-    _reserved(-32097, "notification_not_delivered", "a session that has gone has no subscriptions"),
+    _reserved(-32097, "notification_not_delivered", "an ended session has no subscriptions"),
     _error(-32110, "completion_not_found"),
     _error(-32111, "invalid_completion_reference"),
     _error(-32112, "invalid_completion_argument"),

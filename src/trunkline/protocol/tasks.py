@@ -156,15 +156,15 @@ class TaskRecord(Struct, frozen=True, kw_only=True):
     # Each of these returns the record after an event, and raises if the event is illegal now.
 
     def start(self, now: float) -> "TaskRecord":
-        """The first process starts the task."""
+        """Start the task for the first time."""
         return self._transition(S.START, now, attempt=self.attempt + 1, tries=self.tries + 1)
 
     def resume(self, now: float) -> "TaskRecord":
-        """Another process takes over, since the previous one is gone."""
+        """Take over the task, since the previous process is gone."""
         return self._transition(S.RESUME, now, attempt=self.attempt + 1, tries=self.tries + 1)
 
     def release(self, now: float) -> "TaskRecord":
-        """The process releases the task in good order, which is not a failed attempt."""
+        """Release the task in good order, which is not a failed attempt."""
         return self._transition(S.PROGRESS, now, tries=self.tries - 1) if allows(self.state, S.PROGRESS) else self
 
     def advance(

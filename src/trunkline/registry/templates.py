@@ -130,12 +130,12 @@ def expand(template: str, values: Mapping[str, Value]) -> str:
 
 
 def escapes(values: Matched) -> bool:
-    """Whether a matched value, used as a path, could leave the folder that it is joined to.
+    """Return whether a matched value, used as a path, could leave the folder that it is joined to.
 
-    It could by a segment `..` between slashes or backslashes, by being absolute or beginning with
-    a drive letter, and by a NUL, where some libraries stop reading. A list is judged item by item
-    and joined by slashes; a dict by its keys and values. Values have been decoded once: a value
-    `%2e%2e` was `%252e%252e` in the URI, and is an odd name but no way out.
+    It could by a segment `..` between slashes or backslashes, by being absolute or starting with a drive letter, and by
+    a NUL, where some libraries stop reading. A list is checked item by item and joined by slashes; a dict by its keys
+    and values. Values have been decoded once: a value `%2e%2e` was `%252e%252e` in the URI, and is an odd name but no
+    way out.
     """
     for value in values.values():
         if isinstance(value, str):

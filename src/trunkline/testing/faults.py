@@ -344,7 +344,7 @@ class FaultyChannel:
             self._receiver.unanswered(request, closed)
 
     def authorizing(self, request: RequestId, *, begun: bool) -> None:
-        """The other channel waits for a person."""
+        """Report that the wrapped channel waits for a person, or has stopped waiting."""
         if self._receiver is not None and not self._ended:
             self._receiver.authorizing(request, begun=begun)
 

@@ -84,7 +84,7 @@ class RawPeer:
 
     @property
     def untaken(self) -> int:
-        """Nothing is ever left: each frame is taken at once."""
+        """Always 0: the peer consumes each frame immediately."""
         return 0
 
     async def eased(self) -> None:

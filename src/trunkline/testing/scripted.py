@@ -163,7 +163,7 @@ class ScriptedLine:
 
     @property
     def untaken(self) -> int:
-        """Nothing is ever left: each frame is taken at once."""
+        """Always 0: the connection consumes each frame immediately."""
         return 0
 
     async def eased(self) -> None:
