@@ -176,8 +176,7 @@ class ReliableBroadcast:
             self._publish(broadcast)
 
     def retry_overdue(self) -> None:
-        """Send broadcasts again that are unacknowledged for a lease, and give up those that are for
-        `_ACK_TIMEOUT_LEASES`."""
+        """Send broadcasts again after a lease without acknowledgement; give up after `_ACK_TIMEOUT_LEASES` leases."""
         now = self._clock.now()
         for name in self._pending.give_up(now - _ACK_TIMEOUT_LEASES * self._lease_ttl):
             self._membership.send(name, BROADCAST_MISSED)

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 __all__ = ["DurableSession", "DurableSessions"]
 
 _SESSION_ID: Final = re.compile(r"[A-Za-z0-9_-]{43}")  # form of our session ids; the store is not asked about others
-_RETENTION_FACTOR: Final = 2  # times `session_ttl`: how long an expired session is answered with `session_expired`
+_RETENTION_FACTOR: Final = 2  # times `session_ttl`: life of a record, so that an expired session is recognised
 # request ids reserved for each process that holds the session, so that no two use the same
 _REQUEST_IDS_PER_PROCESS: Final = 1 << 20
 _UPDATED: Final = "notifications/resources/updated"

@@ -80,8 +80,7 @@ class TaskService:
         self.augmenting_connections: WeakSet[Connection] = WeakSet()
 
     def session_of(self, connection: "Connection") -> str | None:
-        """Return a globally unique name for the session in which a task is created; None where connections share no
-        session."""
+        """Return a globally unique name for the session in which a task is created; None on a stateless channel."""
         info = connection.channel.info
         return None if info.stateless else info.session or f"{self.holder}/{connection.number}"
 
