@@ -20,7 +20,7 @@ from tests.limits import PATIENCE
 LINK = re.compile(r"\]\((?P<target>[^)#\s]+)(?:#(?P<anchor>[^)]+))?\)")
 RUN = "server.run()"
 urlpatterns: list[object] = []  # of the Django project
-SAVED = re.compile(r"^Saved as `(\w+\.py)`", re.MULTILINE)
+SAVED = re.compile(r"^Saved? (?:this )?as `(\w+\.py)`", re.MULTILINE)
 
 
 def serves(code: str) -> bool:
