@@ -311,6 +311,6 @@ import trunkline.server.features.tools as tools, trunkline.server.server as serv
 tools.IDEMPOTENCY_KEY = server.IDEMPOTENCY = "unknown"
 {SCRIPT}"""
     async with Client(script(tmp_path, "by itself", unaware)) as client:
-        with pytest.raises(OutcomeUnknown, match="has no response"):
+        with pytest.raises(OutcomeUnknown, match="was not answered"):
             await client.call_tool("pay", {"amount": 5}, idempotency_key="k")
     assert runs(tmp_path) == 1

@@ -122,7 +122,7 @@ async def send_with_retry(
                 raise
             if lost.reached and not repeatable(connection):
                 what = _describe_request(name, params)
-                message = f"{what} has no response, and may or may not have been done: {lost.message}"
+                message = f"{what} was not answered; it may or may not have been done: {lost.message}"
                 raise OutcomeUnknown(message, status=lost.status, last_words=lost.last_words) from None
             left = _time_left(name, timeout, supervisor.settings, clock.now() - started)
             backoff = backoff or RetryBackoff(supervisor)
