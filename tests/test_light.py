@@ -35,7 +35,7 @@ def run(*command: str | Path) -> str:
     return done.stdout
 
 
-def test_the_base_install_of_the_wheel_brings_few_packages(tmp_path: Path) -> None:
+def test_base_install_has_few_packages(tmp_path: Path) -> None:
     pip, quiet = (sys.executable, "-m", "pip"), ("--quiet", "--disable-pip-version-check")
     run(*pip, "wheel", *quiet, "--no-deps", "--wheel-dir", tmp_path, ROOT)
     (wheel,) = tmp_path.glob("trunkline-*.whl")
@@ -70,7 +70,7 @@ def test_star_import_needs_no_extras() -> None:
     assert named == "set()\n"
 
 
-def test_redis_store_without_its_extra_says_what_to_install() -> None:
+def test_missing_redis_extra_names_package() -> None:
     program = """
 from trunkline import RedisStore
 from trunkline.errors import ConfigError
@@ -89,7 +89,7 @@ def cpu_of(imports: str) -> float:
     return float(run(sys.executable, "-I", "-S", "-c", PROGRAM.format(paths=paths, imports=imports)))
 
 
-def test_importing_costs_little_more_than_what_it_stands_on() -> None:
+def test_import_cost_is_bounded() -> None:
     """The best of several runs of each, in turn, less what the interpreter itself needs."""
     best = dict.fromkeys((NOTHING, YARDSTICK, OURS), float("inf"))
     for _ in range(TRIES):

@@ -207,11 +207,11 @@ def test_transports_never_import_a_feature() -> None:
     assert {part(target) for target in reached} <= GROUND_FLOOR | {"wire", "protocol", "transports"}
 
 
-def test_every_part_is_in_the_table() -> None:
+def test_every_package_is_in_table() -> None:
     assert {part(module) for module in modules()} == MAY_IMPORT.keys() | ANYTHING
 
 
-def test_the_manual_shows_the_same_table() -> None:
+def test_manual_shows_import_table() -> None:
     page = (ROOT / "docs/design/architecture.md").read_text("utf-8")
     rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| `")]
     shown = {name: _named(cells[3]) for cells in rows if len(cells) == 4 for name in _named(cells[0])}
@@ -223,7 +223,7 @@ def _named(cell: str) -> set[str]:
     return set(re.findall(r"`([\w./]+)`", cell))
 
 
-def test_no_module_imports_itself_by_a_detour() -> None:
+def test_no_import_cycles() -> None:
     graph: dict[str, set[str]] = {module: set() for module in modules()}
     for found in imports():
         if found.own and found.at_run_time and found.target != found.module:
@@ -256,7 +256,7 @@ def test_third_party_packages_stay_in_their_files() -> None:
     assert [str(found) for found in homes if not f"{found.module}.".startswith(f"{HOME_OF[part(found.target)]}.")] == []
 
 
-def test_json_is_read_and_written_in_the_codec_alone() -> None:
+def test_only_codec_uses_json() -> None:
     used = {(module, name) for module in modules() for name in _msgspec_json(tree(module))}
     assert {use for use in used if use[0] != "wire.codec"} == set()
 
@@ -269,7 +269,7 @@ def _msgspec_json(module: ast.Module) -> Iterator[str]:
             yield from (a.name for a in node.names if node.module == "msgspec.json" or a.name == "json")
 
 
-def test_what_decides_neither_waits_nor_looks_at_the_clock() -> None:
+def test_pure_logic_has_no_async_and_no_clock() -> None:
     found = [
         str(i)
         for i in imports()
@@ -290,14 +290,14 @@ def test_what_decides_neither_waits_nor_looks_at_the_clock() -> None:
 
 
 @pytest.mark.row("Z09")
-def test_the_reference_has_every_public_name() -> None:
+def test_reference_has_every_public_name() -> None:
     page = (ROOT / "docs/reference/api.md").read_text("utf-8")
     section = page.partition("<!-- generated: api-names -->")[2].partition("<!-- end -->")[0]
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == trunkline.__all__
 
 
 @pytest.mark.row("Z09")
-def test_every_public_name_says_what_it_is() -> None:
+def test_every_public_name_has_docstring() -> None:
     undocumented = []
     for name in trunkline.__all__:
         thing = getattr(trunkline, name)
@@ -335,7 +335,7 @@ def test_changelog_is_fresh() -> None:
 
 
 @pytest.mark.row("N18")
-def test_the_manual_tells_which_change_is_told_how() -> None:
+def test_manual_lists_change_notifications() -> None:
     page = (ROOT / "docs/reference/methods.md").read_text("utf-8")
     told = page.partition("<!-- generated: changes -->")[2].partition("<!-- end -->")[0]
     for name in ("tools/list_changed", "resources/list_changed", "prompts/list_changed", "resources/updated"):
@@ -370,12 +370,12 @@ def tracked() -> list[Path]:
 
 
 @pytest.mark.parametrize("pattern", [MACHINE_PATH, REGISTRY], ids=["machine paths", "package registries"])
-def test_no_file_knows_the_machine_it_was_written_on(pattern: re.Pattern[str]) -> None:
+def test_no_file_has_local_paths(pattern: re.Pattern[str]) -> None:
     found = {str(file.relative_to(ROOT)): pattern.findall(file.read_text("utf-8", "replace")) for file in tracked()}
     assert {name: hits for name, hits in found.items() if hits} == {}
 
 
-def test_no_test_hides_another_of_the_same_name() -> None:
+def test_test_names_are_unique_per_file() -> None:
     hidden = []
     for file in (ROOT / "tests").rglob("test_*.py"):
         for node in [
@@ -389,7 +389,7 @@ def test_no_test_hides_another_of_the_same_name() -> None:
 # --- the acceptance rows ------------------------------------------------------------------------
 
 
-def test_the_rows_are_listed_without_an_environment() -> None:
+def test_rows_are_listed_without_environment() -> None:
     command = [sys.executable, "-I", "-S", str(ROOT / "tools/rows.py")]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE)
     rows = re.findall(r"^[A-Z]{1,2}\d{2,3}\b", (ROOT / "tests/rows.txt").read_text("utf-8"), re.MULTILINE)

@@ -13,27 +13,27 @@ from tests.limits import ATTEMPTS, soon
 from tests.ports import HeldPort, held_port
 
 
-def test_ctrl_c_is_heard_by_tests_and_their_child_processes_even_in_the_background() -> None:
+def test_sigint_reaches_tests_in_background() -> None:
     assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
     program = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
     child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert child.stdout == "True\n"
 
 
-def test_no_example_of_hypothesis_is_timed() -> None:
+def test_hypothesis_has_no_deadline() -> None:
     assert settings.default is not None
     assert settings.default.deadline is None
     assert HealthCheck.too_slow in settings.default.suppress_health_check
 
 
-def test_make_test_has_the_same_examples_each_time(pytestconfig: pytest.Config, seed: int) -> None:
+def test_make_test_is_reproducible(pytestconfig: pytest.Config, seed: int) -> None:
     assert settings.default is not None
     assert settings.default.database is None
     assert settings.default.derandomize is (pytestconfig.getoption("--hypothesis-profile") is None)
     assert (seed == SEED) is (pytestconfig.getoption("--hypothesis-seed") is None)
 
 
-def test_a_held_port_refuses_connections_until_a_server_binds_it_however_often() -> None:
+def test_reserved_port_refuses_connections_until_bound() -> None:
     with held_port() as port:
         for _ in range(3):
             with socket.socket() as caller:
@@ -42,7 +42,7 @@ def test_a_held_port_refuses_connections_until_a_server_binds_it_however_often()
                 pass
 
 
-async def test_asyncio_can_listen_at_a_held_port_while_others_are_given_another() -> None:
+async def test_asyncio_can_listen_on_reserved_port() -> None:
     with held_port() as port:
         for _ in range(100):
             with socket.create_server(("127.0.0.1", 0)) as other:
@@ -52,7 +52,7 @@ async def test_asyncio_can_listen_at_a_held_port_while_others_are_given_another(
             writer.close()
 
 
-def test_a_held_port_that_is_closed_is_free() -> None:
+def test_closed_reserved_port_is_free() -> None:
     port = HeldPort()
     port.close()
     port.close()
@@ -60,7 +60,7 @@ def test_a_held_port_that_is_closed_is_free() -> None:
         strict.bind(("127.0.0.1", port.number))
 
 
-async def test_time_is_judged_by_the_fastest_of_several_attempts() -> None:
+async def test_fastest_attempt_is_measured() -> None:
     took = iter([5.0, 3.0, 0.5])
 
     async def attempt() -> float:
@@ -70,7 +70,7 @@ async def test_time_is_judged_by_the_fastest_of_several_attempts() -> None:
     assert list(took) == []
 
 
-async def test_time_is_too_long_if_every_attempt_takes_too_long() -> None:
+async def test_slow_in_every_attempt_fails() -> None:
     attempts: list[float] = []
 
     async def attempt() -> float:

@@ -234,26 +234,24 @@ WITHOUT: Rows = {
     **OF_TOKENS,
     **OF_CLIENTS,
     "test_rebinding": {
-        "test_only_own_names_and_own_pages_come_in_by_any_way": ANYBODY,
-        "test_whoever_is_turned_away_is_told_which_setting_would_let_it_in": ANYBODY,
-        "test_a_page_of_another_origin_is_not_shown_an_answer": ANYBODY,
-        "test_a_name_that_the_server_was_told_of_comes_in_behind_a_proxy": ANYBODY,
-        "test_a_header_that_stands_there_twice_is_refused_whichever_way_round": replaced(
+        "test_foreign_hosts_and_origins_are_refused_on_every_transport": ANYBODY,
+        "test_refusal_names_the_setting_that_would_allow_it": ANYBODY,
+        "test_foreign_origin_gets_no_cors_headers": ANYBODY,
+        "test_allowed_host_is_accepted_behind_a_proxy": ANYBODY,
+        "test_duplicate_host_or_origin_is_refused_in_any_order": replaced(
             app, "_find_duplicate_header", lambda _: None
         ),
-        "test_an_http_request_to_a_line_transport_gets_no_answer_and_nothing_done": forced(
-            stream.StreamChannel, strict=False
-        ),
+        "test_http_request_to_a_tcp_listener_does_nothing": forced(stream.StreamChannel, strict=False),
     },
     "test_hijack": {
-        "test_the_session_of_another_principal_does_not_exist_for_post_get_and_delete": ANY_PRINCIPAL,
-        "test_what_was_answered_to_another_principal_is_not_played_again": ANY_PRINCIPAL,
-        "test_nothing_of_one_session_is_played_in_another_of_the_same_principal": _streams_of_all,
-        "test_the_token_of_an_sse_stream_belongs_to_whoever_opened_it": _any_poster,
-        "test_nobody_but_its_principal_is_told_that_a_session_has_expired": replaced(
+        "test_session_of_another_principal_is_not_found": ANY_PRINCIPAL,
+        "test_events_of_another_principal_are_not_replayed": ANY_PRINCIPAL,
+        "test_events_of_another_session_are_not_replayed": _streams_of_all,
+        "test_http_sse_token_is_bound_to_its_principal": _any_poster,
+        "test_expiry_is_reported_only_to_the_principal": replaced(
             sessions.SessionTable, "has_expired", lambda self, ident, _: ident in self._expired
         ),
-        "test_ids_cannot_be_guessed_from_others": replaced(sessions, "secrets", _ids()),
+        "test_session_ids_are_unpredictable": replaced(sessions, "secrets", _ids()),
     },
     "test_answers": {
         "test_two_sessions_with_the_same_ids_get_their_own_answers": shared(channel.HttpChannel, "_exchanges"),
@@ -264,103 +262,83 @@ WITHOUT: Rows = {
         "test_cancelling_an_id_of_another_session_does_nothing": shared(Session, "_incoming"),
     },
     "test_handles": {
-        "test_a_state_is_good_for_whoever_asked_alone": _bound_to(lambda _, *asked: (None, *asked)),
-        "test_a_state_is_good_for_one_method_name_and_set_of_arguments": _bound_to(lambda who, *_: (who, "", b"")),
-        "test_a_state_that_was_altered_anywhere_is_refused": replaced(
-            state_token.EncryptingSealer, "open", lambda *_: b"{}"
-        ),
-        "test_a_state_opens_in_a_process_that_has_the_key_and_nowhere_else": _one_key,
-        "test_a_cursor_of_a_private_list_is_good_for_whoever_got_it_alone": _cursors_of(
-            lambda *given: (*given[:2], "")
-        ),
-        "test_a_cursor_is_good_for_one_list_alone": _cursors_of(lambda _, *given: ("", *given)),
-        "test_what_is_public_has_one_cursor_for_everybody": _public_to_one,
-        "test_a_session_and_its_events_do_not_exist_for_others": ANY_PRINCIPAL,
-        "test_a_session_adds_nothing_to_a_request_that_stands_for_itself": _as_whoever_has_the_session,
-        "test_nobody_ends_or_hears_the_subscription_of_another_by_its_id": _notified_by_anybody,
-        "test_nobody_calls_off_the_request_of_another_by_its_id": _notified_by_anybody,
+        "test_state_is_bound_to_its_principal": _bound_to(lambda _, *asked: (None, *asked)),
+        "test_state_is_bound_to_method_name_and_arguments": _bound_to(lambda who, *_: (who, "", b"")),
+        "test_altered_state_is_rejected": replaced(state_token.EncryptingSealer, "open", lambda *_: b"{}"),
+        "test_state_opens_only_with_the_key": _one_key,
+        "test_cursor_of_private_list_is_bound_to_its_principal": _cursors_of(lambda *given: (*given[:2], "")),
+        "test_cursor_is_bound_to_its_list": _cursors_of(lambda _, *given: ("", *given)),
+        "test_public_list_has_one_cursor_for_all": _public_to_one,
+        "test_session_and_events_are_hidden_from_others": ANY_PRINCIPAL,
+        "test_session_adds_nothing_to_a_modern_request": _as_whoever_has_the_session,
+        "test_subscription_id_gives_no_access_to_others": _notified_by_anybody,
+        "test_request_of_another_cannot_be_cancelled": _notified_by_anybody,
     },
     "test_crash": {
-        "test_no_body_ends_a_session_or_the_server": replaced(
+        "test_invalid_bodies_do_not_end_session_or_server": replaced(
             app, "codec", SimpleNamespace(decode_strict=_raising(codec.decode))
         ),
-        "test_no_message_ends_a_session_or_the_server": replaced(replies, "build_failure", _raise),
-        "test_what_is_no_message_does_not_end_a_call_that_has_its_id": replaced(
+        "test_invalid_messages_do_not_end_session_or_server": replaced(replies, "build_failure", _raise),
+        "test_malformed_message_does_not_end_call_of_same_id": replaced(
             channel.Exchange, "matches_reply_id", lambda self, ident: ident in self.ids
         ),
-        "test_whatever_is_hardly_http_is_answered_or_hung_up_on": replaced(HttpConnection, "_refuse", lambda *_: None),
-        "test_a_line_goes_on_after_what_is_no_message": replaced(stream, "decode_strict", _raising(codec.decode)),
-        "test_a_websocket_goes_on_after_what_is_no_message": replaced(stream, "decode_strict", _raising(codec.decode)),
-        "test_a_websocket_that_breaks_the_rules_of_frames_is_closed_and_nobody_else": replaced(
+        "test_invalid_http_is_refused_or_disconnected": replaced(HttpConnection, "_refuse", lambda *_: None),
+        "test_stream_transport_survives_malformed_message": replaced(stream, "decode_strict", _raising(codec.decode)),
+        "test_websocket_survives_malformed_message": replaced(stream, "decode_strict", _raising(codec.decode)),
+        "test_invalid_websocket_frames_close_only_that_connection": replaced(
             websocket.WebSocketConnection, "handle_parser_exception", lambda _: None
         ),
     },
     "test_parsing": {
-        "test_a_request_that_can_be_read_in_two_ways_is_refused": _lenient_http,
-        "test_what_only_a_lenient_parser_takes_for_http_is_refused_and_the_connection_closed": replaced(
-            HttpConnection, "_invalid_head", lambda _: None
-        ),
-        "test_a_lenient_request_line_is_refused_behind_other_requests": replaced(
-            HttpConnection, "_invalid_head", lambda _: None
-        ),
-        "test_the_authority_of_an_absolute_target_is_judged_instead_of_the_host": replaced(
-            HttpConnection, "_absolute_form", lambda _: None
-        ),
-        "test_the_authority_of_an_absolute_target_is_judged_for_websockets": replaced(
-            HttpConnection, "_absolute_form", lambda _: None
-        ),
-        "test_the_body_of_a_request_never_becomes_the_next_one": replaced(HttpConnection, "_has_body", lambda _: False),
-        "test_trailers_are_no_headers": replaced(HttpConnection, "on_header", HttpToolsProtocol.on_header),
-        "test_keys_are_taken_as_they_are_written_and_not_otherwise": read_as(rewritten(_nearly)),
-        "test_beside_a_key_others_that_look_like_it_count_for_nothing": read_as(rewritten(_nearly)),
+        "test_ambiguous_request_is_refused": _lenient_http,
+        "test_lenient_http_is_refused_and_connection_closed": replaced(HttpConnection, "_invalid_head", lambda _: None),
+        "test_lenient_pipelined_request_line_is_refused": replaced(HttpConnection, "_invalid_head", lambda _: None),
+        "test_absolute_target_replaces_host_header": replaced(HttpConnection, "_absolute_form", lambda _: None),
+        "test_absolute_target_replaces_host_for_websockets": replaced(HttpConnection, "_absolute_form", lambda _: None),
+        "test_body_is_never_parsed_as_next_request": replaced(HttpConnection, "_has_body", lambda _: False),
+        "test_trailers_are_not_headers": replaced(HttpConnection, "on_header", HttpToolsProtocol.on_header),
+        "test_json_keys_match_exactly": read_as(rewritten(_nearly)),
+        "test_similar_json_keys_are_ignored": read_as(rewritten(_nearly)),
         "test_duplicate_members_are_refused_over_http": read_as(lambda body: body),
         "test_duplicate_members_are_refused_over_websocket": forced(stream.StreamChannel, unique_members=False),
         "test_duplicate_members_are_refused_over_tcp": forced(stream.StreamChannel, unique_members=False),
-        "test_control_characters_that_are_not_escaped_are_refused": read_as(rewritten(dict)),
-        "test_a_path_is_taken_as_a_whole": replaced(
+        "test_unescaped_control_characters_are_refused": read_as(rewritten(dict)),
+        "test_path_must_match_exactly": replaced(
             app, "_route_path", lambda scope: posixpath.normpath(scope["path"].lower())
         ),
-        "test_text_is_utf_8_and_nothing_else": read_as(lambda body: body.decode("latin-1").encode()),
+        "test_only_utf_8_is_accepted": read_as(lambda body: body.decode("latin-1").encode()),
     },
     "test_exhaustion": {
-        "test_a_body_is_refused_by_the_length_that_it_claims": unset(http_body_size_limit=100 << 20),
-        "test_a_body_in_chunks_is_refused_as_soon_as_it_is_too_long": unset(http_body_size_limit=100 << 20),
-        "test_headers_are_refused_when_they_are_too_long_however_they_arrive": unset(max_header_bytes=ENDLESS),
+        "test_oversized_content_length_is_refused": unset(http_body_size_limit=100 << 20),
+        "test_oversized_chunked_body_is_refused_early": unset(http_body_size_limit=100 << 20),
+        "test_oversized_headers_are_refused_in_any_split": unset(max_header_bytes=ENDLESS),
         "test_trailers_are_limited_like_headers": unset(max_header_bytes=ENDLESS),
-        "test_json_that_is_nested_too_deep_is_refused": replaced(
+        "test_deeply_nested_json_is_refused": replaced(
             app, "codec", SimpleNamespace(decode_strict=_raising(codec.decode))
         ),
-        "test_a_websocket_message_is_refused_when_it_is_too_long_in_one_frame_or_many": unset(
-            ws_message_size_limit=100 << 20
-        ),
-        "test_a_websocket_message_in_very_many_frames_is_refused": replaced(websocket, "MAX_FRAMES", ENDLESS),
-        "test_headers_that_arrive_too_slowly_are_not_waited_for": unset(header_timeout=None),
-        "test_whatever_comes_between_two_requests_does_not_keep_a_connection": unset(header_timeout=None),
-        "test_a_body_that_nobody_reads_does_not_keep_a_connection": unset(header_timeout=None),
-        "test_a_body_that_arrives_too_slowly_is_not_waited_for": unset(body_timeout=None),
-        "test_a_request_that_opens_no_websocket_does_not_keep_a_connection": replaced(
+        "test_oversized_websocket_message_is_refused": unset(ws_message_size_limit=100 << 20),
+        "test_websocket_message_of_many_frames_is_refused": replaced(websocket, "MAX_FRAMES", ENDLESS),
+        "test_slow_headers_time_out": unset(header_timeout=None),
+        "test_bytes_between_requests_do_not_hold_a_connection": unset(header_timeout=None),
+        "test_unread_body_does_not_hold_a_connection": unset(header_timeout=None),
+        "test_slow_body_times_out": unset(body_timeout=None),
+        "test_failed_upgrade_does_not_hold_a_connection": replaced(
             HttpConnection, "handle_websocket_upgrade", HttpToolsProtocol.handle_websocket_upgrade
         ),
-        "test_a_peer_that_reads_no_answer_is_cut_off_after_a_while": unset(write_timeout=None),
-        "test_a_peer_that_reads_no_stream_has_only_so_much_kept_for_it": unset(
-            unsent_limit=ENDLESS, write_timeout=None
-        ),
-        "test_a_websocket_peer_that_reads_nothing_has_only_so_much_kept_for_it": unset(unsent_limit=ENDLESS),
-        "test_whoever_sends_pings_and_reads_no_answers_is_cut_off": replaced(websocket, "MAX_PINGS", ENDLESS),
-        "test_a_connection_too_many_is_turned_away_and_those_who_are_there_stay": unset(max_connections=ENDLESS),
-        "test_a_session_too_many_is_turned_away_first_whoever_has_most_and_none_is_ended": unset(
+        "test_peer_that_reads_no_response_is_disconnected": unset(write_timeout=None),
+        "test_unread_stream_is_buffered_up_to_the_limit": unset(unsent_limit=ENDLESS, write_timeout=None),
+        "test_unread_websocket_is_buffered_up_to_the_limit": unset(unsent_limit=ENDLESS),
+        "test_pings_without_reading_pongs_are_disconnected": replaced(websocket, "MAX_PINGS", ENDLESS),
+        "test_connection_over_the_limit_is_refused": unset(max_connections=ENDLESS),
+        "test_session_over_the_limit_is_refused_and_none_ends": unset(
             max_sessions=ENDLESS, max_sessions_per_principal=None
         ),
-        "test_a_session_that_nobody_uses_does_not_stay": unset(session_ttl=None),
-        "test_streams_of_http_and_sse_are_limited_and_silent_ones_end": unset(max_connections=ENDLESS),
-        "test_of_streams_that_have_ended_only_some_are_kept_and_only_so_much_of_each": unset(
-            replay_streams=ENDLESS, replay_bytes=ENDLESS
-        ),
-        "test_calls_that_one_session_runs_at_once_are_limited": unset(max_calls=ENDLESS),
-        "test_a_call_that_is_cancelled_leaves_no_request_open_and_nothing_behind": replaced(
-            channel.Exchange, "give_up", lambda *_: None
-        ),
-        "test_a_batch_has_only_so_many_messages": replaced(codec, "MAX_BATCH", ENDLESS),
+        "test_idle_session_expires": unset(session_ttl=None),
+        "test_http_sse_streams_are_limited_and_silent_ones_end": unset(max_connections=ENDLESS),
+        "test_ended_streams_are_retained_within_limits": unset(replay_streams=ENDLESS, replay_bytes=ENDLESS),
+        "test_concurrent_calls_of_a_session_are_limited": unset(max_calls=ENDLESS),
+        "test_cancelled_call_leaves_nothing_behind": replaced(channel.Exchange, "give_up", lambda *_: None),
+        "test_batch_size_is_limited": replaced(codec, "MAX_BATCH", ENDLESS),
     },
     "test_contract": {
         "test_nothing_listens_without_a_guard": _unguarded,

@@ -192,72 +192,60 @@ ANYWHERE = both(
 
 ROWS: Rows = {
     "test_egress": {
-        "test_no_private_address_is_gone_to_however_it_is_spelt": ANYWHERE,
-        "test_a_name_that_leads_to_a_private_address_is_not_followed": ANYWHERE,
-        "test_a_name_that_changes_its_address_meanwhile_is_not_followed": _looked_at_once,
-        "test_a_socket_is_opened_to_nothing_but_what_was_looked_at": _only_when_resolved,
-        "test_what_our_own_user_named_opens_no_way_to_its_neighbours": ANYWHERE,
-        "test_a_redirect_leads_to_no_place_that_one_may_not_go_to": ANYWHERE,
-        "test_what_is_secret_does_not_follow_a_redirect": _followed,
-        "test_a_redirect_is_followed_only_so_often": replaced(fetch, "_MAX_REDIRECTS", 20),
-        "test_of_an_answer_without_end_only_so_much_is_read": replaced(fetch, "read_body", _all_of(fetch.read_body)),
-        "test_an_answer_that_does_not_come_is_not_waited_for": _without_time,
-        "test_nothing_is_unpacked": replaced(fetch, "_require_uncompressed", lambda _: None),
-        "test_the_metadata_of_a_server_is_on_the_server_itself": replaced(discovery, "origin_of", lambda _: None),
-        "test_an_authorization_server_that_a_peer_names_is_not_looked_for_in_private": ANYWHERE,
-        "test_a_document_that_points_elsewhere_leads_nowhere_private": ANYWHERE,
-        "test_the_keys_of_an_issuer_are_not_looked_for_in_private": ANYWHERE,
+        "test_private_addresses_are_denied_in_any_spelling": ANYWHERE,
+        "test_name_with_private_address_is_denied": ANYWHERE,
+        "test_dns_rebinding_is_denied": _looked_at_once,
+        "test_socket_connects_only_to_checked_address": _only_when_resolved,
+        "test_configured_url_does_not_open_its_network": ANYWHERE,
+        "test_redirect_to_denied_target_is_refused": ANYWHERE,
+        "test_secrets_do_not_follow_redirects": _followed,
+        "test_number_of_redirects_is_bounded": replaced(fetch, "_MAX_REDIRECTS", 20),
+        "test_endless_response_is_bounded": replaced(fetch, "read_body", _all_of(fetch.read_body)),
+        "test_missing_response_times_out": _without_time,
+        "test_compressed_response_is_refused": replaced(fetch, "_require_uncompressed", lambda _: None),
+        "test_resource_metadata_must_be_on_the_server": replaced(discovery, "origin_of", lambda _: None),
+        "test_private_issuer_of_peer_is_denied": ANYWHERE,
+        "test_redirected_document_cannot_reach_private_hosts": ANYWHERE,
+        "test_private_jwks_uri_is_denied": ANYWHERE,
     },
     "test_oauth_client": {
-        "test_a_code_that_somebody_else_sends_is_not_used": replaced(authorization_code, "read_code", _plain_code),
-        "test_what_another_issuer_says_is_not_shown": _errors_first,
+        "test_injected_code_is_not_used": replaced(authorization_code, "read_code", _plain_code),
+        "test_text_of_another_issuer_is_not_shown": _errors_first,
         "test_metadata_of_another_issuer_is_not_used": replaced(discovery, "read_server_metadata", _any_issuer),
         "test_metadata_of_another_resource_is_not_used": replaced(metadata, "covers", lambda *_: True),
-        "test_a_token_is_asked_for_this_server_and_with_a_proof_that_cannot_be_stolen": _without_proof,
-        "test_nobody_logs_in_where_codes_can_be_stolen": replaced(authorization_code, "require_pkce", lambda _: None),
-        "test_no_endpoint_that_an_authorization_server_names_is_gone_to_in_private": ANYWHERE,
-        "test_a_client_secret_is_not_posted_to_where_a_token_endpoint_points": both(ANYWHERE, _followed),
-        "test_a_secret_is_not_told_to_another_authorization_server": UNBOUND,
-        "test_a_secret_that_one_server_led_to_is_not_told_where_another_server_leads": UNBOUND,
-        "test_a_refresh_token_is_not_told_to_another_authorization_server": both(_tokens_of_anybody, KNOWN_EVERYWHERE),
-        "test_what_was_registered_with_one_authorization_server_is_not_shown_to_another": KNOWN_EVERYWHERE,
-        "test_a_token_is_shown_to_no_other_origin": replaced(token_provider, "origin_of", lambda _: "the same"),
-        "test_a_token_does_not_follow_a_server_that_points_elsewhere": replaced(
-            client_url.HttpUrl, "resolve", _points_anywhere
-        ),
+        "test_token_request_names_resource_and_uses_pkce": _without_proof,
+        "test_login_without_pkce_is_refused": replaced(authorization_code, "require_pkce", lambda _: None),
+        "test_private_endpoints_of_issuer_are_denied": ANYWHERE,
+        "test_client_secret_does_not_follow_redirect": both(ANYWHERE, _followed),
+        "test_secret_is_not_sent_to_another_issuer": UNBOUND,
+        "test_secret_stays_with_issuer_of_first_server": UNBOUND,
+        "test_refresh_token_is_not_sent_to_another_issuer": both(_tokens_of_anybody, KNOWN_EVERYWHERE),
+        "test_registration_is_not_sent_to_another_issuer": KNOWN_EVERYWHERE,
+        "test_token_is_not_sent_to_another_origin": replaced(token_provider, "origin_of", lambda _: "the same"),
+        "test_token_does_not_follow_redirect": replaced(client_url.HttpUrl, "resolve", _points_anywhere),
     },
     "test_challenges": {
-        "test_a_server_that_challenges_for_ever_has_a_person_asked_only_so_often": replaced(
-            TokenProvider, "_stop_if_futile", lambda *_: None
-        ),
-        "test_asking_for_more_gives_up_nothing_of_what_there_was": replaced(TokenProvider, "_scopes_for", _as_wanted),
-        "test_nothing_in_a_challenge_becomes_a_parameter_of_the_page": replaced(
-            authorization_code, "urlencode", _joined
-        ),
-        "test_what_peers_say_can_be_shown_to_a_person": _as_it_was_said,
+        "test_endless_challenges_cause_bounded_logins": replaced(TokenProvider, "_stop_if_futile", lambda *_: None),
+        "test_step_up_keeps_earlier_scopes": replaced(TokenProvider, "_scopes_for", _as_wanted),
+        "test_challenge_cannot_inject_page_parameters": replaced(authorization_code, "urlencode", _joined),
+        "test_peer_text_is_safe_to_show": _as_it_was_said,
     },
     "test_browser_opening": {
-        "test_a_page_that_a_peer_made_up_reaches_neither_a_browser_nor_a_program": _any_page,
-        "test_whatever_a_page_is_called_it_is_one_argument_of_the_browser": _any_page,
-        "test_only_the_person_who_was_sent_away_comes_back": replaced(
+        "test_forged_page_reaches_no_browser": _any_page,
+        "test_page_url_is_one_argument": _any_page,
+        "test_only_the_matching_callback_counts": replaced(
             loopback._CallbackServer, "_check_request", _taken_from_anybody
         ),
-        "test_a_page_that_asks_very_much_is_not_read_to_the_end": replaced(loopback, "_MAX_HEAD_BYTES", ENDLESS),
-        "test_a_page_that_keeps_every_place_does_not_keep_the_person_away": _first_come,
-        "test_whoever_waits_is_not_found_from_outside": replaced(loopback, "_LOOPBACK", "0.0.0.0"),
+        "test_oversized_callback_is_not_read": replaced(loopback, "_MAX_HEAD_BYTES", ENDLESS),
+        "test_connection_flood_does_not_block_callback": _first_come,
+        "test_callback_server_is_not_reachable_from_outside": replaced(loopback, "_LOOPBACK", "0.0.0.0"),
     },
     "test_secrets": {
-        "test_nothing_secret_is_shown_by_what_holds_it": replaced(StoredToken, "__repr__", Struct.__repr__),
-        "test_nothing_secret_is_told_by_a_client_whether_it_fares_well_or_not": replaced(
-            StoredToken, "__repr__", Struct.__repr__
-        ),
-        "test_nothing_secret_is_told_by_a_server_whether_it_lets_in_or_not": replaced(
-            static_tokens, "_digest", lambda token: token
-        ),
-        "test_tokens_are_kept_where_nobody_else_can_read_them": _as_the_system_likes,
-        "test_what_others_may_have_read_or_written_is_not_used": replaced(
-            token_store, "_require_private", lambda *_: None
-        ),
-        "test_a_link_in_the_way_is_not_followed": replaced(token_store, "_CREATE_FLAGS", os.O_CREAT),
+        "test_reprs_have_no_secrets": replaced(StoredToken, "__repr__", Struct.__repr__),
+        "test_client_errors_and_logs_have_no_secrets": replaced(StoredToken, "__repr__", Struct.__repr__),
+        "test_server_errors_and_logs_have_no_secrets": replaced(static_tokens, "_digest", lambda token: token),
+        "test_stored_tokens_are_private": _as_the_system_likes,
+        "test_accessible_token_files_are_refused": replaced(token_store, "_require_private", lambda *_: None),
+        "test_symlink_is_not_followed": replaced(token_store, "_CREATE_FLAGS", os.O_CREAT),
     },
 }

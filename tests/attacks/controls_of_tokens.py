@@ -142,71 +142,49 @@ COVERED = replaced(Access, "is_covered_by", lambda *_: True)
 
 ROWS: Rows = {
     "test_tenants": {
-        "test_two_users_of_one_client_do_not_share_a_session": ALL_USERS_OF_A_CLIENT_ARE_ONE,
-        "test_somebody_of_the_same_name_at_another_issuer_is_somebody_else": _known_by("client", "subject"),
-        "test_the_same_person_by_another_client_has_other_sessions": _known_by("issuer", "subject"),
-        "test_the_address_of_a_stream_is_of_no_use_to_another_user_of_the_same_client": ALL_USERS_OF_A_CLIENT_ARE_ONE,
-        "test_a_session_is_no_proof_of_who_comes_with_it": _let_in_by_session,
-        "test_a_websocket_is_opened_with_a_token_for_it_or_not_at_all": _open_websocket,
-        "test_whatever_stays_open_ends_with_the_token_that_opened_it": replaced(
-            AppState, "_auth_expiry", lambda *_: None
-        ),
-        "test_a_state_of_one_user_is_nothing_to_another_of_the_same_client": ALL_USERS_OF_A_CLIENT_ARE_ONE,
-        "test_a_cursor_of_one_user_is_nothing_to_another_of_the_same_client": ALL_USERS_OF_A_CLIENT_ARE_ONE,
-        "test_lists_that_not_everybody_sees_alike_are_kept_by_nobody_for_others": replaced(
+        "test_users_of_one_client_do_not_share_a_session": ALL_USERS_OF_A_CLIENT_ARE_ONE,
+        "test_same_subject_at_another_issuer_is_another_principal": _known_by("client", "subject"),
+        "test_same_user_with_another_client_has_other_sessions": _known_by("issuer", "subject"),
+        "test_stream_url_is_useless_to_another_user": ALL_USERS_OF_A_CLIENT_ARE_ONE,
+        "test_session_id_is_no_authentication": _let_in_by_session,
+        "test_websocket_needs_a_token_for_its_audience": _open_websocket,
+        "test_open_streams_end_with_their_token": replaced(AppState, "_auth_expiry", lambda *_: None),
+        "test_state_is_useless_to_another_user": ALL_USERS_OF_A_CLIENT_ARE_ONE,
+        "test_cursor_is_useless_to_another_user": ALL_USERS_OF_A_CLIENT_ARE_ONE,
+        "test_filtered_lists_are_not_cached_across_users": replaced(
             ServerCatalog, "cache_hint", lambda self, what, **_: CacheHint(60.0, "public")
         ),
-        "test_nobody_is_shown_what_it_cannot_call": replaced(ServerRules, "hidden_keys", lambda *_: frozenset()),
-        "test_a_session_gives_nobody_what_the_token_of_this_very_request_does_not": COVERED,
-        "test_nobody_hears_of_what_it_may_not_read": COVERED,
-        "test_who_comes_back_with_less_hears_no_more_of_what_it_may_not_read": COVERED,
-        "test_a_strict_server_does_not_start_with_something_of_which_nobody_said_who_may_have_it": forced(
-            ResourceServer, strict=False
-        ),
-        "test_what_needs_scopes_is_not_served_where_nobody_can_show_any": replaced(
-            process, "_check_no_scopes", lambda _: None
-        ),
+        "test_uncallable_tools_are_not_listed": replaced(ServerRules, "hidden_keys", lambda *_: frozenset()),
+        "test_session_grants_nothing_beyond_the_request_token": COVERED,
+        "test_updates_of_unreadable_resources_are_not_sent": COVERED,
+        "test_updates_stop_after_scopes_shrink": COVERED,
+        "test_strict_server_rejects_entries_without_a_rule": forced(ResourceServer, strict=False),
+        "test_scoped_entries_need_an_authenticated_listener": replaced(process, "_check_no_scopes", lambda _: None),
     },
     "test_oauth_server": {
-        "test_a_token_that_its_issuer_has_not_signed_opens_nothing": replaced(KeySet, "verify", _believed),
-        "test_tokens_with_keys_that_do_not_exist_make_us_ask_for_keys_only_so_often": replaced(
-            IssuerKeys, "_may_fetch", lambda *_: True
-        ),
-        "test_a_token_for_another_audience_opens_nothing": _without("aud"),
-        "test_a_token_of_another_issuer_opens_nothing": _without("iss"),
-        "test_of_two_issuers_neither_speaks_for_the_other": _first_verifier,
-        "test_what_was_verified_for_one_address_is_not_good_for_another": replaced(
+        "test_forged_token_is_refused": replaced(KeySet, "verify", _believed),
+        "test_unknown_keys_cause_bounded_fetches": replaced(IssuerKeys, "_may_fetch", lambda *_: True),
+        "test_token_for_another_audience_is_refused": _without("aud"),
+        "test_token_of_another_issuer_is_refused": _without("iss"),
+        "test_issuers_cannot_impersonate_each_other": _first_verifier,
+        "test_cached_token_is_bound_to_its_audience": replaced(
             token_cache, "_key", lambda token, _: (token.encode(), ())
         ),
-        "test_whoever_calls_does_not_choose_whom_tokens_are_for": replaced(
-            authenticator, "location_from_request", _by_what_is_said
-        ),
-        "test_a_trusted_proxy_passing_on_headers_does_not_change_the_audience": replaced(
-            authenticator, "location_from_request", _by_what_is_said
-        ),
-        "test_public_url_is_the_audience_whatever_a_trusted_proxy_says": replaced(
-            authenticator, "location_from_public_url", _everywhere
-        ),
-        "test_made_up_tokens_are_not_passed_on_to_the_issuer_without_limit": replaced(
-            IssuerRequests, "verify", _each_asked
-        ),
-        "test_one_made_up_token_is_one_request_however_often_it_comes": replaced(IssuerRequests, "verify", _each_asked),
-        "test_requests_to_a_slow_issuer_are_bounded_and_callers_beyond_that_come_back_later": replaced(
-            IssuerRequests, "verify", _each_asked
-        ),
-        "test_a_server_that_answers_to_any_name_does_not_start_without_one_of_its_own": replaced(
+        "test_caller_cannot_choose_audience": replaced(authenticator, "location_from_request", _by_what_is_said),
+        "test_proxy_headers_do_not_change_audience": replaced(authenticator, "location_from_request", _by_what_is_said),
+        "test_public_url_overrides_proxy_headers": replaced(authenticator, "location_from_public_url", _everywhere),
+        "test_invented_tokens_cause_bounded_requests": replaced(IssuerRequests, "verify", _each_asked),
+        "test_repeated_invented_token_is_one_request": replaced(IssuerRequests, "verify", _each_asked),
+        "test_slow_issuer_has_bounded_queue": replaced(IssuerRequests, "verify", _each_asked),
+        "test_wildcard_host_needs_public_url": replaced(
             ResourceServer, "within", lambda self, path, **_: TokenAuthenticator(self, path)
         ),
-        "test_a_token_opens_nothing_before_and_after_its_time": replaced(claims, "_check_times", lambda *_: None),
-        "test_what_an_issuer_signs_for_other_ends_is_no_access_token": replaced(claims, "_check_type", lambda *_: None),
-        "test_a_token_without_a_subject_opens_nothing": _without("sub", sub="everybody"),
-        "test_a_token_in_an_address_opens_nothing": replaced(authenticator, "has_query_token", lambda _: False),
-        "test_a_token_that_is_bound_to_a_key_is_nothing_to_whoever_has_only_the_token": replaced(
-            claims, "_read_bound_key", lambda _: None
-        ),
-        "test_a_proof_is_good_for_one_request_of_one_key_and_token": replaced(ProofVerifier, "check", _any_proof),
-        "test_nothing_that_a_caller_says_becomes_a_header_of_ours": replaced(
-            challenge, "_escape_quoted", lambda text: text
-        ),
+        "test_token_is_refused_outside_its_validity": replaced(claims, "_check_times", lambda *_: None),
+        "test_token_for_another_purpose_is_refused": replaced(claims, "_check_type", lambda *_: None),
+        "test_token_without_subject_is_refused": _without("sub", sub="everybody"),
+        "test_token_in_url_is_refused": replaced(authenticator, "has_query_token", lambda _: False),
+        "test_bound_token_without_key_is_refused": replaced(claims, "_read_bound_key", lambda _: None),
+        "test_proof_is_bound_to_request_key_and_token": replaced(ProofVerifier, "check", _any_proof),
+        "test_caller_cannot_inject_headers": replaced(challenge, "_escape_quoted", lambda text: text),
     },
 }

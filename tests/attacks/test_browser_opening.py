@@ -49,9 +49,7 @@ def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "argv"
 
 
-async def test_a_page_that_a_peer_made_up_reaches_neither_a_browser_nor_a_program(
-    browser: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_forged_page_reaches_no_browser(browser: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
     monkeypatch.setattr(subprocess, "Popen", lambda *args, **_: started.append(args) or SimpleNamespace(wait=lambda: 0))
     monkeypatch.setattr(os, "system", started.append)
@@ -68,7 +66,7 @@ async def test_a_page_that_a_peer_made_up_reaches_neither_a_browser_nor_a_progra
         assert (started, one.person.shown, browser.exists()) == ([], [], False)
 
 
-async def test_whatever_a_page_is_called_it_is_one_argument_of_the_browser(browser: Path) -> None:
+async def test_page_url_is_one_argument(browser: Path) -> None:
     for url in HOSTILE:
         with suppress(AuthorizationFailed):
             await open_page(url)
@@ -110,7 +108,7 @@ async def said(port: int, method: str, path: str, body: bytes | None = None, **h
         return await caller.rest()
 
 
-async def test_only_the_person_who_was_sent_away_comes_back() -> None:
+async def test_only_the_matching_callback_counts() -> None:
     async with waiting() as (port, coming):
         evil = "/callback?code=injected"
         visits: list[tuple[str, str, dict[str, str | None]]] = [
@@ -148,20 +146,20 @@ async def crowd(port: int, says: bytes) -> AsyncIterator[list[Caller]]:
         yield callers
 
 
-async def test_a_page_that_asks_very_much_is_not_read_to_the_end() -> None:
+async def test_oversized_callback_is_not_read() -> None:
     async with waiting() as (port, coming), crowd(port, b"GET /callback?" + b"x" * 40_000) as callers:  # and no end
         for caller in callers:
             await caller.rest()
         assert not coming.done()
 
 
-async def test_a_page_that_keeps_every_place_does_not_keep_the_person_away() -> None:
+async def test_connection_flood_does_not_block_callback() -> None:
     async with waiting() as (port, coming), crowd(port, b"GET /callback?"):
         assert (await said(port, "GET", f"/callback?{GOOD}")).startswith(b"HTTP/1.1 200")
         assert (await within(coming, "the person")).endswith(GOOD)
 
 
-async def test_whoever_waits_is_not_found_from_outside() -> None:
+async def test_callback_server_is_not_reachable_from_outside() -> None:
     async with waiting() as (port, _):
         found: list[str] = []
         for address in ("127.0.0.2", "127.1.1.1"):  # all that is bound to every address is found there, too

@@ -31,7 +31,7 @@ async def asked_again(one: Login) -> None:
     raise AssertionError("the server was content")
 
 
-async def test_a_server_that_challenges_for_ever_has_a_person_asked_only_so_often() -> None:
+async def test_endless_challenges_cause_bounded_logins() -> None:
     async with login() as one:
         one.authority.site.pages["/token"] = lambda asked: page(
             {"access_token": f"token-{len(one.person.shown)}", "token_type": "Bearer", "expires_in": lifetime}
@@ -60,7 +60,7 @@ def needing(asked: Asked, scope: str) -> bytes:
     return page({}, 403, ("www-authenticate", f'Bearer error="insufficient_scope", scope="{scope}"'))
 
 
-async def test_asking_for_more_gives_up_nothing_of_what_there_was() -> None:
+async def test_step_up_keeps_earlier_scopes() -> None:
     async with login() as one:
         engine = one.engine(scopes=["always"])
         assert await one.challenged(engine, challenge='Bearer scope="a b"')
@@ -73,7 +73,7 @@ async def test_asking_for_more_gives_up_nothing_of_what_there_was() -> None:
         assert set(one.person.asked[-1]["scope"].split()) == {"a", "b", "c", "d", "always"}
 
 
-async def test_nothing_in_a_challenge_becomes_a_parameter_of_the_page() -> None:
+async def test_challenge_cannot_inject_page_parameters() -> None:
     async with login() as one:
         evil = "&redirect_uri=https://evil.example&client_id=evil#&state=x%26state%3Dy"
         for scope in (f"a{evil}", f'a\\"{evil}', "a\r\nb", "a;b=c", "%0d%0aset-cookie:x"):
@@ -93,7 +93,7 @@ def unfit(text: str) -> list[str]:
     return [character for character in text if unicodedata.category(character) in {"Cc", "Cf", "Zl", "Zp"}]
 
 
-async def test_what_peers_say_can_be_shown_to_a_person() -> None:
+async def test_peer_text_is_safe_to_show() -> None:
     async with login() as one:
         errors: list[AuthorizationFailed] = []
         refusal = page({"error": f"e{ESCAPES}", "error_description": ESCAPES + "x" * 100_000}, 400)

@@ -123,7 +123,7 @@ async def still_answers(place: Place, session: str) -> None:
     assert "result" in (await ask(place.port, "POST", "/mcp", initialize())).json
 
 
-async def test_no_body_ends_a_session_or_the_server() -> None:
+async def test_invalid_bodies_do_not_end_session_or_server() -> None:
     async with listening() as place:
         session = await begin(place.port)
         for body in BODIES:
@@ -137,7 +137,7 @@ async def test_no_body_ends_a_session_or_the_server() -> None:
         await still_answers(place, session)
 
 
-async def test_no_message_ends_a_session_or_the_server() -> None:
+async def test_invalid_messages_do_not_end_session_or_server() -> None:
     async with listening() as place:
         session = await begin(place.port)
         for message in ANSWERED:
@@ -147,7 +147,7 @@ async def test_no_message_ends_a_session_or_the_server() -> None:
         await still_answers(place, session)
 
 
-async def test_what_is_no_message_does_not_end_a_call_that_has_its_id() -> None:
+async def test_malformed_message_does_not_end_call_of_same_id() -> None:
     async with listening() as place, Caller(place.port) as caller:
         session = await begin(place.port)
         caller.say(request("POST", "/mcp", tool("wait", who="me", ident=7), mcp_session_id=session))
@@ -162,7 +162,7 @@ async def test_what_is_no_message_does_not_end_a_call_that_has_its_id() -> None:
         assert text_of((await caller.answer()).json) == "me"
 
 
-async def test_whatever_is_hardly_http_is_answered_or_hung_up_on() -> None:
+async def test_invalid_http_is_refused_or_disconnected() -> None:
     async with listening() as place:
         session = await begin(place.port)
         for data in REQUESTS:
@@ -173,7 +173,7 @@ async def test_whatever_is_hardly_http_is_answered_or_hung_up_on() -> None:
         await still_answers(place, session)
 
 
-async def test_a_line_goes_on_after_what_is_no_message() -> None:
+async def test_stream_transport_survives_malformed_message() -> None:
     async with listening("tcp://127.0.0.1:0") as place, Caller(place.port) as caller:
         caller.say(json.dumps(initialize()).encode() + b"\n")
         await caller.line()
@@ -185,7 +185,7 @@ async def test_a_line_goes_on_after_what_is_no_message() -> None:
                         assert "error" in one, (body[:100], answer)
 
 
-async def test_a_websocket_goes_on_after_what_is_no_message() -> None:
+async def test_websocket_survives_malformed_message() -> None:
     async with listening() as place, Caller(place.port) as caller:
         await frames.shake_hands(caller)
         for body in (*BODIES, *LIKE_ANSWERS):
@@ -205,7 +205,7 @@ def is_text(body: bytes) -> bool:
     return True
 
 
-async def test_a_websocket_that_breaks_the_rules_of_frames_is_closed_and_nobody_else() -> None:
+async def test_invalid_websocket_frames_close_only_that_connection() -> None:
     broken = [
         frames.frame(b"\xff", frames.TEXT),  # not UTF-8
         frames.frame(b"{}", 0x3),  # a kind that there is not

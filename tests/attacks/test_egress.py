@@ -83,7 +83,7 @@ def gone_to(internet: Internet) -> list[str]:
 # --- addresses and names -----------------------------------------------------------------------------
 
 
-async def test_no_private_address_is_gone_to_however_it_is_spelt(egress: Egress, internet: Internet) -> None:
+async def test_private_addresses_are_denied_in_any_spelling(egress: Egress, internet: Internet) -> None:
     literal = [f"https://[{one}]/" if ":" in one else f"https://{one}/" for one in PRIVATE]
     for url in (*literal, *(f"https://{one}:8443/latest/meta-data" for one in SPELT), *UNREADABLE):
         for asked in (
@@ -96,7 +96,7 @@ async def test_no_private_address_is_gone_to_however_it_is_spelt(egress: Egress,
     assert internet.looked_up == []
 
 
-async def test_a_name_that_leads_to_a_private_address_is_not_followed(egress: Egress, internet: Internet) -> None:
+async def test_name_with_private_address_is_denied(egress: Egress, internet: Internet) -> None:
     for address in PRIVATE:
         for found in ([address], [PUBLIC, address], [address, PUBLIC]):
             internet.names["inner.example"] = [found]
@@ -105,7 +105,7 @@ async def test_a_name_that_leads_to_a_private_address_is_not_followed(egress: Eg
             assert gone_to(internet) == [], found
 
 
-async def test_a_name_that_changes_its_address_meanwhile_is_not_followed(egress: Egress, internet: Internet) -> None:
+async def test_dns_rebinding_is_denied(egress: Egress, internet: Internet) -> None:
     async with public(internet) as there:
         for address in (CLOUD, "127.0.0.1", "10.0.0.1"):
             internet.names["mcp.example"] = [[PUBLIC], [address]]
@@ -122,7 +122,7 @@ async def test_a_name_that_changes_its_address_meanwhile_is_not_followed(egress:
             assert gone_to(internet) == []
 
 
-async def test_a_socket_is_opened_to_nothing_but_what_was_looked_at(internet: Internet) -> None:
+async def test_socket_connects_only_to_checked_address(internet: Internet) -> None:
     """As if the library asked somebody else for addresses, or kept old ones."""
     from aiohttp import TCPConnector
 
@@ -135,7 +135,7 @@ async def test_a_socket_is_opened_to_nothing_but_what_was_looked_at(internet: In
     assert gone_to(internet) == []
 
 
-async def test_what_our_own_user_named_opens_no_way_to_its_neighbours(internet: Internet) -> None:
+async def test_configured_url_does_not_open_its_network(internet: Internet) -> None:
     named = reaching(internet, EgressPolicy.for_url("https://10.0.0.5/mcp", Settings()))
     await refused(named.get("https://10.0.0.6/", hop="keys"))
     await refused(named.get(f"https://{CLOUD}/", hop="keys"))
@@ -164,7 +164,7 @@ ASTRAY = [
 ]  # fmt: skip
 
 
-async def test_a_redirect_leads_to_no_place_that_one_may_not_go_to(egress: Egress, internet: Internet) -> None:
+async def test_redirect_to_denied_target_is_refused(egress: Egress, internet: Internet) -> None:
     async with public(internet) as there:
         internet.names["inner.example"] = [["10.0.0.1"]]
         for location, status in zip(ASTRAY, cycle((301, 302, 303, 307, 308)), strict=False):
@@ -174,7 +174,7 @@ async def test_a_redirect_leads_to_no_place_that_one_may_not_go_to(egress: Egres
     assert set(there.paths) == {"/"}
 
 
-async def test_what_is_secret_does_not_follow_a_redirect(egress: Egress, internet: Internet) -> None:
+async def test_secrets_do_not_follow_redirects(egress: Egress, internet: Internet) -> None:
     async with public(internet) as there, public(internet, "evil.example", PUBLIC_TOO) as evil:
         for status in (301, 302, 303, 307, 308):
             there.pages["/token"] = moved(
@@ -187,7 +187,7 @@ async def test_what_is_secret_does_not_follow_a_redirect(egress: Egress, interne
     assert set(there.paths) == {"/token"}
 
 
-async def test_a_redirect_is_followed_only_so_often(egress: Egress, internet: Internet) -> None:
+async def test_number_of_redirects_is_bounded(egress: Egress, internet: Internet) -> None:
     async with public(internet) as there:
         there.other = lambda asked: moved(f"https://mcp.example{asked.path}x")
         await refused(egress.get("https://mcp.example/", hop="keys"))
@@ -197,7 +197,7 @@ async def test_a_redirect_is_followed_only_so_often(egress: Egress, internet: In
 # --- answers without end -----------------------------------------------------------------------------
 
 
-async def test_of_an_answer_without_end_only_so_much_is_read(internet: Internet) -> None:
+async def test_endless_response_is_bounded(internet: Internet) -> None:
     sent: list[int] = []
 
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -218,7 +218,7 @@ async def test_of_an_answer_without_end_only_so_much_is_read(internet: Internet)
     assert sum(sent) < 32 << 20
 
 
-async def test_an_answer_that_does_not_come_is_not_waited_for(internet: Internet) -> None:
+async def test_missing_response_times_out(internet: Internet) -> None:
     async def never(_: Asked) -> bytes:
         await asyncio.Event().wait()
         return b""
@@ -230,7 +230,7 @@ async def test_an_answer_that_does_not_come_is_not_waited_for(internet: Internet
             assert "within" in str(await refused(egress.get("https://mcp.example/", hop="keys")))
 
 
-async def test_nothing_is_unpacked(egress: Egress, internet: Internet) -> None:
+async def test_compressed_response_is_refused(egress: Egress, internet: Internet) -> None:
     async with public(internet) as there:
         for coding in ("gzip", "deflate", "br", "zstd", "identity, gzip"):
             there.pages["/"] = page(b"x", 200, ("content-encoding", coding))
@@ -243,7 +243,7 @@ RESOURCE_METADATA = "/.well-known/oauth-protected-resource/mcp"
 AUTHORITIES = [f"https://{CLOUD}", "https://127.0.0.1:8443", "https://inner.example", "https://[::ffff:10.0.0.1]/x"]
 
 
-async def test_the_metadata_of_a_server_is_on_the_server_itself(egress: Egress, internet: Internet) -> None:
+async def test_resource_metadata_must_be_on_the_server(egress: Egress, internet: Internet) -> None:
     async with public(internet) as there, public(internet, "evil.example", PUBLIC_TOO) as evil:
         good = {"resource": SERVER, "authorization_servers": ["https://evil.example"]}
         there.pages["/other"] = evil.other = page(good)
@@ -262,9 +262,7 @@ async def test_the_metadata_of_a_server_is_on_the_server_itself(egress: Egress, 
         assert (gone_to(internet), evil.asked, there.asked) == ([], [], [])
 
 
-async def test_an_authorization_server_that_a_peer_names_is_not_looked_for_in_private(
-    egress: Egress, internet: Internet
-) -> None:
+async def test_private_issuer_of_peer_is_denied(egress: Egress, internet: Internet) -> None:
     internet.names["inner.example"] = [["192.168.0.1"]]
     async with public(internet) as there:
         for named in (*AUTHORITIES, "http://evil.example", "https://user@evil.example", "javascript:x", "file:///x"):
@@ -273,7 +271,7 @@ async def test_an_authorization_server_that_a_peer_names_is_not_looked_for_in_pr
             assert set(gone_to(internet)) == {PUBLIC}, named
 
 
-async def test_a_document_that_points_elsewhere_leads_nowhere_private(egress: Egress, internet: Internet) -> None:
+async def test_redirected_document_cannot_reach_private_hosts(egress: Egress, internet: Internet) -> None:
     async with public(internet) as there:
         for location in (f"https://{CLOUD}/", "https://localhost/", "http://mcp.example/x", "https://0x7f.1/"):
             there.other = moved(location)
@@ -282,7 +280,7 @@ async def test_a_document_that_points_elsewhere_leads_nowhere_private(egress: Eg
             assert set(gone_to(internet)) == {PUBLIC}, location
 
 
-async def test_the_keys_of_an_issuer_are_not_looked_for_in_private(egress: Egress, internet: Internet) -> None:
+async def test_private_jwks_uri_is_denied(egress: Egress, internet: Internet) -> None:
     async with public(internet, "login.example", PUBLIC_TOO) as there:
         known = Issuer(there)
         for named in (*(f"{one}/jwks" for one in AUTHORITIES), "http://login.example/jwks", "file:///etc/passwd"):

@@ -27,20 +27,20 @@ async def answer_to(port: int, *pieces: bytes) -> Answer:
 # --- bytes -------------------------------------------------------------------------------------------
 
 
-async def test_a_body_is_refused_by_the_length_that_it_claims() -> None:
+async def test_oversized_content_length_is_refused() -> None:
     async with listening(**SMALL) as place:
         answer = await answer_to(place.port, request("POST", "/mcp", b"", content_length=str(4 * KIB + 1)))
         assert answer.status == 413
 
 
-async def test_a_body_in_chunks_is_refused_as_soon_as_it_is_too_long() -> None:
+async def test_oversized_chunked_body_is_refused_early() -> None:
     head = request("POST", "/mcp", b"", content_length=None, transfer_encoding="chunked")
     async with listening(**SMALL) as place:
         answer = await answer_to(place.port, head, *[b"400\r\n" + b" " * KIB + b"\r\n"] * 5)
         assert answer.status == 413
 
 
-async def test_headers_are_refused_when_they_are_too_long_however_they_arrive() -> None:
+async def test_oversized_headers_are_refused_in_any_split() -> None:
     long = request("GET", "/mcp", None, x_long="x" * 4 * KIB)
     many = request("GET", "/mcp", None, *((f"x-{number}", "1") for number in range(1000)))
     line = request("GET", f"/{'x' * 5 * KIB}", None)
@@ -58,7 +58,7 @@ async def test_trailers_are_limited_like_headers() -> None:
             assert (await answer_to(place.port, head, b"0\r\n", *trailers)).status == 431
 
 
-async def test_json_that_is_nested_too_deep_is_refused() -> None:
+async def test_deeply_nested_json_is_refused() -> None:
     async with listening() as place:
         session = await begin(place.port)
         for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
@@ -69,7 +69,7 @@ async def test_json_that_is_nested_too_deep_is_refused() -> None:
         assert place.done == []
 
 
-async def test_a_websocket_message_is_refused_when_it_is_too_long_in_one_frame_or_many() -> None:
+async def test_oversized_websocket_message_is_refused() -> None:
     whole = [frames.frame(b" " * (4 * KIB + 1))]
     parts = [frames.frame(b" " * KIB, last=False), *[frames.frame(b" " * KIB, frames.CONTINUED, last=False)] * 4]
     claimed = [b"\x81\xff" + (1 << 40).to_bytes(8, "big")]  # a frame that claims to be long, and is not sent
@@ -82,7 +82,7 @@ async def test_a_websocket_message_is_refused_when_it_is_too_long_in_one_frame_o
                 assert await frames.closed_with(caller) == 1009
 
 
-async def test_a_websocket_message_in_very_many_frames_is_refused() -> None:
+async def test_websocket_message_of_many_frames_is_refused() -> None:
     async with listening(**SMALL) as place, Caller(place.port) as caller:
         await frames.shake_hands(caller)
         caller.say(frames.frame(b"", last=False))
@@ -93,7 +93,7 @@ async def test_a_websocket_message_in_very_many_frames_is_refused() -> None:
 # --- time --------------------------------------------------------------------------------------------
 
 
-async def test_headers_that_arrive_too_slowly_are_not_waited_for() -> None:
+async def test_slow_headers_time_out() -> None:
     async with listening(header_timeout=10.0) as place, Caller(place.port) as slow, Caller(place.port) as silent:
         for byte in b"GET /mcp HTT":
             slow.say(bytes([byte]))
@@ -108,7 +108,7 @@ async def heard_within(place: Place, caller: Caller, seconds: float) -> bytes:
     return (await while_time_passes(place, caller.rest(), seconds))[9:12]
 
 
-async def test_whatever_comes_between_two_requests_does_not_keep_a_connection() -> None:
+async def test_bytes_between_requests_do_not_hold_a_connection() -> None:
     async with listening(header_timeout=10.0) as place, Caller(place.port) as caller:
         caller.say(request("GET", "/other"))
         assert (await caller.answer()).status == 404
@@ -116,7 +116,7 @@ async def test_whatever_comes_between_two_requests_does_not_keep_a_connection() 
         assert await heard_within(place, caller, 10.0) == b"408"
 
 
-async def test_a_body_that_nobody_reads_does_not_keep_a_connection() -> None:
+async def test_unread_body_does_not_hold_a_connection() -> None:
     async with listening(header_timeout=10.0) as place, Caller(place.port) as caller:
         caller.say(request("POST", "/other", b"", content_length="1000000"))
         assert (await caller.answer()).status == 404
@@ -124,7 +124,7 @@ async def test_a_body_that_nobody_reads_does_not_keep_a_connection() -> None:
         assert await heard_within(place, caller, 10.0) == b"408"
 
 
-async def test_a_body_that_arrives_too_slowly_is_not_waited_for() -> None:
+async def test_slow_body_times_out() -> None:
     async with listening(body_timeout=30.0) as place, Caller(place.port) as caller:
         caller.say(request("POST", "/mcp", b"{", content_length="100"))
         for _ in range(20):
@@ -134,7 +134,7 @@ async def test_a_body_that_arrives_too_slowly_is_not_waited_for() -> None:
         assert await heard_within(place, caller, 30.0) == b"408"
 
 
-async def test_a_request_that_opens_no_websocket_does_not_keep_a_connection() -> None:
+async def test_failed_upgrade_does_not_hold_a_connection() -> None:
     async with listening() as place:
         for data in (request("POST", "/mcp", b"{}", connection="Upgrade", upgrade="websocket"), too_many_headers()):
             async with Caller(place.port) as caller:
@@ -149,7 +149,7 @@ def too_many_headers() -> bytes:
 # --- peers who do not read ---------------------------------------------------------------------------
 
 
-async def test_a_peer_that_reads_no_answer_is_cut_off_after_a_while() -> None:
+async def test_peer_that_reads_no_response_is_disconnected() -> None:
     async with listening(write_timeout=30.0, work_timeout=None) as place, Caller(place.port) as caller:
         session = await begin(place.port)
         caller.writer.transport.pause_reading()
@@ -161,7 +161,7 @@ async def test_a_peer_that_reads_no_answer_is_cut_off_after_a_while() -> None:
         assert len(await caller.rest()) < MUCH
 
 
-async def test_a_peer_that_reads_no_stream_has_only_so_much_kept_for_it() -> None:
+async def test_unread_stream_is_buffered_up_to_the_limit() -> None:
     async with listening(unsent_high=50_000, unsent_limit=200_000) as place:
         for path in ("/mcp", "/sse"):
             async with Caller(place.port) as caller:
@@ -190,7 +190,7 @@ async def flooded(place: Place, caller: Caller, path: str) -> None:
     caller.writer.transport.resume_reading()
 
 
-async def test_a_websocket_peer_that_reads_nothing_has_only_so_much_kept_for_it() -> None:
+async def test_unread_websocket_is_buffered_up_to_the_limit() -> None:
     async with listening(unsent_high=50_000, unsent_limit=200_000) as place, Caller(place.port) as caller:
         await frames.shake_hands(caller)
         caller.writer.transport.pause_reading()
@@ -198,7 +198,7 @@ async def test_a_websocket_peer_that_reads_nothing_has_only_so_much_kept_for_it(
         await until(lambda: not place.server.connections, "the end of the connection")
 
 
-async def test_whoever_sends_pings_and_reads_no_answers_is_cut_off() -> None:
+async def test_pings_without_reading_pongs_are_disconnected() -> None:
     pings = frames.frame(b"x" * 125, frames.PING) * 1000
     async with listening() as place, Caller(place.port) as caller:
         await frames.shake_hands(caller)
@@ -216,7 +216,7 @@ async def test_whoever_sends_pings_and_reads_no_answers_is_cut_off() -> None:
 # --- how many ----------------------------------------------------------------------------------------
 
 
-async def test_a_connection_too_many_is_turned_away_and_those_who_are_there_stay() -> None:
+async def test_connection_over_the_limit_is_refused() -> None:
     async with listening(max_connections=3) as place:
         session = await begin(place.port)
         await until(lambda: place.server.connections, "a session")
@@ -230,7 +230,7 @@ async def test_a_connection_too_many_is_turned_away_and_those_who_are_there_stay
             assert (await one.answer()).status == 200
 
 
-async def test_a_session_too_many_is_turned_away_first_whoever_has_most_and_none_is_ended() -> None:
+async def test_session_over_the_limit_is_refused_and_none_ends() -> None:
     limits = {"max_sessions": 5, "max_sessions_per_principal": 3}
     async with behind_uvicorn(user, **limits) as place:
         greedy = [await begin(place.port, x_user="greedy") for _ in range(3)]
@@ -246,7 +246,7 @@ async def test_a_session_too_many_is_turned_away_first_whoever_has_most_and_none
         assert (await ask(place.port, "POST", "/mcp", initialize(), x_user="late")).status == 200
 
 
-async def test_a_session_that_nobody_uses_does_not_stay() -> None:
+async def test_idle_session_expires() -> None:
     async with listening(max_sessions=50, session_ttl=100.0, session_sweep=10.0) as place:
         for _ in range(50):
             await begin(place.port)
@@ -256,7 +256,7 @@ async def test_a_session_that_nobody_uses_does_not_stay() -> None:
         assert (await ask(place.port, "POST", "/mcp", initialize())).status == 200
 
 
-async def test_streams_of_http_and_sse_are_limited_and_silent_ones_end() -> None:
+async def test_http_sse_streams_are_limited_and_silent_ones_end() -> None:
     async with behind_uvicorn(user, max_connections=3, initialize_timeout=30.0) as place, AsyncExitStack() as stack:
         callers = [await stack.enter_async_context(Caller(place.port)) for _ in range(3)]
         for caller in callers:
@@ -268,7 +268,7 @@ async def test_streams_of_http_and_sse_are_limited_and_silent_ones_end() -> None
             assert len([piece async for piece in caller.pieces()]) == 1
 
 
-async def test_of_streams_that_have_ended_only_some_are_kept_and_only_so_much_of_each() -> None:
+async def test_ended_streams_are_retained_within_limits() -> None:
     async with listening(replay_streams=4, replay_bytes=10_000) as place:
         session = await begin(place.port)
         for _ in range(20):
@@ -287,7 +287,7 @@ async def is_kept(place: Place, session: str, position: str) -> bool:
     return answer.status == 200
 
 
-async def test_calls_that_one_session_runs_at_once_are_limited() -> None:
+async def test_concurrent_calls_of_a_session_are_limited() -> None:
     async with listening(max_calls=3, max_waiting=3) as place:
         session = await begin(place.port)
         async with waiting_calls(place, session, 10) as callers:
@@ -308,7 +308,7 @@ async def waiting_calls(place: Place, session: str, many: int) -> AsyncIterator[
         yield callers
 
 
-async def test_a_call_that_is_cancelled_leaves_no_request_open_and_nothing_behind() -> None:
+async def test_cancelled_call_leaves_nothing_behind() -> None:
     async with listening(replay_streams=4) as place:
         session = await begin(place.port)
         for number in range(20):
@@ -328,7 +328,7 @@ async def test_a_call_that_is_cancelled_leaves_no_request_open_and_nothing_behin
         assert len(kept) <= 5
 
 
-async def test_a_batch_has_only_so_many_messages() -> None:
+async def test_batch_size_is_limited() -> None:
     async with listening() as place:
         opened = await ask(place.port, "POST", "/mcp", initialize("2025-03-26"))
         batch = json.dumps([call("ping") for _ in range(1001)]).encode()

@@ -93,7 +93,7 @@ async def state_of(host: Host, who: str | None) -> str:
     return answer["result"]["requestState"]
 
 
-async def test_a_state_is_good_for_whoever_asked_alone(host: Host) -> None:
+async def test_state_is_bound_to_its_principal(host: Host) -> None:
     for owner, others in ((ALICE, (MALLORY, NOBODY)), (NOBODY, (ALICE, "None", "")), ("1", (MALLORY,))):
         state = await state_of(host, owner)
         params: dict[str, Any] = {"name": "pay", "arguments": {"amount": 1}, "requestState": state, **YES}
@@ -103,7 +103,7 @@ async def test_a_state_is_good_for_whoever_asked_alone(host: Host) -> None:
         assert paid["result"]["content"][0]["text"] == f"{owner} paid 1 of {owner}: accept"
 
 
-async def test_a_state_is_good_for_one_method_name_and_set_of_arguments(host: Host) -> None:
+async def test_state_is_bound_to_method_name_and_arguments(host: Host) -> None:
     state = await state_of(host, ALICE)
     elsewhere: list[tuple[str, dict[str, Any]]] = [
         ("tools/call", {"name": "pay", "arguments": {"amount": 2}}),
@@ -121,7 +121,7 @@ async def test_a_state_is_good_for_one_method_name_and_set_of_arguments(host: Ho
     assert "result" in await asked(host, "tools/call", ALICE, **again, requestState=state, **YES)
 
 
-async def test_a_state_that_was_altered_anywhere_is_refused(host: Host) -> None:
+async def test_altered_state_is_rejected(host: Host) -> None:
     state = await state_of(host, ALICE)
     altered = [state[:at] + ("A" if state[at] != "A" else "B") + state[at + 1 :] for at in range(0, len(state), 7)]
     for text in (*altered, state[:-1], state + "=", state + "A", "", "ü", " " + state):
@@ -129,7 +129,7 @@ async def test_a_state_that_was_altered_anywhere_is_refused(host: Host) -> None:
         assert kind(answer) == "invalid_request_state", text
 
 
-async def test_a_state_opens_in_a_process_that_has_the_key_and_nowhere_else(host: Host) -> None:
+async def test_state_opens_only_with_the_key(host: Host) -> None:
     params: dict[str, Any] = {"name": "pay", "arguments": {"amount": 1}, **YES}
     hosts = []
     for keys in ((SECRET,), ("y" * 40, SECRET), ("z" * 40,)):
@@ -146,7 +146,7 @@ async def test_a_state_opens_in_a_process_that_has_the_key_and_nowhere_else(host
 # --- cursors -----------------------------------------------------------------------------------------
 
 
-async def test_a_cursor_of_a_private_list_is_good_for_whoever_got_it_alone(host: Host) -> None:
+async def test_cursor_of_private_list_is_bound_to_its_principal(host: Host) -> None:
     for method, what in (("tools/list", "tools"), ("resources/list", "resources")):
         first = await asked(host, method, ALICE)
         assert first["result"]["cacheScope"] == "private"
@@ -156,7 +156,7 @@ async def test_a_cursor_of_a_private_list_is_good_for_whoever_got_it_alone(host:
         assert len((await asked(host, method, ALICE, cursor=cursor))["result"][what]) == 1
 
 
-async def test_a_cursor_is_good_for_one_list_alone(host: Host) -> None:
+async def test_cursor_is_bound_to_its_list(host: Host) -> None:
     lists = ("tools/list", "resources/list", "prompts/list")
     cursors = {method: (await asked(host, method, ALICE))["result"]["nextCursor"] for method in lists}
     for method in (*lists, "resources/templates/list"):
@@ -165,7 +165,7 @@ async def test_a_cursor_is_good_for_one_list_alone(host: Host) -> None:
             assert ("result" in answer) is (given == method), (given, method)
 
 
-async def test_what_is_public_has_one_cursor_for_everybody(host: Host) -> None:
+async def test_public_list_has_one_cursor_for_all(host: Host) -> None:
     first, second = [(await asked(host, "prompts/list", who))["result"] for who in (ALICE, MALLORY)]
     assert first == second
     assert first["cacheScope"] == "public"
@@ -179,7 +179,7 @@ def opening() -> dict[str, Any]:
     return request("initialize", params, id=0)
 
 
-async def test_a_session_and_its_events_do_not_exist_for_others(host: Host) -> None:
+async def test_session_and_events_are_hidden_from_others(host: Host) -> None:
     opened = await host.ask("POST", opening(), x_user=ALICE)
     session = opened.headers["mcp-session-id"]
     for other in (MALLORY, NOBODY):
@@ -190,7 +190,7 @@ async def test_a_session_and_its_events_do_not_exist_for_others(host: Host) -> N
                 assert (answer.status, kind(answer.json)) == (404, "session_not_found")
 
 
-async def test_a_session_adds_nothing_to_a_request_that_stands_for_itself(host: Host) -> None:
+async def test_session_adds_nothing_to_a_modern_request(host: Host) -> None:
     opened = await host.ask("POST", opening(), x_user=ALICE)
     session = opened.headers["mcp-session-id"]
     names = []
@@ -201,7 +201,7 @@ async def test_a_session_adds_nothing_to_a_request_that_stands_for_itself(host: 
     assert names == [True, False]
 
 
-async def test_nobody_ends_or_hears_the_subscription_of_another_by_its_id(host: Host) -> None:
+async def test_subscription_id_gives_no_access_to_others(host: Host) -> None:
     streams = [
         begin(host, "subscriptions/listen", enveloped(notifications={"promptsListChanged": True}), id="sub", x_user=who)
         for who in (ALICE, MALLORY)
@@ -221,7 +221,7 @@ async def test_nobody_ends_or_hears_the_subscription_of_another_by_its_id(host: 
     assert streams[1].body.count(b"data:") == 1
 
 
-async def test_nobody_calls_off_the_request_of_another_by_its_id() -> None:
+async def test_request_of_another_cannot_be_cancelled() -> None:
     server, go, started = Server("s"), asyncio.Event(), asyncio.Event()
 
     @server.tool

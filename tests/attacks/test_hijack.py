@@ -18,7 +18,7 @@ async def called(port: int, session: str, what: str, **headers: Any) -> Answer:
     return await ask(port, "POST", "/mcp", tool("effect", what=what), mcp_session_id=session, **headers)
 
 
-async def test_the_session_of_another_principal_does_not_exist_for_post_get_and_delete() -> None:
+async def test_session_of_another_principal_is_not_found() -> None:
     async with behind_uvicorn(user) as place:
         session = await begin(place.port, **ALICE)
         for thief in (MALLORY, NOBODY):
@@ -43,7 +43,7 @@ async def begun(place: Place, method: str, session: str, **headers: Any) -> Answ
         return answer
 
 
-async def test_what_was_answered_to_another_principal_is_not_played_again() -> None:
+async def test_events_of_another_principal_are_not_replayed() -> None:
     async with behind_uvicorn(user) as place:
         session = await begin(place.port, **ALICE)
         async with Caller(place.port) as alice:  # gets one event of two, and loses the line
@@ -55,7 +55,7 @@ async def test_what_was_answered_to_another_principal_is_not_played_again() -> N
             assert (answer.status, kind(answer)) == (404, NOT_FOUND)
 
 
-async def test_nothing_of_one_session_is_played_in_another_of_the_same_principal() -> None:
+async def test_events_of_another_session_are_not_replayed() -> None:
     async with behind_uvicorn(user) as place:
         first, second = await begin(place.port, **ALICE), await begin(place.port, **ALICE)
         async with Caller(place.port) as caller:
@@ -69,7 +69,7 @@ async def test_nothing_of_one_session_is_played_in_another_of_the_same_principal
             assert answer.status == 400
 
 
-async def test_the_token_of_an_sse_stream_belongs_to_whoever_opened_it() -> None:
+async def test_http_sse_token_is_bound_to_its_principal() -> None:
     async with behind_uvicorn(user) as place, Caller(place.port) as alice:
         alice.say(request("GET", "/sse", None, **ALICE))
         assert (await alice.head()).status == 200
@@ -82,7 +82,7 @@ async def test_the_token_of_an_sse_stream_belongs_to_whoever_opened_it() -> None
         assert "result" in await anext(messages)
 
 
-async def test_nobody_but_its_principal_is_told_that_a_session_has_expired() -> None:
+async def test_expiry_is_reported_only_to_the_principal() -> None:
     async with behind_uvicorn(user, session_ttl=100.0, session_sweep=10.0) as place:
         session = await begin(place.port, **ALICE)
         place.clock.advance(200)
@@ -90,7 +90,7 @@ async def test_nobody_but_its_principal_is_told_that_a_session_has_expired() -> 
         assert kind(await called(place.port, session, "x", **ALICE)) == "session_expired"
 
 
-async def test_ids_cannot_be_guessed_from_others() -> None:
+async def test_session_ids_are_unpredictable() -> None:
     async with listening() as place:
         known = [await begin(place.port) for _ in range(20)]
         assert all(re.fullmatch(r"[\x21-\x7e]{32,}", session) for session in known)

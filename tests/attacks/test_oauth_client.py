@@ -26,7 +26,7 @@ EVIL = "https://evil.example"
 # --- mix-up ------------------------------------------------------------------------------------------
 
 
-async def test_a_code_that_somebody_else_sends_is_not_used() -> None:
+async def test_injected_code_is_not_used() -> None:
     async with login() as one:
         person, name = one.person, one.authority.name
         first = one.engine()
@@ -55,7 +55,7 @@ async def test_a_code_that_somebody_else_sends_is_not_used() -> None:
         assert len({asked["state"] for asked in person.asked}) == len(person.asked)
 
 
-async def test_what_another_issuer_says_is_not_shown() -> None:
+async def test_text_of_another_issuer_is_not_shown() -> None:
     async with login() as one:
         said = {"error": "buy-at-evil.example", "error_description": "call-555-evil", "code": None}
         for iss in (EVIL, None):
@@ -94,7 +94,7 @@ async def test_metadata_of_another_resource_is_not_used() -> None:
         assert (one.person.shown, one.authority.site.asked) == ([], [])
 
 
-async def test_a_token_is_asked_for_this_server_and_with_a_proof_that_cannot_be_stolen() -> None:
+async def test_token_request_names_resource_and_uses_pkce() -> None:
     async with login() as one:
         for _ in range(2):
             assert await one.challenged(one.engine(store=MemoryTokens()))
@@ -108,7 +108,7 @@ async def test_a_token_is_asked_for_this_server_and_with_a_proof_that_cannot_be_
         assert len({exchange["code_verifier"] for exchange in exchanges}) == 2
 
 
-async def test_nobody_logs_in_where_codes_can_be_stolen() -> None:
+async def test_login_without_pkce_is_refused() -> None:
     async with login() as one:
         for methods in (None, [], ["plain"], ["s256"], ["S256 "]):
             one.authority.metadata["code_challenge_methods_supported"] = methods
@@ -119,7 +119,7 @@ async def test_nobody_logs_in_where_codes_can_be_stolen() -> None:
 # --- where a peer would have us go -------------------------------------------------------------------
 
 
-async def test_no_endpoint_that_an_authorization_server_names_is_gone_to_in_private(internet: Internet) -> None:
+async def test_private_endpoints_of_issuer_are_denied(internet: Internet) -> None:
     internet.names["inner.example"] = [["10.0.0.1"]]
     async with public(internet) as server, public(internet, "login.example", PUBLIC_TOO) as there:
         one = Login(server, Issuer(there))
@@ -140,7 +140,7 @@ async def test_no_endpoint_that_an_authorization_server_names_is_gone_to_in_priv
         assert await one.challenged(engine)
 
 
-async def test_a_client_secret_is_not_posted_to_where_a_token_endpoint_points() -> None:
+async def test_client_secret_does_not_follow_redirect() -> None:
     async with login() as one, site() as evil:
         secret = ClientCredentials("app", secret="canary", issuer=one.authority.name)
         for status in (301, 302, 303, 307, 308):
@@ -152,7 +152,7 @@ async def test_a_client_secret_is_not_posted_to_where_a_token_endpoint_points() 
 # --- what belongs to one authorization server --------------------------------------------------------
 
 
-async def test_a_secret_is_not_told_to_another_authorization_server() -> None:
+async def test_secret_is_not_sent_to_another_issuer() -> None:
     async with login() as one, issuer() as evil:
         accounts = [
             ClientCredentials("app", secret="canary", issuer=one.authority.name),
@@ -171,7 +171,7 @@ async def test_a_secret_is_not_told_to_another_authorization_server() -> None:
         assert not any(asked.holds("canary") or asked.holds("Basic") for asked in evil.site.asked)
 
 
-async def test_a_secret_that_one_server_led_to_is_not_told_where_another_server_leads() -> None:
+async def test_secret_stays_with_issuer_of_first_server() -> None:
     async with login() as one, login() as evil:
         accounts = [ClientCredentials("app", secret="canary"), one.oauth(client_id="app", client_secret="canary")]
         evil.person.iss = evil.authority.name
@@ -183,7 +183,7 @@ async def test_a_secret_that_one_server_led_to_is_not_told_where_another_server_
         assert evil.authority.site.at("/token") == []
 
 
-async def test_a_refresh_token_is_not_told_to_another_authorization_server() -> None:
+async def test_refresh_token_is_not_sent_to_another_issuer() -> None:
     async with login() as one, issuer() as evil:
         first = {
             "access_token": "old-canary",
@@ -200,7 +200,7 @@ async def test_a_refresh_token_is_not_told_to_another_authorization_server() -> 
         assert not any(asked.holds("canary") for asked in evil.site.asked)
 
 
-async def test_what_was_registered_with_one_authorization_server_is_not_shown_to_another() -> None:
+async def test_registration_is_not_sent_to_another_issuer() -> None:
     async with login() as one, issuer() as evil:
         made = {"client_id": "canary-id", "client_secret": "canary", "token_endpoint_auth_method": "client_secret_post"}
         one.authority.site.pages["/register"] = page(made, 201)
@@ -216,7 +216,7 @@ async def test_what_was_registered_with_one_authorization_server_is_not_shown_to
 # --- who is shown a token ----------------------------------------------------------------------------
 
 
-async def test_a_token_is_shown_to_no_other_origin() -> None:
+async def test_token_is_not_sent_to_another_origin() -> None:
     async with login() as one:
         engine = one.engine()
         assert await one.challenged(engine)
@@ -234,7 +234,7 @@ async def test_a_token_is_shown_to_no_other_origin() -> None:
             assert await engine.headers("POST", url) == {}, url
 
 
-async def test_a_token_does_not_follow_a_server_that_points_elsewhere() -> None:
+async def test_token_does_not_follow_redirect() -> None:
     async with site() as server, site() as evil:
         library = AiohttpBackend(Settings())
         for status in (301, 302, 303, 307, 308):

@@ -67,7 +67,7 @@ def with_secret(header: Any, claims: Any, secret: bytes) -> str:
 # --- forged ------------------------------------------------------------------------------------------
 
 
-async def test_a_token_that_its_issuer_has_not_signed_opens_nothing() -> None:
+async def test_forged_token_is_refused() -> None:
     async with trusting() as (known, place):
         good = known.token(US)
         head, body, signature = good.split(".")
@@ -99,7 +99,7 @@ async def test_a_token_that_its_issuer_has_not_signed_opens_nothing() -> None:
         assert await let_in(place, {"good": good}) == ["good"]
 
 
-async def test_tokens_with_keys_that_do_not_exist_make_us_ask_for_keys_only_so_often() -> None:
+async def test_unknown_keys_cause_bounded_fetches() -> None:
     async with trusting() as (known, place):
         for number in range(30):
             unknown = SigningKey.from_jwk(OTHER_KEY.to_jwk() | {"kid": f"k{number}"})
@@ -111,7 +111,7 @@ async def test_tokens_with_keys_that_do_not_exist_make_us_ask_for_keys_only_so_o
 # --- for somebody else -------------------------------------------------------------------------------
 
 
-async def test_a_token_for_another_audience_opens_nothing() -> None:
+async def test_token_for_another_audience_is_refused() -> None:
     async with trusting() as (known, place):
         others = {
             str(audience): known.token(audience)
@@ -128,7 +128,7 @@ async def test_a_token_for_another_audience_opens_nothing() -> None:
         assert await let_in(place, fine) == list(fine)
 
 
-async def test_a_token_of_another_issuer_opens_nothing() -> None:
+async def test_token_of_another_issuer_is_refused() -> None:
     async with trusting() as (known, place), issuer() as evil:
         others = {
             "its own": evil.token(US, key=OTHER_KEY),
@@ -142,7 +142,7 @@ async def test_a_token_of_another_issuer_opens_nothing() -> None:
         assert evil.site.asked == []
 
 
-async def test_of_two_issuers_neither_speaks_for_the_other() -> None:
+async def test_issuers_cannot_impersonate_each_other() -> None:
     async with issuer() as one, issuer() as two:
         two.site.pages["/jwks"] = page({"keys": [OTHER_KEY.public]})
         async with protected(Jwt(one.name), Jwt(two.name), StaticTokens({}), public_url=US) as place:
@@ -152,7 +152,7 @@ async def test_of_two_issuers_neither_speaks_for_the_other() -> None:
             assert await let_in(place, fine) == ["one", "two"]
 
 
-async def test_what_was_verified_for_one_address_is_not_good_for_another() -> None:
+async def test_cached_token_is_bound_to_its_audience() -> None:
     async with issuer() as known:
         clock = ManualClock()
         auth = ResourceServer(Jwt(known.name), now=lambda: EPOCH + clock.now())
@@ -163,7 +163,7 @@ async def test_what_was_verified_for_one_address_is_not_good_for_another() -> No
             assert await let_in(second, {"the other's": token}) == []
 
 
-async def test_whoever_calls_does_not_choose_whom_tokens_are_for() -> None:
+async def test_caller_cannot_choose_audience() -> None:
     async with issuer() as known, protected(Jwt(known.name)) as place:
         for host in ("localhost:9999", "127.0.0.1:9999", "localhost", "[::1]:9999"):
             elsewhere = {host: known.token(f"http://{host}/mcp")}
@@ -185,7 +185,7 @@ async def test_whoever_calls_does_not_choose_whom_tokens_are_for() -> None:
     ],
     ids=str,
 )
-async def test_a_trusted_proxy_passing_on_headers_does_not_change_the_audience(headers: dict[str, str]) -> None:
+async def test_proxy_headers_do_not_change_audience(headers: dict[str, str]) -> None:
     behind = {"trusted_proxies": ("127.0.0.1",), "allowed_hosts": ("mcp.example",)}
     async with issuer() as known, protected(Jwt(known.name), settings=behind) as place:
         ours = {"ours": known.token("https://mcp.example/mcp")}
@@ -202,7 +202,7 @@ async def test_a_trusted_proxy_passing_on_headers_does_not_change_the_audience(h
         assert await let_in(place, ours, **headers) == (["ours"] if "mcp.example" in headers["host"] else [])
 
 
-async def test_public_url_is_the_audience_whatever_a_trusted_proxy_says() -> None:
+async def test_public_url_overrides_proxy_headers() -> None:
     behind = {"trusted_proxies": ("127.0.0.1",), "allowed_hosts": ("mcp.example",)}
     public = "http://mcp.example:8443/tenant/mcp"
     async with issuer() as known, protected(Jwt(known.name), public_url=public, settings=behind) as place:
@@ -212,7 +212,7 @@ async def test_public_url_is_the_audience_whatever_a_trusted_proxy_says() -> Non
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # which it gives if it does start
-async def test_a_server_that_answers_to_any_name_does_not_start_without_one_of_its_own() -> None:
+async def test_wildcard_host_needs_public_url() -> None:
     started: list[Any] = []
     told: list[str] = []
     for settings, address in (
@@ -247,7 +247,7 @@ def judge(asked: Asked) -> bytes:
     return page({"active": True, "sub": token, "aud": US} if token.startswith("good") else {"active": False})
 
 
-async def test_made_up_tokens_are_not_passed_on_to_the_issuer_without_limit() -> None:
+async def test_invented_tokens_cause_bounded_requests() -> None:
     behind = {"trusted_proxies": ("127.0.0.1",), "allowed_hosts": ("mcp.example",)}
     async with issuer() as known:
         known.site.pages["/introspect"] = judge
@@ -266,7 +266,7 @@ async def test_made_up_tokens_are_not_passed_on_to_the_issuer_without_limit() ->
             assert (await come(place, "good-two", x_forwarded_for="192.0.2.2")).status == 200
 
 
-async def test_one_made_up_token_is_one_request_however_often_it_comes() -> None:
+async def test_repeated_invented_token_is_one_request() -> None:
     async with issuer() as known:
         known.site.pages["/introspect"] = judge
         async with protected(introspected(known), public_url=US) as place:
@@ -278,7 +278,7 @@ async def test_one_made_up_token_is_one_request_however_often_it_comes() -> None
             assert len(asked_about(known)) == 2
 
 
-async def test_requests_to_a_slow_issuer_are_bounded_and_callers_beyond_that_come_back_later() -> None:
+async def test_slow_issuer_has_bounded_queue() -> None:
     go_on = asyncio.Event()
 
     async def slow(asked: Asked) -> bytes:
@@ -305,7 +305,7 @@ async def test_requests_to_a_slow_issuer_are_bounded_and_callers_beyond_that_com
 # --- not now, not of this kind -----------------------------------------------------------------------
 
 
-async def test_a_token_opens_nothing_before_and_after_its_time() -> None:
+async def test_token_is_refused_outside_its_validity() -> None:
     async with trusting() as (known, place):
         times: dict[str, dict[str, Any]] = {
             "over": {"exp": NOW - 31},
@@ -325,7 +325,7 @@ async def test_a_token_opens_nothing_before_and_after_its_time() -> None:
         assert (refused.status, refused.refusal["data"]["kind"]) == (401, "token_expired")
 
 
-async def test_what_an_issuer_signs_for_other_ends_is_no_access_token() -> None:
+async def test_token_for_another_purpose_is_refused() -> None:
     async with trusting() as (known, place):
         others = {
             "an ID token": known.token(US, nonce="n"),
@@ -341,13 +341,13 @@ async def test_what_an_issuer_signs_for_other_ends_is_no_access_token() -> None:
         assert await let_in(place, {"access": known.token(US, header={"typ": "at+jwt"})}) == ["access"]
 
 
-async def test_a_token_without_a_subject_opens_nothing() -> None:
+async def test_token_without_subject_is_refused() -> None:
     async with trusting() as (known, place):
         nobody = {str(sub): known.token(US, sub=sub) for sub in (None, "", 7, ["ada"], False)}
         assert await let_in(place, nobody) == []
 
 
-async def test_a_token_in_an_address_opens_nothing() -> None:
+async def test_token_in_url_is_refused() -> None:
     async with trusting() as (known, place):
         token = known.token(US)
         for path in ("/mcp", "/sse", "/messages"):
@@ -377,7 +377,7 @@ def bound(known: Issuer, key: SigningKey = MINE, **claims: Any) -> str:
     return known.token(US, cnf={"jkt": key.thumbprint}, **claims)
 
 
-async def test_a_token_that_is_bound_to_a_key_is_nothing_to_whoever_has_only_the_token() -> None:
+async def test_bound_token_without_key_is_refused() -> None:
     async with trusting() as (known, place):
         token = bound(known)
         assert await let_in(place, {"as a bearer's": token}) == []
@@ -388,7 +388,7 @@ async def test_a_token_that_is_bound_to_a_key_is_nothing_to_whoever_has_only_the
         assert await let_in(place, {"with its proof": token}, scheme="DPoP", dpop=proof(token)) == ["with its proof"]
 
 
-async def test_a_proof_is_good_for_one_request_of_one_key_and_token() -> None:
+async def test_proof_is_bound_to_request_key_and_token() -> None:
     async with trusting() as (known, place):
         token, other = bound(known), bound(known, sub="bob")
         used = proof(token)
@@ -420,7 +420,7 @@ async def test_a_proof_is_good_for_one_request_of_one_key_and_token() -> None:
 # --- what we say ourselves ---------------------------------------------------------------------------
 
 
-async def test_nothing_that_a_caller_says_becomes_a_header_of_ours() -> None:
+async def test_caller_cannot_inject_headers() -> None:
     said = 'x"\r\nset-cookie: evil=1\r\n\r\n<script>'
     async with trusting(scopes=["needed"]) as (known, place):
         token = known.token(US, scp=[said, 'a", error="none', "ü"])

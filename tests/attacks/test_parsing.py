@@ -65,7 +65,7 @@ def ambiguous(session: str) -> dict[str, bytes]:
     }
 
 
-async def test_a_request_that_can_be_read_in_two_ways_is_refused() -> None:
+async def test_ambiguous_request_is_refused() -> None:
     async with listening() as place:
         session = await begin(place.port)
         for name, data in ambiguous(session).items():
@@ -109,7 +109,7 @@ def unlike_http_1(session: str) -> dict[str, tuple[int, bytes]]:
     }
 
 
-async def test_what_only_a_lenient_parser_takes_for_http_is_refused_and_the_connection_closed() -> None:
+async def test_lenient_http_is_refused_and_connection_closed() -> None:
     async with listening() as place:
         session = await begin(place.port)
         for name, (status, data) in unlike_http_1(session).items():
@@ -127,7 +127,7 @@ async def test_what_only_a_lenient_parser_takes_for_http_is_refused_and_the_conn
 
 
 @pytest.mark.parametrize("body", ["length", "chunks", "none"])
-async def test_a_lenient_request_line_is_refused_behind_other_requests(body: str) -> None:
+async def test_lenient_pipelined_request_line_is_refused(body: str) -> None:
     async with listening() as place, Caller(place.port) as caller:
         session = await begin(place.port)
         known = {"mcp_session_id": session}
@@ -144,7 +144,7 @@ async def test_a_lenient_request_line_is_refused_behind_other_requests(body: str
         assert "second" not in place.done
 
 
-async def test_the_authority_of_an_absolute_target_is_judged_instead_of_the_host() -> None:
+async def test_absolute_target_replaces_host_header() -> None:
     message = tool("effect", what="absolute")
     async with listening() as place:
         session = await begin(place.port)
@@ -166,7 +166,7 @@ async def test_the_authority_of_an_absolute_target_is_judged_instead_of_the_host
         assert place.done == ["absolute"] * 2
 
 
-async def test_the_authority_of_an_absolute_target_is_judged_for_websockets() -> None:
+async def test_absolute_target_replaces_host_for_websockets() -> None:
     async with listening() as place:
         for target, status in (("http://evil.example/mcp", 403), ("http://localhost/mcp", 101)):
             async with Caller(place.port) as caller:
@@ -174,7 +174,7 @@ async def test_the_authority_of_an_absolute_target_is_judged_for_websockets() ->
                 assert (await caller.head()).status == status
 
 
-async def test_the_body_of_a_request_never_becomes_the_next_one() -> None:
+async def test_body_is_never_parsed_as_next_request() -> None:
     async with listening() as place:
         session = await begin(place.port)
         hidden = HIDDEN.replace(b"{session}", session.encode())
@@ -195,7 +195,7 @@ async def test_the_body_of_a_request_never_becomes_the_next_one() -> None:
         assert place.done == []
 
 
-async def test_trailers_are_no_headers() -> None:
+async def test_trailers_are_not_headers() -> None:
     body = json.dumps(call("ping")).encode()
     head = request("POST", "/mcp", b"", content_length=None, transfer_encoding="chunked")
     async with listening() as place:
@@ -209,7 +209,7 @@ async def posted(place: Place, session: str, body: bytes) -> Answer:
     return await ask(place.port, "POST", "/mcp", body, mcp_session_id=session)
 
 
-async def test_keys_are_taken_as_they_are_written_and_not_otherwise() -> None:
+async def test_json_keys_match_exactly() -> None:
     hostile = json.dumps(tool("effect", what="in disguise"))
     disguised = [  # each is a key that is nearly the right one, beside or in place of it
         hostile.replace('"method"', '"Method"'),
@@ -240,7 +240,7 @@ async def test_keys_are_taken_as_they_are_written_and_not_otherwise() -> None:
         assert place.done == []
 
 
-async def test_beside_a_key_others_that_look_like_it_count_for_nothing() -> None:
+async def test_similar_json_keys_are_ignored() -> None:
     shown = {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {}}
     beside = {
         "Method": "tools/call",
@@ -308,7 +308,7 @@ async def test_duplicate_members_are_refused_over_tcp() -> None:
         assert place.done == []
 
 
-async def test_control_characters_that_are_not_escaped_are_refused() -> None:
+async def test_unescaped_control_characters_are_refused() -> None:
     async with listening() as place:
         session = await begin(place.port)
         for control in (b"\x00", b"\x01", b"\x1f", b"\n", b"\t"):
@@ -318,7 +318,7 @@ async def test_control_characters_that_are_not_escaped_are_refused() -> None:
         assert place.done == []
 
 
-async def test_a_path_is_taken_as_a_whole() -> None:
+async def test_path_must_match_exactly() -> None:
     async with listening() as place:
         for path in (
             "/mcp/..",
@@ -336,7 +336,7 @@ async def test_a_path_is_taken_as_a_whole() -> None:
         assert "result" in (await ask(place.port, "POST", "/mcp?a=b", initialize())).json
 
 
-async def test_text_is_utf_8_and_nothing_else() -> None:
+async def test_only_utf_8_is_accepted() -> None:
     async with listening() as place:
         session = await begin(place.port)
         body = json.dumps(tool("effect", what="ü"), ensure_ascii=False)

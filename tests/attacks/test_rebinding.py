@@ -45,7 +45,7 @@ def named(text: str | None, port: int) -> str | None:
     return text if text is None else text.replace(PORT, str(port))
 
 
-async def test_only_own_names_and_own_pages_come_in_by_any_way() -> None:
+async def test_foreign_hosts_and_origins_are_refused_on_every_transport() -> None:
     wrong: list[tuple[str, str | None, str | None, int]] = []
     async with listening() as place:
         pairs = [(host, origin, True) for host in OWN_HOSTS for origin in OWN_ORIGINS]
@@ -61,7 +61,7 @@ async def test_only_own_names_and_own_pages_come_in_by_any_way() -> None:
         assert place.done == []
 
 
-async def test_whoever_is_turned_away_is_told_which_setting_would_let_it_in() -> None:
+async def test_refusal_names_the_setting_that_would_allow_it() -> None:
     async with listening() as place:
         by_host = await ask(place.port, "POST", "/mcp", initialize(), host="evil.example")
         by_origin = await ask(place.port, "POST", "/mcp", initialize(), origin="http://evil.example")
@@ -69,7 +69,7 @@ async def test_whoever_is_turned_away_is_told_which_setting_would_let_it_in() ->
     assert "allowed_origins" in by_origin.refusal["message"]
 
 
-async def test_a_page_of_another_origin_is_not_shown_an_answer() -> None:
+async def test_foreign_origin_gets_no_cors_headers() -> None:
     async with listening(allowed_origins=("https://friend.example",)) as place:
         foreign = await ask(place.port, "OPTIONS", origin="http://evil.example")
         friend = await ask(place.port, "OPTIONS", origin="https://friend.example")
@@ -77,7 +77,7 @@ async def test_a_page_of_another_origin_is_not_shown_an_answer() -> None:
     assert friend.headers["access-control-allow-origin"] == "https://friend.example"
 
 
-async def test_a_name_that_the_server_was_told_of_comes_in_behind_a_proxy() -> None:
+async def test_allowed_host_is_accepted_behind_a_proxy() -> None:
     async with listening(allowed_hosts=("mcp.example", "*.inner.example")) as place:
         seen = [
             (await knock(place.port, "POST", host=host)).status
@@ -86,7 +86,7 @@ async def test_a_name_that_the_server_was_told_of_comes_in_behind_a_proxy() -> N
     assert seen == [200, 200, 200, 403, 403]
 
 
-async def test_a_header_that_stands_there_twice_is_refused_whichever_way_round() -> None:
+async def test_duplicate_host_or_origin_is_refused_in_any_order() -> None:
     async with listening() as place:
         for way in WAYS_IN:
             refused = {400, 403} if way == "WebSocket" else {400}
@@ -101,7 +101,7 @@ async def test_a_header_that_stands_there_twice_is_refused_whichever_way_round()
             assert answer.status in refused, way
 
 
-async def test_an_http_request_to_a_line_transport_gets_no_answer_and_nothing_done() -> None:
+async def test_http_request_to_a_tcp_listener_does_nothing() -> None:
     hostile = b"\n%b\n" % request("POST", "/", tool("effect", what="posted by a page"))
     hostile += b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
     async with listening("tcp://127.0.0.1:0") as place, Caller(place.port) as caller:

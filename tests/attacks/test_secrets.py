@@ -49,7 +49,7 @@ def structs() -> dict[str, type[Struct]]:
     return found
 
 
-def test_nothing_secret_is_shown_by_what_holds_it() -> None:
+def test_reprs_have_no_secrets() -> None:
     telling: list[str] = []
     for where, kind in structs().items():
         secret = [name for name in kind.__struct_fields__ if name in SECRET and (kind.__name__, name) not in HARMLESS]
@@ -77,7 +77,7 @@ def told(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)) + repr(error) + repr(vars(error))
 
 
-async def test_nothing_secret_is_told_by_a_client_whether_it_fares_well_or_not(
+async def test_client_errors_and_logs_have_no_secrets(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -110,7 +110,7 @@ async def test_nothing_secret_is_told_by_a_client_whether_it_fares_well_or_not(
 # --- those who let in --------------------------------------------------------------------------------
 
 
-async def test_nothing_secret_is_told_by_a_server_whether_it_lets_in_or_not(caplog: pytest.LogCaptureFixture) -> None:
+async def test_server_errors_and_logs_have_no_secrets(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     known = f"{CANARY}-static"
     async with issuer() as down:
@@ -141,7 +141,7 @@ async def asked_of(place: Place, path: str, token: str) -> Any:
 # --- files -------------------------------------------------------------------------------------------
 
 
-async def test_tokens_are_kept_where_nobody_else_can_read_them(tmp_path: Path) -> None:
+async def test_stored_tokens_are_private(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         store = FileTokens(tmp_path / "a" / "b" / "tokens")
@@ -169,7 +169,7 @@ async def used(store: FileTokens) -> None:
         pass
 
 
-async def test_what_others_may_have_read_or_written_is_not_used(tmp_path: Path) -> None:
+async def test_accessible_token_files_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "tokens"
     store = FileTokens(folder)
     await store.put("key", b"secret")
@@ -191,7 +191,7 @@ async def test_what_others_may_have_read_or_written_is_not_used(tmp_path: Path) 
     assert await store.get("key") == b"secret"
 
 
-async def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
+async def test_symlink_is_not_followed(tmp_path: Path) -> None:
     folder, target = tmp_path / "tokens", tmp_path / "target"
     store = FileTokens(folder)
     await store.put("key", b"secret")

@@ -132,22 +132,22 @@ async def session_is_not_for(one: Town, thief: str) -> None:
         assert text_of(mine.json) == "x"
 
 
-async def test_two_users_of_one_client_do_not_share_a_session() -> None:
+async def test_users_of_one_client_do_not_share_a_session() -> None:
     async with town() as one:
         await session_is_not_for(one, one.bob)
 
 
-async def test_somebody_of_the_same_name_at_another_issuer_is_somebody_else() -> None:
+async def test_same_subject_at_another_issuer_is_another_principal() -> None:
     async with town() as one:
         await session_is_not_for(one, one.ada_abroad)
 
 
-async def test_the_same_person_by_another_client_has_other_sessions() -> None:
+async def test_same_user_with_another_client_has_other_sessions() -> None:
     async with town() as one:
         await session_is_not_for(one, one.ada_by_another)
 
 
-async def test_the_address_of_a_stream_is_of_no_use_to_another_user_of_the_same_client() -> None:
+async def test_stream_url_is_useless_to_another_user() -> None:
     async with town() as one, Caller(one.port) as ada:
         ada.say(request("GET", "/sse", None, **bearer(one.home.token("https://mcp.example/sse", scope="notes"))))
         assert (await ada.head()).status == 200
@@ -157,7 +157,7 @@ async def test_the_address_of_a_stream_is_of_no_use_to_another_user_of_the_same_
         assert (stolen.status, stolen.refusal["data"]["kind"]) == NOT_FOUND
 
 
-async def test_a_session_is_no_proof_of_who_comes_with_it() -> None:
+async def test_session_id_is_no_authentication() -> None:
     async with town() as one:
         ending = one.home.token(US, scope="notes", exp=NOW + 10)
         session = await begin(one.port, **bearer(ending))
@@ -178,7 +178,7 @@ async def test_a_session_is_no_proof_of_who_comes_with_it() -> None:
 # --- lines -------------------------------------------------------------------------------------------
 
 
-async def test_a_websocket_is_opened_with_a_token_for_it_or_not_at_all() -> None:
+async def test_websocket_needs_a_token_for_its_audience() -> None:
     async with town() as one:
         foreign = one.home.token("https://other.example/mcp", scope="notes")
         unscoped = one.home.token(US)
@@ -192,7 +192,7 @@ async def test_a_websocket_is_opened_with_a_token_for_it_or_not_at_all() -> None
             assert (await caller.head()).status == 400
 
 
-async def test_whatever_stays_open_ends_with_the_token_that_opened_it() -> None:
+async def test_open_streams_end_with_their_token() -> None:
     async with town() as one:
         token = one.home.token([US, "https://mcp.example/sse"], scope="notes", exp=NOW + 50)
         mine = bearer(token)
@@ -228,7 +228,7 @@ async def test_whatever_stays_open_ends_with_the_token_that_opened_it() -> None:
 # --- handles -----------------------------------------------------------------------------------------
 
 
-async def test_a_state_of_one_user_is_nothing_to_another_of_the_same_client() -> None:
+async def test_state_is_useless_to_another_user() -> None:
     async with town() as one:
         asked: dict[str, Any] = {"name": "pay", "arguments": {"amount": 1}}
         state = (await one.modern(one.ada, "tools/call", **asked)).json["result"]["requestState"]
@@ -240,7 +240,7 @@ async def test_a_state_of_one_user_is_nothing_to_another_of_the_same_client() ->
         assert text_of((await one.modern(one.ada_later, "tools/call", **more)).json) == "ada paid 1: accept"
 
 
-async def test_a_cursor_of_one_user_is_nothing_to_another_of_the_same_client() -> None:
+async def test_cursor_is_useless_to_another_user() -> None:
     async with town(page_size=1) as one:
         for method in ("tools/list", "resources/list"):
             cursor = (await one.modern(one.ada, method)).json["result"]["nextCursor"]
@@ -252,7 +252,7 @@ async def test_a_cursor_of_one_user_is_nothing_to_another_of_the_same_client() -
 # --- what each may have ------------------------------------------------------------------------------
 
 
-async def test_lists_that_not_everybody_sees_alike_are_kept_by_nobody_for_others() -> None:
+async def test_filtered_lists_are_not_cached_across_users() -> None:
     async with town() as one:
         for method in ("tools/list", "resources/list", "prompts/list"):
             seen = [(await one.modern(token, method)).json["result"] for token in (one.ada, one.ada_with_less, one.bob)]
@@ -266,7 +266,7 @@ async def listed_by(one: Town, token: str) -> set[str]:
     return {entry["name"] for entry in (await one.modern(token, "tools/list")).json["result"]["tools"]}
 
 
-async def test_nobody_is_shown_what_it_cannot_call() -> None:
+async def test_uncallable_tools_are_not_listed() -> None:
     async with town() as one:
         for token in (one.ada, one.ada_with_less, one.bob):
             callable_: set[str] = set()
@@ -278,7 +278,7 @@ async def test_nobody_is_shown_what_it_cannot_call() -> None:
         assert await listed_by(one, one.ada_with_less) & {"secret", "for_bob"} == set()
 
 
-async def test_a_session_gives_nobody_what_the_token_of_this_very_request_does_not() -> None:
+async def test_session_grants_nothing_beyond_the_request_token() -> None:
     async with town() as one:
         session = await begin(one.port, **bearer(one.ada))
         mine = {"mcp_session_id": session, **bearer(one.ada_with_less)}
@@ -307,7 +307,7 @@ async def test_a_session_gives_nobody_what_the_token_of_this_very_request_does_n
         assert one.place.done == []
 
 
-async def test_nobody_hears_of_what_it_may_not_read() -> None:
+async def test_updates_of_unreadable_resources_are_not_sent() -> None:
     async with town() as one, Caller(one.port) as stream:
         wanted = {"notifications": {"resourceSubscriptions": ["x:secret", "x:open"]}, "_meta": meta()}
         asked = {**labels("subscriptions/listen", wanted), **bearer(one.ada_with_less)}
@@ -320,7 +320,7 @@ async def test_nobody_hears_of_what_it_may_not_read() -> None:
         assert (await anext(messages))["params"]["uri"] == "x:open"
 
 
-async def test_who_comes_back_with_less_hears_no_more_of_what_it_may_not_read() -> None:
+async def test_updates_stop_after_scopes_shrink() -> None:
     async with town() as one, Caller(one.port) as stream:
         opened = await ask(one.port, "POST", "/mcp", initialize(), **bearer(one.ada))
         full, less = ({"mcp_session_id": opened.session, **bearer(token)} for token in (one.ada, one.ada_with_less))
@@ -353,7 +353,7 @@ async def starts(server: Server, address: str = "http://127.0.0.1:0/mcp") -> boo
     return True
 
 
-async def test_a_strict_server_does_not_start_with_something_of_which_nobody_said_who_may_have_it() -> None:
+async def test_strict_server_rejects_entries_without_a_rule() -> None:
     offers: dict[str, Any] = {
         "a tool": lambda server, **rules: server.add_tool(lambda: "x", name="x", **rules),
         "a resource": lambda server, **rules: server.add_resource("x:y", "x", **rules),
@@ -367,7 +367,7 @@ async def test_a_strict_server_does_not_start_with_something_of_which_nobody_sai
             assert await starts(server) is starting, (what, rules)
 
 
-async def test_what_needs_scopes_is_not_served_where_nobody_can_show_any() -> None:
+async def test_scoped_entries_need_an_authenticated_listener() -> None:
     for address in ("http://127.0.0.1:0/mcp", "tcp://127.0.0.1:0"):
         server = Server("s")
         server.add_tool(lambda: "x", name="x", scopes=["a"])

@@ -16,9 +16,7 @@ RESTARTED = Path(__file__).with_name("restarted.py")
 
 @pytest.mark.parametrize("scheme", ["http", "ws"])
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_every_request_proves_that_it_is_from_who_has_the_key(
-    revision: str, scheme: str, provider: Provider, person: Person
-) -> None:
+async def test_every_request_has_a_proof(revision: str, scheme: str, provider: Provider, person: Person) -> None:
     provider.set(nonces=True)
     server = notes(Jwt(provider.issuer), dpop=True, dpop_nonces=True)
     async with (
@@ -31,7 +29,7 @@ async def test_every_request_proves_that_it_is_from_who_has_the_key(
     assert len(person.opened) == 1
 
 
-async def test_a_token_that_is_bound_to_a_key_is_of_no_use_without_it(provider: Provider, person: Person) -> None:
+async def test_bound_token_is_useless_without_key(provider: Provider, person: Person) -> None:
     provider.set(nonces=True)
     server = notes(Jwt(provider.issuer), dpop=True, dpop_nonces=True)
     auth = oauth(person)
@@ -48,7 +46,7 @@ async def test_a_token_that_is_bound_to_a_key_is_of_no_use_without_it(provider: 
     assert spied["Authorization"].startswith("DPoP ")
 
 
-async def test_a_bound_token_is_renewed_after_a_restart_by_the_same_key(
+async def test_bound_token_is_renewed_with_same_key_after_restart(
     provider: Provider, person: Person, tmp_path: Path
 ) -> None:
     provider.set(nonces=True, lifetime=NEARLY_OVER)

@@ -19,7 +19,7 @@ async def look(url: str) -> list[Finding]:
 
 
 @pytest.mark.row("PROMISE-11")
-async def test_nothing_is_wrong_with_a_server_of_ours_and_its_provider(provider: Provider) -> None:
+async def test_own_server_and_provider_are_healthy(provider: Provider) -> None:
     async with serving(notes(Jwt(provider.issuer))) as url:
         findings = await look(url)
 
@@ -28,7 +28,7 @@ async def test_nothing_is_wrong_with_a_server_of_ours_and_its_provider(provider:
 
 @pytest.mark.row("PROMISE-11")
 @pytest.mark.parametrize("name", NAMES)
-async def test_of_those_that_are_known_only_the_ones_without_pkce_fail(name: str) -> None:
+async def test_known_providers_fail_only_without_pkce(name: str) -> None:
     async with protected(name) as (_, url):
         findings = await look(url)
 

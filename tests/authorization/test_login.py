@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 
 @pytest.mark.row("AUT-17", "AUT-18")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_person_logs_in_once_and_every_request_names_the_resource(
+async def test_login_happens_once_and_requests_name_the_resource(
     revision: str, url: str, provider: Provider, person: Person
 ) -> None:
     async with Client(url, auth=oauth(person), revision=revision) as client:
@@ -36,7 +36,7 @@ async def test_a_person_logs_in_once_and_every_request_names_the_resource(
 
 
 @pytest.mark.row("AUT-11", "AUT-12")
-async def test_a_client_is_known_by_the_address_of_its_metadata(url: str, provider: Provider, person: Person) -> None:
+async def test_client_id_is_the_metadata_url(url: str, provider: Provider, person: Person) -> None:
     document = "https://app.example.com/client.json"
     known = {"client_id": document, "client_name": "Notes", "redirect_uris": [person.redirect_uri]}
     kind = {"application_type": "native", "grant_types": ["authorization_code", "refresh_token"]}
@@ -48,9 +48,7 @@ async def test_a_client_is_known_by_the_address_of_its_metadata(url: str, provid
 
 
 @pytest.mark.row("AUT-11")
-async def test_a_client_that_was_registered_by_hand_does_not_register(
-    url: str, provider: Provider, person: Person
-) -> None:
+async def test_configured_client_does_not_register(url: str, provider: Provider, person: Person) -> None:
     async with Client(url, auth=oauth(person, client_id="desk")) as client:
         assert (await client.call_tool("whoami")).text == "ada by desk"
 
@@ -58,16 +56,14 @@ async def test_a_client_that_was_registered_by_hand_does_not_register(
 
 
 @pytest.mark.row("AUT-14")
-async def test_a_client_that_nobody_knows_registers_as_a_program_on_this_machine(
-    url: str, provider: Provider, person: Person
-) -> None:
+async def test_unknown_client_registers_as_native(url: str, provider: Provider, person: Person) -> None:
     async with Client(url, auth=oauth(person)) as client:
         await client.ping()
 
     assert len(provider.told("/reg", status=201)) == 1
 
 
-async def test_a_person_who_says_no_is_not_asked_twice(url: str) -> None:
+async def test_denied_login_is_not_repeated(url: str) -> None:
     nobody = Person("nobody")
     with pytest.raises(AuthorizationFailed, match="access_denied") as failed:
         async with Client(url, auth=oauth(nobody)):
@@ -78,7 +74,7 @@ async def test_a_person_who_says_no_is_not_asked_twice(url: str) -> None:
 
 @pytest.mark.row("AUT-25")
 @pytest.mark.parametrize("change", [("iss=http", "iss=https"), ("&iss=", "&other=")], ids=["another", "none"])
-async def test_a_code_from_another_issuer_is_not_used(
+async def test_code_of_another_issuer_is_refused(
     change: tuple[str, str], url: str, provider: Provider, person: Person
 ) -> None:
     async def mixed_up(page: str) -> str:
@@ -92,7 +88,7 @@ async def test_a_code_from_another_issuer_is_not_used(
     assert provider.told("/token") == []
 
 
-async def test_a_browser_opens_the_page_and_comes_back_to_a_port_of_this_machine(
+async def test_browser_login_returns_to_loopback_port(
     url: str, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BROWSER", f"{sys.executable} {HERE / 'peers/browsing.py'} %s")
@@ -102,7 +98,7 @@ async def test_a_browser_opens_the_page_and_comes_back_to_a_port_of_this_machine
     assert len(provider.told("/token", grant_type="authorization_code", status=200)) == 1
 
 
-async def test_a_login_leaves_nothing_behind(provider: Provider, person: Person) -> None:
+async def test_login_leaves_nothing_behind(provider: Provider, person: Person) -> None:
     with nothing_left():
         async with serving(notes(Jwt(provider.issuer))) as url, Client(url, auth=oauth(person)) as client:
             await client.call_tool("write")
@@ -110,7 +106,7 @@ async def test_a_login_leaves_nothing_behind(provider: Provider, person: Person)
     assert len(person.opened) == 2
 
 
-async def test_many_who_need_a_token_at_once_cause_one_login(url: str, person: Person) -> None:
+async def test_concurrent_requests_cause_one_login(url: str, person: Person) -> None:
     auth = oauth(person)
     async with Client(url, auth=auth) as client, Client(url, auth=auth) as another:
         calls = [one.call_tool("whoami") for one in (client, another) for _ in range(5)]
@@ -122,9 +118,7 @@ async def test_many_who_need_a_token_at_once_cause_one_login(url: str, person: P
 
 @pytest.mark.parametrize("scheme", ["http", "ws"])
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_no_request_runs_out_of_time_while_a_person_is_asked(
-    revision: str, scheme: str, url: str, person: Person
-) -> None:
+async def test_requests_do_not_time_out_during_login(revision: str, scheme: str, url: str, person: Person) -> None:
     clock = ManualClock()
 
     async def after_lunch(page: str) -> str:
@@ -136,7 +130,7 @@ async def test_no_request_runs_out_of_time_while_a_person_is_asked(
         assert (await client.call_tool("whoami")).text.startswith("ada by ")
 
 
-async def test_a_websocket_is_opened_with_the_token(url: str, provider: Provider, person: Person) -> None:
+async def test_websocket_is_opened_with_the_token(url: str, provider: Provider, person: Person) -> None:
     async with Client(url.replace("http:", "ws:"), auth=oauth(person)) as client:
         assert (await client.call_tool("whoami")).text.startswith("ada by ")
     [page] = provider.told("/auth")
@@ -146,7 +140,7 @@ async def test_a_websocket_is_opened_with_the_token(url: str, provider: Provider
 
 
 @pytest.mark.row("AUT-20", "AUT-21")
-async def test_more_is_asked_for_when_more_is_needed(url: str, provider: Provider, person: Person) -> None:
+async def test_step_up_requests_more_scopes(url: str, provider: Provider, person: Person) -> None:
     async with Client(url, auth=oauth(person)) as client:
         await client.call_tool("whoami")
         assert (await client.call_tool("write")).text == "written"
@@ -157,7 +151,7 @@ async def test_more_is_asked_for_when_more_is_needed(url: str, provider: Provide
     assert len(person.opened) == 2
 
 
-async def test_many_who_need_more_at_once_cause_one_page_more(url: str, person: Person) -> None:
+async def test_concurrent_step_ups_share_one_login(url: str, person: Person) -> None:
     async with Client(url, auth=oauth(person)) as client:
         await client.ping()
         said = await asyncio.gather(*(client.call_tool("write") for _ in range(10)))
@@ -166,7 +160,7 @@ async def test_many_who_need_more_at_once_cause_one_page_more(url: str, person: 
     assert len(person.opened) == 2
 
 
-async def test_over_a_websocket_whoever_needs_more_is_told_what(url: str, person: Person) -> None:
+async def test_websocket_reports_missing_scopes(url: str, person: Person) -> None:
     async with Client(url.replace("http:", "ws:"), auth=oauth(person)) as client:
         with pytest.raises(PeerError, match="needs the scope 'notes:write'"):
             await client.call_tool("write")
@@ -176,13 +170,13 @@ async def test_over_a_websocket_whoever_needs_more_is_told_what(url: str, person
 
 
 @pytest.mark.row("AUT-29")
-async def test_a_program_is_known_by_its_secret(url: str) -> None:
+async def test_client_secret_authenticates(url: str) -> None:
     async with Client(url, auth=ClientCredentials("robot", secret="told-to-the-robot")) as client:
         assert (await client.call_tool("whoami")).text == "robot by robot"
 
 
 @pytest.mark.row("AUT-29")
-async def test_a_program_is_known_by_its_key(url: str, provider: Provider) -> None:
+async def test_client_key_authenticates(url: str, provider: Provider) -> None:
     key = SigningKey.generate()
     ident = await registered(
         provider,
@@ -196,7 +190,7 @@ async def test_a_program_is_known_by_its_key(url: str, provider: Provider) -> No
         assert (await client.call_tool("whoami")).text == f"{ident} by {ident}"
 
 
-async def test_a_program_asks_for_more_when_more_is_needed(url: str) -> None:
+async def test_client_credentials_step_up(url: str) -> None:
     async with Client(url, auth=ClientCredentials("robot", secret="told-to-the-robot")) as client:
         await client.call_tool("whoami")
         assert (await client.call_tool("write")).text == "written"

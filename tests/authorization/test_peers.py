@@ -27,25 +27,21 @@ async def called(*command: str | Path) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-async def test_the_official_python_client_logs_in_and_asks_for_more_when_more_is_needed(mode: str, url: str) -> None:
+async def test_official_python_client_logs_in_and_steps_up(mode: str, url: str) -> None:
     said = await called(*PYTHON_CLIENT, url, mode, "whoami", "write", "whoami")
 
     assert said == [("ada", 1), ("written", 2), ("ada", 2)]
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_the_official_typescript_client_logs_in_and_asks_for_more_when_more_is_needed(
-    revision: str, url: str
-) -> None:
+async def test_official_typescript_client_logs_in_and_steps_up(revision: str, url: str) -> None:
     said = await called(*TYPESCRIPT_CLIENT, url, revision, "whoami", "write", "whoami")
 
     assert said == [("ada", 1), ("written", 2), ("ada", 2)]
 
 
 @pytest.mark.parametrize("nonces", [False, True], ids=["plain", "nonces"])
-async def test_the_official_typescript_client_proves_that_it_has_the_key_of_its_token(
-    nonces: bool, provider: Provider
-) -> None:
+async def test_official_typescript_client_uses_dpop(nonces: bool, provider: Provider) -> None:
     provider.set(nonces=nonces)
     server = notes(Jwt(provider.issuer), dpop=True, dpop_nonces=nonces)
     async with serving(server) as url:
@@ -54,7 +50,7 @@ async def test_the_official_typescript_client_proves_that_it_has_the_key_of_its_
     assert said == [("ada", 1), ("ada", 1)]
 
 
-async def test_the_official_python_client_logs_in_to_a_server_that_asks_about_tokens(provider: Provider) -> None:
+async def test_official_python_client_works_with_introspection(provider: Provider) -> None:
     async with serving(notes(Introspection(provider.issuer, **INTROSPECTOR)), "/opaque/mcp") as url:
         said = await called(*PYTHON_CLIENT, url, "2026-07-28", "whoami")
 
@@ -68,9 +64,7 @@ def guarded(provider: Provider) -> Iterator[str]:
         yield f"http://{server.place()}/opaque/mcp"
 
 
-async def test_our_client_logs_in_to_the_official_python_server(
-    guarded: str, provider: Provider, person: Person
-) -> None:
+async def test_client_logs_in_to_official_python_server(guarded: str, provider: Provider, person: Person) -> None:
     auth = oauth(person)
     for revision in REVISIONS:
         async with Client(guarded, auth=auth, revision=revision) as client:

@@ -76,7 +76,7 @@ async def asked_once(url: str, auth: OAuth, revision: str = "2026-07-28") -> str
 
 @pytest.mark.row("PROMISE-11")
 @pytest.mark.parametrize("name", NAMES)
-async def test_a_login_and_after_a_restart_nobody_is_asked_again(name: str, person: Person, tmp_path: Path) -> None:
+async def test_login_survives_restart(name: str, person: Person, tmp_path: Path) -> None:
     clock = Ahead()
     async with protected(name, clock) as (server, url):
         options = options_for(server)
@@ -91,7 +91,7 @@ async def test_a_login_and_after_a_restart_nobody_is_asked_again(name: str, pers
 
 @pytest.mark.row("PROMISE-11")
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ENDLESS])
-async def test_what_a_refresh_gives_is_good_for_the_next(name: str, person: Person, tmp_path: Path) -> None:
+async def test_refreshed_token_can_be_refreshed(name: str, person: Person, tmp_path: Path) -> None:
     async with protected(name) as (server, url):
         server.lifetime = NEARLY_OVER
         auth = oauth(person, store=FileTokens(tmp_path), **options_for(server))
@@ -105,9 +105,7 @@ async def test_what_a_refresh_gives_is_good_for_the_next(name: str, person: Pers
 
 @pytest.mark.row("PROMISE-11")
 @pytest.mark.parametrize("name", ["auth0", "google"])
-async def test_while_an_authorization_server_is_out_of_order_nobody_is_asked_and_nothing_is_lost(
-    name: str, person: Person, tmp_path: Path
-) -> None:
+async def test_failing_issuer_keeps_the_login(name: str, person: Person, tmp_path: Path) -> None:
     async with protected(name, clock := Ahead()) as (server, url):
         options = {**options_for(server), "store": FileTokens(tmp_path)}
         said = await asked_once(url, oauth(person, **options))
@@ -124,7 +122,7 @@ async def test_while_an_authorization_server_is_out_of_order_nobody_is_asked_and
 
 @pytest.mark.row("AUT-16")
 @pytest.mark.parametrize("name", UNTOLD)
-async def test_whoever_does_not_say_that_it_supports_pkce_is_refused(name: str, person: Person, tmp_path: Path) -> None:
+async def test_provider_without_pkce_is_refused(name: str, person: Person, tmp_path: Path) -> None:
     async with protected(name) as (server, url):
         options = options_for(server)
         assert options.pop("assume_pkce")
@@ -137,9 +135,7 @@ async def test_whoever_does_not_say_that_it_supports_pkce_is_refused(name: str, 
 
 @pytest.mark.row("AUT-11")
 @pytest.mark.parametrize("name", CLOSED)
-async def test_where_nobody_can_register_it_is_said_that_a_client_id_is_needed(
-    name: str, person: Person, tmp_path: Path
-) -> None:
+async def test_provider_without_registration_needs_client_id(name: str, person: Person, tmp_path: Path) -> None:
     async with protected(name) as (server, url):
         options = options_for(server)
         del options["client_id"], options["client_secret"]
@@ -151,9 +147,7 @@ async def test_where_nobody_can_register_it_is_said_that_a_client_id_is_needed(
 
 
 @pytest.mark.parametrize("name", ["github-app", "google", "hubspot"])
-async def test_a_refresh_token_that_was_taken_back_leads_to_a_new_login(
-    name: str, person: Person, tmp_path: Path
-) -> None:
+async def test_revoked_refresh_token_needs_new_login(name: str, person: Person, tmp_path: Path) -> None:
     async with protected(name) as (server, url):
         auth = oauth(person, store=FileTokens(tmp_path), **options_for(server))
         server.lifetime = NEARLY_OVER

@@ -10,9 +10,7 @@ from tests.authorization.provider import Person, Provider
 from tests.processes import command, eventually, gone
 
 
-async def test_a_login_gives_a_signed_token_for_the_resource_and_the_issuer_comes_back_with_the_code(
-    provider: Provider, person: Person
-) -> None:
+async def test_login_issues_signed_token_and_iss(provider: Provider, person: Person) -> None:
     back = await logged_in(provider, person)
     answer = await exchanged(provider, back)
     claims = claims_of(answer["access_token"])
@@ -22,7 +20,7 @@ async def test_a_login_gives_a_signed_token_for_the_resource_and_the_issuer_come
     assert (claims["scope"], answer["expires_in"]) == ("notes:read", 3600)
 
 
-async def test_whoever_does_not_prove_to_have_asked_gets_nothing(provider: Provider, person: Person) -> None:
+async def test_pkce_is_enforced(provider: Provider, person: Person) -> None:
     without = await logged_in(provider, person, code_challenge="", code_challenge_method="")
     wrong = await exchanged(provider, await logged_in(provider, person), code_verifier="w" * 43)
 
@@ -30,7 +28,7 @@ async def test_whoever_does_not_prove_to_have_asked_gets_nothing(provider: Provi
     assert wrong["error"] == "invalid_grant"
 
 
-async def test_a_refresh_token_is_good_once(provider: Provider, person: Person) -> None:
+async def test_refresh_token_is_used_once(provider: Provider, person: Person) -> None:
     first = await exchanged(provider, await logged_in(provider, person))
     refreshing = {"grant_type": "refresh_token", "refresh_token": first["refresh_token"]}
     second = await posted(provider, **refreshing)
@@ -40,27 +38,25 @@ async def test_a_refresh_token_is_good_once(provider: Provider, person: Person) 
     assert third["error"] == "invalid_grant"
 
 
-async def test_the_scope_offline_access_is_dropped_where_the_person_is_not_asked_for_it(
-    provider: Provider, person: Person
-) -> None:
+async def test_offline_access_needs_consent(provider: Provider, person: Person) -> None:
     answer = await exchanged(provider, await logged_in(provider, person, prompt=""))
 
     assert "refresh_token" not in answer
 
 
-async def test_nobody_agrees_to_nothing(provider: Provider) -> None:
+async def test_denied_consent_is_reported(provider: Provider) -> None:
     back = await logged_in(provider, Person("nobody"))
 
     assert (back["error"], back["iss"]) == ("access_denied", provider.issuer)
 
 
-async def test_a_resource_that_is_not_known_is_refused(provider: Provider, person: Person) -> None:
+async def test_unknown_resource_is_refused(provider: Provider, person: Person) -> None:
     back = await logged_in(provider, person, "https://elsewhere.example.com/mcp")
 
     assert back["error"] == "invalid_target"
 
 
-async def test_both_kinds_of_metadata_are_the_same(provider: Provider) -> None:
+async def test_both_metadata_documents_are_equal(provider: Provider) -> None:
     found: list[Any] = []
     async with aiohttp.ClientSession() as session:
         for kind in ("oauth-authorization-server", "openid-configuration"):
@@ -72,7 +68,7 @@ async def test_both_kinds_of_metadata_are_the_same(provider: Provider) -> None:
     assert found[0]["client_id_metadata_document_supported"] is True
 
 
-async def test_it_ends_with_the_process_that_has_started_it() -> None:
+async def test_provider_exits_with_its_parent() -> None:
     script = """
         import os, signal
         from tests.authorization.provider import Provider

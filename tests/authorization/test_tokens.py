@@ -26,9 +26,7 @@ async def asking_url(provider: Provider) -> AsyncIterator[str]:
 
 
 @pytest.mark.row("AUT-26")
-async def test_a_token_is_renewed_before_it_runs_out_and_refresh_tokens_are_used_once(
-    url: str, provider: Provider, person: Person
-) -> None:
+async def test_token_is_renewed_before_expiry(url: str, provider: Provider, person: Person) -> None:
     provider.set(lifetime=NEARLY_OVER)
     async with Client(url, auth=oauth(person)) as client:
         for _ in range(3):
@@ -40,9 +38,7 @@ async def test_a_token_is_renewed_before_it_runs_out_and_refresh_tokens_are_used
     assert len(person.opened) == 1
 
 
-async def test_a_token_that_the_server_says_has_expired_is_renewed(
-    url: str, provider: Provider, person: Person
-) -> None:
+async def test_token_that_server_calls_expired_is_renewed(url: str, provider: Provider, person: Person) -> None:
     provider.set(clock=-7200)  # what it issues for an hour ended an hour ago
     auth = oauth(person)
     with pytest.raises(AuthorizationFailed):
@@ -58,7 +54,7 @@ async def test_a_token_that_the_server_says_has_expired_is_renewed(
 
 @pytest.mark.row("PROMISE-11")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_after_a_restart_a_refresh_token_does_without_the_person(
+async def test_refresh_token_survives_restart(
     revision: str, url: str, provider: Provider, person: Person, tmp_path: Path
 ) -> None:
     provider.set(lifetime=NEARLY_OVER)
@@ -72,9 +68,7 @@ async def test_after_a_restart_a_refresh_token_does_without_the_person(
     assert [one["grant_type"] for one in provider.told("/token")] == ["refresh_token"]
 
 
-async def test_two_programs_that_share_tokens_use_a_refresh_token_once(
-    url: str, provider: Provider, person: Person, tmp_path: Path
-) -> None:
+async def test_processes_use_a_refresh_token_once(url: str, provider: Provider, person: Person, tmp_path: Path) -> None:
     provider.set(lifetime=NEARLY_OVER)
     async with Client(url, auth=oauth(person, store=FileTokens(tmp_path))) as client:
         await client.ping()
@@ -88,7 +82,7 @@ async def test_two_programs_that_share_tokens_use_a_refresh_token_once(
     assert [one["status"] for one in provider.told("/token")] == [200]
 
 
-async def test_what_a_person_takes_back_is_asked_for_again(asking_url: str, provider: Provider, person: Person) -> None:
+async def test_revoked_grant_needs_new_login(asking_url: str, provider: Provider, person: Person) -> None:
     async with Client(asking_url, auth=oauth(person)) as client:
         before = (await client.call_tool("whoami")).text
         provider.revoke("ada")
@@ -99,9 +93,7 @@ async def test_what_a_person_takes_back_is_asked_for_again(asking_url: str, prov
     assert {one["status"] for one in provider.told("/token/introspection")} == {200}
 
 
-async def test_many_who_find_that_their_token_has_expired_use_a_refresh_token_once(
-    provider: Provider, person: Person
-) -> None:
+async def test_concurrent_expiry_uses_refresh_token_once(provider: Provider, person: Person) -> None:
     server = notes(Jwt(provider.issuer), now=(clock := Ahead()))
     async with serving(server) as url, Client(url, auth=oauth(person)) as client:
         await client.ping()
@@ -115,9 +107,7 @@ async def test_many_who_find_that_their_token_has_expired_use_a_refresh_token_on
     assert len(person.opened) == 1
 
 
-async def test_a_websocket_that_is_refused_for_its_token_is_opened_with_another(
-    provider: Provider, person: Person
-) -> None:
+async def test_refused_websocket_is_opened_with_new_token(provider: Provider, person: Person) -> None:
     clock, auth = Ahead(), oauth(person)
     async with serving(notes(Jwt(provider.issuer), now=clock)) as url:
         address = url.replace("http:", "ws:")
@@ -135,7 +125,7 @@ async def test_a_websocket_that_is_refused_for_its_token_is_opened_with_another(
 # --- what a server takes -------------------------------------------------------------------------------------
 
 
-async def test_keys_may_change_and_what_the_old_one_has_signed_stays_good(provider: Provider, person: Person) -> None:
+async def test_old_signatures_are_valid_after_rotation(provider: Provider, person: Person) -> None:
     clock = Ahead()
     server = notes(Jwt(provider.issuer), now=clock)
     async with serving(server) as url, Client(url, auth=oauth(person)) as first:
@@ -150,9 +140,7 @@ async def test_keys_may_change_and_what_the_old_one_has_signed_stays_good(provid
     assert provider.told() == []
 
 
-async def test_what_a_key_has_signed_that_is_published_no_more_is_refused_and_renewed(
-    provider: Provider, person: Person
-) -> None:
+async def test_token_of_withdrawn_key_is_refused_and_renewed(provider: Provider, person: Person) -> None:
     clock = Ahead()
     server = notes(Jwt(provider.issuer), now=clock)
     async with serving(server) as url, Client(url, auth=oauth(person)) as first:
@@ -169,7 +157,7 @@ async def test_what_a_key_has_signed_that_is_published_no_more_is_refused_and_re
 
 
 @pytest.mark.row("AUT-23", "SEC-01")
-async def test_a_token_for_another_server_is_refused(url: str, provider: Provider, person: Person) -> None:
+async def test_token_for_another_server_is_refused(url: str, provider: Provider, person: Person) -> None:
     elsewhere = url.replace("/mcp", "/another")
     ours, theirs = [
         (await exchanged(provider, await logged_in(provider, person, resource), resource=resource))["access_token"]

@@ -87,9 +87,7 @@ def judge(frames: list[dict[str, Any]]) -> None:
 # --- pages that may ----------------------------------------------------------------------------
 
 
-async def test_a_page_of_an_origin_that_is_allowed_can_use_everything(
-    browser: Browser, origin: str, opened: Open
-) -> None:
+async def test_page_of_allowed_origin_can_use_everything(browser: Browser, origin: str, opened: Open) -> None:
     """It reads the session's id through CORS, progress as it comes, and the stream of what belongs to no request."""
     place = await opened(origin)
     seen = await browser.visit(origin, "converse", f"http://{place}/mcp")
@@ -101,9 +99,7 @@ async def test_a_page_of_an_origin_that_is_allowed_can_use_everything(
     judge(seen["frames"])
 
 
-async def test_a_page_of_an_origin_that_is_allowed_can_open_a_websocket(
-    browser: Browser, origin: str, opened: Open
-) -> None:
+async def test_page_of_allowed_origin_can_open_websocket(browser: Browser, origin: str, opened: Open) -> None:
     place = await opened(origin)
     seen = await browser.visit(origin, "callUp", f"ws://{place}/mcp")
     assert seen["frames"][1]["message"]["result"]["serverInfo"]["name"] == "library"
@@ -113,7 +109,7 @@ async def test_a_page_of_an_origin_that_is_allowed_can_open_a_websocket(
 @pytest.mark.parametrize(
     ("kind", "address"), [("http", "http://{}/mcp"), ("sse", "http://{}/sse"), ("websocket", "ws://{}/mcp")]
 )
-async def test_the_official_typescript_client_works_in_a_page(
+async def test_official_typescript_client_works_in_a_page(
     browser: Browser, origin: str, opened: Open, kind: str, address: str
 ) -> None:
     place = await opened(origin)
@@ -126,7 +122,7 @@ async def test_the_official_typescript_client_works_in_a_page(
 # --- pages that may not ------------------------------------------------------------------------
 
 
-async def test_a_page_of_another_origin_gets_nothing_and_the_log_names_the_setting(
+async def test_page_of_foreign_origin_gets_nothing_and_is_logged(
     browser: Browser, origin: str, opened: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = await opened("http://other.example")
@@ -141,7 +137,7 @@ async def test_a_page_of_another_origin_gets_nothing_and_the_log_names_the_setti
     assert "the setting allowed_origins names those that are" in caplog.text
 
 
-async def test_what_a_page_of_another_origin_is_answered_names_the_setting(origin: str, opened: Open) -> None:
+async def test_refusal_of_foreign_origin_names_the_setting(origin: str, opened: Open) -> None:
     """The browser keeps it from the page, but shows it to whoever looks for the reason."""
     place = await opened()
     asking = urllib.request.Request(f"http://{place}/mcp", method="OPTIONS", headers={"Origin": origin})
@@ -152,9 +148,7 @@ async def test_what_a_page_of_another_origin_is_answered_names_the_setting(origi
         assert "allowed_origins" in answer.read().decode()
 
 
-async def test_a_page_whose_name_was_led_to_this_machine_gets_nothing(
-    browser: Browser, opened: Open, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_rebound_host_name_gets_nothing(browser: Browser, opened: Open, caplog: pytest.LogCaptureFixture) -> None:
     """To the browser it asks its own server, so nothing but the server itself can refuse."""
     place = await opened("*")
     evil = f"evil.example:{place.rpartition(':')[2]}"

@@ -22,7 +22,7 @@ SEVERAL: list[tuple[House, tuple[Kind, ...]]] = [
 
 @pytest.mark.row("D08", "D09", "D10")
 @pytest.mark.parametrize(("house", "kind"), [("file", "death"), ("workers", "kill")])
-async def test_nothing_is_lost_or_done_twice_by_few_clients_of_a_server_that_is_killed(
+async def test_killed_server_loses_and_repeats_nothing_for_few_clients(
     house: House, kind: Kind, tmp_path: Path
 ) -> None:
     mischief = (Mischief(kind, answers=40, after=0.0),)
@@ -34,7 +34,7 @@ async def test_nothing_is_lost_or_done_twice_by_few_clients_of_a_server_that_is_
 @pytest.mark.row("D03", "D08", "D09", "D10", "J15")
 @pytest.mark.long
 @pytest.mark.parametrize(("house", "kinds"), SEVERAL)
-async def test_nothing_is_lost_or_done_twice_whatever_is_done_to_the_server(
+async def test_no_fault_loses_or_repeats_anything(
     house: House, kinds: tuple[Kind, ...], tmp_path: Path, seed: int
 ) -> None:
     history, _ = await run(plan(seed, clients=24, rounds=3, house=house, only=kinds), tmp_path)
@@ -71,20 +71,18 @@ async def found_out(house: House, mischief: tuple[Mischief, ...], fault: Fault, 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("house", "kind"), [("workers", "kill"), ("valkey", "kill")])
-async def test_a_store_that_drops_one_write_in_a_hundred_is_found_out(
-    house: House, kind: Kind, tmp_path: Path, seed: int
-) -> None:
+async def test_store_that_drops_writes_is_detected(house: House, kind: Kind, tmp_path: Path, seed: int) -> None:
     assert await found_out(house, (Mischief(kind, 150, 0.0),), "losing", tmp_path, seed)
 
 
 @pytest.mark.long
-async def test_a_store_without_fences_is_found_out_by_processes_that_were_asleep(tmp_path: Path, seed: int) -> None:
+async def test_store_without_fences_is_detected(tmp_path: Path, seed: int) -> None:
     asleep = tuple(Mischief("stop", 20, 0.0, who, lasts=1.3 * SHORT) for who in (0.1, 0.35, 0.6, 0.85))
     assert await found_out("workers", asleep, "unfenced", tmp_path, seed)
 
 
 @pytest.mark.long
-async def test_a_server_that_denies_having_begun_calls_is_found_out(tmp_path: Path, seed: int) -> None:
+async def test_server_that_denies_started_calls_is_detected(tmp_path: Path, seed: int) -> None:
     """Clients repeat what was not begun: if it was, and a graceful stop has cut it off, it is done twice."""
     planned = plan(seed, clients=40, rounds=4, only=("term",), lease=SHORT)
     history, _ = await run(planned, tmp_path, fault="denying")

@@ -11,7 +11,7 @@ KEY = key_of("thing", "1")
 
 
 @pytest.mark.parametrize("lost", [True, False])
-async def test_a_losing_store_loses_what_is_committed_and_what_is_written_with_a_lease(
+async def test_losing_store_drops_commits_and_lease_writes(
     lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(faulty, "LOSING", 1 if lost else 1 << 30)

@@ -162,11 +162,11 @@ BAD = {
 }
 
 
-def test_nothing_is_found_in_a_history_that_is_as_it_should_be() -> None:
+def test_correct_history_has_no_findings() -> None:
     assert faults(GOOD) == []
 
 
-def test_what_several_processes_cannot_help_is_no_fault() -> None:
+def test_unavoidable_effects_of_clusters_are_no_findings() -> None:
     """The last step of one that was asleep; a session that has to come again; an update together with another."""
     assert faults(asleep(("step", 2, "t9"))) == []
     assert faults(replace(MANY, refusals=(Refusal("c", "ping", 502, "lost", 11.0),))) == []
@@ -174,7 +174,7 @@ def test_what_several_processes_cannot_help_is_no_fault() -> None:
 
 
 @pytest.mark.parametrize("fault", BAD)
-def test_each_fault_is_found_by_itself(fault: str) -> None:
+def test_each_fault_is_found(fault: str) -> None:
     history, said = BAD[fault]
     found = faults(history)
     assert any(said in one for one in found), found

@@ -7,7 +7,7 @@ from tests.chaos.history import Trouble
 from tests.chaos.plan import HOUSES, REVISIONS, TASKS, deeds, plan
 
 
-def test_a_seed_has_one_plan_and_others_have_others() -> None:
+def test_plan_depends_only_on_its_seed() -> None:
     first, again, other = plan(7, 100, 20), plan(7, 100, 20), plan(8, 100, 20)
     assert first == again
     assert first.mischief != other.mischief
@@ -16,7 +16,7 @@ def test_a_seed_has_one_plan_and_others_have_others() -> None:
     assert list(islice(deeds(7, first.parts[0]), 50)) != list(islice(deeds(8, first.parts[0]), 50))
 
 
-def test_every_revision_takes_part_and_every_board_has_a_writer_and_somebody_who_listens_by_hand() -> None:
+def test_every_revision_and_board_has_its_clients() -> None:
     parts = plan(7, 30, 3).parts
     assert {part.revision for part in parts} == set(REVISIONS)
     for board in {part.board for part in parts}:
@@ -26,21 +26,21 @@ def test_every_revision_takes_part_and_every_board_has_a_writer_and_somebody_who
         assert any(not part.raw and not part.writes for part in there)
 
 
-def test_each_kind_of_deed_is_done_and_no_two_have_the_same_name() -> None:
+def test_every_kind_of_action_occurs_with_unique_ids() -> None:
     done = [deed for part in plan(7, 30, 3).parts for deed in islice(deeds(7, part), 50)]
     kinds = {"look", "pay", "pay_once", "keep", "count", "ask", "post", "wait", "linger", *TASKS}
     assert {deed.kind for deed in done} == kinds
     assert len({deed.id for deed in done}) == len(done)
 
 
-def test_each_kind_of_mischief_has_its_turn_and_lasts_long_enough() -> None:
+def test_every_kind_of_fault_occurs_and_lasts_long_enough() -> None:
     for house, kinds in HOUSES.items():
         done = plan(7, 30, 2 * len(kinds), house, lease=3.0).mischief
         assert sorted(one.kind for one in done) == sorted(2 * kinds)
         assert all(one.lasts > 3.0 for one in done if one.kind in {"stop", "stall"})
 
 
-def test_recovery_is_counted_from_the_mischief_and_only_if_the_next_one_did_not_come_first() -> None:
+def test_recovery_time_starts_at_the_fault_unless_another_follows() -> None:
     deaths = [Trouble("death", at, at + 1.0) for at in (10.0, 20.0, 30.0)]
     answers = [(9.0, "a"), (10.5, "a"), (12.0, "a"), (13.0, "b"), (14.0, "a"), (22.0, "b"), (32.0, "b"), (33.0, "a")]
     assert recoveries(deaths, answers, ["a", "b"]) == [
@@ -51,6 +51,6 @@ def test_recovery_is_counted_from_the_mischief_and_only_if_the_next_one_did_not_
     assert recoveries(deaths[:1], [], ["a"]) == [Recovery("death", 1.0, None, None)]
 
 
-def test_recovery_of_one_of_many_is_counted_from_what_the_others_answer() -> None:
+def test_recovery_time_of_one_process_uses_answers_of_others() -> None:
     stop = Trouble("stop", 10.0, 12.0)
     assert recoveries([stop], [(10.5, "a"), (11.0, "b")], ["a", "b"]) == [Recovery("stop", 2.0, 0.5, 1.0)]

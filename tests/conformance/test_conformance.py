@@ -27,13 +27,13 @@ def test_conformance_server_passes(revision: str, scenario: str, server_run: Cal
 
 @pytest.mark.row("Z08")
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_the_suite_is_content_with_the_server(revision: str, server_run: Callable[[str], Run]) -> None:
+def test_suite_accepts_the_server(revision: str, server_run: Callable[[str], Run]) -> None:
     outcome = server_run(revision)
     assert outcome.status == 0, outcome.said
 
 
 @pytest.mark.row("PROMISE-4", "Z08")
-async def test_conformance_server_passes_though_every_request_reaches_another_worker(
+async def test_conformance_server_passes_with_a_worker_per_request(
     tmp_path: Path,
 ) -> None:
     with serving(workers=4) as url:
@@ -66,13 +66,13 @@ def test_conformance_client_passes_for_servers_of_2025_03_26(scenario: str, tmp_
 
 @pytest.mark.row("Z08")
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_the_gate_knows_every_scenario_and_no_other(revision: str) -> None:
+def test_gate_knows_exactly_the_scenarios_of_the_suite(revision: str) -> None:
     assert [*LEAST[revision]["server"]] == servable(revision)
     assert [*LEAST[revision]["client"]] == playable(revision)
 
 
 @pytest.mark.row("Z08")
-def test_the_manual_names_every_scenario_that_is_run() -> None:
+def test_manual_names_every_scenario() -> None:
     page = (ROOT / "docs/reference/conformance.md").read_text("utf-8")
     run = [*(scenario for _, scenario in [*SERVER, *CLIENT]), *LEAST_OF_OLDEST]
     assert [scenario for scenario in run if f"`{scenario}`" not in page] == []

@@ -31,16 +31,16 @@ def check(status: str, ident: str = "a-check", **more: Any) -> dict[str, Any]:
     return {"id": ident, "status": status, **more}
 
 
-def test_enough_successes_pass_and_what_is_only_told_does_not_matter() -> None:
+def test_enough_successes_pass_and_information_is_ignored() -> None:
     assert complaints([check("SUCCESS"), check("SUCCESS"), check("INFO")], 2) == []
 
 
-def test_a_scenario_that_wrote_no_checks_does_not_pass() -> None:
+def test_scenario_without_checks_does_not_pass() -> None:
     assert complaints(None, 0) == ["wrote no checks"]
 
 
 @pytest.mark.parametrize("status", ["FAILURE", "WARNING", "SKIPPED"])
-def test_nothing_may_fail_warn_or_be_left_out(status: str) -> None:
+def test_failures_warnings_and_skips_do_not_pass(status: str) -> None:
     told = complaints([check("SUCCESS"), check(status, errorMessage="so it is")], 1)
     assert told == [f"{status} a-check: so it is"]
 
@@ -49,20 +49,20 @@ def test_too_few_successes_do_not_pass() -> None:
     assert complaints([check("SUCCESS"), check("INFO")], 2) == ["only 1 of at least 2 checks succeeded"]
 
 
-def test_a_tool_that_fails_does_not_pass_unless_it_is_meant_to() -> None:
+def test_unintended_tool_failure_does_not_pass() -> None:
     failed = {"result": {"content": [], "isError": True}}
     assert complaints([check("SUCCESS", details=failed)], 1) == [f"a-check: the tool failed: {failed['result']}"]
     assert complaints([check("SUCCESS", "tools-call-error", details=failed)], 1) == []
 
 
-def test_a_client_that_does_nothing_passes_in_the_suite_and_not_here(tmp_path: Path) -> None:
+def test_idle_client_passes_the_suite_but_not_the_gate(tmp_path: Path) -> None:
     outcome = run_client("initialize", "--spec-version", REVISIONS[0], output=tmp_path, client="true")
     assert (outcome.status, outcome.checks) == (0, {"initialize": []})
     assert complaints([], LEAST[REVISIONS[0]]["client"]["initialize"]) != []
 
 
 @pytest.mark.parametrize("least", [least for revision in REVISIONS for least in LEAST[revision].values()])
-def test_no_scenario_passes_without_a_single_success(least: dict[str, int]) -> None:
+def test_scenario_without_success_does_not_pass(least: dict[str, int]) -> None:
     assert [scenario for scenario, count in least.items() if complaints([check("INFO")], count) == []] == []
 
 
@@ -71,7 +71,7 @@ def test_no_scenario_passes_without_a_single_success(least: dict[str, int]) -> N
     [("", "FAILURE tools-call-simple-text"), (FAILING, "the tool failed: ")],
     ids=["gone", "failing"],
 )
-def test_a_server_with_a_tool_that_is_gone_or_fails_does_not_pass(change: str, because: str, tmp_path: Path) -> None:
+def test_server_with_missing_or_failing_tool_does_not_pass(change: str, because: str, tmp_path: Path) -> None:
     script = tmp_path / "server.py"
     script.write_text(CHANGED.format(fixtures=str(FIXTURES), change=change))
     scenario = "tools-call-simple-text"

@@ -18,7 +18,7 @@ CLIENT = ["initialize", "tools_call", "elicitation-sep1034-client-defaults", "ss
 
 
 @pytest.mark.row("Z08")
-def test_the_old_suite_is_content_with_the_server(url: str, tmp_path: Path) -> None:
+def test_old_suite_accepts_the_server(url: str, tmp_path: Path) -> None:
     outcome = run("server", "--url", url, "--suite", "all", output=tmp_path, suite=OLD_SUITE)
     told = {name: old_complaints(name, checks) for name, checks in outcome.checks.items()}
     assert {name: words for name, words in told.items() if words} == {}
@@ -26,7 +26,7 @@ def test_the_old_suite_is_content_with_the_server(url: str, tmp_path: Path) -> N
 
 
 @pytest.mark.row("Z08")
-def test_the_old_suite_has_all_its_scenarios_for_clients() -> None:
+def test_old_suite_has_all_client_scenarios() -> None:
     scenarios = playable_before()
     assert len(scenarios) == OLD_CLIENT_SCENARIOS
     assert [name for name in scenarios if not name.startswith("auth/")] == CLIENT
@@ -34,7 +34,7 @@ def test_the_old_suite_has_all_its_scenarios_for_clients() -> None:
 
 @pytest.mark.row("Z08")
 @pytest.mark.parametrize("scenario", CLIENT)
-def test_the_old_suite_is_content_with_the_client(scenario: str, tmp_path: Path) -> None:
+def test_old_suite_accepts_the_client(scenario: str, tmp_path: Path) -> None:
     outcome = run_client(scenario, output=tmp_path, suite=OLD_SUITE)
     assert outcome.status == 0, outcome.said
     assert old_complaints(scenario, outcome.checks.get(scenario)) == []

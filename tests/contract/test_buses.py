@@ -31,7 +31,7 @@ async def meeting(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 # --- meeting -----------------------------------------------------------------------------------------------
 
 
-async def test_who_joins_has_met_all_that_are_there_and_they_have_met_it(meeting: Meeting) -> None:
+async def test_joining_process_and_peers_know_each_other(meeting: Meeting) -> None:
     names = ["one", "two", "three", "Four-" + "4" * 11]
     listeners = []
     for count, name in enumerate(names):
@@ -41,7 +41,7 @@ async def test_who_joins_has_met_all_that_are_there_and_they_have_met_it(meeting
     assert all(not listener.lost_ones for listener in listeners)
 
 
-async def test_those_who_join_at_once_meet(meeting: Meeting) -> None:
+async def test_concurrent_joins_know_each_other(meeting: Meeting) -> None:
     names = [f"n{number}" for number in range(6)]
     listeners = await asyncio.gather(*map(meeting.join, names))
     for listener, own in zip(listeners, names, strict=True):
@@ -51,12 +51,12 @@ async def test_those_who_join_at_once_meet(meeting: Meeting) -> None:
         await until(lambda listener=listener: listener.messages("n0") == [b"all"])
 
 
-async def test_a_store_in_memory_is_nobody_elses() -> None:
+async def test_memory_store_has_no_bus() -> None:
     assert MemoryStore().bus() is None
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "a b", "a\n", "ä", "a_b", "x" * 17])
-async def test_what_is_no_name_is_refused(meeting: Meeting, name: str) -> None:
+async def test_invalid_names_are_refused(meeting: Meeting, name: str) -> None:
     with pytest.raises(MisuseError, match="is no name"):
         await meeting.join(name)
     one = await meeting.join("one")
@@ -68,7 +68,7 @@ async def test_what_is_no_name_is_refused(meeting: Meeting, name: str) -> None:
 
 
 @pytest.mark.parametrize("message", [b"", b"\0\xff\r\n\n", b"one two\nthree", bytes(range(256))])
-async def test_messages_are_any_bytes(meeting: Meeting, message: bytes) -> None:
+async def test_messages_are_arbitrary_bytes(meeting: Meeting, message: bytes) -> None:
     one, two = await meeting.join("one"), await meeting.join("two")
     assert one.send("two", message)
     one.bus.publish(message)
@@ -76,7 +76,7 @@ async def test_messages_are_any_bytes(meeting: Meeting, message: bytes) -> None:
     assert not one.messages("two")
 
 
-async def test_what_is_sent_to_one_is_heard_by_that_one_and_what_is_published_by_all_others(meeting: Meeting) -> None:
+async def test_send_reaches_one_and_publish_all_others(meeting: Meeting) -> None:
     one, two, three = [await meeting.join(name) for name in ("one", "two", "three")]
     one.send("two", b"for two")
     one.bus.publish(b"for all")
@@ -90,7 +90,7 @@ async def test_what_is_sent_to_one_is_heard_by_that_one_and_what_is_published_by
     assert not three.messages("two")
 
 
-async def test_ten_thousand_messages_come_in_their_order_and_none_twice(meeting: Meeting) -> None:
+async def test_ten_thousand_messages_arrive_once_in_order(meeting: Meeting) -> None:
     one, two, three = [await meeting.join(name) for name in ("one", "two", "three")]
     for number in range(5000):
         if number % 3:
@@ -107,7 +107,7 @@ async def test_ten_thousand_messages_come_in_their_order_and_none_twice(meeting:
     assert two.messages("one") == expected[::3]
 
 
-async def test_large_messages_and_small_ones_between_them_come_whole_and_in_their_order(meeting: Meeting) -> None:
+async def test_large_and_small_messages_arrive_in_order(meeting: Meeting) -> None:
     one, two = await meeting.join("one"), await meeting.join("two")
     expected = []
     for number in range(6):
@@ -120,7 +120,7 @@ async def test_large_messages_and_small_ones_between_them_come_whole_and_in_thei
     assert not one.lost_ones | two.lost_ones
 
 
-async def test_a_message_that_is_too_large_is_refused_and_the_largest_is_not(meeting: Meeting) -> None:
+async def test_oversized_message_is_refused(meeting: Meeting) -> None:
     one, two = await meeting.join("one"), await meeting.join("two")
     largest = bytes(MAX_MESSAGE_BYTES)
     for call in (lambda: one.bus.send("two", largest + b"x"), lambda: one.bus.publish(largest + b"x")):
@@ -131,7 +131,7 @@ async def test_a_message_that_is_too_large_is_refused_and_the_largest_is_not(mee
     assert two.messages("one") == [largest]
 
 
-async def test_who_fails_at_hearing_hears_the_next_one(meeting: Meeting) -> None:
+async def test_failing_listener_receives_next_message(meeting: Meeting) -> None:
     failures = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
     one, two = await meeting.join("one"), await meeting.join("two")
@@ -151,7 +151,7 @@ async def test_who_fails_at_hearing_hears_the_next_one(meeting: Meeting) -> None
 # --- ends --------------------------------------------------------------------------------------------------
 
 
-async def test_when_one_leaves_all_others_are_told_and_nobody_will_be_there_again(meeting: Meeting) -> None:
+async def test_leaving_is_reported_and_name_is_gone(meeting: Meeting) -> None:
     one, two, three = [await meeting.join(name) for name in ("one", "two", "three")]
     two.send("one", b"last words" + bytes(MEGABYTE))
     two.bus.publish(b"goodbye")
@@ -167,7 +167,7 @@ async def test_when_one_leaves_all_others_are_told_and_nobody_will_be_there_agai
     assert one.lost_ones | three.lost_ones == {"two"}
 
 
-async def test_who_leaves_hears_nothing_any_more(meeting: Meeting) -> None:
+async def test_closed_bus_receives_nothing(meeting: Meeting) -> None:
     one, two = await meeting.join("one"), await meeting.join("two")
     for _ in range(100):
         two.send("one", b"x")  # which takes a moment to leave
@@ -181,7 +181,7 @@ async def test_who_leaves_hears_nothing_any_more(meeting: Meeting) -> None:
     assert one.messages("two") == [b"x"] * 100
 
 
-async def test_a_bus_is_open_once_and_of_no_use_when_it_is_closed(meeting: Meeting) -> None:
+async def test_bus_opens_once_and_closes_for_good(meeting: Meeting) -> None:
     new = meeting.bus()
     for call in (lambda: new.send("two", b"x"), lambda: new.publish(b"x")):
         with pytest.raises(MisuseError, match="not open yet"):
@@ -201,7 +201,7 @@ async def test_a_bus_is_open_once_and_of_no_use_when_it_is_closed(meeting: Meeti
     assert not two.messages("one")
 
 
-async def test_who_has_left_can_come_back_under_another_name(meeting: Meeting) -> None:
+async def test_process_rejoins_under_another_name(meeting: Meeting) -> None:
     one, two = await meeting.join("one"), await meeting.join("two")
     await two.bus.close()
     again = await meeting.join("two-again")
@@ -211,7 +211,7 @@ async def test_who_has_left_can_come_back_under_another_name(meeting: Meeting) -
 
 
 @pytest.mark.parametrize("kind", BUSES)
-async def test_nothing_is_left_when_all_have_left(kind: str, tmp_path: Path) -> None:
+async def test_nothing_remains_after_all_leave(kind: str, tmp_path: Path) -> None:
     valkey()
     with nothing_left():
         meeting = Meeting(kind, tmp_path)
@@ -229,7 +229,7 @@ async def test_nothing_is_left_when_all_have_left(kind: str, tmp_path: Path) -> 
 # --- other processes ---------------------------------------------------------------------------------------
 
 
-async def test_what_is_sent_to_a_process_that_is_killed_is_known_to_be_lost(meeting: Meeting) -> None:
+async def test_messages_to_killed_process_are_reported_lost(meeting: Meeting) -> None:
     one, other = await meeting.join("one"), await meeting.join("other")
     peer = await meeting.start("peer")
     assert one.met_ones == {"peer", "other"}
@@ -246,9 +246,7 @@ async def test_what_is_sent_to_a_process_that_is_killed_is_known_to_be_lost(meet
     assert three.met_ones == {"one", "other"}
 
 
-async def test_a_process_that_stops_reading_is_given_up_for_a_while_and_told_so(
-    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stalled_reader_is_dropped_and_notified(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bus, "PEER_TIMEOUT", 0.1)
     monkeypatch.setattr(redis_bus, "ANSWER_TIMEOUT", 0.1)
     one = await meeting.join("one")

@@ -39,14 +39,14 @@ def held() -> tuple[Any, ...]:
 
 
 @pytest.mark.row("W01", "W08")
-async def test_a_channel_says_what_kind_of_line_it_is(line: Line) -> None:
+async def test_channel_info_names_the_transport(line: Line) -> None:
     assert line.ours.info.transport in {"memory", "stream", "stdio", "tcp", "unix", "websocket"}
     assert line.ours.info.peer
     assert line.theirs.info.peer
 
 
 @pytest.mark.row("W01", "W12")
-async def test_messages_arrive_whole_and_in_order_in_both_directions(line: Line) -> None:
+async def test_messages_arrive_in_order_in_both_directions(line: Line) -> None:
     for number in range(100):
         line.ours.send(Request(number, "ask", {"x": "x" * number * 300}))
         line.theirs.send(Response(number, {"n": number}))
@@ -57,14 +57,14 @@ async def test_messages_arrive_whole_and_in_order_in_both_directions(line: Line)
     ]
 
 
-async def test_a_message_never_arrives_inside_of_send(line: Line) -> None:
+async def test_send_never_delivers_synchronously(line: Line) -> None:
     line.ours.send(Notification("n"))
     assert line.at_theirs.messages == []
     await until(lambda: line.at_theirs.messages)
     assert line.at_theirs.methods == ["n"]
 
 
-async def test_a_message_encoded_once_arrives_like_any_other_and_in_its_place(line: Line) -> None:
+async def test_encoded_message_arrives_in_order(line: Line) -> None:
     line.ours.send(Notification("first"))
     line.ours.send(Encoded(b'{"jsonrpc":"2.0","method":"second"}'))
     line.ours.send(Notification("third"))
@@ -72,26 +72,26 @@ async def test_a_message_encoded_once_arrives_like_any_other_and_in_its_place(li
     assert line.at_theirs.methods == ["first", "second", "third"]
 
 
-async def test_a_batch_arrives_as_one(line: Line) -> None:
+async def test_batch_arrives_as_one_message(line: Line) -> None:
     line.ours.send([Response(1, {}), Response(2, {})])
     await until(lambda: line.at_theirs.messages)
     (batch,) = line.at_theirs.messages
     assert [message.id for message in batch.messages] == [1, 2]  # type: ignore[union-attr]
 
 
-async def test_what_a_message_is_about_makes_no_difference_on_a_line_of_its_own(line: Line) -> None:
+async def test_about_is_ignored_without_streams(line: Line) -> None:
     line.ours.send(Notification("n"), about="whatever")
     line.ours.send(Notification("n"), about=7)
     await until(lambda: len(line.at_theirs.messages) == 2)
 
 
-async def test_the_origin_tells_who_sent_the_bytes(line: Line) -> None:
+async def test_origin_has_the_principal(line: Line) -> None:
     line.ours.send(Notification("n"))
     await until(lambda: line.at_theirs.messages)
     assert [origin.principal for origin in line.at_theirs.origins] == [line.principal]
 
 
-async def test_what_has_no_json_is_refused_and_nothing_of_it_is_sent(line: Line) -> None:
+async def test_unencodable_message_raises_and_sends_nothing(line: Line) -> None:
     line.ours.send(Notification("before"))
     with pytest.raises(TypeError):
         line.ours.send(Response(1, {"fine": 1, "not": object()}))
@@ -100,7 +100,7 @@ async def test_what_has_no_json_is_refused_and_nothing_of_it_is_sent(line: Line)
     assert line.at_theirs.methods == ["before", "after"]
 
 
-async def test_what_cannot_be_read_is_handed_up_as_such(line: Line) -> None:
+async def test_malformed_message_is_delivered_as_malformed(line: Line) -> None:
     line.ours.send(Notification("n"))
     line.ours.send(Encoded(b"nonsense"))
     line.ours.send(Notification("n"))
@@ -109,7 +109,7 @@ async def test_what_cannot_be_read_is_handed_up_as_such(line: Line) -> None:
 
 
 @pytest.mark.row("W15")
-async def test_letters_of_several_bytes_arrive_intact_however_they_are_cut(line: Line) -> None:
+async def test_multibyte_characters_survive_fragmentation(line: Line) -> None:
     text = "é€😀" * 100_000  # more than any one read brings
     line.ours.send(Notification("n", {"text": text}))
     await until(lambda: line.at_theirs.messages)
@@ -121,7 +121,7 @@ async def test_letters_of_several_bytes_arrive_intact_however_they_are_cut(line:
 
 
 @pytest.mark.row("W01")
-async def test_pause_holds_messages_back_and_resume_lets_them_come_in_order(line: Line) -> None:
+async def test_paused_messages_arrive_in_order_after_resume(line: Line) -> None:
     line.theirs.pause()
     for number in range(3):
         line.ours.send(Request(number, "ask"))
@@ -132,14 +132,14 @@ async def test_pause_holds_messages_back_and_resume_lets_them_come_in_order(line
     assert line.at_theirs.ids == [0, 1, 2]
 
 
-async def test_pausing_one_direction_does_not_stop_the_other(line: Line) -> None:
+async def test_pause_does_not_affect_the_other_direction(line: Line) -> None:
     line.ours.pause()
     line.ours.send(Notification("n"))
     await until(lambda: line.at_theirs.messages)
 
 
 @pytest.mark.parametrize("closed", [False, True])
-async def test_drain_returns_at_once_when_the_peer_reads_or_is_gone(line: Line, *, closed: bool) -> None:
+async def test_drain_returns_at_once_if_peer_reads_or_is_gone(line: Line, *, closed: bool) -> None:
     if closed:
         await line.ours.close()
     draining: Coroutine[Any, Any, None] = line.ours.drain()
@@ -149,7 +149,7 @@ async def test_drain_returns_at_once_when_the_peer_reads_or_is_gone(line: Line, 
 
 @pytest.mark.row("W01", "N14")
 @pytest.mark.parametrize("open_", OVER_BYTES.values(), ids=OVER_BYTES)
-async def test_who_sends_to_a_slow_reader_can_wait_for_it_and_nothing_is_lost(open_: Open) -> None:
+async def test_drain_waits_for_a_slow_reader_without_loss(open_: Open) -> None:
     async with open_(Settings(unsent_high=64 * 1024)) as line:
         line.theirs.pause()
         for number in range(24):
@@ -169,7 +169,7 @@ async def test_who_sends_to_a_slow_reader_can_wait_for_it_and_nothing_is_lost(op
 
 
 @pytest.mark.parametrize("open_", OVER_BYTES.values(), ids=OVER_BYTES)
-async def test_both_ends_may_send_much_at_once_and_neither_waits_for_the_other_for_ever(open_: Open) -> None:
+async def test_mutual_flood_does_not_deadlock(open_: Open) -> None:
     async with open_(Settings(unsent_high=64 * 1024)) as line:
         for number in range(24):
             line.ours.send(Request(number, "ask", {"x": "x" * MIB}))
@@ -181,7 +181,7 @@ async def test_both_ends_may_send_much_at_once_and_neither_waits_for_the_other_f
 
 @pytest.mark.row("N14")
 @pytest.mark.parametrize("open_", OVER_BYTES.values(), ids=OVER_BYTES)
-async def test_who_never_reads_is_cut_off(open_: Open) -> None:
+async def test_peer_that_never_reads_is_disconnected(open_: Open) -> None:
     async with open_(Settings(unsent_high=MIB, unsent_limit=2 * MIB)) as line:
         line.theirs.pause()
         for number in range(40):  # more than the system keeps for anybody
@@ -197,7 +197,7 @@ async def test_who_never_reads_is_cut_off(open_: Open) -> None:
 
 @pytest.mark.row("W16")
 @pytest.mark.parametrize("open_", STREAMS.values(), ids=STREAMS)
-async def test_a_message_of_the_limit_passes_and_one_byte_more_is_not_sent_or_refused(open_: Open) -> None:
+async def test_message_size_limit_is_exact(open_: Open) -> None:
     async with open_(Settings(unsent_limit=64 * MIB)) as line:
         frame = b'{"jsonrpc":"2.0","method":"n","params":{"x":"%b"}}'
         room = 16 * MIB - len(frame) + 2
@@ -221,7 +221,7 @@ async def test_a_message_of_the_limit_passes_and_one_byte_more_is_not_sent_or_re
 
 @pytest.mark.row("W01")
 @pytest.mark.parametrize("closer", ["ours", "theirs"])
-async def test_both_ends_are_told_of_the_end_once_whoever_began_it(line: Line, closer: str) -> None:
+async def test_closed_is_reported_once_at_both_ends(line: Line, closer: str) -> None:
     await getattr(line, closer).close()
     await getattr(line, closer).close()
     await until(lambda: line.at_ours.ends and line.at_theirs.ends)
@@ -230,21 +230,21 @@ async def test_both_ends_are_told_of_the_end_once_whoever_began_it(line: Line, c
     assert len(line.at_ours.ends) == len(line.at_theirs.ends) == 1
 
 
-async def test_both_ends_may_close_at_once_and_from_any_task(line: Line) -> None:
+async def test_both_ends_may_close_concurrently(line: Line) -> None:
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
         for channel in (line.ours, line.theirs, line.theirs, line.ours):
             tasks.create_task(channel.close())
     assert len(line.at_ours.ends) == len(line.at_theirs.ends) == 1
 
 
-async def test_who_gives_up_waiting_for_the_end_does_not_stop_it(line: Line) -> None:
+async def test_cancelled_close_still_closes_the_channel(line: Line) -> None:
     closing = asyncio.ensure_future(line.ours.close())
     await turns(1)
     closing.cancel()
     await until(lambda: line.at_ours.ends and line.at_theirs.ends)
 
 
-async def test_what_was_sent_before_the_end_still_arrives(line: Line) -> None:
+async def test_messages_sent_before_close_arrive(line: Line) -> None:
     line.ours.send(Notification("many", {"x": "x" * 3 * MIB}))
     line.ours.send(Notification("last words"))
     line.theirs.send(Notification("unheard"))
@@ -254,7 +254,7 @@ async def test_what_was_sent_before_the_end_still_arrives(line: Line) -> None:
 
 
 @pytest.mark.row("W01")
-async def test_sending_after_the_end_does_nothing(line: Line) -> None:
+async def test_send_after_close_does_nothing(line: Line) -> None:
     await line.ours.close()
     await until(lambda: line.at_theirs.ends)
     line.ours.send(Notification("n"))
@@ -263,7 +263,7 @@ async def test_sending_after_the_end_does_nothing(line: Line) -> None:
     assert line.at_theirs.messages == line.at_ours.messages == []
 
 
-async def test_nothing_arrives_after_the_end(line: Line) -> None:
+async def test_no_message_is_delivered_after_closed(line: Line) -> None:
     line.theirs.pause()
     line.ours.send(Notification("n"))
     await line.settle()

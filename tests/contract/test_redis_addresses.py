@@ -34,7 +34,7 @@ KEY = "session/1/state"
         ),
     ],
 )
-def test_an_address_is_taken_apart(text: str, address: RedisAddress) -> None:
+def test_url_is_parsed(text: str, address: RedisAddress) -> None:
     assert parse_url(text) == address
 
 
@@ -42,12 +42,12 @@ def test_an_address_is_taken_apart(text: str, address: RedisAddress) -> None:
     "text",
     ["", "http://h", "redis:h", "redis://h/x", "redis://a,b", "redis+sentinel://a", "redis://h:port", "unix:///s?db=x"],
 )
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_invalid_url_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         RedisStore(text)
 
 
-def test_settings_that_make_no_sense_are_refused_and_secrets_are_not_shown() -> None:
+def test_invalid_settings_are_refused_without_secrets() -> None:
     for settings in ({"patience": 0}, {"patience": 60}, {"prefix": "a{b"}, {"prefix": "ä"}, {"tls": client_tls()}):
         with pytest.raises(ConfigError):
             RedisStore("redis://h", **settings)  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ async def use(store: RedisStore) -> None:
     await store.close()
 
 
-async def test_a_password_a_user_and_a_database_are_told(tmp_path: Path) -> None:
+async def test_credentials_and_database_are_used(tmp_path: Path) -> None:
     socket = tmp_path / "s"
     server = started(tmp_path, requirepass="secret", unixsocket=str(socket))
     host = f"127.0.0.1:{server.port}"
@@ -78,7 +78,7 @@ async def test_a_password_a_user_and_a_database_are_told(tmp_path: Path) -> None
     server.kill()
 
 
-async def test_a_cluster_is_refused_in_words(tmp_path: Path) -> None:
+async def test_cluster_is_refused(tmp_path: Path) -> None:
     server = started(tmp_path, **{"cluster-enabled": "yes"})
     with pytest.raises(StoreUnusable, match="Redis Cluster"):
         await RedisStore(server.url).open()
@@ -102,7 +102,7 @@ async def encrypted(port: int) -> AsyncIterator[int]:
         yield listening.sockets[0].getsockname()[1]
 
 
-async def test_tls_is_spoken_with_those_who_can_prove_who_they_are(tmp_path: Path) -> None:
+async def test_tls_requires_a_trusted_certificate(tmp_path: Path) -> None:
     async with encrypted(valkey().port) as port:
         where, prefix = f"rediss://localhost:{port}", f"{quote(str(tmp_path))}:"
         await use(RedisStore(where, prefix=prefix, tls=client_tls()))
@@ -110,7 +110,7 @@ async def test_tls_is_spoken_with_those_who_can_prove_who_they_are(tmp_path: Pat
             await RedisStore(where, prefix=prefix, patience=0.3).open()
 
 
-async def test_the_master_that_sentinels_name_is_used_and_the_next_one_after_it(tmp_path: Path) -> None:
+async def test_sentinels_name_the_current_master(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("one", "two", "sentinel")]
     one, two = started(folders[0]), started(folders[1])
     watcher = sentinel(folders[2], "main", one.port)
@@ -132,7 +132,7 @@ async def test_the_master_that_sentinels_name_is_used_and_the_next_one_after_it(
         server.kill()
 
 
-async def test_whom_a_sentinel_names_and_who_is_not_the_master_yet_is_not_used(tmp_path: Path) -> None:
+async def test_server_that_is_not_master_yet_is_not_used(tmp_path: Path) -> None:
     replica = started(tmp_path / "replica", replicaof=f"127.0.0.1 {valkey().port}")
     watcher = sentinel(tmp_path / "sentinel", "main", replica.port)
     with pytest.raises(StoreUnavailable, match=f"{replica.port} is not the master of main yet"):
@@ -141,7 +141,7 @@ async def test_whom_a_sentinel_names_and_who_is_not_the_master_yet_is_not_used(t
         server.kill()
 
 
-async def test_a_sentinel_that_is_silent_leaves_time_for_the_next(tmp_path: Path) -> None:
+async def test_silent_sentinel_leaves_time_for_the_next(tmp_path: Path) -> None:
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while await reader.read(1000):
             pass
@@ -155,7 +155,7 @@ async def test_a_sentinel_that_is_silent_leaves_time_for_the_next(tmp_path: Path
     watcher.kill()
 
 
-async def test_a_service_that_no_sentinel_knows_is_given_up(tmp_path: Path) -> None:
+async def test_unknown_service_is_reported(tmp_path: Path) -> None:
     watcher = sentinel(tmp_path, "main", valkey().port)
     with pytest.raises(StoreUnavailable, match="does not know other"):
         await RedisStore(f"redis+sentinel://127.0.0.1:{watcher.port}/other", patience=0.3).open()

@@ -52,9 +52,7 @@ def index(listener: Listener, what: str, name: str | None, message: bytes = b"")
 # --- connections that break --------------------------------------------------------------------------------
 
 
-async def test_when_a_connection_was_lost_all_know_that_something_may_be_missing_before_they_hear_more(
-    meeting: Meeting, proxy: Proxy, prefix: str
-) -> None:
+async def test_connection_loss_is_reported_before_later_messages(meeting: Meeting, proxy: Proxy, prefix: str) -> None:
     one, two = await meeting.join("one", at(proxy.port, prefix)), await meeting.join("two")
     proxy.reset()
     await until(lambda: None in one.lost_ones and "one" in two.lost_ones)
@@ -65,9 +63,7 @@ async def test_when_a_connection_was_lost_all_know_that_something_may_be_missing
     assert index(one, "lost", None) < index(one, "heard", "two", b"welcome back")
 
 
-async def test_what_is_sent_without_a_connection_is_lost_and_everybody_is_told(
-    meeting: Meeting, proxy: Proxy, prefix: str
-) -> None:
+async def test_send_without_connection_is_reported_lost(meeting: Meeting, proxy: Proxy, prefix: str) -> None:
     one, two = await meeting.join("one", at(proxy.port, prefix)), await meeting.join("two")
     proxy.refusing = True
     proxy.reset()
@@ -84,9 +80,7 @@ async def test_what_is_sent_without_a_connection_is_lost_and_everybody_is_told(
     assert not one.messages("two")
 
 
-async def test_whatever_connections_break_nothing_is_missing_that_nobody_knows_of(
-    meeting: Meeting, proxy: Proxy, prefix: str
-) -> None:
+async def test_no_loss_is_unreported_under_broken_connections(meeting: Meeting, proxy: Proxy, prefix: str) -> None:
     async with proxied(valkey().port) as other:
         one = await meeting.join("one", at(proxy.port, prefix))
         two = await meeting.join("two", at(other.port, prefix))
@@ -120,9 +114,7 @@ async def test_whatever_connections_break_nothing_is_missing_that_nobody_knows_o
     assert {None, "one"} & two.lost_ones
 
 
-async def test_when_a_process_has_lost_the_connection_it_publishes_by_both_sides_are_told(
-    meeting: Meeting, tmp_path: Path
-) -> None:
+async def test_lost_publisher_notifies_both_sides(meeting: Meeting, tmp_path: Path) -> None:
     """Each side drops what it works on for the other when it is told, so the other must not wait for that."""
     server = started(tmp_path / "other")
     try:
@@ -139,7 +131,7 @@ async def test_when_a_process_has_lost_the_connection_it_publishes_by_both_sides
         server.kill()
 
 
-async def test_a_process_that_is_told_late_of_a_loss_says_so_to_the_other_side(
+async def test_late_loss_report_reaches_the_other_side(
     meeting: Meeting, proxy: Proxy, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the other side has sent since it came back is dropped then, so it has to know."""
@@ -156,14 +148,14 @@ async def test_a_process_that_is_told_late_of_a_loss_says_so_to_the_other_side(
     await until(lambda: ("lost", "one", b"") in two.told[sent:])
 
 
-async def test_a_connection_that_has_died_in_silence_is_found_out(meeting: Meeting, proxy: Proxy, prefix: str) -> None:
+async def test_silently_dead_connection_is_detected(meeting: Meeting, proxy: Proxy, prefix: str) -> None:
     one, two = await meeting.join("one", at(proxy.port, prefix, patience=0.1)), await meeting.join("two")
     proxy.half_open()
     await until(lambda: None in one.lost_ones)
     await until(lambda: two.send("one", b"x") and b"x" in one.messages("two"))
 
 
-async def test_those_who_were_at_a_redis_that_is_started_again_meet_again(meeting: Meeting, tmp_path: Path) -> None:
+async def test_peers_reconnect_after_redis_restart(meeting: Meeting, tmp_path: Path) -> None:
     server = started(tmp_path / "other")
     try:
         one, two = [await meeting.join(name, at(server.port, "x:")) for name in ("one", "two")]
@@ -177,14 +169,14 @@ async def test_those_who_were_at_a_redis_that_is_started_again_meet_again(meetin
         server.kill()
 
 
-async def test_a_redis_that_does_not_answer_is_no_bus_for_now(prefix: str) -> None:
+async def test_unreachable_redis_raises_unavailable(prefix: str) -> None:
     with nothing_left():
         with held_port() as port, pytest.raises(StoreUnavailable, match="does not respond"):
             await at(port, prefix, patience=0.05).open("one", Listener(), IDENTITY)
         await turns()
 
 
-async def test_whoever_sends_more_than_redis_takes_is_told_and_fills_no_memory(
+async def test_sending_above_limit_is_reported_and_bounded(
     meeting: Meeting, proxy: Proxy, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_bus, "MAX_UNSENT_BYTES", 4 << 20)
@@ -202,7 +194,7 @@ async def test_whoever_sends_more_than_redis_takes_is_told_and_fills_no_memory(
     assert judge(two.told, "one") >= 4
 
 
-async def test_who_tries_again_whatever_is_lost_is_not_kept_busy_by_a_redis_that_is_away(
+async def test_retrying_sender_is_throttled_while_redis_is_down(
     meeting: Meeting, proxy: Proxy, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, _ = await meeting.join("one", at(proxy.port, prefix)), await meeting.join("two")
@@ -225,7 +217,7 @@ async def test_who_tries_again_whatever_is_lost_is_not_kept_busy_by_a_redis_that
 # --- others ------------------------------------------------------------------------------------------------
 
 
-async def test_one_who_has_ended_without_a_word_is_missed_although_nobody_sends_it_anything(
+async def test_killed_peer_is_detected_without_messages(
     meeting: Meeting, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_bus, "ANSWER_TIMEOUT", 0.05)
@@ -238,7 +230,7 @@ async def test_one_who_has_ended_without_a_word_is_missed_although_nobody_sends_
     await until(lambda: "silent" in one.lost_ones)
 
 
-async def test_a_process_whose_connections_break_while_it_joins_starts_over_once_it_has_joined(
+async def test_connection_loss_while_joining_starts_over(
     meeting: Meeting, proxy: Proxy, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_bus, "ANSWER_TIMEOUT", 1.0)
@@ -257,7 +249,7 @@ async def test_a_process_whose_connections_break_while_it_joins_starts_over_once
         await until(lambda: two.messages("one") == [b"first"])
 
 
-async def test_what_a_process_said_before_it_has_answered_is_known_to_be_lost(
+async def test_messages_before_hello_answer_are_reported_lost(
     meeting: Meeting, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_bus, "ANSWER_TIMEOUT", 0.05)
@@ -274,7 +266,7 @@ async def test_what_a_process_said_before_it_has_answered_is_known_to_be_lost(
     assert not one.rejections
 
 
-async def test_a_channel_that_a_stranger_subscribes_to_makes_no_process(meeting: Meeting, prefix: str) -> None:
+async def test_foreign_subscriber_is_not_a_peer(meeting: Meeting, prefix: str) -> None:
     start = redis_bus.Channels(prefix, IDENTITY).peer_prefix
     with valkey().client() as client, client.pubsub() as stranger:
         names = [
@@ -290,9 +282,7 @@ async def test_a_channel_that_a_stranger_subscribes_to_makes_no_process(meeting:
     assert not one.told
 
 
-async def test_of_those_who_have_left_the_last_ones_are_remembered(
-    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_departed_peers_are_remembered_up_to_a_limit(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_bus, "MAX_DEPARTED", 2)
     one = await meeting.join("one")
     for name in ("a", "b", "c"):
@@ -301,7 +291,7 @@ async def test_of_those_who_have_left_the_last_ones_are_remembered(
     assert [one.send(name, b"x") for name in ("a", "b", "c")] == [True, False, False]
 
 
-async def test_processes_with_other_prefixes_know_nothing_of_each_other(meeting: Meeting, prefix: str) -> None:
+async def test_processes_with_other_prefixes_are_separate(meeting: Meeting, prefix: str) -> None:
     one = await meeting.join("one", at(valkey().port, f"{prefix}a:"))
     two = await meeting.join("two", at(valkey().port, f"{prefix}b:"))
     one.bus.publish(b"x")

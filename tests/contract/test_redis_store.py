@@ -66,7 +66,7 @@ def keys(prefix: str) -> set[str]:
 
 
 @pytest.mark.row("D02")
-async def test_what_was_reported_as_kept_outlives_a_redis_that_is_killed_in_a_storm(tmp_path: Path) -> None:
+async def test_reported_commits_survive_killed_redis(tmp_path: Path) -> None:
     server = started(tmp_path, **SAFE)
     where = server.url
     one, two = await asyncio.gather(Storm.begin(where, "one"), Storm.begin(where, "two"))
@@ -81,7 +81,7 @@ async def test_what_was_reported_as_kept_outlives_a_redis_that_is_killed_in_a_st
     server.kill()
 
 
-async def test_two_processes_share_a_redis_and_one_outlives_the_other(tmp_path: Path) -> None:
+async def test_two_processes_share_redis(tmp_path: Path) -> None:
     server = started(tmp_path)
     one, two = await asyncio.gather(Storm.begin(server.url, "one"), Storm.begin(server.url, "two"))
     await asyncio.gather(*(storm.hear(lambda storm=storm: len(storm.said) >= 200) for storm in (one, two)))
@@ -98,7 +98,7 @@ async def test_two_processes_share_a_redis_and_one_outlives_the_other(tmp_path: 
 
 
 @pytest.mark.row("D02")
-async def test_a_redis_that_is_started_again_has_all_it_had_and_is_found_again(tmp_path: Path) -> None:
+async def test_restarted_redis_is_reconnected_with_its_data(tmp_path: Path) -> None:
     server = started(tmp_path, **SAFE)
     store = await opened(server.url)
     version = await store.commit([Put(KEY, b"kept"), Put("session/1/more", b"x", expires=time.time() + 600)])
@@ -122,9 +122,7 @@ async def test_a_redis_that_is_started_again_has_all_it_had_and_is_found_again(t
 # --- connections that break ------------------------------------------------------------------------------
 
 
-async def test_a_commit_whose_answer_is_lost_is_said_to_be_unknown_and_is_not_done_twice(
-    proxy: Proxy, prefix: str
-) -> None:
+async def test_unanswered_commit_is_unknown_and_not_repeated(proxy: Proxy, prefix: str) -> None:
     store = await through(proxy, prefix)
     version = await store.commit([Put(KEY, b"0")])
     told: list[frozenset[str] | None] = []
@@ -142,9 +140,7 @@ async def test_a_commit_whose_answer_is_lost_is_said_to_be_unknown_and_is_not_do
     await store.close()
 
 
-async def test_a_commit_that_arrives_after_it_was_given_up_is_told_of_when_it_is_done(
-    proxy: Proxy, prefix: str
-) -> None:
+async def test_late_commit_is_reported_to_watches(proxy: Proxy, prefix: str) -> None:
     store = await through(proxy, prefix, patience=0.2)
     told: list[frozenset[str] | None] = []
     store.watch("session/1/", told.append)
@@ -162,7 +158,7 @@ async def test_a_commit_that_arrives_after_it_was_given_up_is_told_of_when_it_is
     await store.close()
 
 
-async def test_nobody_waits_for_longer_than_the_patience_when_nothing_passes(proxy: Proxy, prefix: str) -> None:
+async def test_no_call_waits_longer_than_patience(proxy: Proxy, prefix: str) -> None:
     store = await through(proxy, prefix, patience=0.2)
     proxy.stall()
     began = time.monotonic()
@@ -176,7 +172,7 @@ async def test_nobody_waits_for_longer_than_the_patience_when_nothing_passes(pro
     await store.close()
 
 
-def test_a_process_that_was_kept_from_running_does_not_blame_the_store(prefix: str) -> None:
+def test_suspended_process_does_not_time_out_store(prefix: str) -> None:
     """On a loop that looks at its timers before it reads."""
 
     async def kept() -> Item | None:
@@ -205,7 +201,7 @@ async def again(store: RedisStore) -> None:
     pytest.fail("the store does not come back")
 
 
-async def test_what_is_asked_for_without_a_connection_waits_for_the_next_one(proxy: Proxy, prefix: str) -> None:
+async def test_commands_without_connection_wait_for_the_next(proxy: Proxy, prefix: str) -> None:
     store = await through(proxy, prefix)
     await store.commit([Put(KEY, b"0")])
     proxy.refusing = True
@@ -220,7 +216,7 @@ async def test_what_is_asked_for_without_a_connection_waits_for_the_next_one(pro
     await store.close()
 
 
-async def test_what_waits_for_a_connection_relies_on_nothing_that_may_not_be_sent(proxy: Proxy, prefix: str) -> None:
+async def test_waiting_commands_do_not_rely_on_unsent_ones(proxy: Proxy, prefix: str) -> None:
     store = await through(proxy, prefix)
     await store.commit([Put(KEY, b"0")])
     proxy.refusing = True
@@ -236,9 +232,7 @@ async def test_what_waits_for_a_connection_relies_on_nothing_that_may_not_be_sen
     await store.close()
 
 
-async def test_a_store_is_closed_within_its_patience_whatever_becomes_of_the_connection(
-    proxy: Proxy, prefix: str
-) -> None:
+async def test_close_finishes_within_patience(proxy: Proxy, prefix: str) -> None:
     store = await through(proxy, prefix, patience=0.2)
     store.watch("", lambda _: None)
     proxy.stall()
@@ -248,12 +242,12 @@ async def test_a_store_is_closed_within_its_patience_whatever_becomes_of_the_con
     assert isinstance(asked.exception(), StoreUnavailable)
 
 
-async def test_a_redis_that_is_not_there_is_waited_for_and_then_given_up() -> None:
+async def test_unreachable_redis_times_out() -> None:
     with held_port() as port, pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port} does not respond"):
         await opened(f"redis://127.0.0.1:{port}", patience=0.1)
 
 
-async def test_whoever_answers_and_is_no_redis_is_not_waited_for_longer() -> None:
+async def test_foreign_server_times_out() -> None:
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()
@@ -271,7 +265,7 @@ def flush_scripts() -> None:
         client.script_flush()
 
 
-async def test_a_script_that_redis_has_forgotten_is_sent_again_and_commits_keep_their_order(place: Place) -> None:
+async def test_lost_script_is_resent_in_commit_order(place: Place) -> None:
     store = await place.enter()
     flush_scripts()
     versions = await asyncio.gather(*(store.commit([Put(KEY, b"%d" % n)]) for n in range(50)))
@@ -280,7 +274,7 @@ async def test_a_script_that_redis_has_forgotten_is_sent_again_and_commits_keep_
     assert [item.key for item in await walk(store)] == [KEY]
 
 
-async def test_a_commit_is_not_done_after_one_that_came_later_in_its_turn(prefix: str) -> None:
+async def test_commit_is_not_executed_after_a_later_one(prefix: str) -> None:
     store = await opened(prefix=prefix)
     await store.commit([Put(KEY, b"0")])
     flush_scripts()
@@ -295,7 +289,7 @@ async def test_a_commit_is_not_done_after_one_that_came_later_in_its_turn(prefix
     await store.close()
 
 
-async def test_a_script_that_redis_does_not_keep_is_not_sent_for_ever(prefix: str) -> None:
+async def test_script_that_redis_drops_is_not_resent_forever(prefix: str) -> None:
     store = await opened(prefix=prefix)
     assert store._client is not None
     store._client._script_load = [encode_command("PING")]  # instead of it
@@ -305,7 +299,7 @@ async def test_a_script_that_redis_does_not_keep_is_not_sent_for_ever(prefix: st
     await store.close()
 
 
-async def test_commits_of_one_turn_go_in_one_piece(place: Place) -> None:
+async def test_commits_of_one_iteration_are_one_write(place: Place) -> None:
     store = await place.enter()
     with valkey().client() as client:
         before = client.info("stats")["total_reads_processed"]
@@ -313,7 +307,7 @@ async def test_commits_of_one_turn_go_in_one_piece(place: Place) -> None:
         assert client.info("stats")["total_reads_processed"] - before < 20
 
 
-async def test_a_commit_that_redis_has_no_memory_for_is_not_done_in_part(prefix: str) -> None:
+async def test_commit_without_memory_is_not_applied_in_part(prefix: str) -> None:
     store = await opened(prefix=prefix)
     await store.commit([Put("session/1/a", b"a")])
     with valkey().client() as client:
@@ -327,7 +321,7 @@ async def test_a_commit_that_redis_has_no_memory_for_is_not_done_in_part(prefix:
     await store.close()
 
 
-async def test_a_commit_that_must_not_be_published_is_not_done_in_part(prefix: str) -> None:
+async def test_commit_that_cannot_publish_is_not_applied_in_part(prefix: str) -> None:
     with valkey().client() as client:
         client.execute_command("ACL", "SETUSER", "mute", "on", ">secret", "~*", "+@all", "resetchannels")
         store = await opened(f"redis://mute:secret@127.0.0.1:{valkey().port}", prefix=prefix)
@@ -341,7 +335,7 @@ async def test_a_commit_that_must_not_be_published_is_not_done_in_part(prefix: s
 # --- time ------------------------------------------------------------------------------------------------
 
 
-async def test_leases_and_items_end_by_the_clock_of_redis(prefix: str) -> None:
+async def test_expiry_uses_the_clock_of_redis(prefix: str) -> None:
     ours, theirs = await opened(prefix=prefix), await opened(prefix=prefix)
     held = lease(await ours.acquire("session/1", "us", 0.05))
     assert abs(held.expires - 0.05 - time.time()) < 5
@@ -357,7 +351,7 @@ async def test_leases_and_items_end_by_the_clock_of_redis(prefix: str) -> None:
         await store.close()
 
 
-async def test_versions_go_on_when_a_home_was_empty_and_the_clock_was_set_back(place: Place) -> None:
+async def test_versions_grow_after_empty_home_and_clock_reset(place: Place) -> None:
     store = await place.enter()
     before = await store.commit([Put(KEY, b"x")])
     await store.commit([Delete(KEY)])
@@ -379,7 +373,7 @@ async def sweeps(place: Place, store: Store, times: int = 15) -> None:
 
 
 @pytest.mark.row("D01")
-async def test_nothing_is_left_of_homes_whose_items_and_leases_have_ended(place: Place, prefix: str) -> None:
+async def test_ended_homes_leave_nothing(place: Place, prefix: str) -> None:
     store, now = await place.enter(), place.clock.now()
     lease(await store.acquire("session/leased", "us", 30))
     await store.commit([Put("session/ended", b"", expires=now + 30), Put("session/ended/x", b"", expires=now + 200)])
@@ -399,7 +393,7 @@ async def test_nothing_is_left_of_homes_whose_items_and_leases_have_ended(place:
     assert keys(prefix) == {"{homes}:schema"}
 
 
-async def test_a_home_that_is_written_to_while_it_is_struck_out_is_found(place: Place) -> None:
+async def test_home_written_during_removal_is_found(place: Place) -> None:
     ours, theirs = await place.enter(), await place.enter()
     assert isinstance(ours, RedisStore)
     assert ours._client is not None
@@ -416,7 +410,7 @@ async def test_a_home_that_is_written_to_while_it_is_struck_out_is_found(place: 
     assert (await ours._call(ours._client, "homes", b"claim", 100))[1] == homes
 
 
-async def test_a_home_that_is_known_is_registered_again_before_it_could_be_struck_out(place: Place) -> None:
+async def test_known_home_is_registered_again_before_removal(place: Place) -> None:
     store, dues = await place.enter(), list[float]()
     assert isinstance(store, RedisStore)
     for seconds in (1, 5, 15, 25, 700):
@@ -429,7 +423,7 @@ async def test_a_home_that_is_known_is_registered_again_before_it_could_be_struc
     assert len(set(dues)) == 4  # and not each time
 
 
-async def test_each_home_is_read_once_for_a_page_however_far_its_keys_are_apart() -> None:
+async def test_scan_reads_each_home_once_per_page() -> None:
     items = [Item(key, b"", 1) for key in ["a/b", *(f"a/b!{number:03}" for number in range(50)), "a/b/1"]]
     index = sorted({place for item in items for place in (home(item.key), f"{home(item.key)}/")})
     asked: list[str] = []
@@ -448,7 +442,7 @@ async def test_each_home_is_read_once_for_a_page_however_far_its_keys_are_apart(
 # --- watches ---------------------------------------------------------------------------------------------
 
 
-async def test_what_is_read_after_a_watch_is_not_older_than_what_it_tells(proxy: Proxy, prefix: str) -> None:
+async def test_read_after_watch_is_not_older_than_watch(proxy: Proxy, prefix: str) -> None:
     ours, theirs = await through(proxy, prefix), await opened(prefix=prefix)
     told: list[frozenset[str] | None] = []
     proxy.hold(b"SUBSCRIBE")  # which has a connection of its own
@@ -468,7 +462,7 @@ async def test_what_is_read_after_a_watch_is_not_older_than_what_it_tells(proxy:
         await store.close()
 
 
-async def test_a_watch_is_told_of_a_commit_of_its_store_that_was_on_its_way(prefix: str) -> None:
+async def test_watch_reports_own_commit_in_flight(prefix: str) -> None:
     store = await opened(prefix=prefix)
     told: list[frozenset[str] | None] = []
     asked = asyncio.ensure_future(store.commit([Put(KEY, b"x")]))
@@ -480,9 +474,7 @@ async def test_a_watch_is_told_of_a_commit_of_its_store_that_was_on_its_way(pref
     await store.close()
 
 
-async def test_a_watch_whose_connection_was_lost_is_told_that_anything_may_have_changed(
-    proxy: Proxy, prefix: str
-) -> None:
+async def test_watch_reports_any_change_after_reconnect(proxy: Proxy, prefix: str) -> None:
     ours, theirs = await through(proxy, prefix), await opened(prefix=prefix)
     told: list[frozenset[str] | None] = []
     ours.watch("session/", told.append)
@@ -497,7 +489,7 @@ async def test_a_watch_whose_connection_was_lost_is_told_that_anything_may_have_
         await store.close()
 
 
-async def test_a_watch_whose_connection_has_died_in_silence_is_told_so(proxy: Proxy, prefix: str) -> None:
+async def test_watch_detects_silently_dead_connection(proxy: Proxy, prefix: str) -> None:
     ours, theirs = await through(proxy, prefix, patience=0.2), await opened(prefix=prefix)
     told: list[frozenset[str] | None] = []
     ours.watch("session/1/", told.append)
@@ -509,7 +501,7 @@ async def test_a_watch_whose_connection_has_died_in_silence_is_told_so(proxy: Pr
         await store.close()
 
 
-async def test_a_channel_is_left_when_nobody_wants_it_any_more(prefix: str) -> None:
+async def test_last_watch_unsubscribes_channel(prefix: str) -> None:
     def channels() -> set[bytes]:
         with valkey().client() as client:
             return {name for name in client.pubsub_channels() if name.decode().startswith(prefix)}
@@ -530,7 +522,7 @@ async def test_a_channel_is_left_when_nobody_wants_it_any_more(prefix: str) -> N
     await store.close()
 
 
-async def test_values_larger_than_what_redis_lets_subscribers_wait_for_are_read(prefix: str) -> None:
+async def test_values_above_pubsub_limit_are_read(prefix: str) -> None:
     store = await opened(prefix=prefix)
     store.watch("", lambda _: None)
     value = bytes(33_000_000)
@@ -545,7 +537,7 @@ async def test_values_larger_than_what_redis_lets_subscribers_wait_for_are_read(
 # --- who shares what -------------------------------------------------------------------------------------
 
 
-async def test_stores_with_other_prefixes_know_nothing_of_each_other(prefix: str) -> None:
+async def test_stores_with_other_prefixes_are_separate(prefix: str) -> None:
     ours, theirs = await opened(prefix=f"{prefix}a*:"), await opened(prefix=f"{prefix}ab:")
     told: list[frozenset[str] | None] = []
     ours.watch("session/", told.append)
@@ -561,14 +553,14 @@ async def test_stores_with_other_prefixes_know_nothing_of_each_other(prefix: str
         await store.close()
 
 
-async def test_what_a_newer_trunkline_has_written_is_refused_in_words(prefix: str) -> None:
+async def test_newer_schema_is_refused(prefix: str) -> None:
     with valkey().client() as client:
         client.set(f"{prefix}{{homes}}:schema", SCHEMA + 1)
     with pytest.raises(StoreUnusable, match=f"written by a newer Trunkline: its schema is {SCHEMA + 1}"):
         await opened(prefix=prefix)
 
 
-async def test_a_redis_that_may_lose_something_is_warned_of_and_another_is_not(
+async def test_risky_redis_settings_are_warned_about(
     tmp_path: Path, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "trunkline"):

@@ -72,7 +72,7 @@ def rows_of(path: Path) -> list[Item]:
 
 
 @pytest.mark.row("D02")
-async def test_what_was_reported_as_kept_outlives_kill_9_in_a_storm_of_commits(path: Path) -> None:
+async def test_reported_commits_survive_kill_9(path: Path) -> None:
     storms = []
     for number in range(3):  # each finds what the one before has left
         storm = await Storm.begin(path, f"life {number}")
@@ -83,7 +83,7 @@ async def test_what_was_reported_as_kept_outlives_kill_9_in_a_storm_of_commits(p
         await judge_file(path, *storms)
 
 
-async def test_two_processes_share_a_file_and_one_outlives_the_other(path: Path) -> None:
+async def test_two_processes_share_a_file(path: Path) -> None:
     one, two = await asyncio.gather(Storm.begin(path, "one"), Storm.begin(path, "two"))
     await asyncio.gather(*(storm.hear(lambda storm=storm: len(storm.said) >= 300) for storm in (one, two)))
     await one.kill()
@@ -96,7 +96,7 @@ async def test_two_processes_share_a_file_and_one_outlives_the_other(path: Path)
 
 
 @pytest.mark.row("D02")
-async def test_a_full_disk_is_said_and_what_was_kept_stays(path: Path) -> None:
+async def test_full_disk_is_reported_and_data_stays(path: Path) -> None:
     storm = await Storm.begin(path, "one", 2_000_000)
     await storm.hear()
     assert await storm.process.wait() == 0
@@ -105,7 +105,7 @@ async def test_a_full_disk_is_said_and_what_was_kept_stays(path: Path) -> None:
 
 
 @pytest.mark.row("D02")
-async def test_a_store_that_is_opened_again_has_all_it_had(path: Path) -> None:
+async def test_reopened_store_has_its_data(path: Path) -> None:
     store = await opened(path)
     version = await store.commit([Put(KEY, b"kept")])
     held = lease(await store.acquire("session/1", "us", 600))
@@ -117,14 +117,14 @@ async def test_a_store_that_is_opened_again_has_all_it_had(path: Path) -> None:
     await again.close()
 
 
-async def test_commits_of_one_turn_are_one_transaction(path: Path) -> None:
+async def test_commits_of_one_iteration_are_one_transaction(path: Path) -> None:
     store = await opened(path)
     await asyncio.gather(*(store.commit([Put(f"session/{n}/state", b"x")]) for n in range(200)))
     assert len(rows(path, "SELECT version FROM changes")) == 1
     await store.close()
 
 
-async def test_what_is_asked_for_in_the_turn_of_a_close_is_done_as_it_was_asked_for(path: Path) -> None:
+async def test_calls_in_the_iteration_of_close_are_executed(path: Path) -> None:
     store, writes = await opened(path), [Put(KEY, b"x")]
     commit = store.commit(writes)
     writes.clear()  # whoever asked may use it for something else
@@ -133,7 +133,7 @@ async def test_what_is_asked_for_in_the_turn_of_a_close_is_done_as_it_was_asked_
     assert [item.key for item in rows_of(path)] == [KEY]
 
 
-async def test_who_stops_waiting_for_a_close_does_not_stop_it_for_others(path: Path) -> None:
+async def test_cancelled_close_continues(path: Path) -> None:
     store = await opened(path)
     given_up = asyncio.ensure_future(store.close())
     await asyncio.sleep(0)
@@ -141,7 +141,7 @@ async def test_who_stops_waiting_for_a_close_does_not_stop_it_for_others(path: P
     await store.close()
 
 
-async def test_a_file_that_another_process_has_locked_is_waited_for_and_then_given_up(path: Path) -> None:
+async def test_locked_file_times_out(path: Path) -> None:
     store = await opened(path, patience=0.05)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -157,7 +157,7 @@ async def test_a_file_that_another_process_has_locked_is_waited_for_and_then_giv
     await store.close()
 
 
-async def test_a_new_file_that_another_process_has_locked_is_waited_for_too(path: Path) -> None:
+async def test_locked_new_file_times_out(path: Path) -> None:
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreUnavailable, match="locked by another process"):
@@ -169,7 +169,7 @@ async def test_a_new_file_that_another_process_has_locked_is_waited_for_too(path
     other.close()
 
 
-async def test_a_transaction_that_fails_leaves_nothing_behind_and_the_next_one_is_not_hurt(path: Path) -> None:
+async def test_failed_transaction_is_rolled_back(path: Path) -> None:
     store = await opened(path)
     change(path, "ALTER TABLE changes RENAME TO elsewhere")  # so it fails at its end, when all is written
     done = await asyncio.gather(
@@ -182,7 +182,7 @@ async def test_a_transaction_that_fails_leaves_nothing_behind_and_the_next_one_i
     await store.close()
 
 
-async def test_many_who_open_a_new_file_at_once_all_get_it(path: Path) -> None:
+async def test_concurrent_creation_of_a_file_succeeds(path: Path) -> None:
     stores = await asyncio.gather(*(opened(path) for _ in range(8)))
     for number, store in enumerate(stores):
         await store.commit([Put(f"session/{number}/state", b"x")])
@@ -194,7 +194,7 @@ async def test_many_who_open_a_new_file_at_once_all_get_it(path: Path) -> None:
 # --- watches and sweeps ----------------------------------------------------------------------------------
 
 
-async def test_who_was_away_for_too_long_is_told_that_anything_may_have_changed(place: Place, path: Path) -> None:
+async def test_slow_watcher_learns_that_any_key_may_have_changed(place: Place, path: Path) -> None:
     store = await place.enter()
     told: list[frozenset[str] | None] = []
     store.watch("session/1/", told.append)
@@ -208,7 +208,7 @@ async def test_who_was_away_for_too_long_is_told_that_anything_may_have_changed(
     assert told == [None, {"session/1/state"}]
 
 
-async def test_a_sweep_forgets_the_oldest_changes_and_says_so(place: Place, path: Path) -> None:
+async def test_sweep_prunes_oldest_changes(place: Place, path: Path) -> None:
     store = await place.enter()
     old = await store.commit([Put(KEY, b"x")])
     change(path, f"UPDATE state SET last = last + {CHANGE_HISTORY}")
@@ -219,7 +219,7 @@ async def test_a_sweep_forgets_the_oldest_changes_and_says_so(place: Place, path
     assert new - CHANGE_HISTORY >= old
 
 
-async def test_changes_are_forgotten_while_many_are_made_and_not_only_by_sweeps(place: Place, path: Path) -> None:
+async def test_changes_are_pruned_between_sweeps(place: Place, path: Path) -> None:
     store = await place.enter()
     await store.commit([Put(KEY, b"x")])
     change(path, f"UPDATE state SET last = {2 * CHANGE_HISTORY - 1}")
@@ -229,7 +229,7 @@ async def test_changes_are_forgotten_while_many_are_made_and_not_only_by_sweeps(
     assert rows(path, "SELECT last, pruned FROM state") == [(new, CHANGE_HISTORY)]
 
 
-async def test_a_watch_goes_on_when_a_look_was_in_vain(place: Place, path: Path) -> None:
+async def test_watch_continues_after_failed_poll(place: Place, path: Path) -> None:
     store = await place.enter()
     told: list[frozenset[str] | None] = []
     store.watch("", told.append)
@@ -241,7 +241,7 @@ async def test_a_watch_goes_on_when_a_look_was_in_vain(place: Place, path: Path)
     assert told == [{KEY}]
 
 
-async def test_a_sweep_deletes_what_has_expired_some_at_a_time(place: Place, path: Path) -> None:
+async def test_sweep_deletes_expired_items_in_batches(place: Place, path: Path) -> None:
     store, soon = await place.enter(), place.clock.now() + 30
     per_commit = 1000
     for batch in range(SWEEP_BATCH // per_commit + 1):
@@ -259,7 +259,7 @@ async def test_a_sweep_deletes_what_has_expired_some_at_a_time(place: Place, pat
 # --- the file --------------------------------------------------------------------------------------------
 
 
-async def test_the_file_is_for_its_owner_alone(path: Path) -> None:
+async def test_file_is_private(path: Path) -> None:
     mask = os.umask(0)
     try:
         store = await opened(path)
@@ -277,7 +277,7 @@ async def refused(path: Path) -> str:
     return str(caught.value)
 
 
-async def test_a_file_of_a_newer_trunkline_is_refused_in_words_and_left_as_it_is(path: Path) -> None:
+async def test_newer_schema_is_refused_and_file_unchanged(path: Path) -> None:
     await (await opened(path)).close()
     newer = sqlite3.connect(path, isolation_level=None)
     newer.execute(f"PRAGMA user_version={len(database.MIGRATIONS) + 1}")
@@ -291,7 +291,7 @@ async def test_a_file_of_a_newer_trunkline_is_refused_in_words_and_left_as_it_is
     assert path.read_bytes() == before
 
 
-async def test_a_database_of_somebody_else_is_refused_and_left_as_it_is(path: Path) -> None:
+async def test_foreign_database_is_refused_and_unchanged(path: Path) -> None:
     other = sqlite3.connect(path)
     other.execute("CREATE TABLE theirs (x)")
     other.close()
@@ -300,7 +300,7 @@ async def test_a_database_of_somebody_else_is_refused_and_left_as_it_is(path: Pa
     assert path.read_bytes() == before
 
 
-async def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(path: Path) -> None:
+async def test_non_database_is_refused_and_unchanged(path: Path) -> None:
     path.write_bytes(b"just some text, and more of it\n" * 100)
     assert "is not a database" in await refused(path)
     assert path.read_bytes() == b"just some text, and more of it\n" * 100
@@ -316,12 +316,12 @@ async def damaged(path: Path) -> None:
         file.write(b"\xa5" * 4096 * 20)
 
 
-async def test_a_damaged_file_is_noticed_when_it_is_opened(path: Path) -> None:
+async def test_damaged_file_is_detected_at_open(path: Path) -> None:
     await damaged(path)
     assert f"the store {path} is damaged" in await refused(path)
 
 
-async def test_damage_that_comes_later_is_noticed_when_it_is_met(path: Path) -> None:
+async def test_later_damage_is_detected_on_access(path: Path) -> None:
     store = await opened(path)
     await damaged(path)
     with pytest.raises(StoreUnusable, match="is damaged"):
@@ -330,12 +330,12 @@ async def test_damage_that_comes_later_is_noticed_when_it_is_met(path: Path) -> 
 
 
 @pytest.mark.parametrize("where", ["nowhere/store.db", ""])
-async def test_a_file_that_cannot_be_made_is_said_to_be(tmp_path: Path, where: str) -> None:
+async def test_uncreatable_file_is_reported(tmp_path: Path, where: str) -> None:
     with pytest.raises(StoreUnavailable, match=r"cannot be created|unable to open"):
         await opened(tmp_path / where)
 
 
-def test_a_schema_is_brought_up_to_date_step_by_step_and_only_once(path: Path) -> None:
+def test_migrations_run_once_in_order(path: Path) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
     one, two = "CREATE TABLE first (x); INSERT INTO first VALUES (1)", "ALTER TABLE first ADD COLUMN y DEFAULT 2"
     database.migrate(connection, path, [one])
@@ -350,13 +350,13 @@ def test_a_schema_is_brought_up_to_date_step_by_step_and_only_once(path: Path) -
 
 
 @pytest.mark.parametrize("setting", [{"patience": -1}, {"watch_every": 0}, {"synchronous": "OFF"}])
-def test_settings_that_make_no_sense_are_refused(path: Path, setting: dict[str, object]) -> None:
+def test_invalid_settings_are_refused(path: Path, setting: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         SqliteStore(path, **setting)  # type: ignore[arg-type]
     assert not path.exists()
 
 
-async def test_less_waiting_for_the_disk_can_be_asked_for(path: Path) -> None:
+async def test_synchronous_normal_is_supported(path: Path) -> None:
     store = SqliteStore(str(path), synchronous="NORMAL")
     await store.open()
     assert await store.commit([Put(KEY, b"x")])

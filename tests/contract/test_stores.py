@@ -52,7 +52,7 @@ async def value(store: Store, key: str) -> bytes | None:
 
 
 @pytest.mark.row("D01", "D02", "D04")
-async def test_what_was_put_is_there_until_it_is_deleted(store: Store) -> None:
+async def test_item_exists_until_deleted(store: Store) -> None:
     assert await store.get(KEY) is None
     first = await store.commit([Put(KEY, b"one", expires=2_000_000.0)])
     assert await store.get(KEY) == Item(KEY, b"one", first, 2_000_000.0)
@@ -63,7 +63,7 @@ async def test_what_was_put_is_there_until_it_is_deleted(store: Store) -> None:
 
 
 @pytest.mark.row("D04")
-async def test_versions_of_a_key_only_grow_also_when_it_was_gone_meanwhile(store: Store) -> None:
+async def test_versions_grow_across_deletion(store: Store) -> None:
     versions = []
     for _ in range(3):
         versions += [await store.commit([Put(KEY, b"x")]), await store.commit([Put(KEY, b"x")])]
@@ -73,7 +73,7 @@ async def test_versions_of_a_key_only_grow_also_when_it_was_gone_meanwhile(store
 
 
 @pytest.mark.row("D04")
-async def test_a_write_for_another_version_changes_nothing_and_says_which_it_found(store: Store) -> None:
+async def test_conflict_changes_nothing_and_names_found_version(store: Store) -> None:
     with pytest.raises(Conflict, match=r"does not exist, but should be at 7") as missing:
         await store.commit([Put(KEY, b"x", version=7)])
     assert (missing.value.key, missing.value.expected, missing.value.found) == (KEY, 7, ABSENT)
@@ -90,7 +90,7 @@ async def test_a_write_for_another_version_changes_nothing_and_says_which_it_fou
 
 
 @pytest.mark.row("D04")
-async def test_a_version_from_before_a_deletion_is_not_good_afterwards(store: Store) -> None:
+async def test_version_from_before_deletion_conflicts(store: Store) -> None:
     before = await store.commit([Put(KEY, b"before")])
     await store.commit([Delete(KEY)])
     await store.commit([Put(KEY, b"after")])
@@ -101,7 +101,7 @@ async def test_a_version_from_before_a_deletion_is_not_good_afterwards(store: St
 
 @pytest.mark.row("D04")
 @pytest.mark.parametrize("kept", [b"", b"\0", b"\xff\xfe", b"x" * 3_000_000], ids=["empty", "nul", "no text", "3 MB"])
-async def test_values_are_any_bytes(store: Store, kept: bytes) -> None:
+async def test_values_are_arbitrary_bytes(store: Store, kept: bytes) -> None:
     await store.commit([Put(KEY, kept)])
     assert await value(store, KEY) == kept
 
@@ -110,7 +110,7 @@ HOSTILE = ["", "a/b", "{a}", "}", "%", "%2F", "\0", "\x10FFFF", "\U0010ffff", "\
 
 
 @pytest.mark.row("D04")
-async def test_a_key_can_be_made_of_any_texts_and_no_two_are_the_same(store: Store) -> None:
+async def test_key_of_is_unambiguous(store: Store) -> None:
     keys = [key_of("whose", f"x{text}", "thing") for text in HOSTILE]
     assert len(set(keys)) == len(HOSTILE)
     for number, key in enumerate(keys):
@@ -123,7 +123,7 @@ async def test_a_key_can_be_made_of_any_texts_and_no_two_are_the_same(store: Sto
 
 
 @pytest.mark.row("D04")
-async def test_a_commit_is_done_as_a_whole(store: Store) -> None:
+async def test_commit_applies_all_writes(store: Store) -> None:
     await store.commit([Put("session/1/a", b"a"), Put("session/1/b", b"b"), Put("session/1/c", b"c")])
     version = await store.commit([Put("session/1/a", b"A"), Delete("session/1/b"), Put("session/1/d", b"D")])
     found = {item.key: (item.value, item.version == version) for item in await walk(store)}
@@ -132,7 +132,7 @@ async def test_a_commit_is_done_as_a_whole(store: Store) -> None:
 
 @pytest.mark.row("D04")
 @pytest.mark.parametrize("last", [Put("session/1/z", b"z", version=99), Delete("session/1/z", version=99)])
-async def test_a_commit_is_not_done_at_all_if_one_of_its_writes_cannot_be(store: Store, last: Write) -> None:
+async def test_commit_with_one_conflict_applies_nothing(store: Store, last: Write) -> None:
     await store.commit([Put("session/1/a", b"a"), Put("session/1/b", b"b")])
     before = await walk(store)
     with pytest.raises(Conflict):
@@ -141,7 +141,7 @@ async def test_a_commit_is_not_done_at_all_if_one_of_its_writes_cannot_be(store:
 
 
 @pytest.mark.row("D04")
-async def test_versions_are_compared_with_what_was_there_before_the_commit(store: Store) -> None:
+async def test_versions_compare_with_state_before_commit(store: Store) -> None:
     one = await store.commit([Put("session/1/a", b"a"), Put("session/1/b", b"b")])
     two = await store.commit([Put("session/1/a", b"A", version=one), Put("session/1/b", b"B", version=one)])
     assert two > one
@@ -174,14 +174,14 @@ async def test_versions_are_compared_with_what_was_there_before_the_commit(store
     ],
     ids=lambda writes: f"{len(writes)} {writes[-1].key[:12]!a}" if writes else "none",
 )
-async def test_what_no_store_could_do_is_refused_by_all(store: Store, writes: Sequence[Write]) -> None:
+async def test_invalid_writes_are_refused(store: Store, writes: Sequence[Write]) -> None:
     with pytest.raises(MisuseError):
         await store.commit(writes)
     assert await walk(store) == []
 
 
 @pytest.mark.row("D04")
-async def test_questions_that_make_no_sense_are_refused_by_all(store: Store) -> None:
+async def test_invalid_queries_are_refused(store: Store) -> None:
     given = lease(await store.acquire("session/1", "us", 10))
     for call in (
         store.get("no key"),
@@ -205,7 +205,7 @@ async def test_questions_that_make_no_sense_are_refused_by_all(store: Store) -> 
 
 
 @pytest.mark.row("D04")
-async def test_commits_of_one_turn_are_done_in_order_and_each_has_its_own_outcome(store: Store) -> None:
+async def test_commits_of_one_iteration_are_ordered_and_independent(store: Store) -> None:
     version = await store.commit([Put(KEY, b"0")])
     first, second, third, other, fourth = await outcomes(
         store.commit([Put(KEY, b"1", version=version)]),
@@ -221,7 +221,7 @@ async def test_commits_of_one_turn_are_done_in_order_and_each_has_its_own_outcom
 
 
 @pytest.mark.row("D04")
-async def test_commits_of_several_turns_are_done_in_order_though_nobody_waits_in_between(store: Store) -> None:
+async def test_commits_of_several_iterations_are_ordered(store: Store) -> None:
     calls: list[asyncio.Future[int]] = []
     for number in range(20):
         calls.append(asyncio.ensure_future(store.commit([Put(KEY, b"%d" % number)])))
@@ -231,7 +231,7 @@ async def test_commits_of_several_turns_are_done_in_order_though_nobody_waits_in
     assert await value(store, KEY) == b"19"
 
 
-async def test_nobody_s_change_is_lost_when_many_change_one_item_at_once(place: Place) -> None:
+async def test_concurrent_updates_are_not_lost(place: Place) -> None:
     stores = [await place.enter(), await place.enter()]
 
     async def count_up(store: Store, times: int) -> int:
@@ -251,7 +251,7 @@ async def test_nobody_s_change_is_lost_when_many_change_one_item_at_once(place: 
     assert (sum(conflicts) > 0) is (place.kind != "memory")  # where nothing is waited for, nobody comes between
 
 
-async def test_of_many_who_make_an_item_at_once_one_does(place: Place) -> None:
+async def test_concurrent_creation_has_one_winner(place: Place) -> None:
     stores = [await place.enter(), await place.enter()]
     made = await outcomes(*(stores[n % 2].commit([Put("once/us/key", b"%d" % n, version=ABSENT)]) for n in range(50)))
     winners = [number for number, outcome in enumerate(made) if isinstance(outcome, int)]
@@ -260,14 +260,14 @@ async def test_of_many_who_make_an_item_at_once_one_does(place: Place) -> None:
     assert await value(stores[0], "once/us/key") == b"%d" % winners[0]
 
 
-async def test_what_one_has_committed_everybody_reads(place: Place) -> None:
+async def test_commit_is_visible_to_all_processes(place: Place) -> None:
     ours, theirs = await place.enter(), await place.enter()
     for number in range(20):
         await ours.commit([Put(KEY, b"%d" % number)])
         assert await value(theirs, KEY) == b"%d" % number
 
 
-async def test_who_is_cancelled_leaves_the_others_alone(store: Store) -> None:
+async def test_cancelled_commit_does_not_affect_others(store: Store) -> None:
     calls = [asyncio.ensure_future(store.commit([Put(f"session/{n}/state", b"x")])) for n in range(10)]
     await asyncio.sleep(0)
     calls[3].cancel()
@@ -281,7 +281,7 @@ async def test_who_is_cancelled_leaves_the_others_alone(store: Store) -> None:
 
 
 @pytest.mark.row("D04")
-async def test_a_scan_has_its_prefix_in_the_order_of_keys_page_by_page(store: Store) -> None:
+async def test_scan_returns_prefix_in_key_order_by_page(store: Store) -> None:
     names = ["a", "a/1", "a/10", "a/2", "b", "ä", "\uffff", "😀"]
     for name in reversed(names):
         await store.commit([Put(f"x/{name}", name.encode())])
@@ -298,7 +298,7 @@ async def test_a_scan_has_its_prefix_in_the_order_of_keys_page_by_page(store: St
 
 
 @pytest.mark.row("D04")
-async def test_homes_whose_names_begin_alike_are_in_the_order_of_keys_too(store: Store) -> None:
+async def test_scan_orders_homes_with_common_prefix(store: Store) -> None:
     keys = ["a/b", "a/b!", "a/b!/x", "a/b-/y", "a/b/1", "a/b/2", "a/b0", "a/b0/z", "a/bc", "aa/b/c"]
     for key in keys:
         await store.commit([Put(key, key.encode())])
@@ -314,7 +314,7 @@ async def test_homes_whose_names_begin_alike_are_in_the_order_of_keys_too(store:
 
 
 @pytest.mark.row("D04")
-async def test_a_walk_sees_all_that_stays_once_whatever_else_happens(store: Store) -> None:
+async def test_scan_returns_stable_items_once_during_changes(store: Store) -> None:
     def key(number: int) -> str:
         return f"list/us/{number:04}"
 
@@ -332,7 +332,7 @@ async def test_a_walk_sees_all_that_stays_once_whatever_else_happens(store: Stor
 
 
 @pytest.mark.row("D04")
-async def test_ten_thousand_keys_are_kept_and_walked(store: Store) -> None:
+async def test_scan_of_ten_thousand_keys(store: Store) -> None:
     await asyncio.gather(*(store.commit([Put(f"many/{h}/{n:04}", b"%d" % n) for n in range(500)]) for h in range(20)))
     assert [item.key for item in await walk(store, "many/7/", 200)] == [f"many/7/{n:04}" for n in range(500)]
     assert len(await walk(store, "many/", MAX_PAGE_ITEMS)) == 10_000
@@ -343,7 +343,7 @@ async def test_ten_thousand_keys_are_kept_and_walked(store: Store) -> None:
 # --- expiry ----------------------------------------------------------------------------------------------
 
 
-async def test_what_has_expired_is_not_there_from_that_moment_on(place: Place) -> None:
+async def test_expired_item_is_invisible_at_once(place: Place) -> None:
     store, now = await place.enter(), place.clock.now()
     version = await store.commit([Put("session/1/a", b"a", expires=now + 10), Put("session/1/b", b"b")])
     place.clock.advance(9.999)
@@ -360,7 +360,7 @@ async def test_what_has_expired_is_not_there_from_that_moment_on(place: Place) -
     assert await store.get("session/1/a") == Item("session/1/a", b"new", again)
 
 
-async def test_whoever_puts_again_puts_off_the_end(place: Place) -> None:
+async def test_put_extends_expiry(place: Place) -> None:
     store = await place.enter()
     for _ in range(5):
         await store.commit([Put(KEY, b"x", expires=place.clock.now() + 3600)])
@@ -380,7 +380,7 @@ async def settled(store: Store) -> None:
         await turns()
 
 
-async def test_an_end_that_is_brought_forward_comes_sooner(place: Place) -> None:
+async def test_put_can_shorten_expiry(place: Place) -> None:
     store = await place.enter()
     await store.commit([Put(KEY, b"x", expires=place.clock.now() + 3600)])
     await store.commit([Put(KEY, b"x", expires=place.clock.now() + 10)])
@@ -388,7 +388,7 @@ async def test_an_end_that_is_brought_forward_comes_sooner(place: Place) -> None
     assert await store.get(KEY) is None
 
 
-async def test_an_end_in_the_past_is_an_end(place: Place) -> None:
+async def test_expiry_in_the_past_deletes(place: Place) -> None:
     store = await place.enter()
     await store.commit([Put(KEY, b"x", expires=place.clock.now())])
     assert await store.get(KEY) is None
@@ -397,7 +397,7 @@ async def test_an_end_in_the_past_is_an_end(place: Place) -> None:
 # --- leases ----------------------------------------------------------------------------------------------
 
 
-async def test_a_lease_has_one_holder_at_a_time_and_tokens_only_grow(place: Place) -> None:
+async def test_lease_has_one_holder_and_growing_tokens(place: Place) -> None:
     ours, theirs = await place.enter(), await place.enter()
     first = lease(await ours.acquire("session/1", "us", 10))
     assert (first.holder, first.expires) == ("us", place.clock.now() + 10)
@@ -410,7 +410,7 @@ async def test_a_lease_has_one_holder_at_a_time_and_tokens_only_grow(place: Plac
     assert first.token < second.token < third.token
 
 
-async def test_a_lease_lasts_as_long_as_it_is_renewed(place: Place) -> None:
+async def test_renewed_lease_lasts(place: Place) -> None:
     store = await place.enter()
     held = lease(await store.acquire("session/1", "us", 10))
     for _ in range(5):
@@ -426,7 +426,7 @@ async def test_a_lease_lasts_as_long_as_it_is_renewed(place: Place) -> None:
     assert await store.get(KEY) is None
 
 
-async def test_the_writes_of_an_old_holder_are_refused_after_a_takeover(place: Place) -> None:
+async def test_writes_of_old_holder_are_fenced_after_takeover(place: Place) -> None:
     ours, theirs = await place.enter(), await place.enter()
     old = lease(await ours.acquire("session/1", "us", 10))
     await ours.commit([Put(KEY, b"ours")], fence=old)
@@ -448,7 +448,7 @@ async def test_the_writes_of_an_old_holder_are_refused_after_a_takeover(place: P
     assert isinstance(await ours.acquire("session/1", "us", 10), Lease)
 
 
-async def test_a_takeover_between_commits_of_one_turn_stands_between_them(store: Store) -> None:
+async def test_takeover_orders_between_commits_of_one_iteration(store: Store) -> None:
     old = lease(await store.acquire("session/1", "us", 10))
     before, new, after, others, under_new = await outcomes(
         store.commit([Put(KEY, b"before")], fence=old),
@@ -466,7 +466,7 @@ async def test_a_takeover_between_commits_of_one_turn_stands_between_them(store:
     await store.commit([Put(KEY, b"new")], fence=new)
 
 
-async def test_a_clock_that_goes_back_makes_leases_last_longer_and_lets_nobody_in_twice(place: Place) -> None:
+async def test_clock_going_back_extends_leases_without_double_grant(place: Place) -> None:
     ours, theirs = await place.enter(), await place.enter()
     held = lease(await ours.acquire("session/1", "us", 10))
     place.clock.advance(-3600)
@@ -480,7 +480,7 @@ async def test_a_clock_that_goes_back_makes_leases_last_longer_and_lets_nobody_i
         await ours.commit([Put(KEY, b"late")], fence=held)
 
 
-async def test_a_lease_that_was_given_back_is_good_for_nothing(store: Store) -> None:
+async def test_released_lease_is_fenced(store: Store) -> None:
     held = lease(await store.acquire("session/1", "us", 10))
     await store.release(held)
     await store.release(held)
@@ -490,7 +490,7 @@ async def test_a_lease_that_was_given_back_is_good_for_nothing(store: Store) -> 
     assert await store.get(KEY) is None
 
 
-async def test_a_lease_can_be_taken_from_a_holder_that_is_known_to_be_gone_and_from_nobody_else(place: Place) -> None:
+async def test_acquire_over_token_takes_only_from_that_holder(place: Place) -> None:
     ours, theirs = await place.enter(), await place.enter()
     gone = lease(await ours.acquire("session/1", "gone", 10))
     found = await theirs.acquire("session/1", "them", 10)
@@ -507,7 +507,7 @@ async def test_a_lease_can_be_taken_from_a_holder_that_is_known_to_be_gone_and_f
     await theirs.commit([Put(KEY, b"theirs")], fence=new)
 
 
-async def test_a_lease_that_nobody_has_is_given_whomever_it_is_wanted_over(place: Place) -> None:
+async def test_acquire_over_token_grants_free_lease(place: Place) -> None:
     store = await place.enter()
     first = lease(await store.acquire("session/1", "us", 10, over=7))
     place.clock.advance(10)
@@ -515,7 +515,7 @@ async def test_a_lease_that_nobody_has_is_given_whomever_it_is_wanted_over(place
     assert second.token > first.token
 
 
-async def test_of_many_who_want_a_lease_over_the_same_one_at_once_one_gets_it(place: Place) -> None:
+async def test_concurrent_acquire_over_one_token_has_one_winner(place: Place) -> None:
     stores = [await place.enter(), await place.enter()]
     gone = lease(await stores[0].acquire("session/1", "gone", 10))
     asked = [stores[n % 2].acquire("session/1", f"holder {n}", 10, over=gone.token) for n in range(30)]
@@ -526,7 +526,7 @@ async def test_of_many_who_want_a_lease_over_the_same_one_at_once_one_gets_it(pl
     ] * 29
 
 
-async def test_of_many_who_want_a_lease_at_once_one_gets_it(place: Place) -> None:
+async def test_concurrent_acquire_has_one_winner(place: Place) -> None:
     stores = [await place.enter(), await place.enter()]
     asked = [stores[number % 2].acquire("session/1", f"holder {number}", 10) for number in range(30)]
     given = await asyncio.gather(*asked)
@@ -536,7 +536,7 @@ async def test_of_many_who_want_a_lease_at_once_one_gets_it(place: Place) -> Non
     ] * 29
 
 
-async def test_leases_and_items_of_one_name_are_different_things(store: Store) -> None:
+async def test_leases_and_items_have_separate_names(store: Store) -> None:
     held = lease(await store.acquire("session/1", "us", 10))
     await store.commit([Put("session/1", b"item")], fence=held)
     await store.release(held)
@@ -564,7 +564,7 @@ async def test_acquire_of_a_held_lease_writes_nothing(place: Place) -> None:
     assert [(item.value, item.version) for item in await walk(ours)] == [(b"theirs", taken.token)]
 
 
-async def test_acquire_with_a_write_for_another_version_grants_nothing(place: Place) -> None:
+async def test_acquire_with_version_conflict_grants_nothing(place: Place) -> None:
     ours, theirs = await place.enter(), await place.enter()
     version = await ours.commit([Put(KEY, b"there")])
     for writes in ([Put(KEY, b"x", version=ABSENT)], [Put("session/1/b", b"x"), Delete(KEY, version=version + 1)]):
@@ -581,7 +581,7 @@ async def test_acquire_with_a_write_for_another_version_grants_nothing(place: Pl
     assert await theirs.renew(held, 10) == held  # and leaves the lease that its holder has
 
 
-async def test_of_many_acquires_with_writes_at_once_one_takes_effect(place: Place) -> None:
+async def test_concurrent_acquire_with_writes_has_one_winner(place: Place) -> None:
     stores = [await place.enter(), await place.enter()]
     asked = [
         stores[n % 2].acquire("session/1", f"holder {n}", 10, writes=[Put(KEY, str(n).encode())]) for n in range(30)
@@ -610,7 +610,7 @@ class Told:
         return {key for keys in self.calls for key in keys or ()}
 
 
-async def test_a_watch_is_told_which_keys_were_written_and_deleted_but_not_before_they_are(store: Store) -> None:
+async def test_watch_reports_writes_and_deletions_after_commit(store: Store) -> None:
     told, read = Told(), list[asyncio.Task[Item | None]]()
     store.watch("session/1/", told)
     store.watch("session/1/a", lambda _: read.append(asyncio.ensure_future(store.get("session/1/a"))))
@@ -624,7 +624,7 @@ async def test_a_watch_is_told_which_keys_were_written_and_deleted_but_not_befor
     await until(lambda: told.keys == {"session/1/b"})
 
 
-async def test_a_watch_is_told_of_what_acquire_has_written(place: Place) -> None:
+async def test_watch_reports_writes_of_acquire(place: Place) -> None:
     ours, theirs = await place.enter(), await place.enter()
     near, far = Told(), Told()
     ours.watch("session/1/", near)
@@ -634,7 +634,7 @@ async def test_a_watch_is_told_of_what_acquire_has_written(place: Place) -> None
     await until(lambda: near.keys == far.keys == {KEY, "session/1/b"})
 
 
-async def test_a_watch_is_never_told_from_within_a_call(store: Store) -> None:
+async def test_watch_callback_never_runs_within_a_call(store: Store) -> None:
     told = Told()
     store.watch("session/", told)
     await store.commit([Put(KEY, b"x")])
@@ -642,7 +642,7 @@ async def test_a_watch_is_never_told_from_within_a_call(store: Store) -> None:
     await until(lambda: told.keys)
 
 
-async def test_many_changes_of_one_turn_are_told_at_once(store: Store) -> None:
+async def test_changes_of_one_iteration_share_one_callback(store: Store) -> None:
     told = Told()
     store.watch("", told)
     await asyncio.gather(*(store.commit([Put(f"session/{n}/state", b"x")]) for n in range(100)))
@@ -650,7 +650,7 @@ async def test_many_changes_of_one_turn_are_told_at_once(store: Store) -> None:
     assert len(told.calls) < 10
 
 
-async def test_a_watch_tells_what_others_have_done(place: Place) -> None:
+async def test_watch_reports_changes_of_other_processes(place: Place) -> None:
     ours, theirs = await place.enter(), await place.enter()
     await theirs.commit([Put("session/1/early", b"x")])
     told = Told()
@@ -661,7 +661,7 @@ async def test_a_watch_tells_what_others_have_done(place: Place) -> None:
     await until(lambda: told.keys == {"session/1/a", "session/1/b"})
 
 
-async def test_a_watch_that_is_closed_is_told_nothing_more(store: Store) -> None:
+async def test_closed_watch_gets_no_callbacks(store: Store) -> None:
     told, others = Told(), Told()
     watch = store.watch("session/", told)
     store.watch("session/", others)
@@ -676,7 +676,7 @@ async def test_a_watch_that_is_closed_is_told_nothing_more(store: Store) -> None
     assert told.calls == []
 
 
-async def test_a_watch_may_close_another_and_fail_and_nobody_else_is_hurt(store: Store) -> None:
+async def test_watch_callback_may_close_watches_or_fail(store: Store) -> None:
     failures: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
     told, never = Told(), Told()
@@ -697,7 +697,7 @@ async def test_a_watch_may_close_another_and_fail_and_nobody_else_is_hurt(store:
 # --- the end ---------------------------------------------------------------------------------------------
 
 
-async def test_what_is_under_way_is_finished_before_a_store_is_closed(place: Place) -> None:
+async def test_close_finishes_pending_calls(place: Place) -> None:
     store = await place.enter()
     calls = [asyncio.ensure_future(store.commit([Put(f"session/{n}/state", b"x")])) for n in range(50)]
     await asyncio.sleep(0)
@@ -707,7 +707,7 @@ async def test_what_is_under_way_is_finished_before_a_store_is_closed(place: Pla
         assert len(await walk(await place.enter())) == 50
 
 
-async def test_a_store_that_is_closed_is_of_no_use(store: Store) -> None:
+async def test_closed_store_raises_unavailable(store: Store) -> None:
     told = Told()
     store.watch("", told)
     held = lease(await store.acquire("session/1", "us", 10))
@@ -729,7 +729,7 @@ async def test_a_store_that_is_closed_is_of_no_use(store: Store) -> None:
 
 
 @pytest.mark.parametrize("kind", STORES)
-async def test_a_store_has_to_be_opened_first_and_stays_closed(kind: str, tmp_path: Path) -> None:
+async def test_store_must_be_opened_and_stays_closed(kind: str, tmp_path: Path) -> None:
     place = Place(kind, tmp_path)
     store = STORES[kind](tmp_path, place.clock)
     for call in (store.get(KEY), store.commit([Put(KEY, b"x")])):
@@ -748,7 +748,7 @@ async def test_a_store_has_to_be_opened_first_and_stays_closed(kind: str, tmp_pa
 
 
 @pytest.mark.row("D01")
-async def test_a_sweep_gives_back_the_memory_of_what_has_expired(tmp_path: Path) -> None:
+async def test_sweep_frees_memory_of_expired_items(tmp_path: Path) -> None:
     place = Place("memory", tmp_path)
     store = await place.enter()
 
@@ -771,7 +771,7 @@ async def test_a_sweep_gives_back_the_memory_of_what_has_expired(tmp_path: Path)
     await place.leave()
 
 
-async def test_what_is_put_off_or_deleted_early_leaves_nothing_in_the_queue_of_the_sweep(tmp_path: Path) -> None:
+async def test_extended_and_deleted_items_leave_no_queue_entries(tmp_path: Path) -> None:
     place = Place("memory", tmp_path)
     store = await place.enter()
     tracemalloc.start()
@@ -796,7 +796,7 @@ async def test_what_is_put_off_or_deleted_early_leaves_nothing_in_the_queue_of_t
 # --- identity --------------------------------------------------------------------------------------------
 
 
-async def test_all_processes_on_a_store_agree_on_its_identity(place: Place) -> None:
+async def test_processes_agree_on_store_identity(place: Place) -> None:
     stores = [await place.enter() for _ in range(4)]
     assert await read_identity(stores[0]) is None
     found = await asyncio.gather(*(load_identity(store, 7.0 + number) for number, store in enumerate(stores)))
@@ -805,7 +805,7 @@ async def test_all_processes_on_a_store_agree_on_its_identity(place: Place) -> N
     assert {await read_identity(store) for store in stores} == {found[0]}
 
 
-async def test_a_store_that_has_lost_its_data_gets_another_identity(store: Store) -> None:
+async def test_store_without_data_gets_new_identity(store: Store) -> None:
     before = await load_identity(store, 7.0)
     await store.commit([Delete(IDENTITY)])
     assert await read_identity(store) is None
@@ -816,7 +816,7 @@ async def test_a_store_that_has_lost_its_data_gets_another_identity(store: Store
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"[]", b'{"id":7,"secret":"","created":0}'])
-async def test_an_identity_that_cannot_be_read_is_reported_and_left_as_it_is(store: Store, value: bytes) -> None:
+async def test_unreadable_identity_is_reported_and_not_changed(store: Store, value: bytes) -> None:
     await store.commit([Put(IDENTITY, value)])
     for asked in (read_identity(store), load_identity(store, 7.0)):
         with pytest.raises(StoreUnusable, match=r"'store/identity'.* cannot be read"):

@@ -77,7 +77,7 @@ async def until_it_ends(line: socket.socket) -> None:
 # --- folders and sockets -----------------------------------------------------------------------------------
 
 
-def test_processes_meet_beside_their_file_or_elsewhere_if_its_path_is_too_long(tmp_path: Path) -> None:
+def test_socket_folder_moves_to_tmp_for_long_paths(tmp_path: Path) -> None:
     short = Path("/var/lib/x/state.db")
     assert socket_folder(short, IDENTITY) == Path("/var/lib/x/state.db-bus-01234567")
     long = tmp_path / ("x" * 80) / "state.db"
@@ -91,7 +91,7 @@ def test_processes_meet_beside_their_file_or_elsewhere_if_its_path_is_too_long(t
     assert socket_folder(other / "state.db", IDENTITY) == socket_folder(long, IDENTITY)
 
 
-async def test_a_bus_of_a_file_with_a_long_path_works_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_bus_with_long_path_works_and_cleans_up(tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 80)
     meeting = Meeting("unix", deep)
     one, two = await meeting.join("one"), await meeting.join("two")
@@ -101,14 +101,14 @@ async def test_a_bus_of_a_file_with_a_long_path_works_and_leaves_nothing(tmp_pat
     assert not socket_folder(deep / "store.db", IDENTITY).exists()
 
 
-async def test_folder_and_sockets_are_for_their_owner_alone(meeting: Meeting, folder: Path) -> None:
+async def test_folder_and_sockets_are_private(meeting: Meeting, folder: Path) -> None:
     await meeting.join("one")
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert [(place.name, stat.S_IMODE(place.stat().st_mode)) for place in folder.iterdir()] == [("one", 0o600)]
 
 
 @pytest.mark.parametrize("kind", ["open to others", "a link", "a file"])
-async def test_a_folder_that_is_not_ours_alone_is_refused_and_left_as_it_is(tmp_path: Path, kind: str) -> None:
+async def test_foreign_folder_is_refused_and_unchanged(tmp_path: Path, kind: str) -> None:
     folder = socket_folder(tmp_path / "store.db", IDENTITY)
     if kind == "a file":
         folder.touch(0o600)
@@ -123,12 +123,12 @@ async def test_a_folder_that_is_not_ours_alone_is_refused_and_left_as_it_is(tmp_
     assert folder.exists()
 
 
-async def test_a_folder_that_cannot_be_made_is_no_bus_for_now() -> None:
+async def test_uncreatable_folder_raises_unavailable() -> None:
     with nothing_left(), pytest.raises(StoreUnavailable, match="No such file"):
         await UnixBus(Path("/nowhere/store.db")).open("one", Listener(), IDENTITY)
 
 
-async def test_what_dead_processes_have_left_is_removed(meeting: Meeting, folder: Path) -> None:
+async def test_sockets_of_dead_processes_are_removed(meeting: Meeting, folder: Path) -> None:
     folder.mkdir(0o700)
     for name in ("dead", "+dead", "+new", ".later"):
         with socket.socket(socket.AF_UNIX) as line:
@@ -144,7 +144,7 @@ async def test_what_dead_processes_have_left_is_removed(meeting: Meeting, folder
         (folder / name).unlink()
 
 
-async def test_who_joins_while_the_last_one_leaves_finds_or_makes_the_folder(meeting: Meeting) -> None:
+async def test_join_races_removal_of_folder(meeting: Meeting) -> None:
     async def come_and_go(name: str) -> None:
         for number in range(30):
             listener = await meeting.join(f"{name}-{number}")
@@ -157,7 +157,7 @@ async def test_who_joins_while_the_last_one_leaves_finds_or_makes_the_folder(mee
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 1000])
-def test_messages_are_whole_however_they_arrive(size: int) -> None:
+def test_messages_are_whole_for_any_chunking(size: int) -> None:
     messages = [b"", b"x", b"", bytes(300), b"y" * 5]
     stream = b"".join(map(add_length_prefix, messages))
     frames = FrameDecoder()
@@ -165,7 +165,7 @@ def test_messages_are_whole_however_they_arrive(size: int) -> None:
     assert not frames.is_oversized
 
 
-async def test_whoever_is_given_more_than_it_reads_misses_something_and_both_know_it(
+async def test_overloaded_reader_loses_messages_and_both_know(
     meeting: Meeting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(links, "MAX_UNSENT_BYTES", 300_000)
@@ -180,9 +180,7 @@ async def test_whoever_is_given_more_than_it_reads_misses_something_and_both_kno
     assert one.lost_ones == {"two"}
 
 
-async def test_nobody_waits_for_one_who_reads_nothing_at_all(
-    meeting: Meeting, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stalled_reader_blocks_no_sender(meeting: Meeting, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "STALL_TIMEOUT", 0.05)
     monkeypatch.setattr(unix_bus, "PEER_TIMEOUT", 0.02)
     with listening(folder / "stopped") as stopped:
@@ -199,7 +197,7 @@ async def test_nobody_waits_for_one_who_reads_nothing_at_all(
 
 
 @pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_connection_that_is_reset_while_it_opens_is_closed_once(
+def test_connection_reset_while_opening_is_closed_once(
     make_loop: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second close would hit whatever has been opened under the same number since then."""
@@ -225,7 +223,7 @@ def test_a_connection_that_is_reset_while_it_opens_is_closed_once(
     assert [line.fileno() for line in dialled] == [-1]
 
 
-async def test_one_who_is_there_and_cannot_be_dialled_is_not_gone(meeting: Meeting, folder: Path) -> None:
+async def test_unreachable_peer_is_not_gone(meeting: Meeting, folder: Path) -> None:
     with ExitStack() as callers, listening(folder / "full"):
         fill(folder / "full", callers)
         one = await meeting.join("one")
@@ -240,7 +238,7 @@ async def test_one_who_is_there_and_cannot_be_dialled_is_not_gone(meeting: Meeti
         await asyncio.wait_for(one.bus.close(), 1)
 
 
-async def test_a_process_that_could_not_be_dialled_is_told_of_the_loss_when_it_is(
+async def test_unreachable_peer_learns_of_loss_on_reconnect(
     meeting: Meeting, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it has sent meanwhile was dropped when the other side was told, so it must not wait for that."""
@@ -263,7 +261,7 @@ async def test_a_process_that_could_not_be_dialled_is_told_of_the_loss_when_it_i
     assert ("lost", "one", b"") in two.told[sent : index(two, "heard", "one", b"x")]
 
 
-async def test_of_the_lines_of_one_process_the_newest_counts(meeting: Meeting, folder: Path) -> None:
+async def test_newest_connection_of_a_process_counts(meeting: Meeting, folder: Path) -> None:
     one = await meeting.join("one")
     signer = FrameSigner(IDENTITY, "other")
     first, second, third = [
@@ -286,7 +284,7 @@ async def test_of_the_lines_of_one_process_the_newest_counts(meeting: Meeting, f
 
 
 @pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", add_length_prefix(b"no hello"), add_length_prefix(b"")])
-async def test_a_stranger_is_hung_up_on(meeting: Meeting, folder: Path, said: bytes) -> None:
+async def test_foreign_client_is_disconnected(meeting: Meeting, folder: Path, said: bytes) -> None:
     one = await meeting.join("one")
     with socket.socket(socket.AF_UNIX) as stranger:
         stranger.connect(str(folder / "one"))
@@ -295,9 +293,7 @@ async def test_a_stranger_is_hung_up_on(meeting: Meeting, folder: Path, said: by
     assert not one.told
 
 
-async def test_what_slow_readers_have_not_taken_does_not_keep_anybody_from_leaving(
-    meeting: Meeting, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_slow_readers_do_not_block_close(meeting: Meeting, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unix_bus, "PEER_TIMEOUT", 0.05)
     with listening(folder / "stopped"), nothing_left():
         one = await meeting.join("one")

@@ -14,7 +14,7 @@ from trunkline.wire.messages import Message, Request, Response
 
 
 @pytest.mark.row("A20")
-async def test_a_fake_feature_clock_and_observer_take_the_place_of_ours() -> None:
+async def test_feature_clock_and_observer_are_replaceable() -> None:
     def fake_call(connection, call, params) -> CallToolResult:
         clock.advance(7)
         return CallToolResult([TextContent(f"faked {params.name}")])
@@ -52,7 +52,7 @@ class FakeChannel:
 
 
 @pytest.mark.row("A20", "W08")
-async def test_a_fake_channel_is_served_like_any_other() -> None:
+async def test_custom_channel_is_served() -> None:
     channel, server = FakeChannel(), Server("parts", clock=ManualClock())
     receiver = server.connect(channel)
     receiver.received([Request(1, "ping")], MessageOrigin())

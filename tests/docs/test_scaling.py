@@ -7,7 +7,7 @@ from bench import scale
 from bench.scale_model import BUILT, FULL, LAST, STEPS, Load, busiest, looks, most_processes, rendezvous, slot_of, spent
 
 
-def test_the_page_has_the_tables_that_the_simulation_prints() -> None:
+def test_page_matches_simulation() -> None:
     page = scale.PAGE.read_text("utf-8")
     changed = page.replace("| processes | own work |", "| processes | less work |", 1)
 
@@ -16,7 +16,7 @@ def test_the_page_has_the_tables_that_the_simulation_prints() -> None:
     assert scale.renewed(changed) == page, "stale, run `python -m bench.scale --write`"
 
 
-def test_one_valkey_is_full_with_so_many_processes_and_not_with_one_less() -> None:
+def test_valkey_capacity_matches_page() -> None:
     for _, design in STEPS:
         most = most_processes(design)
         assert spent(most, design).share <= FULL < spent(most + 1, design).share
@@ -29,14 +29,14 @@ def test_every_step_makes_room_for_more() -> None:
     assert room[-1] > room[0]
 
 
-def test_many_look_for_lost_tasks_little_more_often_than_one() -> None:
+def test_task_recovery_scans_scale() -> None:
     load = Load()
 
     assert looks(1, load) * load.task_lease == 1.5
     assert round(looks(1000, load) * load.task_lease) == 8  # the page says so
 
 
-def test_who_is_alone_pays_for_nobody_else() -> None:
+def test_single_process_has_no_cluster_cost() -> None:
     alone, own = spent(1), spent(1).cpu["own work"]
 
     assert not any(alone.heard.values())
@@ -45,18 +45,18 @@ def test_who_is_alone_pays_for_nobody_else() -> None:
     assert spent(10, BUILT).share > 11 * spent(1, BUILT).share
 
 
-def test_a_home_has_the_slot_that_redis_cluster_gives_its_hash_tag() -> None:
+def test_home_slot_matches_redis_cluster() -> None:
     assert slot_of("123456789") == 0x31C3  # the check value of CRC16/XMODEM, which is below 16,384
 
 
-def test_a_shard_more_takes_slots_from_others_and_gives_none_to_them() -> None:
+def test_new_shard_only_takes_slots() -> None:
     few, more = rendezvous(4), rendezvous(5)
 
     assert {after for before, after in zip(few, more, strict=True) if before != after} == {4}
     assert busiest(few, [0, 0, 0, 0], None, 4) == 4
 
 
-def test_what_happens_follows_from_the_load() -> None:
+def test_events_follow_from_load() -> None:
     load = Load(calls=100, tasks=0.1, task_seconds=6, task_lease=9)
 
     assert load.running == pytest.approx(60)

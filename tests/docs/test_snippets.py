@@ -53,7 +53,7 @@ def django_project() -> None:
 
 @pytest.mark.usefixtures("as_loud_as_before", "django_project")
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)
-def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(page, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
@@ -79,7 +79,7 @@ SERVERS = [(page, code) for page in PAGES for _, code in blocks(page, "python") 
 
 
 @pytest.mark.parametrize(("page", "code"), SERVERS, ids=[name_of(page) for page, _ in SERVERS])
-def test_an_example_that_serves_is_a_whole_program(page: Path, code: str) -> None:
+def test_serving_example_is_complete_program(page: Path, code: str) -> None:
     ask = [
         {
             "jsonrpc": "2.0",
@@ -104,7 +104,7 @@ def test_an_example_that_serves_is_a_whole_program(page: Path, code: str) -> Non
     assert second["result"]["tools"]
 
 
-def test_the_readme_has_the_commands_of_the_makefile() -> None:
+def test_readme_lists_makefile_commands() -> None:
     said = [line.split("#")[0].strip() for _, code in blocks(ROOT / "README.md", "sh") for line in code.splitlines()]
     assert said == ["make demo", "make test"]
     makefile = (ROOT / "Makefile").read_text("utf-8")
@@ -114,7 +114,7 @@ def test_the_readme_has_the_commands_of_the_makefile() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_within_the_project_lead_somewhere(page: Path) -> None:
+def test_internal_links_resolve(page: Path) -> None:
     for link in LINK.finditer(page.read_text("utf-8")):
         if "://" not in link["target"]:
             target = page.parent / link["target"]
@@ -124,7 +124,7 @@ def test_links_within_the_project_lead_somewhere(page: Path) -> None:
                 assert link["anchor"] in {heading.lower().replace(" ", "-") for heading in headings}
 
 
-def test_every_page_is_reached_from_the_index() -> None:
+def test_every_page_is_linked_from_index() -> None:
     indexes = [ROOT / "docs/index.md", ROOT / "docs/decisions/index.md"]
     linked = {
         (index.parent / link["target"]).resolve()

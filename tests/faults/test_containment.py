@@ -91,7 +91,7 @@ def waiting_pair(configuration: Configuration) -> bytes:
 
 
 @pytest.mark.parametrize("configuration", SMALL, ids=str)
-async def test_pipelined_requests_spoilt_at_any_byte_harm_no_other_connection(
+async def test_corrupt_pipelined_requests_affect_own_connection_only(
     configuration: Configuration, tmp_path: Path
 ) -> None:
     packet = waiting_pair(configuration)
@@ -106,7 +106,7 @@ async def test_pipelined_requests_spoilt_at_any_byte_harm_no_other_connection(
 
 
 @pytest.mark.parametrize("configuration", SMALL[:2], ids=str)
-async def test_pipelined_requests_cut_at_any_byte_harm_no_other_connection(
+async def test_truncated_pipelined_requests_affect_own_connection_only(
     configuration: Configuration, tmp_path: Path
 ) -> None:
     packet = waiting_pair(configuration) + b"\x00"
@@ -118,7 +118,7 @@ async def test_pipelined_requests_cut_at_any_byte_harm_no_other_connection(
 
 
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-async def test_an_upgrade_behind_a_waiting_request_harms_no_other_connection(loop: str, tmp_path: Path) -> None:
+async def test_pipelined_upgrade_affects_own_connection_only(loop: str, tmp_path: Path) -> None:
     async with ServerProcess(Configuration(loop), tmp_path) as server:
         packets = [
             modern_request("waits") + frames.upgrade("/mcp") + more
@@ -134,9 +134,7 @@ async def test_an_upgrade_behind_a_waiting_request_harms_no_other_connection(loo
 
 
 @pytest.mark.parametrize("configuration", [SMALL[1], SMALL[2], SMALL[3]], ids=str)
-async def test_an_error_that_reaches_the_loop_is_logged_and_the_process_goes_on(
-    configuration: Configuration, tmp_path: Path
-) -> None:
+async def test_error_in_the_loop_is_logged_and_process_continues(configuration: Configuration, tmp_path: Path) -> None:
     async with ServerProcess(configuration, tmp_path) as server:
         assert await server.call("leaks") == "done"
         async with asyncio.timeout(20):
@@ -149,7 +147,7 @@ async def test_an_error_that_reaches_the_loop_is_logged_and_the_process_goes_on(
 
 
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-async def test_a_transport_whose_error_reaches_the_loop_is_closed(loop: str, tmp_path: Path) -> None:
+async def test_transport_is_closed_after_its_error_reaches_the_loop(loop: str, tmp_path: Path) -> None:
     async with ServerProcess(Configuration(loop), tmp_path) as server:
         async with Caller(int(await server.call("opens"))) as caller:
             await caller.rest()  # which is over when the connection is closed
@@ -208,7 +206,7 @@ def invent(chance: random.Random, known: list[bytes]) -> tuple[list[bytes], str]
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("configuration", EVERY, ids=str)
-async def test_ten_thousand_invented_connections_harm_no_other_connection(
+async def test_ten_thousand_random_connections_affect_no_other(
     configuration: Configuration, tmp_path: Path, seed: int
 ) -> None:
     print(f"seed {seed}")

@@ -170,7 +170,7 @@ async def outcome(shop: Shop, way: Way, client: Client, name: str, key: str | No
 
 
 @pytest.mark.parametrize("name", WAYS)
-async def test_call_cut_off_at_drain_timeout_is_not_repeated(name: str, tmp_path: Path) -> None:
+async def test_call_interrupted_at_drain_timeout_is_not_repeated(name: str, tmp_path: Path) -> None:
     way = WAYS[name]
     async with shopping(way, tmp_path) as (shop, client):
         assert await outcome(shop, way, client, "pay") == "unknown"
@@ -179,7 +179,7 @@ async def test_call_cut_off_at_drain_timeout_is_not_repeated(name: str, tmp_path
 
 
 @pytest.mark.parametrize("name", WAYS)
-async def test_idempotent_call_cut_off_at_drain_timeout_is_repeated(name: str, tmp_path: Path) -> None:
+async def test_idempotent_call_interrupted_at_drain_timeout_is_repeated(name: str, tmp_path: Path) -> None:
     way = WAYS[name]
     async with shopping(way, tmp_path) as (shop, client):
         told = await outcome(shop, way, client, "put")
@@ -188,7 +188,7 @@ async def test_idempotent_call_cut_off_at_drain_timeout_is_repeated(name: str, t
 
 @pytest.mark.parametrize("name", [name for name, way in WAYS.items() if way.keyed])
 @pytest.mark.parametrize(("tool", "ends", "times"), [("pay", "unknown", 1), ("put", "put done", 2)])
-async def test_keyed_call_cut_off_at_drain_timeout_is_decided_by_its_key(
+async def test_keyed_call_interrupted_at_drain_timeout_follows_its_key(
     name: str, tool: str, ends: str, times: int, tmp_path: Path
 ) -> None:
     way = WAYS[name]
@@ -198,7 +198,7 @@ async def test_keyed_call_cut_off_at_drain_timeout_is_decided_by_its_key(
 
 
 @pytest.mark.parametrize("name", ["tcp", "websocket", "http", "http store events", "sse"])
-async def test_call_that_waits_for_its_turn_at_drain_timeout_is_repeated(name: str, tmp_path: Path) -> None:
+async def test_queued_call_at_drain_timeout_is_repeated(name: str, tmp_path: Path) -> None:
     """The connection takes one call at a time, so the second has not been begun when both are cut off."""
     async with shopping(WAYS[name], tmp_path, 1) as (shop, client):
         first = asyncio.ensure_future(client.call_tool("pay", {"what": "first"}))
@@ -216,7 +216,7 @@ async def test_call_that_waits_for_its_turn_at_drain_timeout_is_repeated(name: s
 
 
 @pytest.mark.parametrize("revision", [HANDSHAKE, MODERN])
-async def test_call_that_waits_for_its_tool_at_drain_timeout_is_repeated(revision: str, tmp_path: Path) -> None:
+async def test_call_waiting_for_its_tool_at_drain_timeout_is_repeated(revision: str, tmp_path: Path) -> None:
     """The tool takes one call at a time, so the handler of the second has not been started."""
     way = Way("http", revision, "/mcp")
     async with shopping(way, tmp_path) as (shop, client):
@@ -244,7 +244,7 @@ async def test_call_that_waits_for_its_tool_at_drain_timeout_is_repeated(revisio
 
 
 @pytest.mark.parametrize("name", ["http", "http events", "http store", "http store events"])
-async def test_call_whose_session_is_deleted_is_not_repeated(name: str, tmp_path: Path) -> None:
+async def test_call_of_a_deleted_session_is_not_repeated(name: str, tmp_path: Path) -> None:
     way = WAYS[name]
     async with shopping(way, tmp_path) as (shop, client), aiohttp.ClientSession() as http:
         told = (lambda _: None) if way.progress else None
@@ -260,7 +260,7 @@ async def test_call_whose_session_is_deleted_is_not_repeated(name: str, tmp_path
         assert (await client.call_tool("pay", {"what": "next"})).text == "next done"
 
 
-async def test_every_call_of_a_batch_that_is_cut_off_is_answered(tmp_path: Path) -> None:
+async def test_every_call_of_an_interrupted_batch_is_answered(tmp_path: Path) -> None:
     shop = Shop(Way("memory"), tmp_path, 1)
     async with RawPeer(shop.server) as peer:
         await peer.initialize("2025-03-26")
@@ -297,7 +297,7 @@ server.run()
 """
 
 
-async def test_call_cut_off_by_sigterm_over_stdio_is_not_repeated(tmp_path: Path) -> None:
+async def test_call_interrupted_by_sigterm_over_stdio_is_not_repeated(tmp_path: Path) -> None:
     effects = tmp_path / "effects"
     effects.touch()
     async with asyncio.timeout(3 * PATIENCE), Client([sys.executable, "-c", STDIO, effects], settings=QUICK) as client:
@@ -313,7 +313,7 @@ async def test_call_cut_off_by_sigterm_over_stdio_is_not_repeated(tmp_path: Path
 
 
 @pytest.mark.parametrize("revision", [HANDSHAKE, MODERN])
-async def test_call_cut_off_by_sigterm_in_a_worker_is_not_repeated(revision: str, tmp_path: Path) -> None:
+async def test_call_interrupted_by_sigterm_in_a_worker_is_not_repeated(revision: str, tmp_path: Path) -> None:
     """Each request comes to another worker, so most calls are forwarded to the worker that holds the session."""
     with held_port() as port:
         await cut_off_in_a_worker(revision, tmp_path / "effects", port)
@@ -356,7 +356,7 @@ async def cut_off_in_a_worker(revision: str, effects: Path, port: int) -> None:
     assert sorted(begun) == ["c001.1", "c002.1", "c003.1", "c004.1"]
 
 
-async def test_connection_that_a_stopping_server_refuses_is_made_again(tmp_path: Path) -> None:
+async def test_connection_refused_by_a_stopping_server_is_retried(tmp_path: Path) -> None:
     """A connection that is accepted while the server stops is answered without a look at what it says."""
     way = WAYS["http modern"]
     async with shopping(way, tmp_path) as (shop, client), aiohttp.ClientSession() as http:

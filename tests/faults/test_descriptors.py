@@ -157,7 +157,7 @@ KINDS: list[Any] = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_idle_connections_beyond_the_descriptor_limit_end_no_process(serve: Any, kind: Any) -> None:
+def test_idle_connections_beyond_descriptor_limit_kill_no_process(serve: Any, kind: Any) -> None:
     served = serve(**kind)
     served.occupy(2 * LIMIT)
     eventually(lambda: served.descriptors > LIMIT // 2)
@@ -169,14 +169,14 @@ def test_idle_connections_beyond_the_descriptor_limit_end_no_process(serve: Any,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_connections_that_never_send_are_closed_and_make_room(serve: Any, kind: Any) -> None:
+def test_silent_connections_are_closed_to_free_descriptors(serve: Any, kind: Any) -> None:
     served = serve(**kind, settings={"header_timeout": 0.5, "initialize_timeout": 0.5})
     served.occupy(LIMIT)
     assert eventually(served.call) == 1
     served.check_alive()
 
 
-def test_handlers_can_open_files_while_connections_use_up_the_rest(serve: Any) -> None:
+def test_reserve_lets_handlers_open_files(serve: Any) -> None:
     served = serve(transport="http", settings={"header_timeout": None})
     with served.dial() as line:
         params = enveloped(name="opens", arguments={"count": 16})
@@ -202,7 +202,7 @@ def many_descriptors() -> Iterator[None]:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("many_descriptors")
-def test_four_waves_of_idle_connections_with_default_settings_end_no_worker(serve: Any) -> None:
+def test_waves_of_idle_connections_kill_no_worker(serve: Any) -> None:
     served = serve(transport="http", workers=4, limit=1024)
     for _ in range(4):
         served.occupy(WAVE)

@@ -49,9 +49,7 @@ async def all_messages(caller: Caller) -> list[Any]:
 
 
 @pytest.mark.parametrize("command", ENDS_WITH)
-async def test_every_stream_ends_with_its_last_chunk_and_what_is_at_work_is_waited_for(
-    command: str, tmp_path: Path
-) -> None:
+async def test_streams_end_properly_and_running_calls_are_awaited(command: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     with served(tmp_path / "effects", command, drain_timeout=10 * PATIENCE) as server:
         async with streams(server, go) as (waiting, working):
@@ -66,9 +64,7 @@ async def test_every_stream_ends_with_its_last_chunk_and_what_is_at_work_is_wait
 
 
 @pytest.mark.parametrize("command", ENDS_WITH)
-async def test_streams_of_tools_that_outlast_the_drain_time_end_with_their_last_chunk_too(
-    command: str, tmp_path: Path
-) -> None:
+async def test_streams_of_calls_beyond_the_drain_time_end_properly(command: str, tmp_path: Path) -> None:
     with served(tmp_path / "effects", command, drain_timeout=DRAIN) as server:
         async with streams(server, tmp_path / "never") as (waiting, working):
             stopped = asyncio.create_task(asyncio.to_thread(server.stop))
@@ -80,7 +76,7 @@ async def test_streams_of_tools_that_outlast_the_drain_time_end_with_their_last_
 
 
 @pytest.mark.parametrize("command", ["run", "uvicorn"])
-async def test_what_is_at_work_for_a_stream_of_http_and_sse_is_still_answered(command: str, tmp_path: Path) -> None:
+async def test_running_call_of_http_sse_is_answered(command: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     with served(tmp_path / "effects", command, drain_timeout=10 * PATIENCE) as server:
         async with Caller(server.port) as idle, Caller(server.port) as busy:
@@ -122,7 +118,7 @@ async def post(port: int, session: str, message: Any) -> Answer:
 
 @pytest.mark.row("D11")
 @pytest.mark.parametrize("command", ["run", "uvicorn"])
-async def test_what_is_to_outlive_a_busy_process_is_written_before_it_ends_and_gone_on_with_at_once(
+async def test_busy_process_writes_its_state_before_it_ends(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHOP_STORE", str(tmp_path / "store"))

@@ -91,42 +91,40 @@ def payloads() -> list[bytes]:
     return [b"", *(bytes([kind]) + b"\x05two" for kind in KINDS)]
 
 
-async def test_forged_frames_have_no_effect_but_to_be_counted(victims: Victims) -> None:
+async def test_forged_frames_are_only_counted(victims: Victims) -> None:
     signer = FrameSigner(STRANGER, "two")
     forged = [signer.sign("one", payload) for payload in payloads()]
     await victims.attack(forged)
     await victims.unharmed([Rejection.FORGED.value] * len(forged))
 
 
-async def test_frames_without_a_signature_have_no_effect_but_to_be_counted(victims: Victims) -> None:
+async def test_unsigned_frames_are_only_counted(victims: Victims) -> None:
     bare = [b"", b"\xff", b"m", b"mtwo\nhello", b"btwo\n", b"two 1", b"\x01" * 30]
     await victims.attack(bare)
     await victims.unharmed([Rejection.MALFORMED.value] * len(bare))
 
 
-async def test_truncated_frames_have_no_effect_but_to_be_counted(victims: Victims) -> None:
+async def test_truncated_frames_are_only_counted(victims: Victims) -> None:
     whole = FrameSigner(IDENTITY, "three").sign("one", b"mpayload")
     await victims.attack([whole[:-1], whole[:-8], whole[:40]])
     await victims.unharmed([Rejection.FORGED.value, Rejection.FORGED.value, Rejection.MALFORMED.value])
 
 
-async def test_frames_for_another_process_have_no_effect_but_to_be_counted(victims: Victims) -> None:
+async def test_frames_for_another_process_are_only_counted(victims: Victims) -> None:
     signer = FrameSigner(IDENTITY, "three")
     others = [signer.sign(to, payload) for to in ("two", "nobody") for payload in payloads()]
     await victims.attack(others)
     await victims.unharmed([Rejection.MISDIRECTED.value] * len(others))
 
 
-async def test_frames_of_another_version_have_no_effect_but_to_be_counted(victims: Victims) -> None:
+async def test_frames_of_another_version_are_only_counted(victims: Victims) -> None:
     other = b"\x02" + FrameSigner(IDENTITY, "two").sign("one", b"mx")[1:]
     await victims.attack([other])
     await victims.unharmed([Rejection.VERSION.value])
 
 
 @pytest.mark.parametrize("kind", BUSES)
-async def test_recorded_frames_that_are_sent_again_have_no_effect_but_to_be_counted(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_replayed_frames_are_only_counted(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded: list[bytes] = []
     sign = FrameSigner.sign
 
@@ -150,7 +148,7 @@ async def test_recorded_frames_that_are_sent_again_have_no_effect_but_to_be_coun
     await victims.leave()
 
 
-async def test_recorded_broadcasts_have_no_effect_on_a_process_that_joins_later(tmp_path: Path) -> None:
+async def test_replayed_broadcasts_do_not_affect_a_later_process(tmp_path: Path) -> None:
     victims = Victims("redis", tmp_path)
     gone = FrameSigner(IDENTITY, "gone")
     recorded = [gone.sign(ALL, payload) for payload in payloads()]
@@ -160,7 +158,7 @@ async def test_recorded_broadcasts_have_no_effect_on_a_process_that_joins_later(
     await victims.leave()
 
 
-async def test_many_rejected_frames_are_one_line_in_the_log(
+async def test_many_rejected_frames_log_one_line(
     victims: Victims, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forged = [FrameSigner(STRANGER, "two").sign("one", b"mx")] * 5
@@ -174,7 +172,7 @@ async def test_many_rejected_frames_are_one_line_in_the_log(
     assert caplog.records[-1].message.startswith("dropped 5 frames on the bus at ")
 
 
-async def test_a_line_goes_on_after_a_frame_that_is_dropped(tmp_path: Path) -> None:
+async def test_bus_connection_survives_a_dropped_frame(tmp_path: Path) -> None:
     victims = Victims("unix", tmp_path)
     one = await victims.join("one")
     signer = FrameSigner(IDENTITY, "peer")
@@ -192,7 +190,7 @@ async def test_a_line_goes_on_after_a_frame_that_is_dropped(tmp_path: Path) -> N
     await victims.leave()
 
 
-async def test_a_client_of_the_redis_cannot_call_a_tool_as_another_principal(tmp_path: Path) -> None:
+async def test_redis_client_cannot_impersonate_a_principal(tmp_path: Path) -> None:
     async with branches("redis", tmp_path, 2) as (one, _), aiohttp.ClientSession() as http:
         session = await opened(http, one.url)
         crew = one.server._runtime.get_services().cluster

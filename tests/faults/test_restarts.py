@@ -39,7 +39,7 @@ async def restarted(dying: Served, effects: Path) -> Served:
     return made
 
 
-async def test_reading_always_succeeds_and_nothing_is_ordered_twice_however_often_the_server_dies(
+async def test_reads_survive_and_orders_never_repeat_across_crashes(
     tmp_path: Path,
 ) -> None:
     effects = tmp_path / "effects"
@@ -87,7 +87,7 @@ async def twenty_more(*seen: list[str]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_restarted_server_is_given_a_new_session_and_all_subscriptions_which_may_have_changed(
+async def test_restarted_server_gets_a_new_session_and_all_subscriptions(
     tmp_path: Path,
 ) -> None:
     effects = tmp_path / "effects"

@@ -52,7 +52,7 @@ def url(proxy: Proxy, scheme: str) -> str:
 
 @pytest.mark.parametrize("scheme", ["http", "ws"])
 @pytest.mark.parametrize("fault", [Proxy.stall, Proxy.half_open], ids=["stalled", "half open"])
-async def test_a_call_ends_by_its_deadline_and_closing_leaves_nothing(fault, scheme: str) -> None:
+async def test_call_to_a_silent_peer_ends_at_its_deadline(fault, scheme: str) -> None:
     with nothing_left():
         async with silent_shop() as (proxy, _):
             client = await Client(url(proxy, scheme), settings=QUICK).open()
@@ -66,7 +66,7 @@ async def test_a_call_ends_by_its_deadline_and_closing_leaves_nothing(fault, sch
 
 
 @pytest.mark.parametrize("scheme", ["http", "ws"])
-async def test_a_server_that_takes_connections_and_says_nothing_is_given_up(scheme: str) -> None:
+async def test_connect_to_a_silent_server_fails(scheme: str) -> None:
     with nothing_left():
         async with silent_shop() as (proxy, _):
             proxy.stall()
@@ -76,7 +76,7 @@ async def test_a_server_that_takes_connections_and_says_nothing_is_given_up(sche
 
 
 @pytest.mark.parametrize("scheme", ["http", "ws"])
-async def test_a_line_that_stalls_for_a_while_goes_on_with_the_same_call(scheme: str) -> None:
+async def test_call_survives_a_stalled_connection(scheme: str) -> None:
     with nothing_left():
         async with (
             silent_shop() as (proxy, go),
@@ -91,7 +91,7 @@ async def test_a_line_that_stalls_for_a_while_goes_on_with_the_same_call(scheme:
             assert (await asked).text == "done"
 
 
-async def test_a_server_that_was_out_of_reach_is_found_again() -> None:
+async def test_client_reconnects_after_a_network_outage() -> None:
     with nothing_left():
         async with silent_shop() as (proxy, go), Client(url(proxy, "http"), settings=QUICK) as client:
             go.set()

@@ -72,9 +72,7 @@ class Shops:
         return said[-1]
 
 
-async def test_after_a_pause_and_an_empty_restart_of_the_store_no_session_is_answered_by_two_processes(
-    tmp_path: Path, http: aiohttp.ClientSession
-) -> None:
+async def test_no_session_has_two_holders_after_store_loss(tmp_path: Path, http: aiohttp.ClientSession) -> None:
     with ExitStack() as stack:
         shops = Shops(tmp_path, http, stack)
         by_pid = {shop.process.pid: shop for shop in (shops.one, shops.two)}

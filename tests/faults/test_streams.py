@@ -81,7 +81,7 @@ async def length_of_an_answer(it: Counted) -> int:
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
-async def test_an_answer_that_breaks_off_at_any_byte_is_read_on_without_loss(reset: bool) -> None:
+async def test_response_cut_at_any_byte_is_resumed_without_loss(reset: bool) -> None:
     async with counted("2025-11-25") as it:
         size = await length_of_an_answer(it)
         assert size > 300
@@ -99,7 +99,7 @@ async def test_an_answer_that_breaks_off_at_any_byte_is_read_on_without_loss(res
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
-async def test_where_nothing_is_read_on_only_what_changes_nothing_is_called_again(reset: bool) -> None:
+async def test_without_resumption_only_read_only_calls_repeat(reset: bool) -> None:
     async with counted("2026-07-28") as it:
         await it.client.set_log_level("info")
         size = await length_of_an_answer(it)

@@ -41,7 +41,7 @@ async def use(place: Place, **headers: str) -> str:
 
 
 @pytest.mark.parametrize(("confirmed", "seconds"), [(False, 30.0), (True, 300.0)])
-async def test_session_that_was_never_used_expires_early(*, confirmed: bool, seconds: float) -> None:
+async def test_unused_session_expires_early(*, confirmed: bool, seconds: float) -> None:
     settings = {"session_confirm_timeout": 30.0, "session_unused_ttl": 300.0, "session_sweep": 1.0}
     async with listening(**settings) as place:
         used, unused = await use(place), await open_session(place)
@@ -88,7 +88,7 @@ def test_stage_of_a_session_follows_its_messages() -> None:
 # --- room --------------------------------------------------------------------------------------------
 
 
-async def test_unused_sessions_make_room_and_used_ones_stay() -> None:
+async def test_unused_sessions_are_evicted_before_used_ones() -> None:
     async with listening(**FEW) as place:
         used = await use(place)
         confirmed, unused = await open_session(place), await open_session(place)
@@ -103,7 +103,7 @@ async def test_unused_sessions_make_room_and_used_ones_stay() -> None:
             assert (await ping(place, session)).status == 200
 
 
-async def test_newcomers_are_turned_away_when_all_sessions_are_in_use() -> None:
+async def test_new_session_is_refused_when_all_are_in_use() -> None:
     async with listening(**FEW) as place:
         for _ in range(3):
             await use(place)
@@ -112,7 +112,7 @@ async def test_newcomers_are_turned_away_when_all_sessions_are_in_use() -> None:
         assert refused.refusal["data"]["kind"] == "too_many_sessions"
 
 
-async def test_principal_makes_room_among_its_own_sessions_only() -> None:
+async def test_principal_evicts_only_its_own_sessions() -> None:
     ann, bob = {"x_user": "ann"}, {"x_user": "bob"}
     async with behind_uvicorn(user, max_sessions_per_principal=2) as place:
         other = await open_session(place, **bob)
@@ -123,7 +123,7 @@ async def test_principal_makes_room_among_its_own_sessions_only() -> None:
             assert (await ping(place, session, **headers)).status == 200
 
 
-async def test_address_has_a_limit_of_its_own_behind_a_trusted_proxy() -> None:
+async def test_address_limit_applies_behind_a_trusted_proxy() -> None:
     settings = {"max_sessions_per_address": 2, "trusted_proxies": ("127.0.0.1",)}
     async with listening(**settings) as place:
         for _ in range(2):
@@ -147,7 +147,7 @@ async def flooded(place: Place, times: int) -> None:
         await open_session(place)
 
 
-async def test_abandoned_handshakes_lock_nobody_out() -> None:
+async def test_abandoned_handshakes_do_not_block_clients() -> None:
     async with listening(max_sessions=20) as place:
         session = await use(place)
         await flooded(place, 60)
@@ -157,7 +157,7 @@ async def test_abandoned_handshakes_lock_nobody_out() -> None:
 
 
 @pytest.mark.long
-async def test_ten_thousand_abandoned_handshakes_lock_nobody_out() -> None:
+async def test_ten_thousand_abandoned_handshakes_do_not_block_clients() -> None:
     async with listening() as place:
         session = await use(place)
         await flooded(place, 10_100)
@@ -178,7 +178,7 @@ def subscribing(most: int) -> Server:
     return server
 
 
-async def test_connection_has_only_so_many_subscriptions() -> None:
+async def test_subscriptions_of_a_connection_are_limited() -> None:
     server = subscribing(3)
     async with RawPeer(server) as peer, RawPeer(server) as other:
         await peer.initialize()
@@ -194,7 +194,7 @@ async def test_connection_has_only_so_many_subscriptions() -> None:
         await peer.result("resources/subscribe", {"uri": "note:4"})
 
 
-async def test_subscriptions_that_begin_at_once_respect_the_limit() -> None:
+async def test_concurrent_subscriptions_respect_the_limit() -> None:
     server = subscribing(3)
     begun: list[str] = []
     ended: list[str] = []

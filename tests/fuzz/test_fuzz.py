@@ -19,17 +19,17 @@ MANY_CASES = 5_000
 A_READ = 1 << 16
 
 
-async def test_mutated_conversations_neither_crash_nor_hang_a_server() -> None:
+async def test_mutated_sessions_do_not_crash_or_hang_a_server() -> None:
     await run(SEED, CASES)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-async def test_thousands_of_mutated_conversations_neither_crash_nor_hang_a_server(seed: int) -> None:
+async def test_thousands_of_mutated_sessions_do_not_crash_a_server(seed: int) -> None:
     await run(seed, MANY_CASES)
 
 
-async def test_a_planted_fault_is_found_and_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_planted_fault_is_found_and_reproducible(monkeypatch: pytest.MonkeyPatch) -> None:
     def decode(frame: object) -> object:
         if isinstance(frame, bytes) and b"\xff" in frame:
             raise ValueError("planted")
@@ -41,7 +41,7 @@ async def test_a_planted_fault_is_found_and_can_be_repeated(monkeypatch: pytest.
         await run(SEED, CASES)
 
 
-def test_random_definitions_are_accepted_often_enough_to_mean_something() -> None:
+def test_random_definitions_are_often_valid() -> None:
     schemas = [definitions.fuzz_schema(Random(f"{SEED}/{number}")) for number in range(60)]
     templates = [definitions.fuzz_template(Random(f"{SEED}/{number}")) for number in range(200)]
 
@@ -50,7 +50,7 @@ def test_random_definitions_are_accepted_often_enough_to_mean_something() -> Non
 
 
 @pytest.mark.parametrize("extra", [0, 1], ids=["16 MiB", "one byte more"])
-async def test_a_line_of_the_largest_size_is_answered_and_a_larger_one_is_refused(extra: int) -> None:
+async def test_line_size_limit_is_exact(extra: int) -> None:
     server, wire = Server("fuzz", observers=[]), Wire()
 
     @server.tool
@@ -83,7 +83,7 @@ async def test_a_line_of_the_largest_size_is_answered_and_a_larger_one_is_refuse
     assert answers[3]["result"] == {}
 
 
-async def test_a_long_line_that_arrives_byte_by_byte_is_soon_read() -> None:
+async def test_long_line_byte_by_byte_is_read_in_time() -> None:
     server, wire = Server("fuzz", observers=[]), Wire()
     channel = StreamChannel(ChannelInfo("fuzz"), max_frame=1 << 20, settings=server.settings)
     channel.open(server.connect(channel), wire, wire)

@@ -36,7 +36,7 @@ async def accept(_: Any) -> dict[str, Any]:
 
 
 @pytest.mark.row("PROMISE-4")
-async def test_processes_of_another_asgi_server_are_one(port: int) -> None:
+async def test_processes_of_foreign_asgi_server_act_as_one(port: int) -> None:
     async with asyncio.timeout(PATIENCE), forwarded(port) as front, AsyncExitStack() as stack:
         url = f"http://127.0.0.1:{front.port}/"
         revisions = ("2025-11-25", "2026-07-28")

@@ -129,38 +129,38 @@ async def tried(cell: str, line: Line) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("peer", "line", "revision", "cell"), CELLS, ids=shown)
-def test_the_client_can_use(cell: str, used: Outcome) -> None:
+def test_client_can_use(cell: str, used: Outcome) -> None:
     assert cell in used.matrix, f"{cell!r} has no probe"
     assert used.matrix[cell]["ok"], used.matrix[cell]["why"]
 
 
 @pytest.mark.parametrize(("peer", "line", "revision"), RUNS, ids=shown)
-def test_the_server_declares_nothing_without_a_cell(revision: Revision, used: Outcome) -> None:
+def test_server_declares_nothing_without_a_cell(revision: Revision, used: Outcome) -> None:
     assert used.matrix.keys() - set(cells(revision)) == set()
 
 
 @pytest.mark.parametrize(("peer", "line", "revision"), RUNS, ids=shown)
-def test_all_that_the_client_sent_is_valid(used: Outcome) -> None:
+def test_client_messages_are_valid(used: Outcome) -> None:
     assert used.wire, "the connection never came about, or broke off"
     for wire in used.wire:
         judge(wire)
 
 
 @pytest.mark.parametrize(("peer", "line", "revision"), RUNS, ids=shown)
-def test_what_has_no_cell_in_the_modern_era_never_passes(revision: Revision, used: Outcome) -> None:
+def test_modern_era_without_a_cell_never_passes(revision: Revision, used: Outcome) -> None:
     passed = {method for wire in used.wire for method in sent(wire)}
     assert passed & EMPTY.keys() == (set() if revision is MODERN else EMPTY.keys())
 
 
 @pytest.mark.parametrize(("peer", "line"), SHAKING, ids=shown)
-async def test_the_client_asks_nothing_that_is_not_offered(peer: Peer, line: str) -> None:
+async def test_client_requests_nothing_undeclared(peer: Peer, line: str) -> None:
     bare, newest = peer.reached_by(line, "--bare"), max(HANDSHAKE).value
     async with bare as connector, Host(connector, newest, without=("roots",)) as host:
         await asks_nothing_that_is_not_offered(host, *SHAKEN, "ping")
 
 
 @pytest.mark.parametrize(("peer", "line"), LINES, ids=shown)
-async def test_the_client_finds_out_the_era_and_asks_nothing_that_is_not_offered(peer: Peer, line: str) -> None:
+async def test_client_detects_the_era_and_requests_nothing_undeclared(peer: Peer, line: str) -> None:
     modern = MODERN in peer.revisions(line)
     async with peer.reached_by(line, "--bare") as connector, Host(connector, without=("roots",)) as host:
         assert host.client.revision == (MODERN if modern else max(HANDSHAKE))
@@ -169,9 +169,7 @@ async def test_the_client_finds_out_the_era_and_asks_nothing_that_is_not_offered
 
 
 @pytest.mark.parametrize(("peer", "revision"), KILLED, ids=shown)
-async def test_a_server_that_is_killed_is_started_again_and_told_what_the_last_one_knew(
-    peer: Peer, revision: Revision
-) -> None:
+async def test_restarted_server_gets_the_state_of_the_last_one(peer: Peer, revision: Revision) -> None:
     """What only reads is asked again; of what may have been done, nothing is claimed."""
     event = "hang cancelled" if revision is MODERN else "roots changed"
     async with asyncio.timeout(PATIENCE), Host(peer.command(), revision.value) as host:

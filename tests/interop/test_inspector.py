@@ -56,7 +56,7 @@ def inspect(reached_by: list[str], tmp_path: Path) -> Inspect:
     return run
 
 
-def test_the_inspector_lists_tools_and_finds_their_schemas_portable(inspect: Inspect) -> None:
+def test_inspector_lists_tools_with_portable_schemas(inspect: Inspect) -> None:
     outcome = inspect("tools/list", "--strict")
     assert (outcome.status, outcome.complaints) == (0, "")
     tools = {tool["name"]: tool for tool in outcome.result["tools"]}
@@ -64,14 +64,14 @@ def test_the_inspector_lists_tools_and_finds_their_schemas_portable(inspect: Ins
     assert tools["add"]["inputSchema"]["required"] == ["a", "b"]
 
 
-def test_the_inspector_lists_resources(inspect: Inspect) -> None:
+def test_inspector_lists_resources(inspect: Inspect) -> None:
     outcome = inspect("resources/list")
     assert (outcome.status, outcome.complaints) == (0, "")
     uris = [resource["uri"] for resource in outcome.result["resources"]]
     assert uris == ["test://static", "test://binary", "test://spare"]
 
 
-def test_the_inspector_lists_prompts(inspect: Inspect) -> None:
+def test_inspector_lists_prompts(inspect: Inspect) -> None:
     outcome = inspect("prompts/list")
     assert (outcome.status, outcome.complaints) == (0, "")
     prompts = {prompt["name"]: prompt.get("arguments") for prompt in outcome.result["prompts"]}
@@ -79,7 +79,7 @@ def test_the_inspector_lists_prompts(inspect: Inspect) -> None:
 
 
 @pytest.mark.parametrize("era", ["legacy", "auto"])  # it shakes hands at once, or first asks whether that is needed
-def test_the_inspector_calls_a_tool(inspect: Inspect, era: str) -> None:
+def test_inspector_calls_a_tool(inspect: Inspect, era: str) -> None:
     """The arguments are text on the command line; the tool's schema tells the Inspector to make numbers of them."""
     outcome = inspect("tools/call", "--tool-name", "add", "--tool-arg", "a=2", "b=3", "--protocol-era", era)
     assert (outcome.status, outcome.complaints) == (0, "")
@@ -87,7 +87,7 @@ def test_the_inspector_calls_a_tool(inspect: Inspect, era: str) -> None:
     assert not outcome.result.get("isError")
 
 
-def test_the_inspector_sees_why_a_tool_failed(inspect: Inspect) -> None:
+def test_inspector_shows_why_a_tool_failed(inspect: Inspect) -> None:
     outcome = inspect("tools/call", "--tool-name", "fail")
     assert outcome.status == TOOL_FAILED
     assert outcome.result["content"] == [{"type": "text", "text": "failed on purpose"}]

@@ -82,23 +82,23 @@ def run_peer(peer: Peer, line: str) -> dict[str, Any]:
 
 @pytest.mark.row("W21")
 @pytest.mark.parametrize(("peer", "line", "revision", "cell"), CELLS, ids=shown)
-def test_the_official_client_can_use(peer: Peer, cell: str, used: Outcome) -> None:
+def test_official_client_can_use(peer: Peer, cell: str, used: Outcome) -> None:
     assert cell in used.matrix, f"the {peer.name} peer has no probe for {cell!r}"
     assert used.matrix[cell]["ok"], used.matrix[cell]["why"]
 
 
 @pytest.mark.parametrize(("peer", "line", "revision"), RUNS, ids=shown)
-def test_the_server_declares_nothing_without_a_cell(revision: Revision, used: Outcome) -> None:
+def test_server_declares_nothing_without_a_cell(revision: Revision, used: Outcome) -> None:
     assert used.matrix.keys() - set(cells(revision)) == set()
 
 
 @pytest.mark.parametrize(("peer", "line", "revision"), RUNS, ids=shown)
-def test_what_has_no_cell_in_the_modern_era_never_passes(revision: Revision, used: Outcome) -> None:
+def test_modern_era_without_a_cell_never_passes(revision: Revision, used: Outcome) -> None:
     assert sent(used.wire) & EMPTY.keys() == (set() if revision is MODERN else EMPTY.keys())
 
 
 @pytest.mark.parametrize(("peer", "line", "revision"), RUNS, ids=shown)
-def test_all_that_the_server_sent_is_valid(revision: Revision, used: Outcome) -> None:
+def test_server_messages_are_valid(revision: Revision, used: Outcome) -> None:
     assert used.wire, "the connection never came about, or broke off"
     asked: dict[Any, str] = {}
     for entry in used.wire:

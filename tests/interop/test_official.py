@@ -162,7 +162,7 @@ def test_only_2025_03_26_has_batches(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25"])
-def test_elicitation_asks_for_a_flat_form(revision: str) -> None:
+def test_elicitation_form_is_flat(revision: str) -> None:
     form = {"type": "object", "properties": {"name": {"type": "string"}}}
     check(
         request("elicitation/create", {"message": "Who?", "requestedSchema": form}), revision=revision, sender="server"
@@ -172,7 +172,7 @@ def test_elicitation_asks_for_a_flat_form(revision: str) -> None:
     refused(broken, "requestedSchema/properties/name", revision=revision)
 
 
-def test_2025_11_25_may_answer_a_call_with_a_task() -> None:
+def test_2025_11_25_allows_a_task_as_call_result() -> None:
     now = "2025-11-25T10:30:00Z"
     task = {"taskId": "t", "status": "working", "createdAt": now, "lastUpdatedAt": now, "ttl": None}
     check(result({"task": task}), revision="2025-11-25", sender="server", answers="tools/call")

@@ -74,7 +74,7 @@ def rows(entries: tuple[Any, ...], transports: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(("entry", "transport"), rows(servers(), "commands"))
-async def test_client_lists_and_calls_all_that_a_server_declares(
+async def test_client_lists_and_calls_everything_a_server_declares(
     entry: ServerEntry, transport: str, tmp_path: Path, site: str
 ) -> None:
     with started(entry, transport, {"folder": str(tmp_path), "site": site}) as (connector, fill):
@@ -213,7 +213,7 @@ def site() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("entry", "transport"), rows(clients(), "transports"))
-def test_library_lists_and_calls_what_our_server_offers(
+def test_library_lists_and_calls_everything_our_server_offers(
     entry: ClientEntry, transport: str, shared_folder: Path, tmp_path: Path
 ) -> None:
     if transport == "stdio":
@@ -250,14 +250,14 @@ def our_tools() -> list[str]:
 # --- the table ---------------------------------------------------------------------------------
 
 
-def test_every_package_in_the_table_has_an_exact_version() -> None:
+def test_every_package_has_an_exact_version() -> None:
     for environment in (entry.environment for entry in (*servers(), *clients())):
         assert all(re.fullmatch(r"[\w.-]+(\[[\w,-]+\])?==[\w.]+", pin) for pin in environment.pypi), environment
         assert all(re.fullmatch(r"(@[\w-]+/)?[\w.-]+@\d[\w.-]*", pin) for pin in environment.npm), environment
         assert sum(map(bool, (environment.pypi, environment.npm, environment.shared))) == 1, environment
 
 
-def test_every_call_in_the_table_has_a_known_answer() -> None:
+def test_every_call_has_a_known_answer() -> None:
     for entry in servers():
         assert all(call["text"] for call in entry.calls), entry.name
         assert entry.calls or not entry.tools, entry.name

@@ -78,23 +78,23 @@ USED_BELOW = {
 }
 
 
-async def test_every_tool_that_it_offers_is_used_here(host: Host) -> None:
+async def test_every_offered_tool_is_used(host: Host) -> None:
     assert {tool.name async for tool in host.client.tools()} == USED.keys() | USED_BELOW
 
 
 @pytest.mark.parametrize("name", USED)
-async def test_a_tool_can_be_called(host: Host, name: str) -> None:
+async def test_tool_can_be_called(host: Host, name: str) -> None:
     arguments, said = USED[name]
     host.answer = FILLED
     assert said in (await host.client.call_tool(name, arguments)).text
 
 
-async def test_the_handshake_tells_who_it_is(host: Host) -> None:
+async def test_handshake_reports_server_info(host: Host) -> None:
     assert (host.client.server_info.name, host.client.revision) == ("mcp-servers/everything", "2025-11-25")
     assert "everything" in host.client.instructions.lower()
 
 
-async def test_annotations_and_images_are_understood(host: Host) -> None:
+async def test_annotations_and_images_are_decoded(host: Host) -> None:
     result = await host.client.call_tool("get-annotated-message", {"messageType": "error", "includeImage": True})
     said, shown = result.content
     assert isinstance(said, TextContent)
@@ -108,12 +108,12 @@ async def test_structured_content_becomes_an_object(host: Host) -> None:
     assert (data.temperature, data.conditions, data.humidity) == (33, "Cloudy", 82)
 
 
-async def test_arguments_that_the_tool_does_not_take_are_refused_by_it(host: Host) -> None:
+async def test_invalid_arguments_are_refused_by_the_tool(host: Host) -> None:
     with pytest.raises(PeerError, match="location"):
         await host.client.call_tool("get-structured-content", {"location": "Atlantis"})
 
 
-async def test_links_lead_to_resources(host: Host) -> None:
+async def test_resource_links_can_be_read(host: Host) -> None:
     result = await host.client.call_tool("get-resource-links", {"count": 4})
     links = [block for block in result.content if isinstance(block, ResourceLink)]
     assert [link.name for link in links] == ["Blob Resource 1", "Text Resource 2", "Blob Resource 3", "Text Resource 4"]
@@ -121,20 +121,20 @@ async def test_links_lead_to_resources(host: Host) -> None:
     assert (content.uri, content.text[:10]) == (links[1].uri, "Resource 2")
 
 
-async def test_a_resource_comes_with_a_result(host: Host) -> None:
+async def test_embedded_resource_is_returned(host: Host) -> None:
     result = await host.client.call_tool("get-resource-reference", {"resourceType": "Blob", "resourceId": 3})
     [embedded] = [block.resource for block in result.content if isinstance(block, EmbeddedResource)]
     assert b64decode(embedded.blob).startswith(b"Resource 3")
 
 
-async def test_a_long_operation_reports_progress(host: Host) -> None:
+async def test_long_operation_reports_progress(host: Host) -> None:
     reports = Reports()
     arguments = {"duration": 0.05, "steps": 5}
     await host.client.call_tool("trigger-long-running-operation", arguments, on_progress=reports)
     assert [(report.progress, report.total) for report in reports] == [(step, 5) for step in range(1, 6)]
 
 
-async def test_a_long_operation_can_be_given_up(host: Host) -> None:
+async def test_long_operation_can_be_cancelled(host: Host) -> None:
     """Nothing is awaited any more, and the answer that the server gives all the same harms nobody."""
     reports = Reports()
     arguments = {"duration": 0.1, "steps": 20}
@@ -148,14 +148,14 @@ async def test_a_long_operation_can_be_given_up(host: Host) -> None:
     assert "requestId" in told["params"]
 
 
-async def test_a_model_is_asked(host: Host) -> None:
+async def test_sampling_is_answered(host: Host) -> None:
     said = (await host.client.call_tool("trigger-sampling-request", {"prompt": "Hello?"})).text
     answered = json.loads(said.partition("\n")[2])
     assert (answered["model"], answered["role"], answered["stopReason"]) == ("parrot", "assistant", "endTurn")
     assert answered["content"]["text"].endswith("Hello?")
 
 
-async def test_a_form_with_every_kind_of_field_is_filled_in(host: Host) -> None:
+async def test_form_with_every_kind_of_field_is_answered(host: Host) -> None:
     """What our function leaves out is filled in by the form's defaults, and what is in is what was asked for."""
     host.answer = filled = {**FILLED, "check": True, "titledMultipleSelectEnum": ["fish-2"], "birthdate": "1815-12-10"}
     result = await host.client.call_tool("trigger-elicitation-request")
@@ -173,12 +173,12 @@ async def test_a_form_with_every_kind_of_field_is_filled_in(host: Host) -> None:
     assert titles["titledMultipleSelectEnum"] == ["Tuna", "Salmon", "Trout"]
 
 
-async def test_a_form_that_is_declined(host: Host) -> None:
+async def test_form_can_be_declined(host: Host) -> None:
     host.answer = None
     assert "User declined" in (await host.client.call_tool("trigger-elicitation-request")).text
 
 
-async def test_a_page_that_has_to_be_visited_first(host: Host) -> None:
+async def test_required_url_is_opened(host: Host) -> None:
     """The error says which; what becomes of it is up to the application, which then asks again."""
     arguments = {"url": "https://example.com/b", "errorPath": True}
     with pytest.raises(PeerError) as caught:
@@ -188,7 +188,7 @@ async def test_a_page_that_has_to_be_visited_first(host: Host) -> None:
     assert "User completed" in (await host.client.call_tool("trigger-url-elicitation", arguments)).text
 
 
-async def test_roots_are_asked_for_and_asked_for_again(host: Host) -> None:
+async def test_roots_are_listed_again_after_a_change(host: Host) -> None:
     await host.client.set_log_level("debug")
     assert ROOT.uri in (await host.client.call_tool("get-roots-list")).text
     with host.listening(MESSAGE) as news:
@@ -199,7 +199,7 @@ async def test_roots_are_asked_for_and_asked_for_again(host: Host) -> None:
     await host.client.set_roots([ROOT])
 
 
-async def test_what_it_zips_becomes_a_resource(host: Host) -> None:
+async def test_zipped_files_become_a_resource(host: Host) -> None:
     """The list changes, and the link in the result leads to what is new on it."""
     with host.listening("notifications/resources/list_changed") as news:
         arguments = {"name": "b.gz", "data": "data:text/plain,hello", "outputType": "resourceLink"}
@@ -220,7 +220,7 @@ async def test_resources_and_templates_are_listed_and_read(host: Host) -> None:
         await host.client.read_resource("demo://resource/nowhere")
 
 
-async def test_a_subscriber_is_told(host: Host) -> None:
+async def test_subscriber_receives_updates(host: Host) -> None:
     uri = TEXT.format(resourceId=1)
     with host.listening(UPDATED) as news:
         await host.client.subscribe(uri)
@@ -230,7 +230,7 @@ async def test_a_subscriber_is_told(host: Host) -> None:
         await host.client.unsubscribe(uri)
 
 
-async def test_log_messages_come_from_the_level_that_was_asked_for_on(host: Host) -> None:
+async def test_log_messages_respect_the_level(host: Host) -> None:
     uri = TEXT.format(resourceId=2)
     with host.listening(MESSAGE) as news:
         await host.client.set_log_level("emergency")
@@ -243,7 +243,7 @@ async def test_log_messages_come_from_the_level_that_was_asked_for_on(host: Host
         await host.client.unsubscribe(uri)
 
 
-async def test_prompts_are_listed_and_filled_in(host: Host) -> None:
+async def test_prompts_are_listed_and_rendered(host: Host) -> None:
     names = [prompt.name async for prompt in host.client.prompts()]
     assert names == ["simple-prompt", "args-prompt", "completable-prompt", "resource-prompt"]
     [message] = (await host.client.get_prompt("args-prompt", {"city": "Paris", "state": "Texas"})).messages
@@ -262,7 +262,7 @@ async def test_arguments_are_completed(host: Host) -> None:
     assert (await client.complete("resource", TEXT, "resourceId", "12")).values == ["12"]
 
 
-async def test_what_it_asks_for_as_a_task_is_one(host: Host) -> None:
+async def test_task_requested_by_the_server_is_hosted(host: Host) -> None:
     """It looks every second how its task stands."""
     host.answer = {"name": "Ada", "favoriteColor": "Blue"}
     sampled, filled_in = await asyncio.gather(
@@ -273,7 +273,7 @@ async def test_what_it_asks_for_as_a_task_is_one(host: Host) -> None:
 
 
 @pytest.mark.parametrize("connector", ["streamableHttp"], indirect=True)
-async def test_a_tool_that_only_runs_as_a_task_is_called_like_any_other(host: Host) -> None:
+async def test_task_only_tool_is_called_like_any_other(host: Host) -> None:
     """What it asks comes while its result is waited for. It takes four seconds, on whichever line."""
     host.answer = {"interpretation": "snake"}
     assert "python (snake)" in await host.call("simulate-research-query", topic="python", ambiguous=True)
@@ -283,7 +283,7 @@ async def test_a_tool_that_only_runs_as_a_task_is_called_like_any_other(host: Ho
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18"])
-async def test_it_can_be_used_in_every_older_revision(revision: str, connector: Connector) -> None:
+async def test_works_in_every_older_revision(revision: str, connector: Connector) -> None:
     async with Host(connector, revision) as host:
         assert host.client.revision == revision
         assert ROOT.uri in await host.call("get-roots-list")  # it would ask later otherwise, and wait for an answer

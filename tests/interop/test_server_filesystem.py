@@ -49,7 +49,7 @@ async def files(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Files
         yield files
 
 
-async def test_a_file_is_written_edited_and_read(files: Files) -> None:
+async def test_file_is_written_edited_and_read(files: Files) -> None:
     path = files.folder / "poem.txt"
     await files.call("write_file", path=str(path), content="one\ntwo\nthree\n")
     diff = await files.call("edit_file", path=str(path), edits=[{"oldText": "two", "newText": "zwei"}])
@@ -60,7 +60,7 @@ async def test_a_file_is_written_edited_and_read(files: Files) -> None:
     assert "size: 15" in await files.call("get_file_info", path=str(path))
 
 
-async def test_folders_are_made_listed_and_searched(files: Files) -> None:
+async def test_folders_are_created_listed_and_searched(files: Files) -> None:
     inner = files.folder / "inner"
     await files.call("create_directory", path=str(inner))
     (inner / "a.md").write_text("a")
@@ -72,7 +72,7 @@ async def test_folders_are_made_listed_and_searched(files: Files) -> None:
     assert "a" in await files.call("read_multiple_files", paths=[str(inner / "b.md")])
 
 
-async def test_bytes_come_as_pictures_and_as_resources(files: Files) -> None:
+async def test_bytes_arrive_as_images_and_resources(files: Files) -> None:
     for name, kind in (("dot.png", ImageContent), ("dot.bin", EmbeddedResource)):
         (files.folder / name).write_bytes(b"\x00\x01\x02")
         result = await files.host.client.call_tool("read_media_file", {"path": str(files.folder / name)})
@@ -81,7 +81,7 @@ async def test_bytes_come_as_pictures_and_as_resources(files: Files) -> None:
         assert (block.data if isinstance(block, ImageContent) else block.resource.blob) == "AAEC"
 
 
-async def test_it_works_below_its_roots_alone_and_they_may_change(files: Files, tmp_path: Path) -> None:
+async def test_access_is_limited_to_changing_roots(files: Files, tmp_path: Path) -> None:
     """We say that they have changed, it asks what they are now, and from then on works elsewhere."""
     note = tmp_path.resolve() / "note.txt"
     note.write_text("found")
@@ -97,13 +97,13 @@ async def test_it_works_below_its_roots_alone_and_they_may_change(files: Files, 
         await files.call("read_text_file", path=str(note))
 
 
-async def test_every_tool_that_it_offers_is_used_here(files: Files) -> None:
+async def test_every_offered_tool_is_used(files: Files) -> None:
     used = Path(__file__).read_text()
     assert [tool.name async for tool in files.host.client.tools() if f'"{tool.name}"' not in used] == []
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18"])
-async def test_it_can_be_used_in_every_older_revision(revision: str, tmp_path: Path) -> None:
+async def test_works_in_every_older_revision(revision: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
     async with Host(Command([NODE, SERVER, tmp_path]), revision, without=("roots",)) as host:
         assert host.client.revision == revision

@@ -30,7 +30,7 @@ async def host(tmp_path: Path) -> AsyncIterator[Host]:
         yield host
 
 
-async def test_a_graph_is_built_searched_and_taken_apart(host: Host) -> None:
+async def test_graph_is_built_searched_and_deleted(host: Host) -> None:
     """Every tool that it offers is used, and rebuilds what it returns from its output schema."""
     used: set[str] = set()
 
@@ -57,7 +57,7 @@ async def test_a_graph_is_built_searched_and_taken_apart(host: Host) -> None:
     assert {tool.name async for tool in host.client.tools()} == used
 
 
-async def test_the_graph_is_a_resource_that_can_be_watched(host: Host) -> None:
+async def test_graph_resource_can_be_subscribed(host: Host) -> None:
     assert [resource.uri async for resource in host.client.resources()] == [GRAPH]
     with host.listening("notifications/resources/updated") as news:
         await host.client.subscribe(GRAPH)
@@ -67,13 +67,13 @@ async def test_the_graph_is_a_resource_that_can_be_watched(host: Host) -> None:
     assert '"name": "Ada"' in content.text
 
 
-async def test_what_breaks_its_schema_is_refused(host: Host) -> None:
+async def test_schema_violation_is_refused(host: Host) -> None:
     with pytest.raises(PeerError, match="observations"):
         await host.call("create_entities", entities=[{"name": "Ada", "entityType": "person"}])
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18"])
-async def test_it_can_be_used_in_every_older_revision(revision: str, tmp_path: Path) -> None:
+async def test_works_in_every_older_revision(revision: str, tmp_path: Path) -> None:
     async with Host(command(tmp_path), revision) as host:
         assert host.client.revision == revision
         await host.call("create_entities", entities=[ADA])

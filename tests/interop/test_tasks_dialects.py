@@ -86,7 +86,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.row("J16")
 @pytest.mark.parametrize(("generation", "probe"), [(v, probe) for v, probes in EXPECTED.items() for probe in probes])
-def test_npms_client_of_tasks_gets_from_us_what_it_expects(outcomes: Any, generation: str, probe: str) -> None:
+def test_npm_tasks_client_works_with_our_server(outcomes: Any, generation: str, probe: str) -> None:
     assert outcomes[generation][probe] == EXPECTED[generation][probe]
 
 
@@ -95,7 +95,7 @@ def test_npms_client_of_tasks_gets_from_us_what_it_expects(outcomes: Any, genera
 
 @pytest.mark.row("J16")
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_our_client_waits_for_tasks_answers_them_and_cancels_them(url: str, revision: str) -> None:
+async def test_our_client_awaits_answers_and_cancels_tasks(url: str, revision: str) -> None:
     async def fill_in(_form: Any) -> dict[str, Any]:
         return {"sure": True}
 
@@ -221,7 +221,7 @@ async def founding(http: aiohttp.ClientSession, url: str) -> HttpPeer:
 
 
 @pytest.mark.row("J01", "J03", "J08", "J10", "J11")
-async def test_the_examples_of_the_founding_documents_work_as_they_stand(
+async def test_founding_document_examples_work_unchanged(
     founding: HttpPeer,
 ) -> None:
     async with founding.listening() as said:
@@ -246,7 +246,7 @@ async def test_the_examples_of_the_founding_documents_work_as_they_stand(
 
 
 @pytest.mark.row("J02", "J05")
-async def test_the_examples_of_lists_and_of_cancelling_work_as_they_stand(founding: HttpPeer) -> None:
+async def test_list_and_cancel_examples_work_unchanged(founding: HttpPeer) -> None:
     made = [(await founding.result("tasks/create", {"action": {"type": "waits"}}))["taskId"] for _ in range(2)]
     asked = {name: value for name, value in read(LIST).items() if name != "cursor"}  # it is optional
     assert (await founding.result("tasks/list", asked)).keys() == {"tasks"}
@@ -262,9 +262,7 @@ async def test_the_examples_of_lists_and_of_cancelling_work_as_they_stand(foundi
 
 
 @pytest.mark.row("TXE-20")
-async def test_a_task_is_the_same_to_whoever_looks_at_it(
-    founding: HttpPeer, http: aiohttp.ClientSession, url: str
-) -> None:
+async def test_task_looks_the_same_in_every_dialect(founding: HttpPeer, http: aiohttp.ClientSession, url: str) -> None:
     ident = (await founding.result("tasks/create", {"action": {"type": "waits"}}))["taskId"]
 
     async def modern(method: str) -> Any:

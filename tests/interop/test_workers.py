@@ -176,8 +176,6 @@ async def played(folder: Path) -> dict[str, Cells]:
 
 @pytest.mark.row("PROMISE-4", "D08")
 @pytest.mark.parametrize("run", RUNS, ids=called)
-def test_official_clients_see_one_server_though_a_process_of_it_is_killed(
-    run: Run, shared_folder: Path, tmp_path: Path
-) -> None:
+def test_official_clients_survive_a_killed_worker(run: Run, shared_folder: Path, tmp_path: Path) -> None:
     matrix = kept(shared_folder, "workers", lambda: asyncio.run(played(tmp_path)))[called(run)]
     assert {cell: matrix.get(cell) for cell in run.cells} == {cell: {"ok": True} for cell in run.cells}

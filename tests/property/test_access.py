@@ -54,7 +54,7 @@ def served(answer: Any) -> bool:
 
 
 @given(lists(RULES, min_size=1, max_size=4), lists(PRINCIPALS, min_size=1, max_size=3), booleans(), booleans())
-async def test_listed_is_callable(
+async def test_listed_tools_are_callable(
     rules: list[dict[str, Any]], principals: list[Principal | None], modern: bool, listing: bool
 ) -> None:
     server, numbers = offering(rules, listing=listing), range(len(rules))

@@ -67,13 +67,13 @@ def opened(message: Incoming) -> Incoming:
 
 @pytest.mark.row("P18")
 @given(messages)
-def test_a_message_survives_its_way_over_the_wire(message: Message) -> None:
+def test_message_round_trips(message: Message) -> None:
     assert opened(codec.decode(codec.encode(message))) == message
 
 
 @pytest.mark.row("P05", "P18")
 @given(st.lists(messages, min_size=1, max_size=4))
-def test_a_batch_survives_its_way_over_the_wire(batch: list[Message]) -> None:
+def test_batch_round_trips(batch: list[Message]) -> None:
     read = codec.decode(codec.to_json(batch))
     assert isinstance(read, Batch)
     assert [opened(message) for message in read.messages] == batch
@@ -84,13 +84,13 @@ def test_a_batch_survives_its_way_over_the_wire(batch: list[Message]) -> None:
 @example(b"[" * 50_000)
 @example(b'{"a":' * 50_000)
 @example(b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"\xff":1}}')
-def test_decoding_never_raises_whatever_the_bytes(frame: bytes) -> None:
+def test_decoding_never_raises(frame: bytes) -> None:
     assert isinstance(codec.decode(frame), Incoming)
 
 
 @pytest.mark.row("P07", "X27")
 @given(st.one_of(values, nearly, st.lists(nearly, max_size=3)))
-def test_json_is_never_called_a_parse_error(value: Any) -> None:
+def test_valid_json_is_never_parse_error(value: Any) -> None:
     message = codec.decode(json.dumps(value).encode())
     found = message.messages if isinstance(message, Batch) else [message]
     assert all(not isinstance(part, Malformed) or part.code in {-32600, -32602} for part in found)
@@ -98,7 +98,7 @@ def test_json_is_never_called_a_parse_error(value: Any) -> None:
 
 @pytest.mark.row("P08", "P09", "P11", "P12")
 @given(nearly)
-def test_an_object_is_a_message_exactly_when_it_follows_the_rules(value: dict[str, Any]) -> None:
+def test_object_is_message_iff_it_follows_rules(value: dict[str, Any]) -> None:
     message = codec.decode(json.dumps(value).encode())
     assert isinstance(message, Malformed) is not is_message(value)
 
@@ -125,7 +125,7 @@ def is_message(value: dict[str, Any]) -> bool:
 
 @pytest.mark.row("P07")
 @given(st.binary(max_size=48))
-def test_what_a_message_carries_can_be_read_unless_a_number_in_it_is_out_of_range(inside: bytes) -> None:
+def test_message_payload_is_decodable_unless_out_of_range(inside: bytes) -> None:
     message = codec.decode(b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"a":%b}}' % inside)
     if isinstance(message, Request):
         with contextlib.suppress(msgspec.ValidationError):
@@ -167,9 +167,7 @@ def written(draw: st.DrawFn) -> tuple[str, bool]:
 
 
 @given(written(), st.sampled_from(["", " " * codec.LONG_THRESHOLD]))
-def test_strict_decoding_rejects_a_message_exactly_when_it_has_duplicate_members(
-    value: tuple[str, bool], padding: str
-) -> None:
+def test_strict_decoding_rejects_iff_duplicate_members(value: tuple[str, bool], padding: str) -> None:
     text, duplicated = value
     frame = f'{padding}{{"jsonrpc":"2.0","id":1,"method":"a","params":{{"v":{text}}}}}'.encode()
     assert isinstance(codec.decode_strict(frame), Malformed) is duplicated

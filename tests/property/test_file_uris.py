@@ -45,7 +45,7 @@ paths = st.lists(names, min_size=1, max_size=3).map(b"/".join).map(os.fsdecode)
     "pattern", ["f:///{+path}", "f:///{path}", "f:{?path}", "f:{#path}", "f:///{+path}.md", "f:{;path}/x"]
 )
 @given(path=paths)
-def test_the_path_of_a_uri_is_the_path_that_the_uri_was_made_of(pattern: str, path: str) -> None:
+def test_path_of_inverts_uri_of(pattern: str, path: str) -> None:
     uris = FileUris(pattern)
     uri = uris.uri_of(path)
 
@@ -55,7 +55,7 @@ def test_the_path_of_a_uri_is_the_path_that_the_uri_was_made_of(pattern: str, pa
 
 
 @given(st.sets(names, max_size=5), st.sampled_from(["f:///{+path}", "f:///{path}"]))
-async def test_every_listed_file_is_read_under_its_uri(found: set[bytes], pattern: str) -> None:
+async def test_every_listed_file_is_readable_by_its_uri(found: set[bytes], pattern: str) -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         for name in found:

@@ -44,14 +44,14 @@ def shown_line(line: bytes) -> Frame:
 
 @pytest.mark.row("W11", "W12", "W16")
 @given(data=st.data(), sent=st.lists(lines, max_size=6))
-def test_every_line_is_given_or_refused_however_it_arrives(data, sent: list[bytes]) -> None:
+def test_every_line_is_returned_or_rejected_for_any_chunks(data, sent: list[bytes]) -> None:
     chunks = data.draw(cut(b"".join(line + b"\n" for line in sent)))
     assert fed(LineFramer(LIMIT), chunks) == [shown_line(line) for line in sent]
 
 
 @pytest.mark.row("W11", "W12", "W16")
 @given(data=st.data(), sent=st.lists(bodies, max_size=6))
-def test_every_headed_frame_is_given_or_refused_however_it_arrives(data, sent: list[bytes]) -> None:
+def test_every_headed_frame_is_returned_or_rejected_for_any_chunks(data, sent: list[bytes]) -> None:
     framer = LengthFramer(LIMIT)
     chunks = data.draw(cut(b"".join(map(framer.wrap, sent))))
     assert fed(framer, chunks) == [shown(body) for body in sent]
@@ -59,20 +59,20 @@ def test_every_headed_frame_is_given_or_refused_however_it_arrives(data, sent: l
 
 @pytest.mark.row("W11")
 @given(data=st.data(), framer=framers, stream=streams)
-def test_frames_do_not_depend_on_how_the_bytes_arrive(data, framer: type[Framing], stream: bytes) -> None:
+def test_frames_are_independent_of_chunking(data, framer: type[Framing], stream: bytes) -> None:
     assert fed(framer(LIMIT), data.draw(cut(stream))) == framer(LIMIT).feed(stream)
 
 
 @pytest.mark.row("W14")
 @given(data=st.data(), stream=streams)
-def test_after_any_noise_a_line_is_found_again(data, stream: bytes) -> None:
+def test_line_framer_recovers_after_noise(data, stream: bytes) -> None:
     chunks = data.draw(cut(stream + b"\n" + b'{"next":1}\n'))
     assert fed(LineFramer(LIMIT), chunks)[-1] == b'{"next":1}'
 
 
 @pytest.mark.row("W14")
 @given(st.lists(st.sampled_from([b"Content-Length: x", b"X: 1", b"Content-Length:"]), min_size=1, max_size=4))
-def test_after_bad_header_blocks_a_headed_frame_is_found_again(blocks: list[bytes]) -> None:
+def test_length_framer_recovers_after_bad_headers(blocks: list[bytes]) -> None:
     framer = LengthFramer(LIMIT)
     *faults, found = framer.feed(b"".join(block + b"\r\n\r\n" for block in blocks) + framer.wrap(b'{"next":1}'))
     assert found == b'{"next":1}'
@@ -82,7 +82,7 @@ def test_after_bad_header_blocks_a_headed_frame_is_found_again(blocks: list[byte
 
 @pytest.mark.row("X24")
 @given(data=st.data(), framer=framers, sent=st.lists(lines.filter(lambda line: len(line) <= LIMIT), min_size=1))
-def test_the_first_bytes_show_how_the_rest_is_framed(data, framer: type[Framing], sent: list[bytes]) -> None:
+def test_framing_is_detected_from_the_first_bytes(data, framer: type[Framing], sent: list[bytes]) -> None:
     sent = [b"{" + line.replace(b"\r", b"")[1:] for line in sent]
     wrap = framer(LIMIT).wrap
     start, *chunks = data.draw(cut(b"".join(map(wrap, sent))))

@@ -140,13 +140,13 @@ DEEP = f"[{'[' * 600}{']' * 600}]"
 @example(in_braces([("name", '"echo"'), ("arguments", "null")]), CallToolParams)
 @example(in_braces([("name", '"echo"'), ("arguments", '{"text":""}')]), CallToolParams)
 @example(in_braces([("ratio", "0.1234567890123456789")]), Exact)
-def test_a_long_frame_is_read_as_a_short_one_is(params: str, kind: Any) -> None:
+def test_long_frame_decodes_like_short_one(params: str, kind: Any) -> None:
     assert read(longer(frame_of(params)), kind) == read(shorter(frame_of(params)), kind)
 
 
 @given(objects_of(values_of(twice=True), twice=True), st.sampled_from((Everything, CallToolParams, dict[str, Any])))
 @example(in_braces([("count", "1"), ("count", "2")]), Everything)
-def test_of_a_name_that_stands_there_twice_the_last_counts_in_both(params: str, kind: Any) -> None:
+def test_last_duplicate_member_wins_in_both(params: str, kind: Any) -> None:
     """A short frame is refused if any of them does not fit, a long one if the last does not."""
     short, long = read(shorter(frame_of(params)), kind), read(longer(frame_of(params)), kind)
 
@@ -154,7 +154,7 @@ def test_of_a_name_that_stands_there_twice_the_last_counts_in_both(params: str, 
 
 
 @given(objects_of(values_of(twice=False), twice=False), st.integers(0), st.binary(max_size=2))
-def test_what_is_broken_is_broken_in_both(params: str, at: int, other: bytes) -> None:
+def test_malformed_frame_is_malformed_in_both(params: str, at: int, other: bytes) -> None:
     """One byte of a frame is replaced, by none, one or two."""
     frame = frame_of(params)
     at %= len(frame)
@@ -178,11 +178,11 @@ def test_what_is_broken_is_broken_in_both(params: str, at: int, other: bytes) ->
         b'{"jsonrpc":"2.0","id":7,"method":"m","params":{"a":"\xff"}}',
     ],
 )
-def test_what_is_no_request_with_params_is_what_it_is_in_a_short_frame(frame: bytes) -> None:
+def test_other_long_messages_decode_like_short_ones(frame: bytes) -> None:
     assert codec.decode(longer(frame)) == codec.decode(shorter(frame))
 
 
-def test_params_of_a_long_frame_can_be_had_as_they_were_written() -> None:
+def test_long_frame_keeps_original_params() -> None:
     message = codec.decode(longer(frame_of('{"a": 1.10}')))
 
     assert isinstance(message, Request)
@@ -204,11 +204,11 @@ def writer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 @given(text=st.text(st.characters(codec="utf-8")))
 @example(text='\x00\x1f\x7f\u2028"\\/\b\f\n\r\t\U0001f600')
 @settings(suppress_health_check=list(HealthCheck))  # the fixture holds for all of them
-def test_a_text_is_written_the_same_whoever_writes_it(writer: str, text: str) -> None:
+def test_text_encoders_are_identical(writer: str, text: str) -> None:
     assert bytes(codec.text_to_raw(text)) == codec.to_json(text)
 
 
 @pytest.mark.usefixtures("writer")
-def test_a_text_that_cannot_be_written_is_refused_the_same_whoever_writes_it() -> None:
+def test_text_encoders_raise_same_error() -> None:
     with pytest.raises(UnicodeEncodeError):
         codec.text_to_raw("\ud800")

@@ -358,7 +358,7 @@ async def served(random: Random) -> AsyncIterator[tuple[int, list[Tenant], Serve
             await server.aclose()
 
 
-async def test_fifty_principals_at_once_get_what_is_theirs_and_nothing_else(seed: int) -> None:
+async def test_fifty_concurrent_principals_stay_separate(seed: int) -> None:
     random = Random(seed)
     async with served(random) as (port, tenants, server):
         streets = [Street(port, tenant, tenants, Random(random.random()), server) for tenant in tenants]

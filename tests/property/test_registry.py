@@ -22,7 +22,7 @@ changes = st.tuples(st.sampled_from(["add", "remove", "disable", "enable", "repl
     limits=st.lists(st.integers(1, 7), min_size=1),
     between=st.lists(st.lists(changes, max_size=4), max_size=25),
 )
-def test_a_walk_sees_everything_that_stays_exactly_once_and_nothing_twice(
+def test_iteration_sees_remaining_entries_exactly_once(
     count: int, limits: list[int], between: list[list[tuple[str, int]]]
 ) -> None:
     registry: Registry[Thing] = Registry("thing", on_duplicate="replace")
@@ -63,7 +63,7 @@ def test_a_walk_sees_everything_that_stays_exactly_once_and_nothing_twice(
 
 @pytest.mark.row("Y04")
 @given(count=st.integers(0, 60), limit=st.integers(1, 20))
-def test_pages_of_any_size_put_together_are_the_whole_list(count: int, limit: int) -> None:
+def test_pages_of_any_size_form_whole_list(count: int, limit: int) -> None:
     registry: Registry[Thing] = Registry("thing")
     for number in range(count):
         registry.add(Thing(str(number)))

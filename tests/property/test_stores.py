@@ -170,5 +170,5 @@ async def run(kind: str, sequence: list[Any]) -> None:
 @pytest.mark.parametrize("kind", STORES)
 @settings(max_examples=40, deadline=None)
 @given(sequence=st.lists(steps, max_size=25))
-def test_a_store_does_what_the_model_does(kind: str, sequence: list[Any]) -> None:
+def test_store_matches_model(kind: str, sequence: list[Any]) -> None:
     asyncio.run(run(kind, sequence))

@@ -131,7 +131,7 @@ async def listed(peer: Peer) -> dict[str, list[str]]:
 @pytest.mark.parametrize(
     ("principal", "may"), [(WRITER, True), (READER, False), (NOBODY_ELSE, False), ("ann", False), (None, True)]
 )
-async def test_who_has_the_scopes_is_shown_and_served_and_nobody_else(era: str, principal: object, may: bool) -> None:
+async def test_entries_with_scopes_are_visible_only_to_holders(era: str, principal: object, may: bool) -> None:
     async with talking(offering(scopes=["notes:write", "mail"]), principal, era) as peer:
         assert await listed(peer) == (ALL if may else OPEN)
         for method, params in USES:
@@ -141,7 +141,7 @@ async def test_who_has_the_scopes_is_shown_and_served_and_nobody_else(era: str, 
 
 @pytest.mark.row("AUT-20")
 @ERAS
-async def test_what_is_missing_is_an_error_that_names_all_scopes_of_the_entry_before_anything_runs(
+async def test_missing_scopes_error_names_all_scopes(
     era: str,
 ) -> None:
     server, ran = offering(scopes=["notes:read", "notes:write"]), []
@@ -168,7 +168,7 @@ def _noting(ran: list[str]) -> Any:
 
 
 @pytest.mark.row("AUT-20")
-async def test_who_has_not_the_scopes_cannot_subscribe() -> None:
+async def test_subscribe_needs_the_scopes() -> None:
     async with talking(offering(scopes=["notes:write"]), READER, "handshake") as peer:
         for uri in ("x:one", "y:1"):
             error = await peer.error("resources/subscribe", uri=uri)
@@ -178,7 +178,7 @@ async def test_who_has_not_the_scopes_cannot_subscribe() -> None:
 
 
 @ERAS
-async def test_what_is_completed_for_others_is_not_there(era: str) -> None:
+async def test_completion_of_hidden_entry_is_not_found(era: str) -> None:
     refs = [
         ({"type": "ref/prompt", "name": "prompt"}, "name"),
         ({"type": "ref/resource", "uri": "y:{name}"}, "name"),
@@ -207,7 +207,7 @@ def _without_name(error: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 @pytest.mark.row("SEC-02")
-async def test_scopes_are_those_of_this_very_request_not_of_the_session() -> None:
+async def test_scopes_are_those_of_the_request_not_the_session() -> None:
     async with hosted(offering(scopes=["notes:write"])) as host:
         host.principal = WRITER
         session = await host.session()
@@ -217,7 +217,7 @@ async def test_scopes_are_those_of_this_very_request_not_of_the_session() -> Non
             assert ("result" in answer.json) is may, answer.body
 
 
-async def test_nobody_in_particular_has_no_scopes_where_the_line_is_not_local() -> None:
+async def test_anonymous_remote_caller_has_no_scopes() -> None:
     async with hosted(offering(scopes=["notes:write"])) as host:
         session = await host.session()
         answer = await host.ask("POST", call("tool"), mcp_session_id=session)
@@ -241,12 +241,12 @@ class Member(NamedTuple):
         ("me", False),
     ],
 )
-async def test_a_principal_of_ones_own_has_the_scopes_that_it_says(principal: object, may: bool) -> None:
+async def test_custom_principal_has_its_own_scopes(principal: object, may: bool) -> None:
     async with talking(offering(scopes=["notes:write"]), principal, "handshake") as peer:
         assert await listed(peer) == (ALL if may else OPEN)
 
 
-async def test_files_and_folders_have_rules_too(tmp_path: Path) -> None:
+async def test_files_and_folders_have_access_rules(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
     server = Server("s", observers=[])
     server.add_file("file:///a", tmp_path / "a.txt", scopes=["files"])
@@ -269,9 +269,7 @@ async def test_files_and_folders_have_rules_too(tmp_path: Path) -> None:
 @ERAS
 @pytest.mark.parametrize("allow", [is_bob, is_bob_after_a_while])
 @pytest.mark.parametrize("principal", ["bob", "ann", None])
-async def test_who_is_let_in_by_a_predicate_is_shown_and_served_and_nobody_else(
-    era: str, allow: Any, principal: str | None
-) -> None:
+async def test_predicate_controls_listing_and_calls(era: str, allow: Any, principal: str | None) -> None:
     may = principal == "bob"
     async with talking(offering(allow=allow), principal, era) as peer:
         assert await listed(peer) == (ALL if may else OPEN)
@@ -286,7 +284,7 @@ async def test_who_is_let_in_by_a_predicate_is_shown_and_served_and_nobody_else(
         assert all("result" in answer for answer in others)
 
 
-async def test_a_predicate_is_not_asked_of_who_has_not_the_scopes() -> None:
+async def test_predicate_is_skipped_without_the_scopes() -> None:
     asked: list[str] = []
 
     def allow(ctx: Context) -> bool:
@@ -304,7 +302,7 @@ async def test_a_predicate_is_not_asked_of_who_has_not_the_scopes() -> None:
         assert len(asked) == len(LISTS)  # once for each list, though a list of resources is made of two kinds
 
 
-async def test_who_may_not_subscribe_is_told_and_who_may_is_subscribed() -> None:
+async def test_predicate_controls_subscriptions() -> None:
     server = offering(allow=is_bob_after_a_while)
     async with talking(server, "ann", "handshake") as peer:
         error = await peer.error("resources/subscribe", uri="y:1")
@@ -316,7 +314,7 @@ async def test_who_may_not_subscribe_is_told_and_who_may_is_subscribed() -> None
         assert (await peer.raw.receive())["params"] == {"uri": "y:1"}
 
 
-async def test_a_predicate_may_say_no_in_its_own_words_and_is_no_failure_then() -> None:
+async def test_predicate_may_raise_its_own_denial() -> None:
     observer = RecordingObserver()
     server = Server("s", observers=[observer])
 
@@ -330,7 +328,7 @@ async def test_a_predicate_may_say_no_in_its_own_words_and_is_no_failure_then() 
     assert observer.of(HandlerFailed) == []
 
 
-async def test_the_first_template_that_a_uri_follows_decides_whatever_else_would_read_it() -> None:
+async def test_first_matching_template_decides_access() -> None:
     server = Server("s", observers=[])
     server.add_resource("x:secret/{name}", lambda name: name, scopes=["secrets"], thread=False)
     server.add_resource("x:{+path}", lambda path: path, thread=False, list=lambda: ["x:secret/a", "x:b"])
@@ -341,7 +339,7 @@ async def test_the_first_template_that_a_uri_follows_decides_whatever_else_would
         assert (await peer.result("resources/read", uri="x:b"))["contents"][0]["text"] == "b"
 
 
-async def test_what_a_hidden_template_would_list_is_not_even_looked_for() -> None:
+async def test_lister_of_hidden_template_is_not_called() -> None:
     server, looked = Server("s", observers=[]), []
     server.add_resource("x:{a}", lambda a: a, list=lambda: looked.append(1) or [], scopes=["notes:write"], thread=False)
     for principal, times in ((READER, 0), (WRITER, 1)):
@@ -350,7 +348,7 @@ async def test_what_a_hidden_template_would_list_is_not_even_looked_for() -> Non
             assert len(looked) == times
 
 
-async def test_to_need_no_scopes_is_a_rule_that_everybody_passes() -> None:
+async def test_empty_scopes_allow_everyone() -> None:
     async with talking(offering(scopes=()), "ann", "modern") as peer:
         assert await listed(peer) == ALL
         for method, params in USES:
@@ -363,7 +361,7 @@ async def test_to_need_no_scopes_is_a_rule_that_everybody_passes() -> None:
 # --- middleware ----------------------------------------------------------------------------------------
 
 
-async def test_what_a_middleware_has_kept_is_not_for_those_who_may_not_have_it() -> None:
+async def test_middleware_cache_does_not_bypass_access() -> None:
     server, kept = offering(allow=is_bob), {}
 
     @server.middleware
@@ -382,7 +380,7 @@ async def test_what_a_middleware_has_kept_is_not_for_those_who_may_not_have_it()
             assert (await peer.error(method, **params))["data"]["kind"] == "insufficient_permissions"
 
 
-async def test_a_middleware_sees_who_calls_and_a_predicate_is_asked_once() -> None:
+async def test_predicate_runs_once_with_middleware() -> None:
     asked, seen = [], []
 
     def allow(ctx: Context) -> bool:
@@ -402,7 +400,7 @@ async def test_a_middleware_sees_who_calls_and_a_predicate_is_asked_once() -> No
     assert asked == seen == ["ann"] * len(USES)
 
 
-async def test_a_middleware_that_calls_something_else_is_held_to_the_rules_of_that() -> None:
+async def test_middleware_redirect_obeys_the_rules_of_its_target() -> None:
     server = offering(scopes=["notes:write"])
 
     @server.middleware
@@ -414,7 +412,7 @@ async def test_a_middleware_that_calls_something_else_is_held_to_the_rules_of_th
         assert error["data"]["kind"] == "authorization_failed"
 
 
-async def test_who_was_let_in_to_one_thing_is_not_let_in_to_another_by_a_middleware() -> None:
+async def test_access_to_one_entry_does_not_admit_to_another() -> None:
     server = offering(scopes=["notes:write"])
     server.add_tool(lambda: "read", name="read", scopes=["notes:read"], thread=False)
 
@@ -432,7 +430,7 @@ async def test_who_was_let_in_to_one_thing_is_not_let_in_to_another_by_a_middlew
 
 @pytest.mark.row("AUT-20")
 @ERAS
-async def test_a_handler_can_require_scopes_by_its_arguments(era: str) -> None:
+async def test_handler_can_require_scopes_by_arguments(era: str) -> None:
     server = Server("s", observers=[])
 
     @server.tool(scopes=["notes:read"])
@@ -466,7 +464,7 @@ async def updates(peer: RawPeer) -> list[str]:
 
 
 @pytest.mark.parametrize("rule", ["scopes", "allow"])
-async def test_who_has_lost_the_right_to_read_is_told_of_changes_no_more(rule: str) -> None:
+async def test_updates_stop_after_access_is_lost(rule: str) -> None:
     allowed = {"ann"}
     options: dict[str, Any] = (
         {"scopes": ["notes:write"]} if rule == "scopes" else {"allow": lambda ctx: ctx.principal.subject in allowed}
@@ -511,7 +509,7 @@ async def settle() -> None:
 
 @pytest.mark.row("SUB-03")
 @pytest.mark.parametrize("options", [{"scopes": ["notes:write"]}, {"allow": is_bob}, {"allow": is_bob_after_a_while}])
-async def test_who_listens_is_told_of_what_it_may_read_and_nothing_else(options: Any) -> None:
+async def test_listen_stream_gets_only_readable_updates(options: Any) -> None:
     server, wanted = offering(**options), ["x:one", "y:1", "open:one"]
     for principal, may in ((Principal("bob", scopes=("notes:write",)), True), (READER, False)):
         async with RawPeer(server, principal=principal) as peer:
@@ -526,7 +524,7 @@ async def test_who_listens_is_told_of_what_it_may_read_and_nothing_else(options:
 
 
 @pytest.mark.row("SUB-03")
-async def test_who_listens_is_told_no_more_once_a_predicate_says_no() -> None:
+async def test_listen_stream_stops_when_predicate_denies() -> None:
     allowed = {"ann"}
     server = offering(allow=lambda ctx: ctx.principal in allowed)
     async with RawPeer(server, principal="ann") as peer:
@@ -539,7 +537,7 @@ async def test_who_listens_is_told_no_more_once_a_predicate_says_no() -> None:
         assert (await peer.receive())["params"]["uri"] == "open:one"
 
 
-async def test_who_unsubscribes_while_a_predicate_is_asked_is_told_nothing() -> None:
+async def test_unsubscribe_during_a_predicate_drops_the_update() -> None:
     asked, answer = asyncio.Event(), asyncio.get_running_loop().create_future()
     first = True
 
@@ -563,7 +561,7 @@ async def test_who_unsubscribes_while_a_predicate_is_asked_is_told_nothing() -> 
         assert await updates(peer.raw) == []
 
 
-async def test_a_predicate_that_is_still_asked_about_an_update_ends_with_the_server() -> None:
+async def test_pending_predicate_ends_with_the_server() -> None:
     asked, ended = asyncio.Event(), asyncio.Event()
     answers = iter([True])
 
@@ -587,7 +585,7 @@ async def test_a_predicate_that_is_still_asked_about_an_update_ends_with_the_ser
         await ended.wait()
 
 
-async def test_a_rule_that_comes_later_holds_for_who_has_subscribed_before() -> None:
+async def test_later_rule_applies_to_existing_subscribers() -> None:
     server = Server("s", observers=[], settings=Settings(on_duplicate="replace"))
     server.add_resource("x:one", "text")
     async with talking(server, READER, "handshake") as peer:
@@ -603,7 +601,7 @@ async def test_a_rule_that_comes_later_holds_for_who_has_subscribed_before() -> 
 
 
 @pytest.mark.parametrize("options", [{"scopes": ["notes:write"]}, {"allow": is_bob}])
-async def test_what_is_not_for_everybody_is_kept_by_nobody_else(options: Any) -> None:
+async def test_restricted_results_have_private_cache_scope(options: Any) -> None:
     async with talking(offering(**options), Principal("bob", scopes=("notes:write",)), "modern") as peer:
         for method in LISTS:
             assert (await peer.result(method))["cacheScope"] == "private"
@@ -613,7 +611,7 @@ async def test_what_is_not_for_everybody_is_kept_by_nobody_else(options: Any) ->
 
 
 @pytest.mark.row("Y04")
-async def test_a_cursor_of_a_list_with_rules_is_good_for_whoever_got_it_alone() -> None:
+async def test_cursor_of_restricted_list_is_bound_to_its_principal() -> None:
     server = Server("s", observers=[], settings=Settings(page_size=1))
     for number in range(3):
         server.add_prompt("text", name=f"prompt{number}", scopes=["notes:read"] if number == 1 else None)
@@ -627,7 +625,7 @@ async def test_a_cursor_of_a_list_with_rules_is_good_for_whoever_got_it_alone() 
             assert error["data"]["kind"] == "invalid_cursor"
 
 
-async def test_a_list_of_one_page_is_made_once_for_all_who_may_see_the_same() -> None:
+async def test_single_page_list_is_shared_by_equal_viewers() -> None:
     server = offering(scopes=["notes:write"])
     for subject in ("ann", "bob", "carol"):
         for scopes in (("notes:write",), ("notes:write", "mail"), ("mail",), ()):
@@ -640,9 +638,7 @@ async def test_a_list_of_one_page_is_made_once_for_all_who_may_see_the_same() ->
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:0/mcp", "tcp://127.0.0.1:0", "unix://{}/socket"])
-async def test_a_server_whose_entries_need_scopes_listens_nowhere_where_nobody_has_them(
-    address: str, tmp_path: Path
-) -> None:
+async def test_scoped_server_refuses_unauthenticated_listener(address: str, tmp_path: Path) -> None:
     server = offering(scopes=["notes:write"])
     with pytest.raises(ConfigError, match=r"tool 'tool', as 3 more, needs scopes.*auth=ResourceServer.*identify="):
         await server.listen(address.format(tmp_path))
@@ -652,7 +648,7 @@ async def test_a_server_whose_entries_need_scopes_listens_nowhere_where_nobody_h
     await open_to_all.aclose()
 
 
-async def test_an_application_whose_entries_need_scopes_starts_where_it_is_known_who_comes() -> None:
+async def test_scoped_application_starts_with_authentication() -> None:
     for identify in (None, lambda scope: WRITER):
         host = Host(offering(scopes=["notes:write"]))
         host.app = host.server.asgi(identify=identify)
@@ -674,7 +670,7 @@ async def lifespan(app: Any) -> Any:
 
 
 @pytest.mark.row("P12")
-async def test_in_strict_mode_a_server_starts_only_if_it_says_of_everything_who_may_have_it() -> None:
+async def test_strict_server_needs_a_rule_for_every_entry() -> None:
     auth = ResourceServer(StaticTokens({"a-token-that-is-long-enough-for-anybody": Principal("ann")}), strict=True)
     server = Server("s", observers=[], auth=auth)
     server.add_tool(lambda: None, name="open", scopes=())

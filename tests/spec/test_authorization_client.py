@@ -82,20 +82,20 @@ class Refusing:
 @pytest.mark.row("AUT-22")
 @ERAS
 @pytest.mark.parametrize("scheme", ["http", "ws"])
-async def test_a_text_is_a_token(revision: str, scheme: str) -> None:
+async def test_string_is_a_bearer_token(revision: str, scheme: str) -> None:
     async with guarded() as url, Client(url.replace("http", scheme, 1), auth="good", revision=revision) as client:
         assert (await client.call_tool("whoami")).text == "ada"
 
 
 @pytest.mark.row("AUT-22")
-async def test_a_token_goes_with_the_older_transport_too() -> None:
+async def test_token_is_sent_over_http_sse() -> None:
     async with guarded() as url, Client(url.replace("/mcp", "/sse"), auth="good") as client:
         assert (await client.call_tool("whoami")).text == "ada"
 
 
 @ERAS
 @pytest.mark.parametrize("scheme", ["http", "ws"])
-async def test_a_token_that_is_not_taken_is_told_as_that_and_not_shown(revision: str, scheme: str) -> None:
+async def test_refused_token_is_reported_and_not_shown(revision: str, scheme: str) -> None:
     async with guarded() as url:
         with pytest.raises(AuthorizationFailed, match="rejected the token") as failed:
             await Client(url.replace("http", scheme, 1), auth="bad-SECRET", revision=revision).open()
@@ -103,7 +103,7 @@ async def test_a_token_that_is_not_taken_is_told_as_that_and_not_shown(revision:
     assert "SECRET" not in repr(failed.value)
 
 
-async def test_a_token_that_is_not_taken_by_the_older_transport_is_told_as_that() -> None:
+async def test_refused_token_over_http_sse_is_reported() -> None:
     async with guarded() as url:
         with pytest.raises(AuthorizationFailed, match="rejected the token"):
             await Client(url.replace("/mcp", "/sse"), auth="bad").open()
@@ -127,7 +127,7 @@ class Endless:
 
 
 @pytest.mark.parametrize("scheme", ["http", "ws"])
-async def test_whoever_proves_who_we_are_does_not_get_to_try_for_ever(scheme: str) -> None:
+async def test_authorization_retries_are_bounded(scheme: str) -> None:
     endless = Endless()
     async with guarded() as url:
         with pytest.raises(AuthorizationFailed, match="demands other credentials") as failed:
@@ -135,7 +135,7 @@ async def test_whoever_proves_who_we_are_does_not_get_to_try_for_ever(scheme: st
     assert (failed.value.hop, endless.attempts) == ("retry", 8)
 
 
-async def test_without_auth_a_server_that_wants_some_is_told_of() -> None:
+async def test_missing_auth_is_reported() -> None:
     async with guarded() as url:
         with pytest.raises(TransportError, match="pass auth="):
             await Client(url).open()
@@ -146,7 +146,7 @@ async def test_without_auth_a_server_that_wants_some_is_told_of() -> None:
 
 
 @pytest.mark.parametrize("token", ["", "a b", "a\r\nX: y", "ü"])
-def test_a_text_that_is_no_token_is_refused_at_once(token: str) -> None:
+def test_invalid_token_string_is_refused(token: str) -> None:
     with pytest.raises(ConfigError) as failed:
         Client("https://a.example/mcp", auth=token)
     assert not token or token not in str(failed.value)
@@ -166,7 +166,7 @@ def test_a_text_that_is_no_token_is_refused_at_once(token: str) -> None:
     ],
 )
 @pytest.mark.parametrize("scheme", ["https", "wss"])
-def test_a_wrong_auth_is_told_by_what_is_wrong_with_it(scheme: str, auth: Any, why: str) -> None:
+def test_invalid_auth_value_is_explained(scheme: str, auth: Any, why: str) -> None:
     with pytest.raises(ConfigError, match=why) as failed:
         Client(f"{scheme}://a.example/mcp", auth=auth)
     assert "SECRET" not in str(failed.value)
@@ -178,12 +178,12 @@ def test_a_wrong_auth_is_told_by_what_is_wrong_with_it(scheme: str, auth: Any, w
     ["python server.py", ["python", "server.py"], "tcp://127.0.0.1:1", "unix:///tmp/x", Server("here"), HttpConnector("https://a.example/mcp")],
     ids=["text", "list", "tcp", "unix", "server", "connector"],
 )  # fmt: skip
-def test_only_servers_on_the_web_are_told_who_we_are(target: Any) -> None:
+def test_auth_is_refused_for_non_http_targets(target: Any) -> None:
     with pytest.raises(MisuseError, match="auth= is for addresses"):
         Client(target, auth="token")
 
 
-def test_a_blocking_client_takes_it_too() -> None:
+def test_blocking_client_supports_auth() -> None:
     async def address() -> None:
         async with guarded() as url:
             told.append(url)
@@ -203,7 +203,7 @@ def test_a_blocking_client_takes_it_too() -> None:
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", None])
-async def test_a_login_that_fails_while_opening_is_told_as_it_is_and_tried_once(revision: str | None) -> None:
+async def test_failed_login_while_opening_is_raised_once(revision: str | None) -> None:
     person = Refusing()
     async with office() as there:
         with pytest.raises(AuthorizationFailed, match="the login was not completed") as failed:
@@ -213,7 +213,7 @@ async def test_a_login_that_fails_while_opening_is_told_as_it_is_and_tried_once(
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", None])
-async def test_metadata_that_breaks_a_rule_is_told_with_its_hop_and_clause(revision: str | None) -> None:
+async def test_invalid_metadata_is_reported_with_hop_and_clause(revision: str | None) -> None:
     async with office() as there:
         there.world.resource["resource"] = "https://evil.example/mcp"
         with pytest.raises(AuthorizationFailed, match=r"is for 'https://evil\.example/mcp'") as failed:
@@ -223,7 +223,7 @@ async def test_metadata_that_breaks_a_rule_is_told_with_its_hop_and_clause(revis
 
 
 @pytest.mark.row("AUT-21")
-async def test_a_call_that_cannot_be_allowed_raises_that_and_the_line_lives_on() -> None:
+async def test_unauthorized_call_raises_and_connection_stays() -> None:
     async with office() as there:
         there.needs = {"write": {"write"}}
         there.grants = lambda _: "notes"
@@ -235,7 +235,7 @@ async def test_a_call_that_cannot_be_allowed_raises_that_and_the_line_lives_on()
             assert client.phase is Phase.READY
 
 
-async def test_what_a_server_forbids_for_good_is_the_answer_of_a_peer() -> None:
+async def test_permanent_403_is_a_peer_error() -> None:
     async with office() as there:
         serve = there.serve
         there.world.pages["POST /mcp"] = lambda asked: Page(403) if b"tools/call" in asked.body else serve(asked)
@@ -244,7 +244,7 @@ async def test_what_a_server_forbids_for_good_is_the_answer_of_a_peer() -> None:
                 await client.call_tool("read")
 
 
-async def test_calls_at_once_share_one_login_and_one_step_up() -> None:
+async def test_concurrent_calls_share_login_and_step_up() -> None:
     async with office() as there:
         there.needs = {"write": {"write"}}
         async with Client(there.url, auth=there.oauth(), revision="2025-11-25") as client:
@@ -253,7 +253,7 @@ async def test_calls_at_once_share_one_login_and_one_step_up() -> None:
         assert [visit["scope"] for visit in there.visits] == ["notes", "notes write"]
 
 
-async def test_no_secret_is_in_what_is_raised_or_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_errors_and_logs_have_no_secrets(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(0)
     async with office() as there:
         async with Client(there.url, auth=there.oauth(), revision="2025-11-25") as client:
@@ -275,7 +275,7 @@ async def test_no_secret_is_in_what_is_raised_or_logged(caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", None])
-async def test_a_person_may_take_their_time_while_the_line_is_opened(revision: str | None) -> None:
+async def test_login_pauses_timeout_while_connecting(revision: str | None) -> None:
     clock = ManualClock()
     async with office() as there:
         person = Slow(there)
@@ -292,7 +292,7 @@ async def test_a_person_may_take_their_time_while_the_line_is_opened(revision: s
         assert len(there.visits) == 1
 
 
-async def test_a_person_may_take_their_time_while_a_call_waits() -> None:
+async def test_login_pauses_timeout_of_a_call() -> None:
     clock = ManualClock()
     async with office() as there:
         there.needs = {"write": {"write"}}
@@ -310,7 +310,7 @@ async def test_a_person_may_take_their_time_while_a_call_waits() -> None:
             assert (await call).text == "read"
 
 
-async def test_a_client_that_is_closed_leaves_nobody_at_a_page() -> None:
+async def test_closed_client_ends_the_login() -> None:
     async with office() as there:
         person = Slow(there)
         client = Client(there.url, auth=person.oauth(), revision="2025-11-25")
@@ -325,7 +325,7 @@ async def test_a_client_that_is_closed_leaves_nobody_at_a_page() -> None:
 # --- a line that is lost ---------------------------------------------------------------------------
 
 
-async def test_a_line_that_is_lost_asks_once_who_we_are_and_not_time_and_again() -> None:
+async def test_reconnect_logs_in_once() -> None:
     person = Refusing()
     failures: list[Exception] = []
     async with office() as there:
@@ -357,7 +357,7 @@ async def test_a_line_that_is_lost_asks_once_who_we_are_and_not_time_and_again()
     assert person.asked == 1
 
 
-async def test_credentials_do_not_follow_a_redirect_to_another_origin() -> None:
+async def test_credentials_do_not_follow_cross_origin_redirect() -> None:
     async with office() as there:
         serve, elsewhere = there.serve, there.world.url.replace("127.0.0.1", "localhost")
 
@@ -377,7 +377,7 @@ async def test_credentials_do_not_follow_a_redirect_to_another_origin() -> None:
 
 
 @pytest.mark.row("AUT-06")
-async def test_the_challenge_of_a_call_may_name_the_metadata() -> None:
+async def test_challenge_of_a_call_names_metadata() -> None:
     async with office() as there:
         there.world.pages["GET /meta"] = there.world.pages.pop(RESOURCE)
         there.world.challenge = f'Bearer resource_metadata="{there.world.origin}/meta"'

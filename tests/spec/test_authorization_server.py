@@ -104,7 +104,7 @@ async def followed(url: str, token: str, audience: str) -> None:
 
 @pytest.mark.row("AUT-03", "AUT-04")
 @pytest.mark.parametrize("path", ["", "/mcp", "/deep/mcp"])
-async def test_a_listener_leads_to_its_metadata_and_takes_tokens_for_what_it_names(path: str) -> None:
+async def test_listener_publishes_metadata_and_accepts_its_tokens(path: str) -> None:
     async with issuing() as issuer:
         server = notes(ResourceServer(Jwt(issuer.url), now=issuer.wall))
         place = (await server.listen(f"http://127.0.0.1:0{path}")).address
@@ -114,7 +114,7 @@ async def test_a_listener_leads_to_its_metadata_and_takes_tokens_for_what_it_nam
 
 
 @pytest.mark.row("AUT-04")
-async def test_a_mounted_application_leads_to_its_metadata() -> None:
+async def test_mounted_application_publishes_metadata() -> None:
     async with issuing() as issuer:
         app: Any = notes(ResourceServer(Jwt(issuer.url), now=issuer.wall)).asgi()
         async with asgi_server(Starlette(routes=[Mount("/tools", app=app)])) as (host, port):
@@ -124,7 +124,7 @@ async def test_a_mounted_application_leads_to_its_metadata() -> None:
 
 
 @pytest.mark.row("SEC-01")
-async def test_a_token_for_another_port_is_none_for_us_whatever_host_is_asked_for() -> None:
+async def test_token_for_another_port_is_refused() -> None:
     async with issuing() as issuer:
         server = notes(ResourceServer(Jwt(issuer.url), now=issuer.wall))
         place = (await server.listen("http://127.0.0.1:0/mcp")).address
@@ -158,19 +158,19 @@ async def host() -> AsyncIterator[Host]:
 
 
 @pytest.mark.row("AUT-20")
-async def test_a_missing_scope_is_status_403_with_all_that_is_needed_in_a_session(host: Host) -> None:
+async def test_missing_scope_gets_403_in_a_session(host: Host) -> None:
     ident = await session(host, bearer("ada"))
     refused(await host.ask("POST", call("write"), authorization=bearer("ada"), mcp_session_id=ident))
 
 
 @pytest.mark.row("AUT-20")
-async def test_a_missing_scope_is_status_403_with_all_that_is_needed_in_the_modern_era(host: Host) -> None:
+async def test_missing_scope_gets_403_in_the_modern_era(host: Host) -> None:
     params = modern.enveloped(name="write", arguments={})
     refused(await modern.ask(host, "tools/call", params, authorization=bearer("ada")))
 
 
 @pytest.mark.row("AUT-20")
-async def test_a_missing_scope_is_status_403_without_sessions() -> None:
+async def test_missing_scope_gets_403_without_sessions() -> None:
     gate = ResourceServer(StaticTokens({"ada": Principal("ada", scopes=("notes", "base"))}), scopes=["base"]).within(
         "/"
     )
@@ -178,7 +178,7 @@ async def test_a_missing_scope_is_status_403_without_sessions() -> None:
         refused(await host.ask("POST", call("write"), authorization=bearer("ada")))
 
 
-async def test_what_was_begun_as_a_stream_says_it_there(host: Host) -> None:
+async def test_missing_scope_in_a_stream_is_an_error_event(host: Host) -> None:
     params = modern.enveloped(name="tells", arguments={}, _meta={"progressToken": "p"})
     answer = await modern.begin(host, "tools/call", params, authorization=bearer("ada")).finished()
     assert answer.status == 200
@@ -186,7 +186,7 @@ async def test_what_was_begun_as_a_stream_says_it_there(host: Host) -> None:
     assert (await answer.message())["error"]["data"]["kind"] == "authorization_failed"
 
 
-async def test_a_missing_scope_is_told_where_nobody_asks_for_tokens_too() -> None:
+async def test_missing_scope_is_reported_without_token_authentication() -> None:
     async with hosted(notes()) as host:
         host.principal = "ada"
         ident = await host.session()
@@ -198,7 +198,7 @@ async def test_a_missing_scope_is_told_where_nobody_asks_for_tokens_too() -> Non
 # --- how long it holds ------------------------------------------------------------------------------------------------
 
 
-async def test_the_stream_of_a_session_ends_with_the_token_that_opened_it_and_goes_on_with_another() -> None:
+async def test_session_stream_ends_with_its_token_and_resumes() -> None:
     async with issuing() as issuer, guarded(issuer) as (host, clock):
         token = bearer(issuer.token(exp=issuer.wall() + 60))
         ident = await session(host, token)
@@ -220,7 +220,7 @@ async def test_the_stream_of_a_session_ends_with_the_token_that_opened_it_and_go
         await going_on.finished()
 
 
-async def test_an_answer_that_takes_longer_than_its_token_is_read_on_with_another() -> None:
+async def test_slow_response_resumes_with_another_token() -> None:
     async with issuing() as issuer, guarded(issuer) as (host, clock):
         token = bearer(issuer.token(exp=issuer.wall() + 60))
         ident = await session(host, token)
@@ -239,7 +239,7 @@ async def test_an_answer_that_takes_longer_than_its_token_is_read_on_with_anothe
     ],
     ids=["a call", "a subscription"],
 )
-async def test_what_is_open_in_the_modern_era_ends_with_its_token(method: str, params: dict[str, Any]) -> None:
+async def test_modern_stream_ends_with_its_token(method: str, params: dict[str, Any]) -> None:
     async with issuing() as issuer, guarded(issuer) as (host, clock):
         token = bearer(issuer.token(exp=issuer.wall() + 60))
         answer = modern.begin(host, method, modern.enveloped(**params), authorization=token)
@@ -250,7 +250,7 @@ async def test_what_is_open_in_the_modern_era_ends_with_its_token(method: str, p
         assert (await answer.finished()).ended
 
 
-async def test_http_and_sse_ends_with_the_token_of_its_stream() -> None:
+async def test_http_sse_ends_with_the_token_of_its_stream() -> None:
     patient = Settings(initialize_timeout=None)
     async with issuing() as issuer, guarded(issuer, settings=patient) as (host, clock):
         token = bearer(issuer.token(aud="http://localhost:1/sse", exp=issuer.wall() + 60))
@@ -267,7 +267,7 @@ async def test_http_and_sse_ends_with_the_token_of_its_stream() -> None:
 # --- WebSocket --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_websocket_without_a_token_is_refused_with_the_same_challenge(caplog: pytest.LogCaptureFixture) -> None:
+async def test_websocket_without_token_gets_the_same_challenge(caplog: pytest.LogCaptureFixture) -> None:
     server = notes(ResourceServer(StaticTokens(TOKENS), scopes=["notes"]))
     place = (await server.listen("http://127.0.0.1:0/mcp")).address
     with pytest.raises(InvalidStatus) as caught:
@@ -280,7 +280,7 @@ async def test_a_websocket_without_a_token_is_refused_with_the_same_challenge(ca
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-async def test_a_websocket_belongs_to_whoever_its_token_is_about_until_it_expires() -> None:
+async def test_websocket_belongs_to_its_principal_until_expiry() -> None:
     clock = ManualClock()
     async with issuing() as issuer:
         server = notes(ResourceServer(Jwt(issuer.url), now=issuer.wall), clock=clock)
@@ -305,14 +305,14 @@ async def test_a_websocket_belongs_to_whoever_its_token_is_about_until_it_expire
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:0", "unix:///tmp/never-made.sock"])
-async def test_a_server_with_authorization_listens_where_tokens_can_be_sent_only(address: str) -> None:
+async def test_auth_needs_a_transport_with_tokens(address: str) -> None:
     server = notes(ResourceServer(StaticTokens(TOKENS)))
     with pytest.raises(ConfigError, match="has no authentication"):
         await server.listen(address)
     await server.aclose()
 
 
-async def test_a_server_for_every_interface_says_which_address_tokens_are_for() -> None:
+async def test_wildcard_listener_needs_public_url() -> None:
     server = notes(ResourceServer(StaticTokens(TOKENS)))
     with pytest.raises(ConfigError, match="public_url"):
         await server.listen("http://0.0.0.0:0/mcp")
@@ -325,7 +325,7 @@ def test_identify_and_auth_exclude_each_other() -> None:
 
 
 @pytest.mark.row("PROMISE-12")
-async def test_a_strict_server_starts_only_if_it_says_who_may_have_what() -> None:
+async def test_strict_server_needs_access_rules() -> None:
     server = Server("strict", auth=ResourceServer(StaticTokens(TOKENS), strict=True))
     server.add_tool(lambda: None, name="said", scopes=["notes"])
     server.add_tool(lambda: None, name="open", scopes=())

@@ -210,9 +210,7 @@ def options_of(way: str, folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["log", "report", "log_on_thread"])
 @pytest.mark.parametrize("way", WAYS)
-async def test_handler_waits_for_a_peer_that_does_not_read_and_loses_nothing(
-    way: str, name: str, tmp_path: Path
-) -> None:
+async def test_handler_waits_for_a_slow_peer_without_loss(way: str, name: str, tmp_path: Path) -> None:
     async with flooding(**options_of(way, tmp_path)) as place, Caller(place.port) as caller:
         reader = await WAYS[way][0](place, caller, name)
         await place.stuck()
@@ -301,7 +299,7 @@ def _lines_until_answer(descriptor: int) -> int:
         return number
 
 
-async def test_handler_of_a_post_whose_task_was_cancelled_goes_on() -> None:
+async def test_handler_continues_after_its_post_was_cancelled() -> None:
     """A client that never reads the stream of its POST does not hold up the handler: the event log takes the output."""
     place = Flooding(Server("flooding", settings=SETTINGS))
     begun, go, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -327,7 +325,7 @@ async def test_handler_of_a_post_whose_task_was_cancelled_goes_on() -> None:
         await asyncio.wait_for(ended.wait(), 20)
 
 
-async def test_peer_in_the_same_process_is_cut_off_at_the_limit() -> None:
+async def test_in_process_peer_is_disconnected_at_the_limit() -> None:
     settings = Settings(unsent_high=1000, unsent_limit=5000)
     ours, theirs = memory_pair(settings=settings)
     mine, other = Dropping(), Dropping()
@@ -342,7 +340,7 @@ async def test_peer_in_the_same_process_is_cut_off_at_the_limit() -> None:
     await theirs.drain()  # of a closed channel, returns at once
 
 
-async def test_other_calls_are_answered_while_a_handler_sends_without_waiting() -> None:
+async def test_flooding_handler_does_not_block_other_calls() -> None:
     server = Server("fair", settings=SETTINGS)
     order: list[str] = []
 
@@ -367,7 +365,7 @@ async def test_other_calls_are_answered_while_a_handler_sends_without_waiting() 
     assert order == ["quick", "chatter"]
 
 
-async def test_messages_that_nobody_wants_to_hear_take_turns_too() -> None:
+async def test_unwanted_messages_also_yield_to_the_loop() -> None:
     server = Server("fair", settings=SETTINGS)
     ended = asyncio.Event()
 
@@ -385,7 +383,7 @@ async def test_messages_that_nobody_wants_to_hear_take_turns_too() -> None:
 
 
 @pytest.mark.long
-def test_memory_stays_small_while_nobody_reads(tmp_path: Path) -> None:
+def test_memory_is_bounded_while_the_peer_does_not_read(tmp_path: Path) -> None:
     """625 MiB of output of one handler, for a peer that reads it slowly: the process holds little of it."""
     import subprocess
 

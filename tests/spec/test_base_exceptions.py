@@ -109,7 +109,7 @@ CASES: dict[str, tuple[Callable[[Server], None], tuple[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_the_call_is_answered_with_an_internal_error(case: str) -> None:
+async def test_base_exception_is_internal_error(case: str) -> None:
     register, (method, params) = CASES[case]
     observer = RecordingObserver()
     server = Server("aborts", observers=[observer])
@@ -127,7 +127,7 @@ async def test_the_call_is_answered_with_an_internal_error(case: str) -> None:
     assert any(isinstance(fact.error, Abort) for fact in observer.of(HandlerFailed))
 
 
-async def test_a_task_fails() -> None:
+async def test_base_exception_fails_task() -> None:
     observer = RecordingObserver()
     server = Server("aborts", observers=[observer])
     server.add_tool(abort_later, name="work", task=True)
@@ -142,7 +142,7 @@ async def test_a_task_fails() -> None:
 
 @pytest.mark.parametrize("as_task", [False, True])
 @pytest.mark.parametrize("sample", [abort_later, abort])
-async def test_a_function_of_a_client_is_answered_for(
+async def test_base_exception_in_client_callback_is_answered(
     sample: Callable[[], Awaitable[str] | str], as_task: bool
 ) -> None:
     observer, server = RecordingObserver(), ScriptedServer(patience=PATIENCE)
@@ -166,7 +166,7 @@ async def test_a_function_of_a_client_is_answered_for(
 
 
 @pytest.mark.parametrize("handler", [abort_later, abort])
-async def test_other_functions_hear_of_a_notification(handler: Callable[[], Any]) -> None:
+async def test_base_exception_does_not_stop_other_notification_handlers(handler: Callable[[], Any]) -> None:
     observer, server, heard = RecordingObserver(), ScriptedServer(patience=PATIENCE), asyncio.Event()
     async with Client(server, observers=[observer]) as client:
         client.on("notifications/tools/list_changed", lambda _params: handler())

@@ -53,7 +53,7 @@ def text(answer: Any) -> str:
 
 @pytest.mark.row("P01")
 @pytest.mark.parametrize("ident", [1, "init-1", 0, "", -3, 2**53])
-async def test_a_request_is_answered_under_its_own_id(ident: int | str) -> None:
+async def test_response_has_request_id(ident: int | str) -> None:
     async with RawPeer(Server("t")) as peer:
         answer = await peer.request("ping", id=ident)
         assert answer == {"jsonrpc": "2.0", "id": ident, "result": {}}
@@ -61,7 +61,7 @@ async def test_a_request_is_answered_under_its_own_id(ident: int | str) -> None:
 
 
 @pytest.mark.row("P02")
-async def test_answers_in_reverse_order_reach_the_calls_that_wait_for_them() -> None:
+async def test_responses_in_reverse_order_match_requests() -> None:
     server = Server("t")
 
     @server.tool
@@ -82,7 +82,7 @@ async def test_answers_in_reverse_order_reach_the_calls_that_wait_for_them() -> 
 
 @pytest.mark.row("P03", "P26")
 @pytest.mark.parametrize("data", ["Tool 'unknown' not found", {"a": [1, None]}, 5])
-async def test_an_error_of_the_peer_is_raised_with_code_message_and_data(data: object) -> None:
+async def test_peer_error_has_code_message_and_data(data: object) -> None:
     server = Server("t")
     caught: list[PeerError] = []
 
@@ -115,7 +115,7 @@ async def test_an_error_of_the_peer_is_raised_with_code_message_and_data(data: o
         '{"jsonrpc":"2.0","method":"notifications/roots/list_changed","params":[1]}',
     ],
 )
-async def test_nothing_is_said_to_a_notification(notification: str) -> None:
+async def test_notification_gets_no_response(notification: str) -> None:
     async with RawPeer(calculator()) as peer:
         await peer.initialize()
         peer.send(notification)
@@ -138,7 +138,7 @@ async def test_the_calculator_adds_5_and_3() -> None:
 @pytest.mark.parametrize(
     "frame", [b"{oops", b"{", b"", b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":"\xe9"}}']
 )
-async def test_what_is_not_json_is_a_parse_error_and_the_connection_stays_usable(frame: bytes) -> None:
+async def test_parse_error_keeps_connection_usable(frame: bytes) -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize()
         peer.send(frame)
@@ -150,7 +150,7 @@ async def test_what_is_not_json_is_a_parse_error_and_the_connection_stays_usable
 
 @pytest.mark.row("P07")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_an_unreadable_id_is_null_in_older_revisions_and_left_out_since_2025_11_25(revision: str) -> None:
+async def test_unreadable_id_is_null_or_omitted_by_revision(revision: str) -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize(revision)
         peer.send("{oops")
@@ -167,7 +167,7 @@ async def test_an_unreadable_id_is_null_in_older_revisions_and_left_out_since_20
         ('{"jsonrpc":2.0,"id":"a","method":"ping"}', -32600, "a"),
     ],
 )
-async def test_a_message_must_say_that_it_is_json_rpc_2_0(message: str, code: int, ident: object) -> None:
+async def test_message_must_have_jsonrpc_2_0(message: str, code: int, ident: object) -> None:
     async with RawPeer(Server("t")) as peer:
         peer.send(message)
         answer = await peer.receive()
@@ -205,7 +205,7 @@ async def test_the_id_of_a_request_must_be_a_string_or_an_integer(ident: str) ->
 
 @pytest.mark.row("P12")
 @pytest.mark.parametrize("outcome", ['"result":{},"error":{"code":1,"message":""}', '"error":"no"', None])
-async def test_an_answer_that_cannot_be_read_fails_its_request_at_once(outcome: str | None) -> None:
+async def test_unreadable_response_fails_request(outcome: str | None) -> None:
     async with RawPeer(asking(clock=ManualClock())) as peer:
         await peer.initialize()
         call = peer.call("tools/call", {"name": "ask"})
@@ -216,7 +216,7 @@ async def test_an_answer_that_cannot_be_read_fails_its_request_at_once(outcome: 
 
 
 @pytest.mark.row("P12")
-async def test_an_answer_to_nothing_is_dropped() -> None:
+async def test_unmatched_response_is_dropped() -> None:
     observer = RecordingObserver()
     async with RawPeer(Server("t", observers=[observer])) as peer:
         peer.send('{"jsonrpc":"2.0","id":7,"result":{}}')
@@ -226,7 +226,7 @@ async def test_an_answer_to_nothing_is_dropped() -> None:
 
 
 @pytest.mark.row("A23")
-async def test_what_is_not_a_message_never_reaches_a_handler() -> None:
+async def test_invalid_message_never_reaches_handler() -> None:
     observer = RecordingObserver()
     async with RawPeer(calculator(observers=[observer])) as peer:
         await peer.initialize()
@@ -256,7 +256,7 @@ async def test_an_unknown_method_is_not_found() -> None:
 
 
 @pytest.mark.row("P14")
-async def test_params_that_do_not_fit_their_method_are_invalid_and_the_path_is_named() -> None:
+async def test_invalid_params_error_names_path() -> None:
     server = Server("t")
     server.add_resource("note://a", "text")
     async with RawPeer(server) as peer:
@@ -269,7 +269,7 @@ async def test_params_that_do_not_fit_their_method_are_invalid_and_the_path_is_n
 
 
 @pytest.mark.row("P15")
-async def test_our_own_fault_is_an_internal_error_without_details() -> None:
+async def test_internal_error_hides_details() -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("the password is 1234")
 
@@ -298,7 +298,7 @@ async def test_our_own_fault_is_an_internal_error_without_details() -> None:
         ('{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"a://refuses"}}', -32602, "invalid_params"),
     ],
 )
-async def test_every_kind_of_error_has_its_cause(frame: str, code: int, kind: str) -> None:
+async def test_every_error_kind_has_a_cause(frame: str, code: int, kind: str) -> None:
     server = calculator()
 
     @server.resource("a://raises")
@@ -317,7 +317,7 @@ async def test_every_kind_of_error_has_its_cause(frame: str, code: int, kind: st
 
 
 @pytest.mark.row("P20")
-async def test_the_operator_gets_the_exception_itself() -> None:
+async def test_observer_gets_exception() -> None:
     observer = RecordingObserver()
     server = Server("t", observers=[observer])
 
@@ -372,7 +372,7 @@ class Trace:
 
 
 @pytest.mark.row("P16")
-async def test_a_request_is_received_tracked_answered_and_forgotten_in_this_order() -> None:
+async def test_request_is_tracked_until_answered() -> None:
     trace = Trace()
     async with RawPeer(calculator(observers=[trace])) as peer:
         await peer.initialize()
@@ -422,7 +422,7 @@ def story(observer: RecordingObserver) -> list[tuple[str, str]]:
 
 
 @pytest.mark.row("P23")
-async def test_the_steps_of_a_tool_call_are_told_in_order() -> None:
+async def test_tool_call_facts_are_in_order() -> None:
     observer = RecordingObserver()
     server = Server("t", observers=[observer])
     steps: list[str] = []
@@ -443,7 +443,7 @@ async def test_the_steps_of_a_tool_call_are_told_in_order() -> None:
 
 
 @pytest.mark.row("P24")
-async def test_the_steps_of_a_subscription_are_told_in_order() -> None:
+async def test_subscription_facts_are_in_order() -> None:
     observer = RecordingObserver()
     server = Server("t", observers=[observer])
     server.add_resource("weather://city", "sunny")
@@ -470,7 +470,7 @@ async def test_the_steps_of_a_subscription_are_told_in_order() -> None:
 
 
 @pytest.mark.row("P22")
-async def test_whoever_answers_a_method_can_be_replaced_and_its_errors_are_told() -> None:
+async def test_replaced_feature_reports_its_errors() -> None:
     raised = [InvalidParams("not like this"), MethodNotFound("logging/setLevel"), Refusal(1008, "not now")]
     asked: list[object] = []
 
@@ -491,7 +491,7 @@ async def test_whoever_answers_a_method_can_be_replaced_and_its_errors_are_told(
 
 
 @pytest.mark.row("P22")
-async def test_params_are_checked_before_anybody_is_asked() -> None:
+async def test_params_are_checked_before_handler() -> None:
     asked: list[object] = []
     features = [feature for feature in FEATURES if feature.name != "logging"]
     spy = Feature("logging", {"logging/setLevel": lambda *given: asked.append(given)})
@@ -504,7 +504,7 @@ async def test_params_are_checked_before_anybody_is_asked() -> None:
 # --- ids -----------------------------------------------------------------------------------------
 
 
-async def test_an_id_whose_request_is_under_way_is_refused_and_free_again_afterwards() -> None:
+async def test_id_in_use_is_refused_until_answered() -> None:
     go = asyncio.Event()
     server = Server("t")
 
@@ -524,7 +524,7 @@ async def test_an_id_whose_request_is_under_way_is_refused_and_free_again_afterw
 
 
 @pytest.mark.row("A06")
-async def test_requests_of_a_server_count_from_1_on_every_connection() -> None:
+async def test_server_request_ids_start_at_1_per_connection() -> None:
     server = asking()
     for _ in range(2):
         async with RawPeer(server) as peer:

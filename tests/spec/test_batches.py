@@ -21,7 +21,7 @@ def notification(method: str, params: Any = None) -> dict[str, Any]:
 
 
 @pytest.mark.row("P05", "X25")
-async def test_the_requests_of_a_batch_are_answered_in_one_array_and_notifications_are_not() -> None:
+async def test_batch_requests_are_answered_in_one_array() -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize(WITH_BATCHES)
         peer.send([request(1), notification("foo/bar"), request("two")])
@@ -31,7 +31,7 @@ async def test_the_requests_of_a_batch_are_answered_in_one_array_and_notificatio
 
 
 @pytest.mark.row("P05")
-async def test_a_batch_is_answered_when_its_slowest_request_is_done() -> None:
+async def test_batch_is_answered_after_its_slowest_request() -> None:
     go = asyncio.Event()
     server = Server("t")
 
@@ -49,7 +49,7 @@ async def test_a_batch_is_answered_when_its_slowest_request_is_done() -> None:
 
 
 @pytest.mark.row("P05")
-async def test_what_is_wrong_in_a_batch_is_answered_among_the_rest() -> None:
+async def test_invalid_messages_of_a_batch_are_answered_with_the_rest() -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize(WITH_BATCHES)
         peer.send([5, request(1, "foo/bar"), request(2), [request(3)], {"jsonrpc": "2.0", "id": 4}])
@@ -60,7 +60,7 @@ async def test_what_is_wrong_in_a_batch_is_answered_among_the_rest() -> None:
 
 
 @pytest.mark.row("P05")
-async def test_a_batch_of_notifications_is_not_answered() -> None:
+async def test_batch_of_notifications_is_not_answered() -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize(WITH_BATCHES)
         peer.send([notification("foo/bar"), notification("notifications/progress", 5)])
@@ -68,7 +68,7 @@ async def test_a_batch_of_notifications_is_not_answered() -> None:
 
 
 @pytest.mark.row("P05")
-async def test_answers_to_requests_of_a_server_may_come_in_a_batch() -> None:
+async def test_responses_to_a_server_may_be_batched() -> None:
     server = Server("t")
 
     @server.tool
@@ -86,7 +86,7 @@ async def test_answers_to_requests_of_a_server_may_come_in_a_batch() -> None:
 
 
 @pytest.mark.row("P05", "N19")
-async def test_a_request_that_is_cancelled_leaves_its_batch() -> None:
+async def test_cancelled_request_leaves_its_batch() -> None:
     server = Server("t")
 
     @server.tool
@@ -102,7 +102,7 @@ async def test_a_request_that_is_cancelled_leaves_its_batch() -> None:
 
 
 @pytest.mark.row("P05")
-async def test_initialize_cannot_stand_in_a_batch() -> None:
+async def test_initialize_in_a_batch_is_refused() -> None:
     params = {"protocolVersion": WITH_BATCHES, "capabilities": {}, "clientInfo": {"name": "n", "version": "1"}}
     async with RawPeer(Server("t")) as peer:
         peer.send([request(1, "initialize", params)])
@@ -112,7 +112,7 @@ async def test_initialize_cannot_stand_in_a_batch() -> None:
 
 @pytest.mark.row("P06")
 @pytest.mark.parametrize("revision", [*WITHOUT, WITH_BATCHES])
-async def test_an_empty_batch_is_an_invalid_request(revision: str) -> None:
+async def test_empty_batch_is_an_invalid_request(revision: str) -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize(revision)
         peer.send("[]")
@@ -121,7 +121,7 @@ async def test_an_empty_batch_is_an_invalid_request(revision: str) -> None:
 
 @pytest.mark.row("X25")
 @pytest.mark.parametrize("revision", WITHOUT)
-async def test_a_batch_in_another_revision_is_one_invalid_request(revision: str) -> None:
+async def test_batch_in_another_revision_is_an_invalid_request(revision: str) -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize(revision)
         peer.send([request(1), request(2)])
@@ -132,7 +132,7 @@ async def test_a_batch_in_another_revision_is_one_invalid_request(revision: str)
 
 
 @pytest.mark.row("X25")
-async def test_a_batch_before_the_handshake_is_one_invalid_request() -> None:
+async def test_batch_before_the_handshake_is_an_invalid_request() -> None:
     async with RawPeer(Server("t")) as peer:
         peer.send([request(1), request(2)])
         assert (await peer.receive())["error"]["code"] == -32600

@@ -22,7 +22,7 @@ def cancel(peer: RawPeer, ident: Any, **more: Any) -> None:
 
 
 @pytest.mark.row("CAN-04", "N15", "N19")
-async def test_a_cancelled_async_handler_is_stopped_and_nothing_is_sent_for_it() -> None:
+async def test_cancelled_async_handler_gets_no_response() -> None:
     observer = RecordingObserver()
     server, began, stopped = Server("t", observers=[observer]), asyncio.Event(), asyncio.Event()
 
@@ -50,7 +50,7 @@ async def test_a_cancelled_async_handler_is_stopped_and_nothing_is_sent_for_it()
 
 
 @pytest.mark.row("CAN-05", "N19")
-async def test_a_handler_that_finishes_all_the_same_is_not_answered() -> None:
+async def test_handler_ignoring_cancellation_gets_no_response() -> None:
     server, began, finished = Server("t"), asyncio.Event(), asyncio.Event()
 
     @server.tool
@@ -73,7 +73,7 @@ async def test_a_handler_that_finishes_all_the_same_is_not_answered() -> None:
 
 
 @pytest.mark.row("N19")
-async def test_a_thread_that_was_cancelled_can_see_it_and_is_not_answered() -> None:
+async def test_cancelled_thread_sees_it_and_gets_no_response() -> None:
     server, began, go, seen = Server("t"), threading.Event(), threading.Event(), []
     ended = threading.Event()
 
@@ -103,7 +103,7 @@ async def test_a_thread_that_was_cancelled_can_see_it_and_is_not_answered() -> N
 
 
 @pytest.mark.row("N19")
-async def test_a_plain_function_that_waits_for_a_thread_is_never_begun_once_it_is_cancelled() -> None:
+async def test_cancelled_call_never_starts_on_thread() -> None:
     server, began, go, ran = Server("t", settings=Settings(max_threads=1)), threading.Event(), threading.Event(), []
 
     @server.tool
@@ -125,7 +125,7 @@ async def test_a_plain_function_that_waits_for_a_thread_is_never_begun_once_it_i
 
 
 @pytest.mark.row("N19")
-async def test_a_call_that_waits_its_turn_is_never_begun_once_it_is_cancelled() -> None:
+async def test_cancelled_queued_call_never_starts() -> None:
     server, go, ran = Server("t", settings=Settings(max_calls=1)), asyncio.Event(), []
 
     @server.tool
@@ -145,7 +145,7 @@ async def test_a_call_that_waits_its_turn_is_never_begun_once_it_is_cancelled() 
 
 
 @pytest.mark.row("CAN-04")
-async def test_a_cancelled_call_makes_room_for_others() -> None:
+async def test_cancelled_call_frees_its_slot() -> None:
     server, held = Server("t", settings=Settings(max_calls=1)), threading.Event()
 
     @server.tool
@@ -167,7 +167,7 @@ async def test_a_cancelled_call_makes_room_for_others() -> None:
 
 
 @pytest.mark.row("CAN-05")
-async def test_cancelling_at_the_very_moment_of_the_answer_leaves_nothing_behind() -> None:
+async def test_cancellation_racing_response_leaves_nothing() -> None:
     """The call is done, its answer is not yet on its way, and then it is cancelled."""
     server, began, go = Server("t", settings=Settings(max_calls=1)), asyncio.Event(), asyncio.Event()
 
@@ -203,7 +203,7 @@ async def test_cancelling_at_the_very_moment_of_the_answer_leaves_nothing_behind
         (None, "unknown_request"),
     ],
 )
-async def test_a_cancellation_of_nothing_is_ignored_and_counted(params: Any, kind: str) -> None:
+async def test_unknown_cancellation_is_ignored_and_reported(params: Any, kind: str) -> None:
     observer = RecordingObserver()
     async with RawPeer(Server("t", observers=[observer])) as peer:
         await peer.initialize()
@@ -213,7 +213,7 @@ async def test_a_cancellation_of_nothing_is_ignored_and_counted(params: Any, kin
 
 
 @pytest.mark.row("N16", "X19")
-async def test_a_peer_cannot_cancel_what_we_asked_it() -> None:
+async def test_peer_cannot_cancel_our_request() -> None:
     server = Server("t")
 
     @server.tool
@@ -231,7 +231,7 @@ async def test_a_peer_cannot_cancel_what_we_asked_it() -> None:
 
 
 @pytest.mark.row("X19")
-async def test_both_sides_count_their_requests_from_one_and_do_not_confuse_them() -> None:
+async def test_ids_of_both_sides_are_independent() -> None:
     server, began, stopped = Server("t"), asyncio.Event(), asyncio.Event()
 
     @server.tool
@@ -256,7 +256,7 @@ async def test_both_sides_count_their_requests_from_one_and_do_not_confuse_them(
 
 
 @pytest.mark.row("N15")
-async def test_when_a_call_is_cancelled_what_it_asked_the_client_is_called_off() -> None:
+async def test_cancelled_call_cancels_its_client_requests() -> None:
     server = Server("t")
 
     @server.tool
@@ -289,7 +289,7 @@ async def test_initialize_cannot_be_cancelled() -> None:
 
 
 @pytest.mark.row("K14")
-async def test_a_timeout_answers_the_caller_at_once_though_the_thread_goes_on() -> None:
+async def test_timeout_answers_while_thread_runs_on() -> None:
     clock, began, go = ManualClock(), threading.Event(), threading.Event()
     server = Server("t", clock=clock, settings=Settings(max_calls=1))
 
@@ -318,7 +318,7 @@ async def test_a_timeout_answers_the_caller_at_once_though_the_thread_goes_on() 
 @pytest.mark.parametrize(
     ("method", "params"), [("prompts/get", {"name": "p"}), ("resources/read", {"uri": "r://x"})], ids=["prompt", "read"]
 )
-async def test_prompts_and_resources_that_take_too_long_are_answered_with_an_error(method: str, params: Any) -> None:
+async def test_slow_prompts_and_resources_time_out(method: str, params: Any) -> None:
     clock, stopped = ManualClock(), asyncio.Event()
     server = Server("t", clock=clock)
 
@@ -342,7 +342,7 @@ async def test_prompts_and_resources_that_take_too_long_are_answered_with_an_err
 
 
 @pytest.mark.row("K14")
-async def test_a_timeout_is_told_as_one() -> None:
+async def test_timeout_fact_has_timeout_outcome() -> None:
     clock, observer = ManualClock(), RecordingObserver()
     server = Server("t", clock=clock, observers=[observer])
 

@@ -56,7 +56,7 @@ def offering(*kinds: str, **options: Any) -> Server:
         ([], {"experimental": {"trunkline/x": {"a": 1}}}, {"logging": {}, "experimental": {"trunkline/x": {"a": 1}}}),
     ],
 )
-async def test_a_capability_appears_if_there_is_something_or_it_was_asked_for(
+async def test_capability_is_declared_if_used_or_requested(
     kinds: list[str], options: dict[str, Any], declared: dict[str, Any]
 ) -> None:
     async with RawPeer(offering(*kinds, **options)) as peer:
@@ -72,7 +72,7 @@ async def test_a_server_with_tools_only_works() -> None:
 
 @pytest.mark.row("X04")
 @pytest.mark.parametrize(("revision", "named"), [("2024-11-05", False), ("2025-03-26", True)])
-async def test_completions_are_named_to_revisions_that_know_them_and_work_in_all(revision: str, named: bool) -> None:
+async def test_completions_work_in_all_revisions(revision: str, named: bool) -> None:
     params = {"ref": {"type": "ref/prompt", "name": "hello"}, "argument": {"name": "whom", "value": "x"}}
     async with RawPeer(offering("prompts", "completions")) as peer:
         assert ("completions" in (await peer.initialize(revision))["capabilities"]) is named
@@ -83,7 +83,7 @@ async def test_completions_are_named_to_revisions_that_know_them_and_work_in_all
 
 
 @pytest.mark.row("L08", "L25", "AD004")
-async def test_the_example_of_the_founding_documents() -> None:
+async def test_founding_example_is_negotiated() -> None:
     server = offering("resources", logging=False, list_changed=False, subscribe=False)
     async with RawPeer(server) as peer:
         result = await peer.initialize(capabilities={"resources": {}, "tools": {}})
@@ -91,7 +91,7 @@ async def test_the_example_of_the_founding_documents() -> None:
 
 
 @pytest.mark.row("L09", "AD004", "X04")
-async def test_a_client_that_declares_nothing_gets_everything() -> None:
+async def test_client_without_capabilities_gets_all_features() -> None:
     async with RawPeer(offering("tools")) as peer:
         peer.send(OFFICIAL)
         assert (await peer.receive())["result"]["capabilities"]["tools"] == {"listChanged": True}
@@ -100,7 +100,7 @@ async def test_a_client_that_declares_nothing_gets_everything() -> None:
 
 
 @pytest.mark.row("L25", "X04")
-async def test_what_a_client_turns_off_is_off() -> None:
+async def test_feature_disabled_by_client_is_off() -> None:
     async with RawPeer(offering("tools", "prompts", "resources", logging=False)) as peer:
         result = await peer.initialize(capabilities={"tools": False, "resources": {"subscribe": False}})
         assert result["capabilities"] == {"resources": {"listChanged": True}, "prompts": {"listChanged": True}}
@@ -111,7 +111,7 @@ async def test_what_a_client_turns_off_is_off() -> None:
 
 
 @pytest.mark.row("L07", "L19", "L20")
-async def test_a_session_keeps_what_was_agreed_upon() -> None:
+async def test_session_keeps_negotiated_capabilities() -> None:
     declared = {
         "roots": {"listChanged": True},
         "sampling": {"modelPreferences": {"x": 1}},
@@ -142,7 +142,7 @@ async def test_a_session_keeps_what_was_agreed_upon() -> None:
         {"experimental": []},
     ],
 )
-async def test_a_declaration_that_is_malformed_is_refused(declared: object) -> None:
+async def test_malformed_capabilities_are_refused(declared: object) -> None:
     params = {
         "protocolVersion": "2025-11-25",
         "capabilities": declared,
@@ -196,7 +196,7 @@ async def test_the_logging_capability_opens_its_method() -> None:
 
 
 @pytest.mark.row("L15")
-async def test_without_the_flag_a_change_is_not_told() -> None:
+async def test_no_list_changed_without_flag() -> None:
     for list_changed in (True, False):
         server = offering("tools", list_changed=list_changed)
         async with RawPeer(server) as peer:
@@ -214,7 +214,7 @@ async def test_without_the_flag_a_change_is_not_told() -> None:
 @pytest.mark.parametrize(
     ("question", "capability"), [("sample", "sampling"), ("roots", "roots"), ("elicit", "elicitation")]
 )
-async def test_a_client_is_not_asked_for_what_it_did_not_declare(question: str, capability: str) -> None:
+async def test_server_does_not_use_undeclared_client_features(question: str, capability: str) -> None:
     server = Server("t")
 
     @server.tool
@@ -238,7 +238,7 @@ async def test_a_client_is_not_asked_for_what_it_did_not_declare(question: str, 
 
 @pytest.mark.row("L11")
 @pytest.mark.parametrize("level", ["debug", "info"])
-async def test_logging_has_a_level_from_the_start(level: Any) -> None:
+async def test_logging_has_default_level(level: Any) -> None:
     server = Server("t")
 
     @server.tool
@@ -255,7 +255,7 @@ async def test_logging_has_a_level_from_the_start(level: Any) -> None:
 
 @pytest.mark.row("L13")
 @pytest.mark.parametrize("meta", [None, {"progressToken": "t"}])
-async def test_progress_is_told_to_those_who_gave_a_token(meta: dict[str, str] | None) -> None:
+async def test_progress_needs_token(meta: dict[str, str] | None) -> None:
     server = Server("t")
 
     @server.tool

@@ -55,7 +55,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_call_has_the_time_that_its_caller_gives_it_and_the_tool_ends_with_it(revision: str) -> None:
+async def test_caller_timeout_ends_the_call_and_its_tool(revision: str) -> None:
     scene = Scene(revision)
     async with scene.client:
         call = asyncio.create_task(scene.client.call_tool("wait", timeout=2))
@@ -69,7 +69,7 @@ async def test_a_call_has_the_time_that_its_caller_gives_it_and_the_tool_ends_wi
         await scene.client.ping()
 
 
-async def test_progress_renews_the_time_and_the_longest_time_holds(revision: str) -> None:
+async def test_progress_renews_the_deadline_up_to_the_longest_call(revision: str) -> None:
     scene = Scene(revision, longest_call=30)
     heard: list[float] = []
     async with scene.client:
@@ -88,7 +88,7 @@ async def test_progress_renews_the_time_and_the_longest_time_holds(revision: str
         assert scene.ended == ["count"]
 
 
-async def test_a_call_that_had_to_wait_for_the_line_has_no_more_time_for_that() -> None:
+async def test_wait_for_a_reconnect_counts_against_the_deadline() -> None:
     clock, server = ManualClock(), ScriptedServer()
     async with Client(server, clock=clock, settings=Settings(backoff_jitter=0)) as client:
         server.refusals = [TransportError("down")]
@@ -104,7 +104,7 @@ async def test_a_call_that_had_to_wait_for_the_line_has_no_more_time_for_that() 
             await call
 
 
-async def test_a_server_that_does_not_tell_what_tools_it_has_takes_no_more_of_a_callers_time() -> None:
+async def test_unanswered_tools_list_does_not_extend_a_call() -> None:
     clock, server = ManualClock(), ScriptedServer(answered=["initialize"])
     async with Client(server, clock=clock) as client:
         call = asyncio.create_task(client.call_tool("any", timeout=1))
@@ -115,7 +115,7 @@ async def test_a_server_that_does_not_tell_what_tools_it_has_takes_no_more_of_a_
         assert (await call).structured == {"result": 1}
 
 
-async def test_a_caller_who_goes_stops_an_async_tool(revision: str) -> None:
+async def test_cancelled_caller_stops_an_async_tool(revision: str) -> None:
     scene = Scene(revision)
     async with scene.client:
         call = asyncio.create_task(scene.client.call_tool("wait"))
@@ -129,13 +129,13 @@ async def test_a_caller_who_goes_stops_an_async_tool(revision: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["cancel", "timeout"])
-async def test_a_caller_who_goes_stops_a_plain_tool_that_looks(how: str, revision: str) -> None:
+async def test_cancelled_caller_stops_a_polling_plain_tool(how: str, revision: str) -> None:
     await until_stopped(how, revision)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["cancel", "timeout"])
-async def test_a_caller_who_goes_stops_a_plain_tool_that_looks_within_a_second(how: str, revision: str) -> None:
+async def test_cancelled_caller_stops_a_polling_plain_tool_within_a_second(how: str, revision: str) -> None:
     await soon(partial(until_stopped, how, revision), 1.0)
 
 
@@ -167,7 +167,7 @@ async def until_stopped(how: str, revision: str) -> float:
     return took
 
 
-async def test_the_answer_to_a_call_that_was_given_up_harms_nobody(revision: str) -> None:
+async def test_late_response_to_a_cancelled_call_is_ignored(revision: str) -> None:
     scene = Scene(revision)
     faults = Faults(clock=scene.clock).delay(
         5, received=2

@@ -63,7 +63,7 @@ NOT_ASKED = {"open", "close", "set_roots"}
 EMPTY = {"ping", "set_log_level", "subscribe", "unsubscribe"}  # whose answers have nothing in them that could be wrong
 
 
-def test_the_table_has_every_coroutine_of_a_client() -> None:
+def test_table_lists_every_coroutine_of_a_client() -> None:
     public = {name: member for name, member in inspect.getmembers(Client) if not name.startswith("_")}
     asking = {
         name
@@ -180,7 +180,7 @@ async def asked_of(name: str, do: Callable[[Any, Any], None]) -> BaseException |
 
 
 @pytest.mark.parametrize("name", ASKED)
-async def test_a_server_that_dies_each_time_is_told_of(name: str) -> None:
+async def test_repeatedly_exiting_server_raises_a_typed_error(name: str) -> None:
     error = await asked_of(name, dies)
     if name in {"call_tool", "start_tool", "request"}:
         assert type(error) is OutcomeUnknown
@@ -193,13 +193,13 @@ async def test_a_server_that_dies_each_time_is_told_of(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ASKED)
-async def test_a_server_that_says_nothing_is_told_of(name: str) -> None:
+async def test_silent_server_raises_a_timeout(name: str) -> None:
     error = await asked_of(name, lambda line, request: None)
     assert type(error) is RequestTimeout
 
 
 @pytest.mark.parametrize("name", sorted(ASKED.keys() - {"ping"}))
-async def test_a_server_that_answers_no_ping_either_is_given_up_and_reached_again(name: str) -> None:
+async def test_server_without_ping_response_is_reconnected(name: str) -> None:
     def falls_silent(line: Any, _: Any) -> None:
         line.put = lambda _: None
 
@@ -207,7 +207,7 @@ async def test_a_server_that_answers_no_ping_either_is_given_up_and_reached_agai
 
 
 @pytest.mark.parametrize("what", NONSENSE)
-async def test_a_server_that_talks_nonsense_is_told_of(what: str) -> None:
+async def test_malformed_responses_raise_a_typed_error(what: str) -> None:
     for name in ASKED:
         error = await asked_of(name, NONSENSE[what])
         if error is None:
@@ -217,7 +217,7 @@ async def test_a_server_that_talks_nonsense_is_told_of(what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["death", "silence", *NONSENSE])
-async def test_a_server_that_does_so_in_the_handshake_cannot_be_opened_and_can_be_later(what: str) -> None:
+async def test_failed_handshake_can_be_opened_later(what: str) -> None:
     do = {"death": dies, "silence": lambda line, request: None, **NONSENSE}[what]
     server, clock = Wicked("initialize", do), ManualClock()
     client = Client(server, clock=clock)
@@ -231,7 +231,7 @@ async def test_a_server_that_does_so_in_the_handshake_cannot_be_opened_and_can_b
     await client.close()
 
 
-async def test_what_has_no_json_is_a_mistake_of_the_callers_and_asked_of_nobody() -> None:
+async def test_params_without_json_raise_misuse_and_are_not_sent() -> None:
     server = ScriptedServer()
     async with Client(server) as client:
         for asked in (
@@ -246,7 +246,7 @@ async def test_what_has_no_json_is_a_mistake_of_the_callers_and_asked_of_nobody(
         assert "tools/call" not in [message.get("method") for message in server.line.transcript.said_by("client")]
 
 
-async def test_roots_can_be_told_of_whatever_the_line_does() -> None:
+async def test_set_roots_works_in_every_connection_state() -> None:
     server = ScriptedServer()
     client = Client(server, roots=[])
     await client.set_roots(["file:///a"])

@@ -65,7 +65,7 @@ async def settle() -> None:
 # --- tasks -------------------------------------------------------------------------------------------
 
 
-async def test_three_clients_opened_in_one_task_are_closed_in_two_others_first_come_first_gone_twice(
+async def test_clients_opened_in_one_task_close_in_others_in_any_order(
     target: Target,
 ) -> None:
     clients = [Client(target()) for _ in range(3)]
@@ -87,7 +87,7 @@ async def test_three_clients_opened_in_one_task_are_closed_in_two_others_first_c
             assert [client.phase for client in clients] == [Phase.CLOSED] * 3
 
 
-async def test_a_task_group_that_fails_around_a_client_ends_with_its_own_error_alone(target: Target) -> None:
+async def test_failing_task_group_around_a_client_raises_only_its_error(target: Target) -> None:
     client = Client(target())
     using = asyncio.Event()
 
@@ -111,7 +111,7 @@ async def test_a_task_group_that_fails_around_a_client_ends_with_its_own_error_a
         assert [str(error) for error in raised.value.exceptions] == ["mine"]
 
 
-async def test_a_client_may_be_opened_in_a_task_group_and_outlive_it(target: Target) -> None:
+async def test_client_may_outlive_the_task_group_that_opened_it(target: Target) -> None:
     client = Client(target())
     with nothing_left():
         async with asyncio.TaskGroup() as group:
@@ -122,7 +122,7 @@ async def test_a_client_may_be_opened_in_a_task_group_and_outlive_it(target: Tar
                 group.create_task(client.close())
 
 
-async def test_whoever_opens_may_be_cancelled_and_nothing_of_it_is_left() -> None:
+async def test_cancelled_open_leaves_nothing_behind() -> None:
     client = Client(command(STUBBORN), settings=Settings(stop_timeout=0.05))
     with nothing_left():
         opening = asyncio.create_task(client.open())
@@ -135,7 +135,7 @@ async def test_whoever_opens_may_be_cancelled_and_nothing_of_it_is_left() -> Non
         await client.close()
 
 
-async def test_a_timeout_of_the_callers_is_all_that_comes_of_it(target: Target) -> None:
+async def test_caller_timeout_has_no_side_effects(target: Target) -> None:
     client = Client(target())
     with nothing_left():
         with pytest.raises(TimeoutError):
@@ -153,7 +153,7 @@ async def test_a_timeout_of_the_callers_is_all_that_comes_of_it(target: Target) 
         await client.close()
 
 
-async def test_a_client_can_be_opened_while_it_is_being_closed(target: Target) -> None:
+async def test_client_can_be_opened_while_closing(target: Target) -> None:
     client = Client(target())
     await client.open()
     closing = asyncio.create_task(client.close())
@@ -164,7 +164,7 @@ async def test_a_client_can_be_opened_while_it_is_being_closed(target: Target) -
     await client.close()
 
 
-async def test_one_who_closes_does_not_harm_another_who_closes_and_opens(target: Target) -> None:
+async def test_concurrent_closes_and_opens_do_not_interfere(target: Target) -> None:
     client = Client(target())
     await client.open()
 
@@ -177,7 +177,7 @@ async def test_one_who_closes_does_not_harm_another_who_closes_and_opens(target:
     await client.close()
 
 
-async def test_a_client_whose_opening_was_cancelled_can_be_opened_at_once() -> None:
+async def test_client_can_be_opened_right_after_a_cancelled_open() -> None:
     server = ScriptedServer(answered=["ping"])
     client = Client(server)
     opening = asyncio.create_task(client.open())
@@ -190,7 +190,7 @@ async def test_a_client_whose_opening_was_cancelled_can_be_opened_at_once() -> N
     await client.close()
 
 
-async def test_whoever_opens_hears_that_another_has_closed() -> None:
+async def test_opener_learns_that_another_task_closed_the_client() -> None:
     server = ScriptedServer(answered=[])
     client = Client(server)
     opening = asyncio.create_task(client.open())
@@ -200,7 +200,7 @@ async def test_whoever_opens_hears_that_another_has_closed() -> None:
         await opening
 
 
-async def test_a_client_that_is_closed_by_one_of_its_own_handlers_closes() -> None:
+async def test_client_closed_by_its_own_handler_closes() -> None:
     server = ScriptedServer()
     client = Client(server)
 
@@ -219,7 +219,7 @@ async def test_a_client_that_is_closed_by_one_of_its_own_handlers_closes() -> No
         assert client.phase is Phase.CLOSED
 
 
-async def test_a_plain_handler_leaves_no_thread_behind_whoever_is_cancelled_while_closing() -> None:
+async def test_cancelled_close_leaves_no_handler_thread() -> None:
     server = ScriptedServer()
     client = Client(server, sampling=lambda _: "a plain function runs on a thread")
     with nothing_left():
@@ -233,7 +233,7 @@ async def test_a_plain_handler_leaves_no_thread_behind_whoever_is_cancelled_whil
         assert client.phase is Phase.CLOSED
 
 
-async def test_a_server_whose_lifespan_fails_cannot_be_reached_and_that_is_why() -> None:
+async def test_failing_server_lifespan_is_the_reason_of_a_failed_open() -> None:
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
         raise ValueError("no database")
@@ -255,17 +255,17 @@ async def fixed(target: Target) -> AsyncIterator[Client]:
         yield client
 
 
-async def test_a_fixture_may_hold_a_client(fixed: Client) -> None:
+async def test_fixture_may_hold_a_client(fixed: Client) -> None:
     assert (await fixed.call_tool("echo", {"text": "x"})).data == "x"
 
 
-async def test_a_test_may_close_the_client_of_its_fixture(fixed: Client) -> None:
+async def test_test_may_close_the_client_of_its_fixture(fixed: Client) -> None:
     await fixed.close()
     with pytest.raises(ConnectionClosed):
         await fixed.ping()
 
 
-async def test_the_lifespan_of_an_asgi_application_may_hold_a_client(target: Target) -> None:
+async def test_asgi_lifespan_may_hold_a_client(target: Target) -> None:
     """As uvicorn does it: startup and shutdown in one task, each request in its own."""
     client = Client(target())
     inbox: asyncio.Queue[str] = asyncio.Queue()
@@ -294,7 +294,7 @@ async def test_the_lifespan_of_an_asgi_application_may_hold_a_client(target: Tar
 # --- loops and threads -------------------------------------------------------------------------------
 
 
-def test_a_loop_may_end_without_closing_its_client(target: Target) -> None:
+def test_loop_may_end_without_closing_its_client(target: Target) -> None:
     client = Client(target())
 
     async def leave_open() -> None:
@@ -311,7 +311,7 @@ def test_a_loop_may_end_without_closing_its_client(target: Target) -> None:
 
 
 @pytest.mark.parametrize("when", ["opening", "closing"])
-def test_a_loop_that_ends_while_a_stubborn_server_is_being_ended_still_ends_it(when: str, tmp_path: Path) -> None:
+def test_ending_loop_still_stops_a_stubborn_server(when: str, tmp_path: Path) -> None:
     brief = Settings(stop_timeout=0.2)
     started: set[int] = set()
     closing = threading.Event()
@@ -342,7 +342,7 @@ def test_a_loop_that_ends_while_a_stubborn_server_is_being_ended_still_ends_it(w
         assert gone(started.pop())
 
 
-def test_a_client_is_used_and_closed_from_threads_with_loops_of_their_own(target: Target) -> None:
+def test_client_is_usable_from_threads_with_their_own_loops(target: Target) -> None:
     client = Client(target())
     answers: list[Any] = []
 
@@ -366,7 +366,7 @@ def test_a_client_is_used_and_closed_from_threads_with_loops_of_their_own(target
     assert answers == ["x"] * 3
 
 
-def test_a_caller_on_another_loop_hears_that_the_clients_loop_has_ended(target: Target) -> None:
+def test_caller_on_another_loop_learns_that_the_loop_ended(target: Target) -> None:
     client, ready, leave = Client(target()), threading.Event(), threading.Event()
     failures: list[BaseException] = []
 
@@ -394,7 +394,7 @@ def test_a_caller_on_another_loop_hears_that_the_clients_loop_has_ended(target: 
         asyncio.run(client.ping())
 
 
-def test_calls_of_a_blocking_client_end_with_it_on_every_thread(target: Target) -> None:
+def test_blocking_calls_on_all_threads_end_with_the_client(target: Target) -> None:
     outcomes: list[Any] = []
 
     def use() -> None:
@@ -418,7 +418,7 @@ def test_calls_of_a_blocking_client_end_with_it_on_every_thread(target: Target) 
     assert [type(outcome) for outcome in outcomes] == [OutcomeUnknown] * 5
 
 
-def test_a_blocking_client_may_be_used_while_it_is_being_closed() -> None:
+def test_blocking_client_may_be_used_while_closing() -> None:
     """Whoever comes too late is told so; nobody waits for ever."""
     outcomes: list[BaseException] = []
 
@@ -444,7 +444,7 @@ def test_a_blocking_client_may_be_used_while_it_is_being_closed() -> None:
     assert all(isinstance(error, TrunklineError) for error in outcomes), outcomes
 
 
-def test_a_second_ctrl_c_while_a_blocking_client_closes_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_ctrl_c_while_closing_leaves_no_waiter(monkeypatch: pytest.MonkeyPatch) -> None:
     outcomes: list[BaseException] = []
 
     def use() -> None:
@@ -470,7 +470,7 @@ def test_a_second_ctrl_c_while_a_blocking_client_closes_leaves_nobody_waiting(mo
     assert [type(outcome) for outcome in outcomes] == [OutcomeUnknown]
 
 
-def test_a_server_in_the_process_of_a_blocking_client_ends_in_good_order_with_it() -> None:
+def test_in_process_server_of_a_blocking_client_shuts_down_cleanly() -> None:
     ended: list[str] = []
 
     @asynccontextmanager
@@ -488,7 +488,7 @@ def test_a_server_in_the_process_of_a_blocking_client_ends_in_good_order_with_it
 # --- processes ---------------------------------------------------------------------------------------
 
 
-async def test_a_process_that_stays_after_its_output_has_ended_is_not_left_behind(tmp_path: Path) -> None:
+async def test_process_that_outlives_its_output_is_stopped(tmp_path: Path) -> None:
     """Neither the end of its input nor SIGTERM impress it. Its successor behaves."""
     effects = tmp_path / "effects"
     with nothing_left():

@@ -89,7 +89,7 @@ def command(folder: Path, port: int = 0) -> list[str]:
 
 
 @pytest.mark.row("PROMISE-17")
-async def test_in_the_handshake_era_a_keyed_call_is_made_again_by_itself_when_its_server_died_over_it(
+async def test_keyed_handshake_era_call_is_repeated_after_a_server_crash(
     tmp_path: Path,
 ) -> None:
     settings = Settings(backoff_first=0.02)
@@ -151,7 +151,7 @@ async def forget_sessions(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("revision", "restored"), [("2025-11-25", True), ("2025-11-25", False), ("2026-07-28", True)])
-async def test_who_awaits_a_call_on_the_web_gets_its_result_from_the_process_that_goes_on_with_it(
+async def test_http_call_gets_its_result_from_the_process_that_takes_over(
     tmp_path: Path, process: Process, revision: str, restored: bool
 ) -> None:
     settings = Settings(backoff_first=0.05)

@@ -58,12 +58,12 @@ DYING = """
 # --- death is loud -----------------------------------------------------------------------------------
 
 
-async def test_fifty_calls_fail_when_their_server_is_killed_and_nobody_else_notices(tmp_path: Path) -> None:
+async def test_killed_server_fails_only_its_fifty_calls(tmp_path: Path) -> None:
     await until_all_have_failed(tmp_path)
 
 
 @pytest.mark.long
-async def test_fifty_calls_fail_within_a_quarter_of_a_second_when_their_server_is_killed(tmp_path: Path) -> None:
+async def test_killed_server_fails_fifty_calls_within_a_quarter_second(tmp_path: Path) -> None:
     await soon(partial(until_all_have_failed, tmp_path), 0.25)
 
 
@@ -140,16 +140,12 @@ async def known(client: Client) -> None:
     await client.ping()
 
 
-async def test_a_child_killed_ten_times_under_load_harms_no_reading_and_doubles_no_effect(
-    tmp_path: Path, seed: int
-) -> None:
+async def test_ten_kills_under_load_lose_no_read_and_repeat_no_effect(tmp_path: Path, seed: int) -> None:
     await killed_under_load(tmp_path, 10, seed)
 
 
 @pytest.mark.long
-async def test_a_child_killed_a_hundred_times_under_load_harms_no_reading_and_doubles_no_effect(
-    tmp_path: Path, seed: int
-) -> None:
+async def test_hundred_kills_under_load_lose_no_read_and_repeat_no_effect(tmp_path: Path, seed: int) -> None:
     unknown = await killed_under_load(tmp_path, 100, seed)
     assert set(unknown.values()) == {0, 1}, "the child died at too few moments to show anything"
 
@@ -177,7 +173,7 @@ async def killed_under_load(tmp_path: Path, kills: int, seed: int) -> dict[str, 
     return {text: done[text] for text, outcome in load.outcomes.items() if isinstance(outcome, OutcomeUnknown)}
 
 
-async def test_a_child_that_dies_too_often_is_given_up_and_that_is_said(tmp_path: Path) -> None:
+async def test_server_that_exits_too_often_is_given_up(tmp_path: Path) -> None:
     told: list[Any] = []
     with nothing_left():
         async with Client(light(tmp_path / "effects"), on_failed=told.append) as client:
@@ -290,7 +286,7 @@ def _own_terminal() -> None:
 
 
 @pytest.mark.parametrize("kind", HOSTS)
-def test_a_host_that_is_killed_takes_its_server_and_that_servers_children_along(kind: str) -> None:
+def test_killed_host_takes_its_server_and_children_down(kind: str) -> None:
     host = Host(kind)
     os.kill(host.process.pid, signal.SIGKILL)
     eventually(lambda: all(map(gone, host.family)), PATIENCE)
@@ -298,7 +294,7 @@ def test_a_host_that_is_killed_takes_its_server_and_that_servers_children_along(
 
 
 @pytest.mark.parametrize("kind", HOSTS)
-def test_one_ctrl_c_ends_a_host_and_all_that_it_has_started_without_a_word_too_many(kind: str) -> None:
+def test_one_ctrl_c_ends_a_host_and_its_children_quietly(kind: str) -> None:
     host = Host(kind)
     host.press_ctrl_c()
     assert host.end() == -signal.SIGINT

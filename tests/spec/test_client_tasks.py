@@ -85,7 +85,7 @@ def revision(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-async def test_a_call_that_is_a_task_is_awaited_like_any_other(revision: str) -> None:
+async def test_task_call_is_awaited_like_any_other(revision: str) -> None:
     work = Work()
     work.go_on.set()
     async with Client(work.server, revision=revision) as client:
@@ -94,7 +94,7 @@ async def test_a_call_that_is_a_task_is_awaited_like_any_other(revision: str) ->
 
 
 @pytest.mark.row("TXE-12")
-async def test_what_a_task_asks_is_answered_as_in_any_call(revision: str) -> None:
+async def test_input_requests_of_a_task_are_answered(revision: str) -> None:
     asked = list[str]()
 
     async def say_yes(form: Any) -> dict[str, Any]:
@@ -106,7 +106,7 @@ async def test_what_a_task_asks_is_answered_as_in_any_call(revision: str) -> Non
     assert asked == ["Sure?"]
 
 
-async def test_what_a_task_comes_to_is_raised_as_of_any_call(revision: str) -> None:
+async def test_task_errors_are_raised_like_those_of_any_call(revision: str) -> None:
     async with Client(Work().server, revision=revision) as client:
         with pytest.raises(ToolFailed, match="it is broken"):
             await client.call_tool("fails")
@@ -117,7 +117,7 @@ async def test_what_a_task_comes_to_is_raised_as_of_any_call(revision: str) -> N
 
 
 @pytest.mark.row("TSK-23", "TXE-13")
-async def test_who_stops_waiting_for_a_call_cancels_its_task(revision: str) -> None:
+async def test_abandoned_call_cancels_its_task(revision: str) -> None:
     work = Work()
     async with Client(work.server, revision=revision) as client:
         calling = asyncio.ensure_future(client.call_tool("work"))
@@ -143,7 +143,7 @@ class Slow(MemoryStore):
 
 
 @pytest.mark.row("TSK-23", "TXE-13")
-async def test_who_stops_waiting_before_there_is_a_task_leaves_none_behind(revision: str) -> None:
+async def test_call_abandoned_before_its_task_exists_leaves_none(revision: str) -> None:
     work = Work(store := Slow())
     async with Client(work.server, revision=revision) as client:
         calling = asyncio.ensure_future(client.call_tool("work"))
@@ -156,7 +156,7 @@ async def test_who_stops_waiting_before_there_is_a_task_leaves_none_behind(revis
 
 
 @pytest.mark.row("TSK-23", "TXE-13")
-async def test_who_stops_waiting_and_closes_the_client_leaves_no_task_behind(revision: str) -> None:
+async def test_call_abandoned_at_close_leaves_no_task(revision: str) -> None:
     work = Work()
 
     async def once() -> None:
@@ -193,7 +193,7 @@ async def test_progress_of_a_task_reaches_its_caller_until_the_end(revision: str
     assert heard[-2].message == "three"
 
 
-async def test_what_a_listener_to_progress_raises_harms_no_task(revision: str) -> None:
+async def test_failing_progress_callback_does_not_affect_the_task(revision: str) -> None:
     work = Work()
     work.go_on.set()
 
@@ -204,7 +204,7 @@ async def test_what_a_listener_to_progress_raises_harms_no_task(revision: str) -
         assert (await client.call_tool("tells", on_progress=told)).data == "told"
 
 
-async def test_a_handle_of_a_client_on_another_loop_works_from_here(revision: str) -> None:
+async def test_task_handle_works_from_another_loop(revision: str) -> None:
     """A host may have its clients on a loop of their own."""
     work = Work()
     async with Client(work.server, revision=revision) as client:
@@ -220,7 +220,7 @@ async def test_a_handle_of_a_client_on_another_loop_works_from_here(revision: st
         assert await asyncio.to_thread(asyncio.run, elsewhere()) == 6
 
 
-async def test_a_call_from_another_loop_that_is_cancelled_cancels_its_task(revision: str) -> None:
+async def test_cancelled_call_from_another_loop_cancels_its_task(revision: str) -> None:
     work = Work()
     async with Client(work.server, revision=revision) as client:
 
@@ -236,7 +236,7 @@ async def test_a_call_from_another_loop_that_is_cancelled_cancels_its_task(revis
         await asyncio.wait_for(work.cancelled.wait(), PATIENCE)
 
 
-async def test_a_call_that_takes_too_long_cancels_its_task(revision: str) -> None:
+async def test_timed_out_call_cancels_its_task(revision: str) -> None:
     work, clock = Work(), ManualClock()
     async with Client(work.server, revision=revision, clock=clock) as client:
         calling = asyncio.create_task(client.call_tool("work", timeout=5))
@@ -247,7 +247,7 @@ async def test_a_call_that_takes_too_long_cancels_its_task(revision: str) -> Non
         await asyncio.wait_for(work.cancelled.wait(), PATIENCE)
 
 
-async def test_a_handle_tells_how_a_task_stands_and_gives_its_result_as_often_as_one_likes(revision: str) -> None:
+async def test_handle_reports_status_and_repeats_its_result(revision: str) -> None:
     work = Work()
     async with Client(work.server, revision=revision) as client:
         task = await client.start_tool("work", {"number": 3}, ttl=60)
@@ -261,7 +261,7 @@ async def test_a_handle_tells_how_a_task_stands_and_gives_its_result_as_often_as
         assert (await task.result()).data == 6
 
 
-async def test_a_task_is_found_again_by_its_id_on_another_line(revision: str) -> None:
+async def test_task_is_found_by_id_on_another_connection(revision: str) -> None:
     work = Work()
     async with Client(work.server, revision=revision) as client:
         task = await client.start_tool("work", {"number": 3})
@@ -271,7 +271,7 @@ async def test_a_task_is_found_again_by_its_id_on_another_line(revision: str) ->
         assert (await found.result(timeout=10)).data == 6
 
 
-async def test_a_handle_cancels_and_what_was_cancelled_has_no_result(revision: str) -> None:
+async def test_cancelled_task_has_no_result(revision: str) -> None:
     work = Work()
     async with Client(work.server, revision=revision) as client:
         task = await client.start_tool("work")
@@ -286,14 +286,14 @@ async def test_a_handle_cancels_and_what_was_cancelled_has_no_result(revision: s
             await client.task("nothing").cancel()
 
 
-async def test_where_a_call_is_no_task_its_handle_has_the_result(revision: str) -> None:
+async def test_handle_of_a_plain_call_has_the_result(revision: str) -> None:
     async with Client(Work().server, revision=revision) as client:
         task = await client.start_tool("plain")
         assert (task.status, await task.refresh()) == ("completed", "completed")
         assert (await task.result()).data == "plain"
 
 
-async def test_a_task_that_asks_what_nobody_answers_is_cancelled() -> None:
+async def test_task_without_answer_to_its_input_request_is_cancelled() -> None:
     server, cancelled = Server("s", observers=[], settings=QUICK), asyncio.Event()
 
     @server.tool(task=TaskPolicy(support="required"))

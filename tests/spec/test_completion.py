@@ -38,7 +38,7 @@ async def complete(peer: RawPeer, ref: Any, argument: str, value: str = "", **mo
 
 
 @pytest.mark.row("CMP-02", "C01")
-async def test_a_completer_gets_the_text_so_far_and_the_arguments_filled_in() -> None:
+async def test_completer_gets_the_value_and_context_arguments() -> None:
     server, seen = make_server(), []
 
     @server.completion(resource="table://{schema}/{name}", argument="name")
@@ -55,7 +55,7 @@ async def test_a_completer_gets_the_text_so_far_and_the_arguments_filled_in() ->
 
 @pytest.mark.row("C01")
 @pytest.mark.parametrize("thread", [True, False])
-async def test_a_completer_may_be_a_plain_function_and_take_the_text_alone(*, thread: bool) -> None:
+async def test_completer_may_be_sync_and_take_only_the_value(*, thread: bool) -> None:
     server = make_server()
 
     @server.completion(prompt="query", argument="sql", thread=thread)
@@ -68,7 +68,7 @@ async def test_a_completer_may_be_a_plain_function_and_take_the_text_alone(*, th
 
 
 @pytest.mark.row("C02")
-async def test_each_kind_of_reference_finds_its_own_completer() -> None:
+async def test_each_reference_kind_has_its_completer() -> None:
     server = make_server()
     server.completion(prompt="query", argument="sql")(lambda value: ["prompt"])
     server.completion(resource="table://{schema}/{name}", argument="schema")(lambda value: ["resource"])
@@ -84,7 +84,7 @@ async def test_each_kind_of_reference_finds_its_own_completer() -> None:
 
 
 @pytest.mark.row("C03", "X15")
-async def test_a_reference_without_its_prefix_is_answered_with_labels_too() -> None:
+async def test_unprefixed_reference_gets_labels_as_well() -> None:
     server = make_server()
 
     @server.completion(tool="run", argument="sql")
@@ -117,7 +117,7 @@ async def test_a_reference_without_its_prefix_is_answered_with_labels_too() -> N
         ({"type": "ref/resource", "uri": "table://static"}, "any", "invalid_completion_argument"),
     ],
 )
-async def test_what_cannot_be_completed_is_refused_as_invalid_params(ref: Any, argument: str, kind: str) -> None:
+async def test_invalid_completion_is_invalid_params(ref: Any, argument: str, kind: str) -> None:
     server = make_server()
     server.completion(prompt="query", argument="sql")(lambda value: [])
     async with RawPeer(server) as peer:
@@ -127,7 +127,7 @@ async def test_what_cannot_be_completed_is_refused_as_invalid_params(ref: Any, a
 
 
 @pytest.mark.row("C04")
-async def test_a_completer_that_raises_is_an_internal_error_whose_reason_only_the_operator_sees() -> None:
+async def test_failing_completer_hides_its_reason() -> None:
     observer = RecordingObserver()
     server = Server("t", observers=[observer])
     server.add_prompt("{x}", name="p")
@@ -144,7 +144,7 @@ async def test_a_completer_that_raises_is_an_internal_error_whose_reason_only_th
 
 
 @pytest.mark.row("CMP-03", "C05")
-async def test_at_most_a_hundred_values_go_out_and_the_rest_is_counted() -> None:
+async def test_response_has_100_values_and_the_total() -> None:
     server = make_server()
     server.completion(prompt="query", argument="sql")(lambda value: [f"v{n}" for n in range(150)])
     async with RawPeer(server) as peer:
@@ -154,7 +154,7 @@ async def test_at_most_a_hundred_values_go_out_and_the_rest_is_counted() -> None
 
 
 @pytest.mark.row("CMP-03")
-async def test_a_completer_may_say_itself_how_many_there_are() -> None:
+async def test_completer_may_report_the_total() -> None:
     server = make_server()
     server.completion(prompt="query", argument="sql")(lambda value: Completion(["a"], 1000, True))
     async with RawPeer(server) as peer:
@@ -163,7 +163,7 @@ async def test_a_completer_may_say_itself_how_many_there_are() -> None:
     assert found == {"values": ["a"], "total": 1000, "hasMore": True}
 
 
-async def test_an_argument_without_a_completer_has_no_proposals() -> None:
+async def test_argument_without_completer_has_no_values() -> None:
     server = make_server()
     server.completion(prompt="query", argument="sql")(lambda value: ["x"])
     async with RawPeer(server) as peer:
@@ -172,14 +172,14 @@ async def test_an_argument_without_a_completer_has_no_proposals() -> None:
 
 
 @pytest.mark.row("CMP-04")
-async def test_without_the_capability_the_method_does_not_exist() -> None:
+async def test_completion_needs_the_capability() -> None:
     async with RawPeer(make_server()) as peer:
         assert "completions" not in (await peer.initialize())["capabilities"]
         assert (await complete(peer, PROMPT, "sql"))["error"]["code"] == -32601
 
 
 @pytest.mark.row("CMP-01")
-async def test_2024_11_05_has_the_method_and_no_name_for_the_capability() -> None:
+async def test_2024_11_05_has_completion_without_capability() -> None:
     server = make_server()
     server.completion(prompt="query", argument="sql")(lambda value: ["x"])
     async with RawPeer(server) as peer:
@@ -195,7 +195,7 @@ async def test_2024_11_05_has_the_method_and_no_name_for_the_capability() -> Non
         ({"type": "ref/resource", "name": "table://{schema}/{name}"}, -32602),
     ],
 )
-async def test_only_a_reference_without_the_prefix_names_a_template_by_name(ref: Any, code: int | None) -> None:
+async def test_only_unprefixed_reference_names_a_template(ref: Any, code: int | None) -> None:
     server = make_server()
     server.add_completion(resource="table://{schema}/{name}", argument="name", values=["users"])
     async with RawPeer(server) as peer:

@@ -71,7 +71,7 @@ class Asker:
 
 
 @pytest.mark.row("ELI-02", "ELI-03", "H02")
-async def test_a_form_is_made_of_a_dataclass_and_its_answer_is_one_again() -> None:
+async def test_dataclass_form_returns_a_dataclass() -> None:
     asker = Asker(Order)
     async with RawPeer(asker.server) as peer:
         await peer.initialize(capabilities=FORMS)
@@ -109,9 +109,7 @@ async def test_a_form_is_made_of_a_dataclass_and_its_answer_is_one_again() -> No
     ids=["Struct", "TypedDict", "schema"],
 )
 @pytest.mark.parametrize("thread", [False, True], ids=["async", "thread"])
-async def test_a_form_is_made_of_a_struct_a_typed_dict_or_a_schema(
-    wanted: Any, content: Any, data: Any, *, thread: bool
-) -> None:
+async def test_form_from_struct_typed_dict_or_schema(wanted: Any, content: Any, data: Any, *, thread: bool) -> None:
     asker = Asker(wanted, thread=thread)
     async with RawPeer(asker.server) as peer:
         await peer.initialize(capabilities=FORMS)
@@ -122,7 +120,7 @@ async def test_a_form_is_made_of_a_struct_a_typed_dict_or_a_schema(
 
 @pytest.mark.row("ELI-06", "H02")
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-async def test_a_user_may_decline_or_cancel(action: str) -> None:
+async def test_user_may_decline_or_cancel(action: str) -> None:
     asker = Asker(Order)
     async with RawPeer(asker.server) as peer:
         await peer.initialize(capabilities=FORMS)
@@ -132,7 +130,7 @@ async def test_a_user_may_decline_or_cancel(action: str) -> None:
 
 
 @pytest.mark.row("ELI-15")
-async def test_an_answer_that_does_not_fit_the_form_is_the_clients_error() -> None:
+async def test_invalid_answer_raises_peer_error() -> None:
     asker = Asker(Order)
     async with RawPeer(asker.server) as peer:
         await peer.initialize(capabilities=FORMS)
@@ -142,7 +140,7 @@ async def test_an_answer_that_does_not_fit_the_form_is_the_clients_error() -> No
 
 
 @pytest.mark.row("ELI-02")
-async def test_a_form_with_fields_inside_of_fields_is_refused_before_it_is_sent() -> None:
+async def test_nested_form_is_rejected_before_sending() -> None:
     class Nested(Struct):
         order: OrderStruct
 
@@ -155,7 +153,7 @@ async def test_a_form_with_fields_inside_of_fields_is_refused_before_it_is_sent(
 
 
 @pytest.mark.row("ELI-04", "ELI-05")
-async def test_choices_and_defaults_are_said_as_2025_06_18_has_them() -> None:
+async def test_choices_and_defaults_in_2025_06_18_format() -> None:
     class Choice(Struct):
         colour: Literal["red", "green"] = "red"
         sure: bool = True
@@ -180,7 +178,7 @@ async def test_choices_and_defaults_are_said_as_2025_06_18_has_them() -> None:
         ("2024-11-05", FORMS, "elicitation"),
     ],
 )
-async def test_a_client_that_cannot_show_forms_is_not_asked(revision: str, declared: Any, lacks: str) -> None:
+async def test_client_without_forms_is_not_asked(revision: str, declared: Any, lacks: str) -> None:
     asker = Asker(Order)
     async with RawPeer(asker.server) as peer:
         await peer.initialize(revision, declared)
@@ -191,7 +189,7 @@ async def test_a_client_that_cannot_show_forms_is_not_asked(revision: str, decla
 
 
 @pytest.mark.row("X07")
-async def test_while_a_person_is_asked_the_deadline_of_the_call_stands_still() -> None:
+async def test_elicitation_suspends_the_call_deadline() -> None:
     clock = ManualClock()
     asker = Asker(OrderStruct, clock=clock)
     async with RawPeer(asker.server) as peer:
@@ -206,7 +204,7 @@ async def test_while_a_person_is_asked_the_deadline_of_the_call_stands_still() -
 
 
 @pytest.mark.row("X07")
-async def test_a_person_is_waited_for_an_hour_at_most() -> None:
+async def test_elicitation_times_out_after_an_hour() -> None:
     clock = ManualClock()
     asker = Asker(OrderStruct, clock=clock)
     async with RawPeer(asker.server) as peer:
@@ -220,7 +218,7 @@ async def test_a_person_is_waited_for_an_hour_at_most() -> None:
 
 
 @pytest.mark.row("X07")
-async def test_after_the_answer_the_call_has_its_whole_time_again() -> None:
+async def test_answer_renews_the_call_deadline() -> None:
     clock = ManualClock()
     server = Server("t", clock=clock)
 
@@ -244,7 +242,7 @@ async def test_after_the_answer_the_call_has_its_whole_time_again() -> None:
 
 
 @pytest.mark.row("ELI-08", "H02")
-async def test_a_user_can_be_sent_to_a_url_and_the_client_told_when_that_is_done() -> None:
+async def test_url_elicitation_and_its_completion() -> None:
     server, outcome = Server("t"), []
 
     @server.tool
@@ -276,7 +274,7 @@ async def test_a_user_can_be_sent_to_a_url_and_the_client_told_when_that_is_done
 
 
 @pytest.mark.row("ELI-08")
-async def test_a_user_is_sent_nowhere_by_what_is_no_url() -> None:
+async def test_invalid_url_is_not_sent() -> None:
     server, raised = Server("t", observers=[]), []
 
     @server.tool
@@ -298,7 +296,7 @@ async def test_a_user_is_sent_nowhere_by_what_is_no_url() -> None:
 
 
 @pytest.mark.row("ELI-01")
-async def test_a_url_is_sent_to_a_client_that_declares_it_only() -> None:
+async def test_url_is_sent_only_to_clients_that_declare_it() -> None:
     server, lacks = Server("t"), []
 
     @server.tool
@@ -319,7 +317,7 @@ async def test_a_url_is_sent_to_a_client_that_declares_it_only() -> None:
     ("revision", "code"),
     [("2025-11-25", -32042), ("2025-06-18", -32603), ("2025-03-26", -32603), ("2024-11-05", -32603)],
 )
-async def test_a_tool_may_fail_until_the_user_has_visited_a_url(revision: str, code: int) -> None:
+async def test_tool_may_require_a_url_visit(revision: str, code: int) -> None:
     server = Server("t")
     step = {"mode": "url", "message": "Sign in", "url": "https://example.org/in", "elicitationId": "e-1"}
 

@@ -85,7 +85,7 @@ async def ask(wanted: Any, content: Any, revision: str = "2025-11-25") -> tuple[
         (None, {}, None),
     ],
 )
-async def test_a_single_value_is_asked_for_in_either_era(revision: str, wanted: Any, filled: Any, data: Any) -> None:
+async def test_single_value_form_in_both_eras(revision: str, wanted: Any, filled: Any, data: Any) -> None:
     server, outcome, asked = Server("t", observers=[]), [], []
 
     @server.tool
@@ -103,7 +103,7 @@ async def test_a_single_value_is_asked_for_in_either_era(revision: str, wanted: 
     assert (outcome[0].action, outcome[0].data) == ("accept", data)
 
 
-async def test_several_values_are_not_asked_of_a_client_that_cannot_choose_them() -> None:
+async def test_list_value_needs_a_client_with_multiple_choice() -> None:
     _, outcome = await ask(list[Status], {}, "2025-06-18")
     assert isinstance(outcome, ClientLacksCapability)
     shown, outcome = await ask(Status, {"value": "active"}, "2025-06-18")
@@ -113,7 +113,7 @@ async def test_several_values_are_not_asked_of_a_client_that_cannot_choose_them(
 
 @pytest.mark.row("ELI-05", "H02")
 @pytest.mark.off_the_record  # the official schema wants whole numbers as defaults, the suite and the prose do not
-async def test_every_primitive_has_a_default_as_sep1034_wants() -> None:
+async def test_primitive_defaults_follow_sep1034() -> None:
     shown, answer = await ask(Defaults, {})
     assert shown == {
         "type": "object",
@@ -129,7 +129,7 @@ async def test_every_primitive_has_a_default_as_sep1034_wants() -> None:
 
 
 @pytest.mark.row("ELI-04", "H02")
-async def test_every_form_of_a_choice_is_said_as_sep1330_wants() -> None:
+async def test_choice_schemas_follow_sep1330() -> None:
     content = {
         "untitledSingle": "option2",
         "titledSingle": "value1",
@@ -151,7 +151,7 @@ async def test_every_form_of_a_choice_is_said_as_sep1330_wants() -> None:
 
 
 @pytest.mark.row("ELI-04", "H02")
-async def test_several_values_may_be_a_set_with_bounds_and_a_default() -> None:
+async def test_multiple_choice_as_set_with_bounds_and_default() -> None:
     shown, answer = await ask(Chosen, {"plain": "active", "sets": ["active", "inactive"], "inner": ["a"]})
     values = ["active", "inactive", "pending"]
     assert shown["properties"]["plain"]["enum"] == values
@@ -181,14 +181,14 @@ async def test_several_values_may_be_a_set_with_bounds_and_a_default() -> None:
         {},
     ],
 )
-async def test_choices_that_were_not_offered_are_the_clients_error(content: Any) -> None:
+async def test_unoffered_choice_raises_peer_error(content: Any) -> None:
     _, answer = await ask(Chosen, content)
     assert isinstance(answer, PeerError)
     assert answer.code == -32602
 
 
 @pytest.mark.row("ELI-04")
-async def test_titles_are_names_in_2025_06_18_and_a_choice_of_several_is_left_out() -> None:
+async def test_titles_become_enum_names_in_2025_06_18() -> None:
     @dataclass
     class Older:
         one: Annotated[Literal["a", "b"], Titles(a="A")] = "a"
@@ -201,7 +201,7 @@ async def test_titles_are_names_in_2025_06_18_and_a_choice_of_several_is_left_ou
 
 @pytest.mark.row("ELI-04")
 @pytest.mark.parametrize("by_hand", [False, True])
-async def test_who_cannot_choose_several_values_is_not_asked_for_them(by_hand: bool) -> None:
+async def test_required_multiple_choice_field_fails_for_old_clients(by_hand: bool) -> None:
     @dataclass
     class Needed:
         one: Literal["a", "b"]
@@ -220,7 +220,7 @@ async def test_who_cannot_choose_several_values_is_not_asked_for_them(by_hand: b
 
 
 @pytest.mark.row("ELI-15")
-async def test_an_answer_is_checked_against_a_schema_written_by_hand() -> None:
+async def test_answer_is_validated_against_handwritten_schema() -> None:
     wanted = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 3}}, "required": ["n"]}
     _, answer = await ask(wanted, {"n": 2})
     assert isinstance(answer, PeerError)
@@ -233,7 +233,7 @@ async def test_an_answer_is_checked_against_a_schema_written_by_hand() -> None:
     ("revision", "code"),
     [("2025-11-25", -32042), ("2025-06-18", -32603), ("2025-03-26", -32603), ("2024-11-05", -32603)],
 )
-async def test_pairs_of_message_and_url_are_enough_to_send_a_user_there(revision: str, code: int) -> None:
+async def test_url_elicitation_from_message_url_pairs(revision: str, code: int) -> None:
     server = Server("t")
 
     @server.tool

@@ -98,12 +98,12 @@ async def told(client: Client, tool: str = "audit", **options: Any) -> str:
 
 
 @pytest.mark.parametrize("tool", ["audit", "plain", "slow"])
-async def test_client_in_this_process_is_told_type_and_message_of_an_exception(tool: str, revision: str) -> None:
+async def test_in_process_client_sees_exception(tool: str, revision: str) -> None:
     async with Client(make_server(), revision=revision) as client:
         assert await told(client, tool) == f"RefusedByBank: {SECRET}"
 
 
-async def test_client_in_this_process_is_told_nothing_if_errors_are_not_exposed(revision: str) -> None:
+async def test_in_process_client_sees_nothing_if_disabled(revision: str) -> None:
     async with Client(make_server(expose_errors=False), revision=revision) as client:
         for tool in ("audit", "plain", "slow"):
             assert SECRET not in await told(client, tool)
@@ -125,7 +125,7 @@ async def test_errors_of_other_handlers_are_exposed_too(method: str, revision: s
     assert refused.value.data["reference"]
 
 
-async def test_answer_has_no_traceback_and_keeps_kind_and_reference() -> None:
+async def test_exposed_error_has_no_traceback() -> None:
     async with Client(make_server()) as client:
         result = await client.call_tool("audit", raise_on_error=False)
     assert result.meta is not None
@@ -134,30 +134,30 @@ async def test_answer_has_no_traceback_and_keeps_kind_and_reference() -> None:
     assert [word for word in ("Traceback", __file__, "line ") if word in str(msgspec.to_builtins(result))] == []
 
 
-async def test_exception_without_a_message_or_with_none_to_be_had() -> None:
+async def test_exception_without_message_is_exposed_by_type() -> None:
     async with Client(make_server()) as client:
         assert await told(client, "silent") == "RefusedByBank"
         assert (await told(client, "unspeakable")).startswith("the tool failed; the log has the details under ")
         assert await told(client, "deliberate") == "the balance is 100"
 
 
-async def test_result_that_does_not_fit_says_why() -> None:
+async def test_invalid_result_is_explained() -> None:
     async with Client(make_server()) as client:
         assert (await told(client, "wrong")).startswith("BadResult: ")
 
 
-async def test_call_with_an_idempotency_key_is_told_the_same_each_time(revision: str) -> None:
+async def test_idempotent_call_repeats_exposed_error(revision: str) -> None:
     async with Client(make_server(), revision=revision) as client:
         for _ in range(2):
             assert await told(client, "audit", idempotency_key="1") == f"RefusedByBank: {SECRET}"
 
 
-async def test_errors_are_exposed_on_a_line_with_faults() -> None:
+async def test_errors_are_exposed_through_faulty_channel() -> None:
     async with Client(Faults().on(make_server())) as client:
         assert await told(client) == f"RefusedByBank: {SECRET}"
 
 
-async def test_server_in_this_process_is_told_what_the_handlers_of_its_client_raise() -> None:
+async def test_in_process_server_sees_client_exceptions() -> None:
     async def sampling(_: Any) -> str:
         raise RefusedByBank(SECRET)
 
@@ -201,7 +201,7 @@ ADDRESSES = ["tcp://127.0.0.1:0", "http://127.0.0.1:0/mcp", "http://127.0.0.1:0/
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-async def test_peer_on_a_network_is_told_nothing_by_default(address: str, tmp_path: Path) -> None:
+async def test_network_peer_sees_nothing_by_default(address: str, tmp_path: Path) -> None:
     where = f"unix://{tmp_path}/s" if address == "unix" else address
     async with listening(make_server(), where) as client:
         for tool in ("audit", "slow"):
@@ -209,7 +209,7 @@ async def test_peer_on_a_network_is_told_nothing_by_default(address: str, tmp_pa
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-async def test_peer_on_a_network_is_told_if_errors_are_exposed(address: str, tmp_path: Path) -> None:
+async def test_network_peer_sees_exposed_errors(address: str, tmp_path: Path) -> None:
     where = f"unix://{tmp_path}/s" if address == "unix" else address
     async with listening(make_server(expose_errors=True), where) as client:
         for tool in ("audit", "slow"):
@@ -217,7 +217,7 @@ async def test_peer_on_a_network_is_told_if_errors_are_exposed(address: str, tmp
 
 
 @pytest.mark.parametrize(("value", "exposed"), [(None, False), ("off", False), ("on", True)])
-async def test_on_stdio_the_environment_decides(value: str | None, tmp_path: Path, *, exposed: bool) -> None:
+async def test_environment_decides_on_stdio(value: str | None, tmp_path: Path, *, exposed: bool) -> None:
     from trunkline.transports.stdio.client import Command
 
     script = tmp_path / "bank.py"
@@ -227,7 +227,7 @@ async def test_on_stdio_the_environment_decides(value: str | None, tmp_path: Pat
         assert (SECRET in await told(client)) is exposed
 
 
-async def test_raw_peer_sees_what_peers_from_elsewhere_see() -> None:
+async def test_raw_peer_counts_as_remote() -> None:
     for expose, exposed in ((None, False), (False, False), (True, True)):
         async with RawPeer(make_server(expose_errors=expose)) as peer:
             await peer.initialize()
@@ -237,7 +237,7 @@ async def test_raw_peer_sees_what_peers_from_elsewhere_see() -> None:
             assert error["data"]["reference"]
 
 
-def test_argument_of_the_server_goes_before_its_settings() -> None:
+def test_server_argument_overrides_settings() -> None:
     assert Server("t").settings.expose_errors is None
     assert Server("t", settings=Settings(expose_errors=True)).settings.expose_errors is True
     assert Server("t", settings=Settings(expose_errors=True), expose_errors=False).settings.expose_errors is False
@@ -262,7 +262,7 @@ ABOUT = [
 
 
 @pytest.mark.parametrize(("method", "params", "target"), ABOUT, ids=lambda part: str(part)[:30])
-async def test_facts_about_a_call_name_what_it_is_about(method: str, params: Any, target: str | None) -> None:
+async def test_call_facts_have_target(method: str, params: Any, target: str | None) -> None:
     observer = RecordingObserver()
     async with RawPeer(make_server(observers=[observer])) as peer:
         await peer.initialize()
@@ -290,7 +290,7 @@ async def test_log_names_the_tool_that_failed(caplog: pytest.LogCaptureFixture) 
     assert second.startswith("resources/read of 'bank://accounts/7' failed (request ")
 
 
-async def test_protocol_errors_are_told_as_before() -> None:
+async def test_protocol_errors_are_unaffected() -> None:
     server = Server("t")
 
     @server.tool

@@ -117,7 +117,7 @@ async def opened(peer: RawPeer, revision: str = "2025-11-25") -> None:
 
 
 @pytest.mark.row("D07")
-async def test_a_conversation_that_failed_goes_on_and_what_was_under_way_is_answered(scene: Scene) -> None:
+async def test_session_is_replaced_and_pending_requests_are_answered(scene: Scene) -> None:
     async with RawPeer(scene.server) as peer:
         await peer.initialize("2025-06-18", {"roots": {}})
         await peer.result("resources/subscribe", {"uri": "note://a"})
@@ -158,7 +158,7 @@ async def test_a_conversation_that_failed_goes_on_and_what_was_under_way_is_answ
 
 
 @pytest.mark.row("D07")
-async def test_what_comes_after_a_message_that_failed_is_read(scene: Scene) -> None:
+async def test_messages_after_a_failed_one_are_read(scene: Scene) -> None:
     async with RawPeer(scene.server) as peer:
         await opened(peer)
         scene.clock.failures = 1
@@ -168,7 +168,7 @@ async def test_what_comes_after_a_message_that_failed_is_read(scene: Scene) -> N
 
 
 @pytest.mark.row("D07")
-async def test_a_call_that_was_answered_has_one_answer(scene: Scene) -> None:
+async def test_answered_call_has_one_response(scene: Scene) -> None:
     async with RawPeer(scene.server) as peer:
         await peer.initialize()
         assert (await peer.result("tools/call", {"name": "fail"}))["structuredContent"] == {"result": "answered"}
@@ -178,7 +178,7 @@ async def test_a_call_that_was_answered_has_one_answer(scene: Scene) -> None:
 
 
 @pytest.mark.row("D07")
-async def test_a_call_that_failed_as_it_began_has_one_answer(scene: Scene) -> None:
+async def test_call_that_failed_at_start_has_one_response(scene: Scene) -> None:
     async with RawPeer(scene.server) as peer:
         await opened(peer)
         scene.fails_after = Received
@@ -188,7 +188,7 @@ async def test_a_call_that_failed_as_it_began_has_one_answer(scene: Scene) -> No
 
 
 @pytest.mark.row("D07")
-async def test_a_deadline_that_failed_costs_the_conversation_and_no_more(scene: Scene) -> None:
+async def test_failed_deadline_costs_only_the_session(scene: Scene) -> None:
     async with RawPeer(scene.server) as peer:
         await peer.initialize()
         waiting = peer.call("tools/call", {"name": "wait"})
@@ -200,7 +200,7 @@ async def test_a_deadline_that_failed_costs_the_conversation_and_no_more(scene: 
 
 
 @pytest.mark.row("D07")
-async def test_a_batch_that_failed_is_answered_as_a_whole(scene: Scene) -> None:
+async def test_failed_batch_is_answered_as_a_whole(scene: Scene) -> None:
     async with RawPeer(scene.server) as peer:
         await opened(peer, "2025-03-26")
         scene.clock.failures = 1
@@ -217,7 +217,7 @@ async def test_a_batch_that_failed_is_answered_as_a_whole(scene: Scene) -> None:
 
 @pytest.mark.row("D07")
 @pytest.mark.parametrize("said", ["notifications/initialized", "notifications/cancelled"])
-async def test_a_notification_that_failed_is_answered_by_nothing(scene: Scene, said: str) -> None:
+async def test_failed_notification_gets_no_response(scene: Scene, said: str) -> None:
     async with RawPeer(scene.server) as peer:
         await opened(peer)
         scene.clock.failures = 1
@@ -227,7 +227,7 @@ async def test_a_notification_that_failed_is_answered_by_nothing(scene: Scene, s
 
 
 @pytest.mark.row("D07")
-async def test_a_handshake_goes_on_where_it_was(scene: Scene) -> None:
+async def test_handshake_continues_after_a_failure(scene: Scene) -> None:
     async with RawPeer(scene.server) as peer:
         scene.clock.failures = 1
         assert "error" in await peer.request("ping")
@@ -245,7 +245,7 @@ async def test_a_handshake_goes_on_where_it_was(scene: Scene) -> None:
 
 
 @pytest.mark.row("D07")
-async def test_who_pauses_or_drains_still_does(scene: Scene) -> None:
+async def test_paused_or_draining_server_stays_so(scene: Scene) -> None:
     async with RawPeer(scene.server) as peer:
         await opened(peer)
         scene.server.pause()
@@ -261,7 +261,7 @@ async def test_who_pauses_or_drains_still_does(scene: Scene) -> None:
 
 
 @pytest.mark.row("D07")
-async def test_one_who_cannot_be_told_keeps_nobody_from_being_told(scene: Scene) -> None:
+async def test_failing_channel_does_not_affect_other_clients(scene: Scene) -> None:
     """A channel that fails is somebody else's, as a transport may be."""
     async with RawPeer(scene.server) as first, RawPeer(scene.server) as second:
         for peer in (first, second):
@@ -282,7 +282,7 @@ async def test_one_who_cannot_be_told_keeps_nobody_from_being_told(scene: Scene)
 
 
 @pytest.mark.row("D07")
-async def test_what_fails_too_often_is_closed_and_others_go_on() -> None:
+async def test_frequent_failures_close_only_that_connection() -> None:
     scene = Scene(settings=Settings(restart_intensity=2, restart_period=60))
     async with RawPeer(scene.server) as good, RawPeer(scene.server) as bad:
         await opened(good)
@@ -302,7 +302,7 @@ async def test_what_fails_too_often_is_closed_and_others_go_on() -> None:
 
 
 @pytest.mark.row("D07")
-async def test_what_fails_when_the_line_is_gone_is_told_and_no_more(scene: Scene) -> None:
+async def test_failure_after_disconnect_is_only_reported(scene: Scene) -> None:
     @scene.server.tool
     async def late() -> None:
         scene.began.set()
@@ -321,7 +321,7 @@ async def test_what_fails_when_the_line_is_gone_is_told_and_no_more(scene: Scene
     assert scene.steps == []
 
 
-async def test_what_an_exception_says_of_itself_is_no_reason_to_leave_its_caller_waiting(scene: Scene) -> None:
+async def test_broken_exception_text_leaves_no_caller_waiting(scene: Scene) -> None:
     class Silent(ToolError):
         def __str__(self) -> str:
             raise RuntimeError("no words")
@@ -347,7 +347,7 @@ async def test_what_an_exception_says_of_itself_is_no_reason_to_leave_its_caller
 
 
 @pytest.mark.row("D07")
-async def test_a_session_over_http_goes_on_under_its_id(scene: Scene) -> None:
+async def test_http_session_continues_under_its_id(scene: Scene) -> None:
     async with hosted(scene.server) as host:
         session = await host.session()
         subscribed = await host.ask("POST", request("resources/subscribe", {"uri": "note://a"}), mcp_session_id=session)
@@ -371,7 +371,7 @@ async def test_a_session_over_http_goes_on_under_its_id(scene: Scene) -> None:
 
 
 @pytest.mark.row("D07")
-async def test_an_answer_by_events_ends_with_the_error(scene: Scene) -> None:
+async def test_event_stream_ends_with_the_error(scene: Scene) -> None:
     @scene.server.tool
     async def slowly(ctx: Context) -> None:
         await ctx.progress(1)
@@ -389,7 +389,7 @@ async def test_an_answer_by_events_ends_with_the_error(scene: Scene) -> None:
 
 
 @pytest.mark.row("D07")
-async def test_requests_of_other_peers_are_no_part_of_what_failed(scene: Scene) -> None:
+async def test_requests_of_other_peers_are_not_affected(scene: Scene) -> None:
     meta = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientInfo": {"name": "x", "version": "1"},
@@ -419,7 +419,7 @@ async def test_requests_of_other_peers_are_no_part_of_what_failed(scene: Scene) 
 
 
 @pytest.mark.row("D07")
-async def test_a_session_that_is_kept_goes_on_in_its_process_and_in_the_next(tmp_path: Path) -> None:
+async def test_durable_session_continues_here_and_after_restart(tmp_path: Path) -> None:
     session = ""
     for life in range(2):
         scene = Scene(store=SqliteStore(tmp_path / "kept.db", clock=ManualClock()))
@@ -452,7 +452,7 @@ async def websocket(scene: Scene) -> AsyncIterator[Any]:
 
 
 @pytest.mark.row("D07")
-async def test_a_websocket_stays_open(scene: Scene) -> None:
+async def test_websocket_stays_open(scene: Scene) -> None:
     params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     async with asyncio.timeout(PATIENCE), websocket(scene) as line:
         await line.send_json(request("initialize", params))
@@ -497,7 +497,7 @@ SCRIPT = textwrap.dedent(
 
 
 @pytest.mark.row("D07")
-def test_a_process_goes_on_and_ends_only_when_that_happens_too_often() -> None:
+def test_process_ends_only_after_frequent_failures() -> None:
     command = [sys.executable, "-c", SCRIPT]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **pipes) as process:

@@ -87,7 +87,7 @@ async def asked(caller: Caller, message: Any, **headers: Any) -> Answer:
 
 
 @pytest.mark.row("D11")
-async def test_over_http_who_is_new_is_turned_away_for_a_moment_and_who_has_a_session_is_refused() -> None:
+async def test_http_shutdown_refuses_new_clients_and_known_sessions() -> None:
     async with ending() as server:
         session = await begin(server.port)
         lines = [await server.caller(server.port) for _ in range(6)]
@@ -108,7 +108,7 @@ async def test_over_http_who_is_new_is_turned_away_for_a_moment_and_who_has_a_se
 
 
 @pytest.mark.row("D11")
-async def test_over_http_streams_end_with_their_last_chunk_and_have_said_when_to_come_back() -> None:
+async def test_http_shutdown_ends_streams_with_a_retry_time() -> None:
     async with ending(stream_retry=0.25) as server:
         stream, older = await server.caller(server.port), await server.caller(server.port)
         stream.say(request("GET", "/mcp", None, mcp_session_id=await begin(server.port)))
@@ -122,7 +122,7 @@ async def test_over_http_streams_end_with_their_last_chunk_and_have_said_when_to
 
 
 @pytest.mark.row("D11")
-async def test_requests_that_listen_are_answered_when_nothing_more_will_be_told() -> None:
+async def test_shutdown_answers_open_listen_requests() -> None:
     async with ending() as server:
         over_http = await server.caller_at(
             server.port, call("subscriptions/listen", LISTEN, ident="mine"), **labels("subscriptions/listen", LISTEN)
@@ -142,7 +142,7 @@ async def test_requests_that_listen_are_answered_when_nothing_more_will_be_told(
 
 
 @pytest.mark.row("D11")
-async def test_a_websocket_is_closed_as_one_whose_server_goes_away_and_a_new_one_refused() -> None:
+async def test_shutdown_closes_websockets_with_going_away() -> None:
     async with ending() as server:
         url = f"ws://127.0.0.1:{server.port}/mcp"
         line = await server.caller(server.port)
@@ -159,7 +159,7 @@ async def test_a_websocket_is_closed_as_one_whose_server_goes_away_and_a_new_one
 
 
 @pytest.mark.row("D12")
-async def test_what_runs_for_a_websocket_is_answered_before_it_is_closed() -> None:
+async def test_websocket_call_is_answered_before_the_close() -> None:
     async with ending() as server:
         url = f"ws://127.0.0.1:{server.port}/mcp"
         async with connect(url, subprotocols=[Subprotocol("mcp")]) as socket:
@@ -179,7 +179,7 @@ async def test_what_runs_for_a_websocket_is_answered_before_it_is_closed() -> No
 
 
 @pytest.mark.row("D11")
-async def test_on_a_socket_new_requests_are_refused_and_then_the_line_ends() -> None:
+async def test_socket_shutdown_refuses_requests_then_closes() -> None:
     async with ending() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.tcp)
         peer = Lines(reader, writer)

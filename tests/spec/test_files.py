@@ -55,7 +55,7 @@ def served(folder: Path, **options: Any) -> Server:
         ("files:///data.tar.gz", {"mimeType": "application/gzip", "blob": "H4s="}),
     ],
 )
-async def test_a_file_is_read_as_text_or_bytes_under_its_own_type(folder: Path, uri: str, contents: Any) -> None:
+async def test_file_is_read_as_text_or_bytes_with_its_type(folder: Path, uri: str, contents: Any) -> None:
     async with RawPeer(served(folder)) as peer:
         await peer.initialize()
         result = await peer.result("resources/read", {"uri": uri})
@@ -67,7 +67,7 @@ async def test_a_file_is_read_as_text_or_bytes_under_its_own_type(folder: Path, 
     "path",
     ["../secret.txt", "sub/../../secret.txt", "%2e%2e/secret.txt", "way%20out", "/etc/passwd", "//etc/passwd", "a%00b"],
 )
-async def test_nothing_outside_of_the_folder_is_read_or_watched(folder: Path, path: str) -> None:
+async def test_nothing_outside_the_folder_is_read_or_watched(folder: Path, path: str) -> None:
     async with RawPeer(served(folder)) as peer:
         await peer.initialize()
         for method in ("resources/read", "resources/subscribe"):
@@ -78,7 +78,7 @@ async def test_nothing_outside_of_the_folder_is_read_or_watched(folder: Path, pa
 
 @pytest.mark.row("RES-06")
 @pytest.mark.parametrize("path", ["nothing", "sub", "a.txt/b", "x" * 300, "circle"])
-async def test_what_is_no_file_is_not_found(folder: Path, path: str) -> None:
+async def test_non_files_are_not_found(folder: Path, path: str) -> None:
     (folder / "circle").symlink_to("circle")
     async with RawPeer(served(folder)) as peer:
         await peer.initialize()
@@ -86,7 +86,7 @@ async def test_what_is_no_file_is_not_found(folder: Path, path: str) -> None:
 
 
 @pytest.mark.row("R01")
-async def test_the_files_of_a_folder_are_listed_as_they_are_now(folder: Path) -> None:
+async def test_list_shows_the_current_files(folder: Path) -> None:
     async with RawPeer(served(folder)) as peer:
         await peer.initialize()
         first = (await peer.result("resources/list"))["resources"]
@@ -108,7 +108,7 @@ async def test_the_files_of_a_folder_are_listed_as_they_are_now(folder: Path) ->
 
 
 @pytest.mark.row("R01")
-async def test_folders_are_listed_in_the_order_of_their_names_and_links_to_them_not(tmp_path: Path) -> None:
+async def test_subfolders_are_listed_in_order_without_links(tmp_path: Path) -> None:
     for name in ("b/2", "a/1", "c/3", "a/x/9", "z"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
@@ -136,9 +136,7 @@ AWKWARD_NAMES = [
 
 @pytest.mark.parametrize("pattern", ["files:///{+path}", "files:///{path}"])
 @pytest.mark.parametrize("name", AWKWARD_NAMES)
-async def test_a_listed_file_is_read_and_watched_whatever_its_name_is(
-    tmp_path: Path, name: bytes, pattern: str
-) -> None:
+async def test_listed_file_of_any_name_is_readable_and_watchable(tmp_path: Path, name: bytes, pattern: str) -> None:
     path = tmp_path / os.fsdecode(name)
     path.write_text("found")
     looks = Looks(tmp_path, pattern)
@@ -153,7 +151,7 @@ async def test_a_listed_file_is_read_and_watched_whatever_its_name_is(
         assert await looks.look(peer) == [found["uri"]]
 
 
-async def test_the_type_of_a_file_is_told_by_its_name_even_if_that_looks_like_a_url(tmp_path: Path) -> None:
+async def test_file_type_is_guessed_from_url_like_names(tmp_path: Path) -> None:
     (tmp_path / "data:,x?y#z.json").write_text("{}")
     async with RawPeer(served(tmp_path)) as peer:
         await peer.initialize()
@@ -161,7 +159,7 @@ async def test_the_type_of_a_file_is_told_by_its_name_even_if_that_looks_like_a_
         assert found["mimeType"] == "application/json"
 
 
-async def test_a_file_whose_own_name_is_not_utf_8_is_listed(tmp_path: Path) -> None:
+async def test_file_with_non_utf8_name_is_listed(tmp_path: Path) -> None:
     server = Server("t")
     server.add_file("notes://menu", tmp_path / os.fsdecode(b"caf\xe9.txt"))
     async with RawPeer(server) as peer:
@@ -170,7 +168,7 @@ async def test_a_file_whose_own_name_is_not_utf_8_is_listed(tmp_path: Path) -> N
         assert found["name"] == "caf\ufffd.txt"
 
 
-async def test_a_path_with_two_dots_is_denied_even_where_it_stays_inside(folder: Path) -> None:
+async def test_path_with_dot_dot_is_denied(folder: Path) -> None:
     async with RawPeer(served(folder)) as peer:
         await peer.initialize()
         for method in ("resources/read", "resources/subscribe"):
@@ -178,7 +176,7 @@ async def test_a_path_with_two_dots_is_denied_even_where_it_stays_inside(folder:
             assert error["data"]["kind"] == "resource_access_denied"
 
 
-async def test_a_uri_that_leaves_its_path_out_names_no_file(folder: Path) -> None:
+async def test_uri_without_path_names_no_file(folder: Path) -> None:
     server = Server("t")
     server.add_directory("files:{?path}", folder)
     async with RawPeer(server) as peer:
@@ -188,7 +186,7 @@ async def test_a_uri_that_leaves_its_path_out_names_no_file(folder: Path) -> Non
         assert read["contents"][0]["text"] == "{}"
 
 
-async def test_a_folder_may_stay_out_of_lists(folder: Path) -> None:
+async def test_folder_may_be_unlisted(folder: Path) -> None:
     server = Server("t")
     server.add_directory("files:///{path}", folder, listed=False, name="mine", mime_type="text/x-mine")
     async with RawPeer(server) as peer:
@@ -201,7 +199,7 @@ async def test_a_folder_may_stay_out_of_lists(folder: Path) -> None:
 
 
 @pytest.mark.row("R10")
-async def test_one_file_has_a_uri_of_its_own(folder: Path) -> None:
+async def test_single_file_has_its_own_uri(folder: Path) -> None:
     server = Server("t")
     server.add_file("notes://today", folder / "a.txt", description="Today")
     server.add_file("notes://later", folder / "later.md", mime_type="text/markdown")
@@ -216,7 +214,7 @@ async def test_one_file_has_a_uri_of_its_own(folder: Path) -> None:
         assert (await peer.result("resources/read", {"uri": "notes://later"}))["contents"][0]["text"] == "# Later"
 
 
-async def test_a_file_is_text_by_its_type_in_any_case_and_with_parameters(folder: Path) -> None:
+async def test_text_type_ignores_case_and_parameters(folder: Path) -> None:
     server = Server("t")
     server.add_file("notes://odd", folder / "a.txt", mime_type="Application/JSON; charset=utf-8")
     async with RawPeer(server) as peer:
@@ -226,7 +224,7 @@ async def test_a_file_is_text_by_its_type_in_any_case_and_with_parameters(folder
 
 
 @pytest.mark.row("R16")
-async def test_a_file_that_cannot_be_read_is_our_own_fault() -> None:
+async def test_unreadable_file_is_an_internal_error() -> None:
     server = Server("t", observers=[])
     server.add_file("proc://memory", "/proc/self/mem")
     async with RawPeer(server) as peer:
@@ -234,7 +232,7 @@ async def test_a_file_that_cannot_be_read_is_our_own_fault() -> None:
         assert (await peer.error("resources/read", {"uri": "proc://memory"}))["code"] == -32603
 
 
-def test_what_cannot_be_offered_is_refused(folder: Path) -> None:
+def test_invalid_files_and_folders_are_rejected(folder: Path) -> None:
     server = Server("t")
     with pytest.raises(RegistrationError, match="use add_directory"):
         server.add_file("notes://x", folder)
@@ -277,7 +275,7 @@ class Swap:
 
 
 @pytest.mark.parametrize("after", range(1, 12))
-async def test_a_folder_that_is_exchanged_for_a_link_while_it_is_walked_leads_nowhere(
+async def test_folder_replaced_by_a_link_during_a_read_is_denied(
     folder: Path, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "link").symlink_to("sub/b c.json")
@@ -293,7 +291,7 @@ async def test_a_folder_that_is_exchanged_for_a_link_while_it_is_walked_leads_no
 
 
 @pytest.mark.parametrize("after", range(1, 12))
-async def test_a_folder_that_is_exchanged_for_a_link_while_it_is_listed_shows_nothing_outside(
+async def test_folder_replaced_by_a_link_during_a_list_is_safe(
     folder: Path, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with RawPeer(served(folder)) as peer:
@@ -303,7 +301,7 @@ async def test_a_folder_that_is_exchanged_for_a_link_while_it_is_listed_shows_no
 
 
 @pytest.mark.long
-async def test_no_read_leaks_a_file_while_a_folder_is_exchanged_for_a_link_again_and_again(folder: Path) -> None:
+async def test_repeated_link_swaps_never_leak_a_file(folder: Path) -> None:
     outside, aside, inside = folder.parent / "outside", folder.parent / "aside", folder / "sub"
     outside.mkdir()
     (outside / "b c.json").write_text('"secret"')
@@ -352,7 +350,7 @@ async def test_no_read_leaks_a_file_while_a_folder_is_exchanged_for_a_link_again
         ("one", "resource_not_found"),  # a circle
     ],
 )
-async def test_links_are_followed_as_long_as_they_stay_inside(folder: Path, target: str, kind: str | None) -> None:
+async def test_links_are_followed_only_inside_the_folder(folder: Path, target: str, kind: str | None) -> None:
     (folder / "sub" / "up").symlink_to("../a.txt")
     (folder / "sub" / "back").symlink_to(folder)
     (folder / "sub" / "out").symlink_to("../..")
@@ -370,7 +368,7 @@ async def test_links_are_followed_as_long_as_they_stay_inside(folder: Path, targ
         assert answer["error"]["data"]["kind"] == kind
 
 
-async def test_an_absolute_link_may_name_the_folder_as_it_was_given_or_without_links(tmp_path: Path) -> None:
+async def test_absolute_link_may_name_the_folder_either_way(tmp_path: Path) -> None:
     real, given = tmp_path / "real", tmp_path / "given"
     real.mkdir()
     given.symlink_to(real)
@@ -392,7 +390,7 @@ def sparse(path: Path, size: int) -> None:
         file.truncate(size)
 
 
-async def test_a_file_over_the_limit_is_refused_unread(folder: Path) -> None:
+async def test_file_over_the_limit_is_rejected_unread(folder: Path) -> None:
     sparse(folder / "huge.bin", 3 << 30)
     server = served(folder)
     server.add_file("notes://huge", folder / "huge.bin")
@@ -425,7 +423,7 @@ async def test_a_file_over_the_limit_is_refused_unread(folder: Path) -> None:
         ("it.txt", 10, {"max_file": 10, "max_text": 10}, None),
     ],
 )
-async def test_each_limit_has_an_error_of_its_own(
+async def test_each_limit_has_its_own_error(
     folder: Path, name: str, size: int, limits: dict[str, Any], kind: str | None
 ) -> None:
     sparse(folder / name, size)
@@ -438,7 +436,7 @@ async def test_each_limit_has_an_error_of_its_own(
         assert (answer["error"]["code"], answer["error"]["data"]["kind"]) == (-32602, kind)
 
 
-async def test_a_file_that_has_no_size_until_it_is_read_is_read_up_to_a_limit(folder: Path) -> None:
+async def test_file_without_a_size_is_read_up_to_a_limit(folder: Path) -> None:
     (folder / "nothing.txt").touch()
     for limit in (None, 100):
         server = Server("t", observers=[], settings=Settings(max_file=limit))
@@ -456,7 +454,7 @@ async def test_a_file_that_has_no_size_until_it_is_read_is_read_up_to_a_limit(fo
             assert answer["error"]["data"]["maxSize"] == limit
 
 
-async def test_reads_beyond_the_budget_wait_in_turn_and_keep_no_thread_from_others(folder: Path) -> None:
+async def test_reads_beyond_the_budget_wait_without_a_thread(folder: Path) -> None:
     settings = Settings(file_read_budget=1000, max_threads=1)
     server = served(folder, settings=settings)
     server.add_tool(lambda: "plain", name="plain", thread=True)
@@ -492,13 +490,13 @@ async def test_reads_beyond_the_budget_wait_in_turn_and_keep_no_thread_from_othe
 
 
 @pytest.mark.row("R18")
-async def test_a_change_of_a_watched_file_is_told(folder: Path) -> None:
+async def test_change_of_watched_file_is_notified(folder: Path) -> None:
     await until_told(folder)
 
 
 @pytest.mark.row("R18")
 @pytest.mark.long
-async def test_a_change_of_a_watched_file_is_told_within_a_second(folder: Path) -> None:
+async def test_change_of_watched_file_is_notified_within_a_second(folder: Path) -> None:
     await soon(partial(until_told, folder), 1.0)
 
 
@@ -543,7 +541,7 @@ class Looks:
 
 
 @pytest.mark.row("R18")
-async def test_only_what_somebody_is_subscribed_to_is_looked_at(folder: Path) -> None:
+async def test_only_subscribed_files_are_polled(folder: Path) -> None:
     looks = Looks(folder)
     async with RawPeer(looks.server) as peer:
         await peer.initialize()
@@ -567,7 +565,7 @@ async def test_only_what_somebody_is_subscribed_to_is_looked_at(folder: Path) ->
 
 
 @pytest.mark.row("R18")
-async def test_a_file_that_is_put_in_place_of_another_is_a_change(folder: Path) -> None:
+async def test_replaced_file_is_a_change(folder: Path) -> None:
     looks = Looks(folder)
     os.utime(folder / "a.txt", ns=(1, 1))
     async with RawPeer(looks.server) as peer:
@@ -581,7 +579,7 @@ async def test_a_file_that_is_put_in_place_of_another_is_a_change(folder: Path) 
 
 
 @pytest.mark.row("R18")
-async def test_a_subscription_outlives_the_file_that_it_was_for(folder: Path) -> None:
+async def test_subscription_outlives_its_file(folder: Path) -> None:
     looks = Looks(folder)
     async with RawPeer(looks.server) as peer:
         await peer.initialize()
@@ -597,7 +595,7 @@ async def test_a_subscription_outlives_the_file_that_it_was_for(folder: Path) ->
 
 
 @pytest.mark.row("R18")
-async def test_a_link_that_is_turned_outside_is_told_as_gone_and_not_followed(folder: Path) -> None:
+async def test_link_redirected_outside_counts_as_deleted(folder: Path) -> None:
     looks = Looks(folder)
     async with RawPeer(looks.server) as peer:
         await peer.initialize()
@@ -610,7 +608,7 @@ async def test_a_link_that_is_turned_outside_is_told_as_gone_and_not_followed(fo
 
 
 @pytest.mark.row("R18")
-async def test_watching_ends_with_the_last_subscriber_and_with_the_server(folder: Path) -> None:
+async def test_watching_ends_with_last_subscriber_or_server(folder: Path) -> None:
     looks = Looks(folder)
     async with RawPeer(looks.server) as peer:
         await peer.initialize()
@@ -647,7 +645,7 @@ async def listed(peer: RawPeer) -> list[str]:
 
 
 @pytest.mark.row("R19")
-async def test_files_that_appear_in_a_folder_or_vanish_from_it_are_told_to_those_who_are_connected(
+async def test_added_and_removed_files_are_notified(
     folder: Path,
 ) -> None:
     looks = Looks(folder)
@@ -676,9 +674,7 @@ async def test_files_that_appear_in_a_folder_or_vanish_from_it_are_told_to_those
 
 
 @pytest.mark.row("R19")
-async def test_a_folder_in_which_nothing_has_happened_for_long_is_not_read_again(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unchanged_folder_is_not_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = Looks(folder)
     age(folder, folder / "sub")
     read: list[str] = []
@@ -698,7 +694,7 @@ async def test_a_folder_in_which_nothing_has_happened_for_long_is_not_read_again
 
 
 @pytest.mark.row("R19")
-async def test_a_change_that_a_list_already_shows_is_told_to_whoever_has_not_seen_it(folder: Path) -> None:
+async def test_change_in_a_list_is_notified_to_other_clients(folder: Path) -> None:
     looks = Looks(folder)
     async with RawPeer(looks.server) as peer, RawPeer(looks.server) as other:
         for each in (peer, other):
@@ -711,7 +707,7 @@ async def test_a_change_that_a_list_already_shows_is_told_to_whoever_has_not_see
 
 
 @pytest.mark.row("R19")
-async def test_nobody_looks_where_changes_of_lists_are_not_told(folder: Path) -> None:
+async def test_folder_is_not_polled_without_list_changed(folder: Path) -> None:
     server = Server("t", observers=[], list_changed=False)
     server.add_directory("files:///{+path}", folder)
     async with RawPeer(server) as peer:
@@ -721,7 +717,7 @@ async def test_nobody_looks_where_changes_of_lists_are_not_told(folder: Path) ->
 
 
 @pytest.mark.row("R19")
-async def test_a_folder_that_is_offered_no_more_is_looked_at_no_more(folder: Path) -> None:
+async def test_removed_folder_is_not_polled(folder: Path) -> None:
     looks = Looks(folder)
     async with RawPeer(looks.server) as peer:
         await peer.initialize()
@@ -734,7 +730,7 @@ async def test_a_folder_that_is_offered_no_more_is_looked_at_no_more(folder: Pat
 
 
 @pytest.mark.row("R19")
-async def test_a_folder_that_is_replaced_by_another_is_looked_at_no_more(folder: Path, tmp_path: Path) -> None:
+async def test_replaced_folder_is_not_polled(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "second").mkdir()
     clock = ManualClock()
     server = Server("t", observers=[], clock=clock, settings=Settings(file_poll_interval=2.0, on_duplicate="replace"))
@@ -754,7 +750,7 @@ async def test_a_folder_that_is_replaced_by_another_is_looked_at_no_more(folder:
 
 
 @pytest.mark.row("R19")
-async def test_a_list_of_a_folder_that_has_vanished_is_empty(folder: Path) -> None:
+async def test_list_of_deleted_folder_is_empty(folder: Path) -> None:
     looks = Looks(folder)
     async with RawPeer(looks.server) as peer:
         await peer.initialize()
@@ -764,7 +760,7 @@ async def test_a_list_of_a_folder_that_has_vanished_is_empty(folder: Path) -> No
         assert await listed(peer) == ["a.txt"]  # the file that has a URI of its own
 
 
-async def test_a_file_whose_uri_would_be_too_long_is_left_out_of_lists(folder: Path) -> None:
+async def test_file_with_overlong_uri_is_not_listed(folder: Path) -> None:
     (folder / ("x" * 250)).write_text("")
     (folder / "circle").symlink_to("circle")
     async with RawPeer(served(folder, settings=Settings(max_uri=100))) as peer:

@@ -79,7 +79,7 @@ async def visitor(
             yield made
 
 
-async def test_a_server_offers_all_that_it_has_in_every_revision(visitor: Visitor) -> None:
+async def test_server_offers_its_features_in_every_revision(visitor: Visitor) -> None:
     client = visitor.client
     assert client.revision == visitor.revision
     assert client.server_info is not None

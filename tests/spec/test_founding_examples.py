@@ -242,7 +242,7 @@ async def progress(caller: Caller, message: dict[str, Any], expect: Any) -> None
     assert matches([expect], told), told
 
 
-async def test_a_cursor_that_the_server_has_given_goes_together_with_a_limit() -> None:
+async def test_cursor_can_be_combined_with_limit() -> None:
     server, _ = make_server(RecordingObserver(), None)
     async with RawPeer(server) as peer:
         await peer.initialize()

@@ -47,7 +47,7 @@ def client(target: Any, **options: Any) -> Client:
 
 
 @pytest.mark.row("HTT-04", "HTT-22", "HTT-28")
-async def test_every_post_has_the_headers_that_belong_to_it(server: Web) -> None:
+async def test_every_post_has_its_required_headers(server: Web) -> None:
     async with client(server.url) as it:
         await it.ping()
     first, *later = server.visits
@@ -63,7 +63,7 @@ async def test_every_post_has_the_headers_that_belong_to_it(server: Web) -> None
         assert visit.headers["accept-encoding"] == "identity"
 
 
-async def test_credentials_go_with_every_request(server: Web) -> None:
+async def test_credentials_are_sent_with_every_request(server: Web) -> None:
     async with client(HttpConnector(server.url, headers={"Authorization": "Bearer x"}, settings=QUICK)) as it:
         await it.ping()
         await server.visited("GET")
@@ -72,14 +72,14 @@ async def test_credentials_go_with_every_request(server: Web) -> None:
 
 
 @pytest.mark.row("HTT-27")
-async def test_closing_ends_the_session(server: Web) -> None:
+async def test_close_deletes_the_session(server: Web) -> None:
     async with client(server.url):
         await server.visited("GET")
     assert server.visits[-1].verb == "DELETE"
     assert server.visits[-1].headers["mcp-session-id"] == SESSION
 
 
-async def test_without_a_session_there_is_none_to_end(server: Web) -> None:
+async def test_close_without_a_session_sends_no_delete(server: Web) -> None:
     server.session = None
     async with client(server.url) as it:
         await it.ping()
@@ -88,7 +88,7 @@ async def test_without_a_session_there_is_none_to_end(server: Web) -> None:
     assert all("mcp-session-id" not in visit.headers for visit in server.visits)
 
 
-async def test_a_server_that_does_not_answer_delete_keeps_nobody(server: Web) -> None:
+async def test_unanswered_delete_does_not_block_close(server: Web) -> None:
     release = asyncio.Event()
 
     async def never(_: Visit) -> None:
@@ -101,7 +101,7 @@ async def test_a_server_that_does_not_answer_delete_keeps_nobody(server: Web) ->
     release.set()
 
 
-async def test_nothing_is_posted_before_initialized_was_taken(server: Web) -> None:
+async def test_no_request_is_posted_before_initialized_is_accepted(server: Web) -> None:
     taken = asyncio.Event()
 
     async def slowly(visit: Visit) -> None:
@@ -122,7 +122,7 @@ async def test_nothing_is_posted_before_initialized_was_taken(server: Web) -> No
 
 @pytest.mark.row("HTT-22")
 @pytest.mark.parametrize("session", ["with space", "\x7f"])
-async def test_a_session_id_that_may_not_stand_in_a_header_is_refused(server: Web, session: str) -> None:
+async def test_invalid_session_id_is_rejected(server: Web, session: str) -> None:
     server.session = session
     with pytest.raises(HandshakeFailed, match="id"):
         await client(server.url).open()
@@ -132,7 +132,7 @@ async def test_a_session_id_that_may_not_stand_in_a_header_is_refused(server: We
 
 
 @pytest.mark.row("HTT-09")
-async def test_an_answer_may_be_json_or_events(server: Web) -> None:
+async def test_response_may_be_json_or_an_event_stream(server: Web) -> None:
     def by_events(visit: Visit) -> None:
         visit.chunked()
         visit.chunk(event(b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}'))
@@ -150,9 +150,7 @@ async def test_an_answer_may_be_json_or_events(server: Web) -> None:
     assert len(logged) == 2
 
 
-async def test_a_server_that_never_ends_its_stream_costs_no_connection_for_ever(
-    server: Web, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unended_response_stream_is_closed(server: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trunkline.transports.http.client.response._LINGER", 0.01)
 
     async def endless(visit: Visit) -> None:
@@ -166,7 +164,7 @@ async def test_a_server_that_never_ends_its_stream_costs_no_connection_for_ever(
         await until(lambda: server.open <= 3)
 
 
-async def test_two_hundred_calls_at_once_are_all_answered(server: Web) -> None:
+async def test_two_hundred_concurrent_calls_succeed(server: Web) -> None:
     waiting: list[Visit] = []
 
     def together(visit: Visit) -> None:
@@ -181,7 +179,7 @@ async def test_two_hundred_calls_at_once_are_all_answered(server: Web) -> None:
     assert [result.data for result in results] == [f"t{number}" for number in range(200)]
 
 
-async def test_more_calls_than_there_is_room_for_wait_and_a_ping_does_not(server: Web) -> None:
+async def test_calls_beyond_max_calls_wait_but_pings_do_not(server: Web) -> None:
     release = asyncio.Event()
 
     async def held(visit: Visit) -> None:
@@ -201,7 +199,7 @@ async def test_more_calls_than_there_is_room_for_wait_and_a_ping_does_not(server
 
 
 @pytest.mark.row("W17")
-async def test_an_answer_over_the_limit_fails_that_request_alone(server: Web) -> None:
+async def test_oversized_response_fails_its_request_only(server: Web) -> None:
     settings = Settings(http_body_size_limit=2048, sse_event_size_limit=2048, stop_timeout=1.0)
 
     def told(visit: Visit) -> None:
@@ -234,7 +232,7 @@ async def test_an_answer_over_the_limit_fails_that_request_alone(server: Web) ->
         (b'{"jsonrpc":"2.0","id":null,"error":{"code":7,"message":"so it is"}}', "so it is"),
     ],
 )
-async def test_an_answer_of_no_use_fails_that_request_alone(server: Web, body: bytes, why: str) -> None:
+async def test_unusable_response_fails_its_request_only(server: Web, body: bytes, why: str) -> None:
     def odd(visit: Visit) -> None:
         visit.respond(200, body.replace(b"%d", str(visit.message["id"]).encode()))
 
@@ -246,7 +244,7 @@ async def test_an_answer_of_no_use_fails_that_request_alone(server: Web, body: b
 
 
 @pytest.mark.row("HTT-09")
-async def test_a_batch_is_taken_where_2025_03_26_is_spoken(server: Web) -> None:
+async def test_batch_response_is_accepted_in_2025_03_26(server: Web) -> None:
     server.revision = "2025-03-26"
 
     def batch(visit: Visit) -> None:
@@ -260,7 +258,7 @@ async def test_a_batch_is_taken_where_2025_03_26_is_spoken(server: Web) -> None:
     assert len(logged) == 1
 
 
-async def test_what_is_no_mcp_endpoint_is_called_so(server: Web) -> None:
+async def test_html_page_is_reported_as_no_mcp_endpoint(server: Web) -> None:
     server.on("POST", lambda visit: visit.respond(200, b"<html>", "text/html; charset=utf-8"))
     server.on("initialize", lambda visit: visit.respond(200, b"<html>", "text/html; charset=utf-8"))
     with pytest.raises(HandshakeFailed, match="text/html"):
@@ -279,9 +277,7 @@ async def test_what_is_no_mcp_endpoint_is_called_so(server: Web) -> None:
         (503, "the server is not available now"),
     ],
 )
-async def test_a_status_of_failure_is_told_once_with_the_address_and_what_to_do(
-    server: Web, status: int, why: str
-) -> None:
+async def test_error_status_is_reported_with_url_and_advice(server: Web, status: int, why: str) -> None:
     for what in ("POST", "GET", "initialize"):
         server.on(what, lambda visit: visit.respond(status, b"<html>", "text/html"))
     with pytest.raises(HandshakeFailed) as failed:
@@ -294,14 +290,14 @@ async def test_a_status_of_failure_is_told_once_with_the_address_and_what_to_do(
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_who_is_not_let_in_is_told_so_and_nothing_else_is_tried(server: Web, status: int) -> None:
+async def test_unauthorized_initialize_does_not_fall_back_to_sse(server: Web, status: int) -> None:
     server.on("initialize", lambda visit: visit.respond(status))
     with pytest.raises(HandshakeFailed, match=rf"HTTP {status} .*(auth=|credentials)"):
         await client(server.url).open()
     assert not server.seen("GET")
 
 
-async def test_a_status_of_failure_is_the_answer_of_its_request(server: Web) -> None:
+async def test_error_status_fails_its_request(server: Web) -> None:
     async with client(server.url) as it:
         server.on("tools/call", lambda visit: visit.respond(500, b"out of order", "text/plain"))
         with pytest.raises(PeerError, match=r"HTTP 500 .*: out of order") as raised:
@@ -316,7 +312,7 @@ async def test_a_status_of_failure_is_the_answer_of_its_request(server: Web) -> 
 
 
 @pytest.mark.parametrize("status", [202, 502, 504])
-async def test_an_answer_that_got_lost_leaves_the_outcome_unknown(server: Web, status: int) -> None:
+async def test_gateway_error_leaves_the_outcome_unknown(server: Web, status: int) -> None:
     server.on("tools/call", lambda visit: visit.respond(status))
     async with client(server.url) as it:
         with pytest.raises(OutcomeUnknown, match=f"HTTP {status}"):
@@ -328,7 +324,7 @@ async def test_an_answer_that_got_lost_leaves_the_outcome_unknown(server: Web, s
         assert it.losses == 0
 
 
-async def test_what_only_reads_is_asked_some_times_more_on_a_line_that_lives_on(server: Web) -> None:
+async def test_read_only_request_is_retried_a_few_times(server: Web) -> None:
     server.on("resources/list", lambda visit: visit.respond(504))
     clock = ManualClock()
     async with client(server.url, clock=clock) as it:
@@ -343,7 +339,7 @@ async def test_what_only_reads_is_asked_some_times_more_on_a_line_that_lives_on(
         assert it.losses == 0
 
 
-async def test_a_body_that_breaks_off_leaves_the_outcome_unknown(server: Web) -> None:
+async def test_truncated_body_leaves_the_outcome_unknown(server: Web) -> None:
     def cut(visit: Visit) -> None:
         visit.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{")
         visit.hang_up()
@@ -355,7 +351,7 @@ async def test_a_body_that_breaks_off_leaves_the_outcome_unknown(server: Web) ->
         await it.ping()
 
 
-async def test_a_notification_that_is_refused_harms_nobody(server: Web, caplog: pytest.LogCaptureFixture) -> None:
+async def test_refused_notification_is_ignored(server: Web, caplog: pytest.LogCaptureFixture) -> None:
     server.on("notifications/roots/list_changed", lambda visit: visit.respond(400))
     async with client(server.url, roots=[]) as it:
         await it.set_roots(["file:///a"])
@@ -364,7 +360,7 @@ async def test_a_notification_that_is_refused_harms_nobody(server: Web, caplog: 
         assert it.losses == 0
 
 
-async def test_a_notification_that_may_not_have_arrived_is_posted_again(server: Web) -> None:
+async def test_notification_is_posted_again_after_a_failure(server: Web) -> None:
     method = "notifications/roots/list_changed"
     refusals = [lambda visit: visit.respond(503), lambda visit: visit.respond(502), Visit.reset]
     server.on(method, lambda visit: refusals.pop()(visit) if refusals else visit.respond(202))
@@ -375,9 +371,7 @@ async def test_a_notification_that_may_not_have_arrived_is_posted_again(server: 
         assert it.losses == 0
 
 
-async def test_a_session_whose_initialized_does_not_arrive_is_given_up_for_another(
-    server: Web, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_session_is_replaced_if_initialized_is_not_accepted(server: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it the server would ask the client nothing, and whatever needs that would wait in vain."""
     monkeypatch.setattr(client_session, "_RETRY_DELAYS", (0.0, 0.0))
     refusals = [503, 502, 503]
@@ -388,7 +382,7 @@ async def test_a_session_whose_initialized_does_not_arrive_is_given_up_for_anoth
         assert len(server.seen("initialize")) == 2
 
 
-async def test_a_stream_of_its_own_that_cannot_be_had_now_is_asked_for_again(server: Web) -> None:
+async def test_listening_stream_is_retried_after_transient_errors(server: Web) -> None:
     heard = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}'
 
     def later(visit: Visit) -> None:
@@ -406,7 +400,7 @@ async def test_a_stream_of_its_own_that_cannot_be_had_now_is_asked_for_again(ser
         await until(lambda: logged)
 
 
-async def test_a_post_that_is_hung_up_on_is_not_sent_again(server: Web) -> None:
+async def test_post_is_not_repeated_after_a_disconnect(server: Web) -> None:
     server.on("tools/call", Visit.reset)
     async with client(server.url) as it:
         with pytest.raises(OutcomeUnknown):
@@ -415,7 +409,7 @@ async def test_a_post_that_is_hung_up_on_is_not_sent_again(server: Web) -> None:
 
 
 @pytest.mark.row("HTT-14")
-async def test_a_call_that_nobody_waits_for_is_called_off_and_its_connection_let_go(server: Web) -> None:
+async def test_abandoned_call_is_cancelled_and_its_connection_closed(server: Web) -> None:
     gone = asyncio.Event()
 
     async def silent(visit: Visit) -> None:
@@ -439,13 +433,13 @@ async def test_a_call_that_nobody_waits_for_is_called_off_and_its_connection_let
 
 
 @pytest.mark.row("HTT-13")
-async def test_the_time_that_a_server_names_is_waited(server: Web) -> None:
+async def test_server_retry_delay_is_respected(server: Web) -> None:
     assert await until_read_on(server) >= 0.499
 
 
 @pytest.mark.row("HTT-13")
 @pytest.mark.long
-async def test_the_time_that_a_server_names_is_waited_and_no_longer(server: Web) -> None:
+async def test_server_retry_delay_is_not_exceeded(server: Web) -> None:
     async def once() -> float:
         server.visits.clear()
         return await until_read_on(server)
@@ -476,7 +470,7 @@ async def until_read_on(server: Web) -> float:
 
 
 @pytest.mark.row("HTT-20")
-async def test_an_answer_that_broke_off_is_read_on_as_often_as_it_takes(server: Web) -> None:
+async def test_broken_response_is_resumed_repeatedly(server: Web) -> None:
     def cut(visit: Visit) -> None:
         visit.stream(event(b"", id="0", retry=1))
         visit.hang_up()
@@ -503,7 +497,7 @@ async def test_an_answer_that_broke_off_is_read_on_as_often_as_it_takes(server: 
 
 
 @pytest.mark.parametrize("status", [400, 405])
-async def test_an_answer_that_cannot_be_read_on_fails_that_request_alone(server: Web, status: int) -> None:
+async def test_unresumable_response_fails_its_request_only(server: Web, status: int) -> None:
     def cut(visit: Visit) -> None:
         visit.stream(event(b"", id="0", retry=1))
         visit.hang_up()
@@ -518,7 +512,7 @@ async def test_an_answer_that_cannot_be_read_on_fails_that_request_alone(server:
 
 
 @pytest.mark.row("HTT-15")
-async def test_what_belongs_to_no_request_comes_on_a_stream_of_its_own(server: Web) -> None:
+async def test_notifications_arrive_on_the_listening_stream(server: Web) -> None:
     changed = b'{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"x:%d"}}'
 
     def stream(visit: Visit) -> None:
@@ -537,7 +531,7 @@ async def test_what_belongs_to_no_request_comes_on_a_stream_of_its_own(server: W
         assert uris == ["x:1", "x:2", "x:3"]
 
 
-async def test_a_server_may_ask_on_its_stream_and_is_answered_by_a_post(server: Web) -> None:
+async def test_server_request_on_the_stream_is_answered_by_post(server: Web) -> None:
     question = b'{"jsonrpc":"2.0","id":"s1","method":"roots/list"}'
 
     async def ask(visit: Visit) -> None:
@@ -554,7 +548,7 @@ async def test_a_server_may_ask_on_its_stream_and_is_answered_by_a_post(server: 
 
 
 @pytest.mark.row("HTT-26")
-async def test_a_lost_session_is_begun_anew_with_all_that_it_had(server: Web) -> None:
+async def test_lost_session_is_replaced_with_its_state(server: Web) -> None:
     async with client(server.url, log_level="warning") as it:
         await it.subscribe("x:1")
         server.session = "session-2"
@@ -579,7 +573,7 @@ async def test_a_lost_session_is_begun_anew_with_all_that_it_had(server: Web) ->
 
 
 @pytest.mark.row("HTT-26")
-async def test_a_session_that_is_gone_shows_on_the_stream_of_its_own_too(server: Web) -> None:
+async def test_listening_stream_detects_a_lost_session(server: Web) -> None:
     def once(visit: Visit) -> None:
         server.on("GET", lambda later: later.respond(404))
         visit.stream(event(b"", retry=1))
@@ -593,7 +587,7 @@ async def test_a_session_that_is_gone_shows_on_the_stream_of_its_own_too(server:
         assert it.losses == 1  # the second session has never had a stream: there 404 only says that there is none
 
 
-async def test_a_server_that_says_retry_0_and_hangs_up_is_not_flooded_with_requests(server: Web) -> None:
+async def test_retry_zero_does_not_flood_the_server(server: Web) -> None:
     def empty(visit: Visit) -> None:
         visit.stream(b"retry: 0\n\n")
         visit.hang_up()
@@ -607,7 +601,7 @@ async def test_a_server_that_says_retry_0_and_hangs_up_is_not_flooded_with_reque
         assert asyncio.get_running_loop().time() - begun > 0.5  # 0.2 and 0.4 s, by two clocks
 
 
-async def test_an_answer_whose_session_is_gone_meanwhile_ends_the_session(server: Web) -> None:
+async def test_resuming_in_a_lost_session_ends_the_session(server: Web) -> None:
     def cut(visit: Visit) -> None:
         visit.stream(event(b"", id="0", retry=1))
         visit.hang_up()
@@ -622,7 +616,7 @@ async def test_an_answer_whose_session_is_gone_meanwhile_ends_the_session(server
         assert len(server.seen("tools/call")) == 1
 
 
-async def test_a_call_that_a_dead_server_never_heard_of_is_made_when_it_is_back(server: Web) -> None:
+async def test_unsent_call_is_made_after_reconnecting(server: Web) -> None:
     async with client(server.url) as it:
         await server.visited("GET")
         port = server.port
@@ -634,7 +628,7 @@ async def test_a_call_that_a_dead_server_never_heard_of_is_made_when_it_is_back(
         assert len(server.seen("tools/call")) == 1
 
 
-async def test_a_call_that_a_dying_server_may_have_heard_of_is_not_made_again(server: Web) -> None:
+async def test_sent_call_is_not_repeated_after_a_crash(server: Web) -> None:
     async with client(server.url) as it:
         await server.visited("GET")
         port = server.port
@@ -650,7 +644,7 @@ async def test_a_call_that_a_dying_server_may_have_heard_of_is_not_made_again(se
         assert len(server.seen("tools/call")) == 1
 
 
-async def test_nobody_at_the_address_is_said_in_a_sentence(server: Web) -> None:
+async def test_refused_connection_is_reported_clearly(server: Web) -> None:
     await server.stop()
     with held_port() as port, pytest.raises(TransportError, match=r"cannot reach .* no server is listening there"):
         await client(f"http://127.0.0.1:{port}/mcp").open()
@@ -691,7 +685,7 @@ class Older:
 
 @pytest.mark.row("HTT-31")
 @pytest.mark.parametrize("status", [400, 404, 405, 406, 422])
-async def test_an_old_server_is_spoken_to_in_its_own_way(server: Web, status: int) -> None:
+async def test_old_server_is_used_over_http_sse(server: Web, status: int) -> None:
     old = Older(server)
     server.on("initialize", lambda visit: visit.respond(status) if visit.path == "/mcp" else old.post(visit))
     async with client(server.url) as it:
@@ -701,7 +695,7 @@ async def test_an_old_server_is_spoken_to_in_its_own_way(server: Web, status: in
     assert len(server.seen("GET")) == 1
 
 
-async def test_an_old_server_is_known_again_and_its_end_is_the_end_of_the_line(server: Web) -> None:
+async def test_http_sse_is_remembered_for_the_next_connection(server: Web) -> None:
     old = Older(server)
     async with client(server.url) as it:
         await it.ping()
@@ -712,7 +706,7 @@ async def test_an_old_server_is_known_again_and_its_end_is_the_end_of_the_line(s
     assert [visit.path.partition("?")[0] for visit in server.seen("initialize")] == ["/mcp", "/messages", "/messages"]
 
 
-async def test_a_server_that_was_old_and_is_new_now_is_found_again(server: Web) -> None:
+async def test_upgraded_server_is_detected_again(server: Web) -> None:
     old = Older(server)
     async with client(server.url) as it:
         await it.ping()
@@ -727,7 +721,7 @@ async def test_a_server_that_was_old_and_is_new_now_is_found_again(server: Web) 
 
 @pytest.mark.row("SSE-02")
 @pytest.mark.parametrize("endpoint", ["http://example.org/messages", "//example.org/messages", "https://127.0.0.1/m"])
-async def test_an_endpoint_at_another_origin_is_refused(server: Web, endpoint: str) -> None:
+async def test_sse_endpoint_at_another_origin_is_refused(server: Web, endpoint: str) -> None:
     Older(server, endpoint)
     with pytest.raises(HandshakeFailed, match=r"HTTP 405 .*another origin"):
         await client(server.url).open()
@@ -743,14 +737,14 @@ async def test_an_endpoint_at_another_origin_is_refused(server: Web, endpoint: s
         (lambda visit: visit.stream(), "within 0.2 s"),
     ],
 )
-async def test_a_server_of_neither_kind_is_told_of_with_both_attempts(server: Web, answer: Any, why: str) -> None:
+async def test_error_names_both_failed_transports(server: Web, answer: Any, why: str) -> None:
     server.on("initialize", lambda visit: visit.respond(400, b"what?", "text/plain"))
     server.on("GET", answer)
     with pytest.raises(HandshakeFailed, match=rf"HTTP 400 .*: what\?.*HTTP\+SSE.*{why}"):
         await client(server.url, settings=Settings(connect_timeout=0.2)).open()
 
 
-async def test_an_old_session_that_is_gone_is_begun_anew_and_the_call_repeated(server: Web) -> None:
+async def test_lost_sse_session_is_replaced_and_call_repeated(server: Web) -> None:
     old = Older(server)
 
     def act(visit: Visit) -> None:
@@ -765,7 +759,7 @@ async def test_an_old_session_that_is_gone_is_begun_anew_and_the_call_repeated(s
         assert it.losses == 1
 
 
-async def test_an_old_server_may_refuse_a_message_or_break_off(server: Web) -> None:
+async def test_sse_server_may_refuse_a_message_or_disconnect(server: Web) -> None:
     old = Older(server)
     async with client(server.url) as it:
         server.on("tools/call", lambda visit: visit.respond(403, b"not you", "text/plain"))
@@ -785,7 +779,7 @@ async def test_an_old_server_may_refuse_a_message_or_break_off(server: Web) -> N
 # --- redirects -------------------------------------------------------------------------------------------
 
 
-async def test_a_redirect_within_the_origin_is_followed_and_kept(server: Web) -> None:
+async def test_redirect_within_the_origin_is_followed_and_remembered(server: Web) -> None:
     def at(visit: Visit) -> None:
         if visit.path == "/mcp":
             visit.respond(307, Location="/mcp/")
@@ -812,7 +806,7 @@ async def test_credentials_never_reach_another_origin(server: Web, status: int) 
 
 
 @pytest.mark.parametrize(("status", "why"), [(308, "too many times"), (302, "use that address")])
-async def test_redirects_without_end_or_of_another_kind_are_refused(server: Web, status: int, why: str) -> None:
+async def test_endless_and_unsafe_redirects_are_refused(server: Web, status: int, why: str) -> None:
     server.on("initialize", lambda visit: visit.respond(status, Location=visit.path + "x"))
     with pytest.raises(HandshakeFailed, match=why):
         await client(server.url).open()
@@ -822,7 +816,7 @@ async def test_redirects_without_end_or_of_another_kind_are_refused(server: Web,
 # --- TLS and proxies -------------------------------------------------------------------------------------
 
 
-async def test_a_certificate_of_an_own_authority_is_trusted_and_no_other() -> None:
+async def test_only_the_custom_certificate_authority_is_trusted() -> None:
     async with web(server_tls()) as server:
         url = server.url.replace("127.0.0.1", "localhost")
         async with client(HttpConnector(url, tls=client_tls(), settings=QUICK)) as it:
@@ -832,7 +826,7 @@ async def test_a_certificate_of_an_own_authority_is_trusted_and_no_other() -> No
 
 
 @pytest.mark.parametrize("secured", [False, True])
-async def test_a_proxy_is_gone_through(secured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_use_the_proxy(secured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     async with web(server_tls() if secured else None) as server, proxy(server.port) as passed:
         scheme = "https" if secured else "http"
         monkeypatch.setenv(f"{scheme}_proxy", f"http://user:word@127.0.0.1:{passed.port}")
@@ -849,14 +843,14 @@ async def test_a_proxy_is_gone_through(secured: bool, monkeypatch: pytest.Monkey
     assert "proxy-authorization" not in server.visits[0].headers or not secured
 
 
-async def test_a_proxy_that_says_no_is_told_from_a_server_that_does(server: Web) -> None:
+async def test_proxy_refusal_is_distinguished_from_server_refusal(server: Web) -> None:
     server.on("CONNECT", lambda visit: visit.respond(407))
     connector = HttpConnector("https://service.test/mcp", proxy=f"http://127.0.0.1:{server.port}")
     with pytest.raises(TransportError, match="the proxy refuses: HTTP 407"):
         await client(connector).open()
 
 
-async def test_who_does_not_want_a_channel_leaves_nothing_behind(server: Web) -> None:
+async def test_failed_accept_leaves_nothing_behind(server: Web) -> None:
     def accept(_: Any) -> Any:
         raise RuntimeError
 
@@ -864,7 +858,7 @@ async def test_who_does_not_want_a_channel_leaves_nothing_behind(server: Web) ->
         await HttpConnector(server.url).connect(accept)
 
 
-async def test_a_proxy_that_refuses_is_told_from_a_server_that_does(server: Web) -> None:
+async def test_unreachable_proxy_is_reported(server: Web) -> None:
     with held_port() as port, pytest.raises(TransportError, match="the proxy cannot be reached"):
         await client(HttpConnector("http://service.test/mcp", proxy=f"http://127.0.0.1:{port}")).open()
 
@@ -923,25 +917,25 @@ def proxy(port: int) -> Any:
 @pytest.mark.parametrize(
     "url", ["http://", "https:///mcp", "http://h:0/", "http://h:99999/", "http://a b/", "http://[::1/", "http://h/\n"]
 )
-def test_what_is_no_address_is_refused_at_once(url: str) -> None:
+def test_invalid_url_is_rejected_at_once(url: str) -> None:
     with pytest.raises(ConfigError):
         Client(url)
 
 
-def test_credentials_in_an_address_are_refused_and_not_repeated() -> None:
+def test_credentials_in_a_url_are_rejected_and_not_quoted() -> None:
     with pytest.raises(ConfigError, match="headers") as raised:
         Client("https://user:secret@example.org/mcp")
     assert "secret" not in str(raised.value)
 
 
-def test_the_name_of_a_connector_has_no_secrets_in_it() -> None:
+def test_connector_name_contains_no_secrets() -> None:
     connector = HttpConnector("https://EXAMPLE.org:443/mcp?key=secret", headers={"Authorization": "secret"})
     assert connector.name == "https://example.org/mcp"
     assert "secret" not in repr(connector)
 
 
 @pytest.mark.parametrize("headers", [{"a b": "x"}, {"A": "x\r\nB: y"}, {"A": "\0"}])
-def test_headers_that_would_break_out_are_refused(headers: dict[str, str]) -> None:
+def test_header_injection_is_rejected(headers: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
         HttpConnector("https://example.org/mcp", headers=headers)
 
@@ -949,7 +943,7 @@ def test_headers_that_would_break_out_are_refused(headers: dict[str, str]) -> No
 # --- our own server --------------------------------------------------------------------------------------
 
 
-async def test_our_own_server_is_spoken_to() -> None:
+async def test_client_works_with_our_own_server() -> None:
     server = Server("own")
 
     @server.tool

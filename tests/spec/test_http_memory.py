@@ -183,14 +183,14 @@ def abandoned(port: int, count: int) -> list[dict]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is read from /proc")
-def test_sessions_that_are_abandoned_leave_nothing_behind() -> None:
+def test_abandoned_sessions_are_freed() -> None:
     with serving() as port:
         abandoned(port, FEWER_SESSIONS)
 
 
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is read from /proc")
-def test_thirty_thousand_sessions_that_are_abandoned_leave_no_memory_behind() -> None:
+def test_thirty_thousand_abandoned_sessions_leak_no_memory() -> None:
     with serving() as port:
         after = abandoned(port, SESSIONS)
     assert after[2]["blocks"] <= 1.05 * after[0]["blocks"]
@@ -199,7 +199,7 @@ def test_thirty_thousand_sessions_that_are_abandoned_leave_no_memory_behind() ->
 
 @pytest.mark.row("D06")
 @pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is read from /proc")
-def test_sessions_that_are_kept_and_abandoned_leave_nothing_behind_either(tmp_path: Path) -> None:
+def test_abandoned_durable_sessions_are_freed(tmp_path: Path) -> None:
     file = tmp_path / "kept.db"
     with serving(str(file)) as port:
         after = abandoned(port, KEPT_SESSIONS)

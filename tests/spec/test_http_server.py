@@ -93,7 +93,7 @@ FRAMEWORKS = [in_starlette, in_fastapi, in_litestar, in_django]
 @pytest.mark.parametrize("lifespan", ["on", "off"])
 @pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("scheme", ["http", "ws"])
-async def test_an_application_is_mounted_anywhere_and_needs_no_lifespan(
+async def test_mounted_application_needs_no_lifespan(
     framework: Callable[[App], App], lifespan: str, scheme: str
 ) -> None:
     if framework is in_django and lifespan == "on":
@@ -108,7 +108,7 @@ async def test_an_application_is_mounted_anywhere_and_needs_no_lifespan(
     assert server.connections == []
 
 
-async def test_a_mounted_server_is_found_without_the_last_slash_and_by_the_old_transport(revision: str) -> None:
+async def test_mount_serves_path_without_slash_and_http_sse(revision: str) -> None:
     app = offering().asgi()
     async with under_uvicorn(in_starlette(app)) as place:
         for address in (f"http://{place}/tools", f"http://{place}/tools/sse"):
@@ -117,7 +117,7 @@ async def test_a_mounted_server_is_found_without_the_last_slash_and_by_the_old_t
         await app.aclose()
 
 
-async def test_a_path_of_its_own_and_nothing_elsewhere() -> None:
+async def test_only_the_configured_path_is_served() -> None:
     app = offering().asgi(path="/deep/mcp/")
     async with under_uvicorn(app) as place:
         async with Client(f"http://{place}/deep/mcp") as client:
@@ -127,7 +127,7 @@ async def test_a_path_of_its_own_and_nothing_elsewhere() -> None:
                 pass
 
 
-async def test_an_application_can_be_used_again_after_its_end(revision: str) -> None:
+async def test_application_restarts_after_aclose(revision: str) -> None:
     app = offering().asgi()
     for _ in range(2):
         async with (
@@ -139,7 +139,7 @@ async def test_an_application_can_be_used_again_after_its_end(revision: str) -> 
 
 
 @pytest.mark.row("W24")
-async def test_a_server_may_listen_at_several_places_at_once(revision: str) -> None:
+async def test_server_listens_at_several_addresses(revision: str) -> None:
     server = offering()
     listeners = [
         await server.listen(where) for where in ("http://127.0.0.1:0/mcp", "http://[::1]:0/", "tcp://127.0.0.1:0")
@@ -151,7 +151,7 @@ async def test_a_server_may_listen_at_several_places_at_once(revision: str) -> N
     await server.aclose()
 
 
-async def test_a_place_that_is_taken_is_said() -> None:
+async def test_address_in_use_is_reported() -> None:
     server = offering()
     listener = await server.listen("http://127.0.0.1:0/mcp")
     with pytest.raises(Exception, match=r"cannot listen on 127\.0\.0\.1"):
@@ -159,14 +159,14 @@ async def test_a_place_that_is_taken_is_said() -> None:
     await server.aclose()
 
 
-async def test_a_server_that_others_can_reach_warns_that_they_can_read_along() -> None:
+async def test_unencrypted_public_listener_warns() -> None:
     server = offering()
     with pytest.warns(RuntimeWarning, match="can be reached from other machines"):
         await server.listen("http://0.0.0.0:0/mcp")
     await server.aclose()
 
 
-async def test_tls_and_the_address_have_to_fit() -> None:
+async def test_tls_context_must_match_the_url_scheme() -> None:
     with pytest.raises(ConfigError, match="do not match"):
         await offering().listen("https://127.0.0.1:0/mcp")
 
@@ -184,7 +184,7 @@ server.run("http", port=0, path="/tools")
 
 
 @pytest.mark.row("W21")
-async def test_run_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
+async def test_run_serves_until_signal(tmp_path: Path) -> None:
     script = tmp_path / "alone.py"
     script.write_text(textwrap.dedent(RUN))
     process = await asyncio.create_subprocess_exec(sys.executable, script, stderr=subprocess.PIPE)
@@ -200,7 +200,7 @@ async def test_run_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
     assert await process.stderr.read() == b""
 
 
-def test_without_uvicorn_it_is_said_what_to_install() -> None:
+def test_missing_uvicorn_names_the_extra_to_install() -> None:
     program = """
         import asyncio, sys
         sys.modules["uvicorn"] = None

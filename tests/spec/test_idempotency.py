@@ -24,7 +24,7 @@ from trunkline.testing import FaultyStore, ManualClock, RawPeer
 
 
 @pytest.mark.parametrize("name", ["pay", "plain"])
-async def test_the_same_key_runs_once_and_gets_the_first_result(bank: Bank, name: str) -> None:
+async def test_same_key_runs_once_and_returns_first_result(bank: Bank, name: str) -> None:
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
         assert [await paid(peer, "k1", 5, name), await paid(peer, "k1", 5, name)] == [1, 1]
@@ -32,7 +32,7 @@ async def test_the_same_key_runs_once_and_gets_the_first_result(bank: Bank, name
     assert bank.runs == [5, 5]
 
 
-async def test_the_order_of_arguments_does_not_matter(bank: Bank) -> None:
+async def test_order_of_arguments_does_not_matter(bank: Bank) -> None:
     @bank.server.tool
     async def pair(a: int, b: int) -> int:
         bank.runs.append(a + b)
@@ -45,7 +45,7 @@ async def test_the_order_of_arguments_does_not_matter(bank: Bank) -> None:
     assert bank.runs == [3]
 
 
-async def test_a_second_call_waits_for_the_first(bank: Bank) -> None:
+async def test_second_call_waits_for_the_first(bank: Bank) -> None:
     bank.go.clear()
     async with RawPeer(bank.server) as one, RawPeer(bank.server) as two:
         await one.initialize()
@@ -57,7 +57,7 @@ async def test_a_second_call_waits_for_the_first(bank: Bank) -> None:
     assert bank.runs == [5]
 
 
-async def test_of_several_that_come_at_once_the_first_is_done_and_what_is_asked_otherwise_is_refused(
+async def test_concurrent_calls_run_once_and_mismatch_is_rejected(
     bank: Bank,
 ) -> None:
     async with RawPeer(bank.server) as peer:
@@ -69,7 +69,7 @@ async def test_of_several_that_come_at_once_the_first_is_done_and_what_is_asked_
     assert bank.runs == [5]
 
 
-async def test_progress_is_told_to_whoever_was_first_and_not_to_those_who_wait(bank: Bank) -> None:
+async def test_only_the_first_call_gets_progress(bank: Bank) -> None:
     @bank.server.tool
     async def far(ctx: Context) -> None:
         bank.begun.set()
@@ -94,9 +94,7 @@ async def test_progress_is_told_to_whoever_was_first_and_not_to_those_who_wait(b
 
 
 @pytest.mark.parametrize(("name", "arguments"), [("pay", {"amount": 6}), ("put", {"amount": 5})])
-async def test_other_arguments_or_another_tool_with_the_same_key_are_refused(
-    bank: Bank, name: str, arguments: Params
-) -> None:
+async def test_reused_key_with_other_call_is_rejected(bank: Bank, name: str, arguments: Params) -> None:
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
         await paid(peer, "k", 5)
@@ -105,7 +103,7 @@ async def test_other_arguments_or_another_tool_with_the_same_key_are_refused(
     assert bank.runs == [5]
 
 
-async def test_the_key_of_another_principal_is_another_key(bank: Bank) -> None:
+async def test_keys_are_separate_per_principal(bank: Bank) -> None:
     async with RawPeer(bank.server, principal="alice") as alice, RawPeer(bank.server, principal="bob") as bob:
         await alice.initialize()
         await bob.initialize()
@@ -114,7 +112,7 @@ async def test_the_key_of_another_principal_is_another_key(bank: Bank) -> None:
         assert await paid(alice, "k", 5) == 1
 
 
-async def test_those_who_have_not_said_who_they_are_share_their_keys(bank: Bank) -> None:
+async def test_anonymous_clients_share_keys(bank: Bank) -> None:
     """Nothing else tells somebody who comes back from somebody else, so a key has to be one that nobody guesses."""
     async with (
         RawPeer(bank.server) as one,
@@ -126,7 +124,7 @@ async def test_those_who_have_not_said_who_they_are_share_their_keys(bank: Bank)
         assert [await paid(peer, "k", 5) for peer in (one, two, who)] == [1, 1, 2]
 
 
-async def test_a_key_is_the_same_in_another_era_and_over_another_transport(bank: Bank) -> None:
+async def test_key_is_shared_across_eras_and_transports(bank: Bank) -> None:
     async with RawPeer(bank.server) as peer, hosted(bank.server) as host:
         await peer.initialize()
         assert await paid(peer, "k", 5) == 1
@@ -137,14 +135,14 @@ async def test_a_key_is_the_same_in_another_era_and_over_another_transport(bank:
 
 
 @pytest.mark.parametrize("key", ["x", "x" * 255, "a/b{c}%", "\x00"])
-async def test_any_text_is_a_key(bank: Bank, key: str) -> None:
+async def test_any_text_is_a_valid_key(bank: Bank, key: str) -> None:
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
         assert [await paid(peer, key, 5), await paid(peer, key, 5), await paid(peer, "other", 5)] == [1, 1, 2]
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, 5, None])
-async def test_a_key_that_is_none_is_refused(bank: Bank, key: Any) -> None:
+async def test_invalid_key_is_rejected(bank: Bank, key: Any) -> None:
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
         error = await peer.error("tools/call", call("pay", key, amount=5))
@@ -152,7 +150,7 @@ async def test_a_key_that_is_none_is_refused(bank: Bank, key: Any) -> None:
     assert bank.runs == []
 
 
-async def test_what_came_of_a_key_is_forgotten_in_time() -> None:
+async def test_outcome_expires() -> None:
     clock = ManualClock()
     bank = Bank(clock=clock, settings=Settings(idempotency_ttl=100.0))
     async with RawPeer(bank.server) as peer:
@@ -168,7 +166,7 @@ async def test_what_came_of_a_key_is_forgotten_in_time() -> None:
 # --- failures -----------------------------------------------------------------------------------
 
 
-async def test_a_result_that_says_that_the_tool_failed_is_kept(bank: Bank) -> None:
+async def test_failed_result_is_stored(bank: Bank) -> None:
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
         first = await peer.result("tools/call", call("pay", "k", amount=-1))
@@ -177,7 +175,7 @@ async def test_a_result_that_says_that_the_tool_failed_is_kept(bank: Bank) -> No
     assert bank.runs == [-1]
 
 
-async def test_an_error_that_a_tool_raised_is_kept_with_its_reference(bank: Bank) -> None:
+async def test_raised_error_is_stored_with_its_reference(bank: Bank) -> None:
     @bank.server.tool
     async def breaks() -> str:
         bank.runs.append(0)
@@ -192,7 +190,7 @@ async def test_an_error_that_a_tool_raised_is_kept_with_its_reference(bank: Bank
     assert bank.runs == [0]
 
 
-async def test_what_a_client_of_the_modern_era_lacks_is_an_error_of_its_call_and_kept(bank: Bank) -> None:
+async def test_missing_capability_error_is_stored(bank: Bank) -> None:
     @bank.server.tool
     async def asks(ctx: Context) -> str:
         bank.runs.append(0)
@@ -204,7 +202,7 @@ async def test_what_a_client_of_the_modern_era_lacks_is_an_error_of_its_call_and
     assert bank.runs == [0]
 
 
-async def test_an_error_that_a_tool_chose_is_kept(bank: Bank) -> None:
+async def test_protocol_error_of_a_tool_is_stored(bank: Bank) -> None:
     @bank.server.tool
     async def refuses() -> None:
         bank.runs.append(0)
@@ -219,7 +217,7 @@ async def test_an_error_that_a_tool_chose_is_kept(bank: Bank) -> None:
 
 
 @pytest.mark.parametrize("modern", [False, True])
-async def test_a_call_that_sends_the_user_elsewhere_first_leaves_its_key_free(bank: Bank, modern: bool) -> None:
+async def test_url_elicitation_leaves_the_key_free(bank: Bank, modern: bool) -> None:
     @bank.server.tool
     async def needs() -> int:
         bank.runs.append(0)
@@ -241,7 +239,7 @@ async def test_a_call_that_sends_the_user_elsewhere_first_leaves_its_key_free(ba
     assert bank.runs == [0, 0]
 
 
-async def test_a_call_that_never_began_leaves_its_key_free(bank: Bank) -> None:
+async def test_call_that_never_started_leaves_the_key_free(bank: Bank) -> None:
     well: list[bool] = []
 
     @bank.server.tool(requires=[lambda: bool(well)])
@@ -258,7 +256,7 @@ async def test_a_call_that_never_began_leaves_its_key_free(bank: Bank) -> None:
 
 
 @pytest.mark.parametrize("confirmed", [True, False])
-async def test_a_result_is_given_out_when_the_store_has_kept_it(confirmed: bool) -> None:
+async def test_response_waits_until_the_result_is_stored(confirmed: bool) -> None:
     store = FaultyStore(MemoryStore())
     bank = Bank(store=store)
     bank.go.clear()
@@ -276,7 +274,7 @@ async def test_a_result_is_given_out_when_the_store_has_kept_it(confirmed: bool)
     await bank.server.aclose()
 
 
-async def test_a_server_that_stops_while_the_store_is_unavailable_does_not_say_that_the_outcome_is_unknown() -> None:
+async def test_shutdown_without_store_does_not_report_unknown_outcome() -> None:
     """It is not: the store may have kept it, or keeps it in another process."""
     store = FaultyStore(MemoryStore())
     bank = Bank(store=store)
@@ -293,7 +291,7 @@ async def test_a_server_that_stops_while_the_store_is_unavailable_does_not_say_t
     await bank.server.aclose()
 
 
-async def test_a_call_that_was_refused_for_the_store_is_begun_under_the_same_key_later() -> None:
+async def test_call_rejected_without_store_may_start_later() -> None:
     """The store kept that it was begun, without confirming that, and could not be told otherwise."""
     clock = ManualClock()
     store = FaultyStore(MemoryStore(clock=clock))
@@ -311,7 +309,7 @@ async def test_a_call_that_was_refused_for_the_store_is_begun_under_the_same_key
     assert bank.runs == [5]
 
 
-async def test_a_result_that_is_larger_than_what_can_be_kept_is_not_given_out() -> None:
+async def test_result_too_large_to_store_is_not_sent() -> None:
     bank = Bank(settings=Settings(idempotency_lease=10 * PATIENCE))
 
     @bank.server.tool
@@ -349,7 +347,7 @@ class Flaky(MemoryStore):
         return version
 
 
-async def test_while_the_store_is_away_nothing_is_begun() -> None:
+async def test_no_run_starts_while_store_is_unavailable() -> None:
     store = FaultyStore(MemoryStore())
     bank = Bank(store=store)
     async with RawPeer(bank.server) as peer:
@@ -365,7 +363,7 @@ async def test_while_the_store_is_away_nothing_is_begun() -> None:
     await bank.server.aclose()
 
 
-async def test_a_run_goes_on_while_the_store_is_away_for_a_moment() -> None:
+async def test_run_survives_a_short_store_outage() -> None:
     clock = ManualClock()
     store = Flaky(clock)
     bank = Bank(store=store, clock=clock)
@@ -386,7 +384,7 @@ async def test_a_run_goes_on_while_the_store_is_away_for_a_moment() -> None:
     await bank.server.aclose()
 
 
-async def test_what_the_store_has_kept_without_saying_so_belongs_to_the_run_that_it_is_of() -> None:
+async def test_run_adopts_its_own_unconfirmed_write() -> None:
     """Who is told that a store is away does not know whether a write was kept, and must not take it for another's."""
     clock = ManualClock()
     store = Flaky(clock)
@@ -412,7 +410,7 @@ async def test_what_the_store_has_kept_without_saying_so_belongs_to_the_run_that
     assert bank.runs == [6, 5]
 
 
-async def test_who_is_about_to_say_that_it_is_still_at_it_does_not_write_over_what_came_of_it() -> None:
+async def test_late_renewal_does_not_overwrite_the_outcome() -> None:
     clock = ManualClock()
     bank = Bank(clock=clock)
     bank.go.clear()
@@ -428,7 +426,7 @@ async def test_who_is_about_to_say_that_it_is_still_at_it_does_not_write_over_wh
     await bank.server.aclose()
 
 
-async def test_a_call_that_is_cancelled_before_it_is_begun_is_not_and_leaves_its_key_free() -> None:
+async def test_call_cancelled_before_start_leaves_the_key_free() -> None:
     store = Flaky()
     bank = Bank(store=store)
     async with RawPeer(bank.server) as peer:

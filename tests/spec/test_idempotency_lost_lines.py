@@ -16,7 +16,7 @@ from trunkline.testing import ManualClock, RawPeer
 # --- lost lines and lost runs -------------------------------------------------------------------
 
 
-async def test_a_run_goes_on_when_its_line_is_lost_and_its_client_comes_back_for_the_result(bank: Bank) -> None:
+async def test_run_survives_a_lost_connection(bank: Bank) -> None:
     bank.go.clear()
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
@@ -31,7 +31,7 @@ async def test_a_run_goes_on_when_its_line_is_lost_and_its_client_comes_back_for
     assert bank.runs == [5]
 
 
-async def test_a_run_goes_on_when_its_client_hangs_up_where_each_call_has_a_line_of_its_own(bank: Bank) -> None:
+async def test_run_survives_a_closed_http_request(bank: Bank) -> None:
     bank.go.clear()
     async with hosted(bank.server) as host:
         params = enveloped(**call("pay", "k", amount=5))
@@ -45,7 +45,7 @@ async def test_a_run_goes_on_when_its_client_hangs_up_where_each_call_has_a_line
     assert bank.runs == [5]
 
 
-async def test_a_run_without_a_line_ends_when_its_time_is_up() -> None:
+async def test_disconnected_run_ends_at_its_deadline() -> None:
     clock = ManualClock()
     bank = Bank(clock=clock, settings=Settings(work_timeout=30.0))
     bank.go.clear()
@@ -63,9 +63,7 @@ async def test_a_run_without_a_line_ends_when_its_time_is_up() -> None:
 
 
 @pytest.mark.parametrize(("name", "again"), [("pay", False), ("put", True)])
-async def test_who_waits_for_a_run_that_is_cancelled_does_not_know_or_does_it(
-    bank: Bank, name: str, again: bool
-) -> None:
+async def test_waiter_of_cancelled_run_reruns_or_gets_unknown(bank: Bank, name: str, again: bool) -> None:
     bank.go.clear()
     async with RawPeer(bank.server) as one, RawPeer(bank.server) as two:
         await one.initialize()
@@ -82,7 +80,7 @@ async def test_who_waits_for_a_run_that_is_cancelled_does_not_know_or_does_it(
     assert bank.runs == ([5, 5] if again else [5])
 
 
-async def test_who_waits_for_a_run_and_cancels_that_does_not_stop_it(bank: Bank) -> None:
+async def test_cancelled_waiter_does_not_stop_the_run(bank: Bank) -> None:
     bank.go.clear()
     async with RawPeer(bank.server) as one, RawPeer(bank.server) as two:
         await one.initialize()
@@ -98,7 +96,7 @@ async def test_who_waits_for_a_run_and_cancels_that_does_not_stop_it(bank: Bank)
     assert (bank.runs, bank.stopped.is_set()) == ([5], False)
 
 
-async def test_a_run_whose_time_is_up_while_its_caller_waits_is_stopped() -> None:
+async def test_run_stops_at_the_deadline_of_its_call() -> None:
     clock = ManualClock()
     bank = Bank(clock=clock, settings=Settings(work_timeout=30.0))
     bank.go.clear()
@@ -116,7 +114,7 @@ async def test_a_run_whose_time_is_up_while_its_caller_waits_is_stopped() -> Non
 
 
 @pytest.mark.parametrize("asked", [False, True])
-async def test_what_a_run_says_and_asks_when_its_line_is_lost(bank: Bank, asked: bool) -> None:
+async def test_progress_and_questions_of_a_disconnected_run(bank: Bank, asked: bool) -> None:
     """Progress goes nowhere. A question fails, and what the tool makes of that is kept like any other outcome."""
 
     @bank.server.tool
@@ -144,7 +142,7 @@ async def test_what_a_run_says_and_asks_when_its_line_is_lost(bank: Bank, asked:
     assert bank.runs == [0]
 
 
-async def test_while_a_server_is_paused_a_run_goes_on_and_its_key_is_not_touched(bank: Bank) -> None:
+async def test_paused_server_continues_runs_and_keeps_keys(bank: Bank) -> None:
     bank.go.clear()
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
@@ -160,7 +158,7 @@ async def test_while_a_server_is_paused_a_run_goes_on_and_its_key_is_not_touched
         assert await paid(peer, "other", 5) == 2
 
 
-async def test_a_server_that_ends_waits_for_a_run_that_has_lost_its_line(tmp_path: Path) -> None:
+async def test_shutdown_waits_for_disconnected_run(tmp_path: Path) -> None:
     first, second = (Bank(store=SqliteStore(tmp_path / "store")) for _ in range(2))
     first.go.clear()
     async with RawPeer(first.server) as peer:
@@ -179,7 +177,7 @@ async def test_a_server_that_ends_waits_for_a_run_that_has_lost_its_line(tmp_pat
 
 
 @pytest.mark.parametrize(("name", "again"), [("pay", False), ("put", True)])
-async def test_a_cancelled_run_is_made_again_only_if_its_tool_is_idempotent(bank: Bank, name: str, again: bool) -> None:
+async def test_cancelled_run_is_repeated_only_if_idempotent(bank: Bank, name: str, again: bool) -> None:
     bank.go.clear()
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
@@ -195,7 +193,7 @@ async def test_a_cancelled_run_is_made_again_only_if_its_tool_is_idempotent(bank
     assert bank.runs == ([5, 5] if again else [5])
 
 
-async def test_a_call_that_was_answered_with_a_question_leaves_its_key_free(bank: Bank) -> None:
+async def test_call_answered_with_a_question_leaves_the_key_free(bank: Bank) -> None:
     @bank.server.tool
     async def asks(ctx: Context) -> str:
         answer = await ctx.elicit("pay it?", None)
@@ -216,7 +214,7 @@ async def test_a_call_that_was_answered_with_a_question_leaves_its_key_free(bank
     assert bank.runs == [0]
 
 
-async def test_a_run_that_is_cut_off_when_its_server_ends_is_known_to_be_lost_at_once(tmp_path: Path) -> None:
+async def test_run_cut_off_by_shutdown_is_unknown_at_once(tmp_path: Path) -> None:
     """The next server does not have to wait until nobody can be at it any more."""
     clock = ManualClock()
     settings = Settings(drain_timeout=0.05)

@@ -62,7 +62,7 @@ class Pair:
             await bank.server.aclose()
 
 
-async def test_a_call_elsewhere_waits_for_the_run_as_long_as_somebody_is_at_it() -> None:
+async def test_other_process_waits_while_the_run_renews_its_lease() -> None:
     async with (pair := Pair()) as (one, two):
         first = asyncio.create_task(paid(one, "k", 5))
         await pair.one.begun.wait()
@@ -76,7 +76,7 @@ async def test_a_call_elsewhere_waits_for_the_run_as_long_as_somebody_is_at_it()
     assert (pair.one.runs, pair.two.runs) == ([5], [])
 
 
-async def test_a_call_elsewhere_does_not_miss_what_happens_before_it_waits() -> None:
+async def test_other_process_does_not_miss_an_early_outcome() -> None:
     async with (pair := Pair()) as (one, two):
         first = asyncio.create_task(paid(one, "k", 5))
         await pair.one.begun.wait()
@@ -90,7 +90,7 @@ async def test_a_call_elsewhere_does_not_miss_what_happens_before_it_waits() -> 
     assert (pair.one.runs, pair.two.runs) == ([5], [])
 
 
-async def test_what_is_taken_over_from_somebody_thought_dead_has_one_result() -> None:
+async def test_takeover_of_suspected_process_has_one_result() -> None:
     async with (pair := Pair(frozen=True)) as (one, two):
         first = asyncio.create_task(paid(one, "k", 5, "put"))
         await pair.one.begun.wait()
@@ -105,7 +105,7 @@ async def test_what_is_taken_over_from_somebody_thought_dead_has_one_result() ->
 
 
 @pytest.mark.parametrize("done", [False, True])
-async def test_a_run_that_was_taken_over_is_stopped_when_that_is_found_out(done: bool) -> None:
+async def test_superseded_run_is_stopped(done: bool) -> None:
     async with (pair := Pair(frozen=True)) as (one, two):
         first = asyncio.create_task(paid(one, "k", 5, "put"))
         await pair.one.begun.wait()
@@ -121,7 +121,7 @@ async def test_a_run_that_was_taken_over_is_stopped_when_that_is_found_out(done:
         assert await first == await second == 1
 
 
-async def test_an_unknown_outcome_is_final_although_the_run_ends_later() -> None:
+async def test_unknown_outcome_is_final() -> None:
     """The run was taken for dead, and was only slow."""
     async with (pair := Pair(frozen=True)) as (one, two):
         first = one.call("tools/call", call("pay", "k", amount=5))
@@ -136,7 +136,7 @@ async def test_an_unknown_outcome_is_final_although_the_run_ends_later() -> None
     assert (pair.one.runs, pair.two.runs) == ([5], [])
 
 
-async def test_a_result_that_is_kept_at_the_last_moment_comes_before_an_unknown_outcome() -> None:
+async def test_last_moment_result_beats_unknown_outcome() -> None:
     async with (pair := Pair(frozen=True)) as (one, two):
         first = asyncio.create_task(paid(one, "k", 5))
         await pair.one.begun.wait()
@@ -217,7 +217,7 @@ def runs(folder: Path) -> int:
 
 
 @pytest.mark.row("PROMISE-17")
-async def test_a_call_whose_answer_was_lost_in_a_crash_is_done_once_and_gets_the_first_result(
+async def test_call_whose_response_was_lost_in_a_crash_runs_once(
     tmp_path: Path,
 ) -> None:
     begun_and_killed(tmp_path, call("pay", "k", amount=5), "after")
@@ -237,9 +237,7 @@ async def test_a_call_whose_answer_was_lost_in_a_crash_is_done_once_and_gets_the
 
 @pytest.mark.row("PROMISE-17")
 @pytest.mark.parametrize(("name", "again"), [("pay", False), ("put", True)])
-async def test_a_run_that_died_with_its_process_is_made_again_only_if_its_tool_is_idempotent(
-    tmp_path: Path, name: str, again: bool
-) -> None:
+async def test_run_of_dead_process_is_repeated_only_if_idempotent(tmp_path: Path, name: str, again: bool) -> None:
     begun_and_killed(tmp_path, call(name, "k", amount=5), "inside")
     async with next_process(tmp_path) as bank, RawPeer(bank.server) as peer:
         await peer.initialize()
@@ -254,9 +252,7 @@ async def test_a_run_that_died_with_its_process_is_made_again_only_if_its_tool_i
 
 @pytest.mark.row("PROMISE-17")
 @pytest.mark.parametrize(("name", "again"), [("order", False), ("book", True)])
-async def test_a_key_names_its_task_also_when_the_process_has_died_and_the_task_goes_its_own_way(
-    tmp_path: Path, name: str, again: bool
-) -> None:
+async def test_key_names_its_task_after_a_crash(tmp_path: Path, name: str, again: bool) -> None:
     """One fails, since its tool does not say that it can be begun anew; the other is begun anew."""
     asked = {**call(name, "k", amount=5), "task": {}}
     made = begun_and_killed(tmp_path, asked, "inside")["task"]["taskId"]
@@ -288,7 +284,7 @@ sys.argv[1:] = [{str(folder)!r}, "never" if os.path.exists({str(ran)!r}) else {d
     return str(file)
 
 
-async def test_a_client_repeats_a_call_with_a_key_by_itself_when_the_server_died(tmp_path: Path) -> None:
+async def test_client_repeats_keyed_call_after_server_crash(tmp_path: Path) -> None:
     """The first process loses its answer; the second gives it."""
     async with Client(script(tmp_path, "after that")) as client:
         result = await client.call_tool("pay", {"amount": 5}, idempotency_key="k")
@@ -296,7 +292,7 @@ async def test_a_client_repeats_a_call_with_a_key_by_itself_when_the_server_died
     assert runs(tmp_path) == 1
 
 
-async def test_a_client_says_that_the_outcome_is_unknown_if_the_server_does_not_know(tmp_path: Path) -> None:
+async def test_client_raises_outcome_unknown(tmp_path: Path) -> None:
     async with Client(script(tmp_path, "by itself")) as client:
         with pytest.raises(OutcomeUnknown, match="may or may not have been done"):
             await client.call_tool("pay", {"amount": 5}, idempotency_key="k")
@@ -304,7 +300,7 @@ async def test_a_client_says_that_the_outcome_is_unknown_if_the_server_does_not_
     assert runs(tmp_path) == 1
 
 
-async def test_a_client_does_not_repeat_a_call_with_a_key_that_the_server_would_not_mind(tmp_path: Path) -> None:
+async def test_client_does_not_repeat_without_server_support(tmp_path: Path) -> None:
     """A server of somebody else's: it does not say that it minds keys, and would do it again."""
     unaware = f"""
 import trunkline.server.features.tools as tools, trunkline.server.server as server

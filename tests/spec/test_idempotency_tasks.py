@@ -62,7 +62,7 @@ Ask = Callable[..., Any]
 
 
 @pytest.mark.parametrize("ask", [augmented, extended])
-async def test_the_same_key_is_answered_with_the_same_task_as_it_stands(bank: Bank, ask: Ask) -> None:
+async def test_same_key_returns_the_same_task(bank: Bank, ask: Ask) -> None:
     bank.go.clear()
     async with RawPeer(bank.server) as one, RawPeer(bank.server) as two:
         await one.initialize()
@@ -78,7 +78,7 @@ async def test_the_same_key_is_answered_with_the_same_task_as_it_stands(bank: Ba
     assert bank.runs == [5, 5]
 
 
-async def test_the_same_key_is_answered_with_the_same_task_in_the_words_of_the_founding_documents(
+async def test_same_key_returns_the_same_founding_task(
     founding: Bank,
 ) -> None:
     async with RawPeer(founding.server) as peer:
@@ -90,7 +90,7 @@ async def test_the_same_key_is_answered_with_the_same_task_in_the_words_of_the_f
     assert founding.runs == [5]
 
 
-async def test_two_at_once_with_the_same_key_are_one_task() -> None:
+async def test_concurrent_calls_with_one_key_create_one_task() -> None:
     store = MemoryStore()
     bank = Bank(store=store)
     async with RawPeer(bank.server) as peer:
@@ -106,9 +106,7 @@ async def test_two_at_once_with_the_same_key_are_one_task() -> None:
 
 
 @pytest.mark.parametrize("ask", [wanted, known])
-async def test_other_arguments_or_another_tool_are_refused_of_a_task_too(
-    bank: Bank, ask: Callable[..., Params]
-) -> None:
+async def test_reused_key_is_rejected_for_tasks(bank: Bank, ask: Callable[..., Params]) -> None:
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
         await peer.result("tools/call", ask("order", "k", amount=5))
@@ -117,7 +115,7 @@ async def test_other_arguments_or_another_tool_are_refused_of_a_task_too(
             assert (error["code"], error["data"]["kind"]) == (-32602, "idempotency_key_reused")
 
 
-async def test_the_key_of_another_principal_names_another_task(bank: Bank) -> None:
+async def test_task_keys_are_separate_per_principal(bank: Bank) -> None:
     async with RawPeer(bank.server, principal="alice") as alice, RawPeer(bank.server, principal="bob") as bob:
         await alice.initialize()
         await bob.initialize()
@@ -129,14 +127,14 @@ async def test_the_key_of_another_principal_names_another_task(bank: Bank) -> No
     assert sorted(bank.runs) == [5, 6]
 
 
-async def test_a_client_awaits_a_tool_that_is_always_a_task_and_it_is_done_once(bank: Bank) -> None:
+async def test_client_awaits_required_task_once(bank: Bank) -> None:
     async with Client(bank.server) as client:
         for _ in range(2):
             assert (await client.call_tool("book", {"amount": 5}, idempotency_key="k")).data == 1
     assert bank.runs == [5]
 
 
-async def test_an_ordinary_call_of_a_tool_that_is_always_a_task_is_refused_and_leaves_its_key_free(bank: Bank) -> None:
+async def test_ordinary_call_of_task_tool_leaves_the_key_free(bank: Bank) -> None:
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
         for params, code in ((call("book", "k", amount=5), -32601), (enveloped(**call("book", "k", amount=5)), -32021)):
@@ -144,7 +142,7 @@ async def test_an_ordinary_call_of_a_tool_that_is_always_a_task_is_refused_and_l
         assert (await augmented(peer, "book", amount=6))["status"] == "working"
 
 
-async def test_a_key_that_is_none_is_refused_of_a_task_too(bank: Bank) -> None:
+async def test_invalid_key_is_rejected_for_tasks(bank: Bank) -> None:
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
         error = await peer.error("tools/call", wanted("order", "", amount=5))
@@ -156,7 +154,7 @@ async def test_a_key_that_is_none_is_refused_of_a_task_too(bank: Bank) -> None:
 
 
 @pytest.mark.parametrize("ask", [augmented, extended])
-async def test_a_call_that_is_no_task_waits_for_the_task_and_has_its_result_in_either_era(bank: Bank, ask: Ask) -> None:
+async def test_ordinary_call_waits_for_the_task_result(bank: Bank, ask: Ask) -> None:
     bank.go.clear()
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
@@ -171,7 +169,7 @@ async def test_a_call_that_is_no_task_waits_for_the_task_and_has_its_result_in_e
     assert bank.runs == [5]
 
 
-async def test_a_call_that_is_no_task_is_asked_what_the_task_asks(bank: Bank) -> None:
+async def test_ordinary_call_gets_the_questions_of_the_task(bank: Bank) -> None:
     @bank.server.tool(task=True)
     async def asks(ctx: Context) -> str:
         bank.runs.append(0)
@@ -188,7 +186,7 @@ async def test_a_call_that_is_no_task_is_asked_what_the_task_asks(bank: Bank) ->
     assert bank.runs == [0]
 
 
-async def test_a_call_that_is_no_task_has_the_error_that_the_task_came_to(bank: Bank) -> None:
+async def test_ordinary_call_gets_the_error_of_the_task(bank: Bank) -> None:
     @bank.server.tool(task=TaskPolicy(timeout=0.01))
     async def late() -> None:
         bank.runs.append(0)
@@ -211,7 +209,7 @@ async def test_a_call_that_is_no_task_has_the_error_that_the_task_came_to(bank: 
     assert bank.runs == [0, -1, -2]
 
 
-async def test_of_a_task_that_was_cancelled_the_outcome_is_not_known(bank: Bank) -> None:
+async def test_outcome_of_cancelled_task_is_unknown(bank: Bank) -> None:
     bank.go.clear()
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
@@ -227,7 +225,7 @@ async def test_of_a_task_that_was_cancelled_the_outcome_is_not_known(bank: Bank)
     assert bank.runs == [5, 5]
 
 
-async def test_a_client_of_2025_11_25_gets_a_task_that_has_ended_of_a_call_that_was_none(bank: Bank) -> None:
+async def test_2025_11_25_client_gets_finished_task_for_a_call(bank: Bank) -> None:
     bank.go.clear()
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
@@ -245,7 +243,7 @@ async def test_a_client_of_2025_11_25_gets_a_task_that_has_ended_of_a_call_that_
     assert bank.runs == [5]
 
 
-async def test_a_client_with_the_extension_gets_the_result_of_a_call_that_was_no_task(bank: Bank) -> None:
+async def test_extension_client_gets_result_of_ordinary_call(bank: Bank) -> None:
     async with RawPeer(bank.server) as peer:
         await peer.initialize()
         assert await paid(peer, "k", 5, "order") == 1
@@ -254,7 +252,7 @@ async def test_a_client_with_the_extension_gets_the_result_of_a_call_that_was_no
     assert bank.runs == [5]
 
 
-async def test_who_speaks_as_the_founding_documents_gets_a_task_of_a_call_that_was_none(founding: Bank) -> None:
+async def test_founding_client_gets_a_task_for_a_call(founding: Bank) -> None:
     async with RawPeer(founding.server) as peer:
         await peer.initialize()
         failed = await peer.result("tools/call", call("order", "k", amount=-1))
@@ -267,7 +265,7 @@ async def test_who_speaks_as_the_founding_documents_gets_a_task_of_a_call_that_w
 # --- asking first -----------------------------------------------------------------------------------
 
 
-async def test_a_call_that_asks_first_has_its_key_name_the_task_that_it_becomes(bank: Bank) -> None:
+async def test_key_names_the_task_of_a_call_that_asks_first(bank: Bank) -> None:
     @bank.server.tool(task=TaskPolicy(asks_first=True))
     async def asks(ctx: Context) -> str:
         answer = await ctx.elicit("pay it?", None, key="q")
@@ -295,7 +293,7 @@ async def test_a_call_that_asks_first_has_its_key_name_the_task_that_it_becomes(
     assert bank.runs == [0]
 
 
-async def test_who_waits_for_a_call_that_becomes_a_task_then_gets_the_task(bank: Bank) -> None:
+async def test_waiter_gets_the_task_that_the_call_becomes(bank: Bank) -> None:
     prepared = asyncio.Event()
 
     @bank.server.tool(task=TaskPolicy(asks_first=True))
@@ -317,7 +315,7 @@ async def test_who_waits_for_a_call_that_becomes_a_task_then_gets_the_task(bank:
     assert bank.runs == [0]
 
 
-async def test_a_call_that_was_taken_over_does_not_become_a_task() -> None:
+async def test_superseded_call_does_not_become_a_task() -> None:
     """Whoever was thought dead comes to the point where it would be one, and another is at it."""
     clock, clock_of_one = ManualClock(), ManualClock()
     store = MemoryStore(clock=clock)
@@ -348,7 +346,7 @@ async def test_a_call_that_was_taken_over_does_not_become_a_task() -> None:
 
 
 @pytest.mark.parametrize("confirmed", [True, False])
-async def test_a_call_that_cannot_become_a_task_leaves_its_key_free(confirmed: bool) -> None:
+async def test_call_that_cannot_become_a_task_leaves_the_key_free(confirmed: bool) -> None:
     store = FaultyStore(MemoryStore())
     bank = Bank(store=store)
 
@@ -369,7 +367,7 @@ async def test_a_call_that_cannot_become_a_task_leaves_its_key_free(confirmed: b
     assert bank.runs == [0]
 
 
-async def test_a_call_that_finds_no_room_when_it_becomes_a_task_leaves_its_key_free() -> None:
+async def test_call_above_the_task_limit_leaves_the_key_free() -> None:
     bank = Bank(settings=Settings(max_tasks=1))
     bank.go.clear()
     prepared = asyncio.Event()
@@ -398,7 +396,7 @@ async def test_a_call_that_finds_no_room_when_it_becomes_a_task_leaves_its_key_f
 
 
 @pytest.mark.parametrize("asks_first", [False, True])
-async def test_where_there_is_no_room_a_key_stays_free_and_a_task_is_still_found(asks_first: bool) -> None:
+async def test_task_limit_keeps_keys_free_and_tasks_findable(asks_first: bool) -> None:
     bank = Bank(settings=Settings(max_tasks=1))
 
     @bank.server.tool(name="later", task=TaskPolicy(asks_first=asks_first))
@@ -422,7 +420,7 @@ async def test_where_there_is_no_room_a_key_stays_free_and_a_task_is_still_found
     assert bank.runs == [5, 6]
 
 
-async def test_a_key_is_kept_as_long_as_its_task() -> None:
+async def test_key_lives_as_long_as_its_task() -> None:
     clock = ManualClock()
     bank = Bank(clock=clock, settings=Settings(idempotency_ttl=10.0, task_ttl=100.0))
     async with RawPeer(bank.server) as peer:
@@ -436,9 +434,7 @@ async def test_a_key_is_kept_as_long_as_its_task() -> None:
 
 
 @pytest.mark.parametrize(("name", "again"), [("order", False), ("book", True)])
-async def test_a_task_that_is_not_kept_any_more_is_made_again_only_if_its_tool_is_idempotent(
-    name: str, again: bool
-) -> None:
+async def test_expired_task_is_recreated_only_if_idempotent(name: str, again: bool) -> None:
     clock = ManualClock()
     bank = Bank(clock=clock, settings=Settings(task_ttl=10.0))
     async with RawPeer(bank.server) as peer:
@@ -457,7 +453,7 @@ async def test_a_task_that_is_not_kept_any_more_is_made_again_only_if_its_tool_i
     assert bank.runs == ([5, 5] if again else [5])
 
 
-async def test_who_waits_for_a_task_until_it_is_not_kept_any_more_does_not_know_its_outcome() -> None:
+async def test_waiter_of_expired_task_gets_outcome_unknown() -> None:
     clock = ManualClock()
     bank = Bank(clock=clock, settings=Settings(task_ttl=10.0))
     bank.go.clear()
@@ -477,7 +473,7 @@ async def test_who_waits_for_a_task_until_it_is_not_kept_any_more_does_not_know_
 
 
 @pytest.mark.parametrize("how", ["lost", "cancelled"])
-async def test_a_task_whose_caller_was_lost_while_it_was_made_is_found_by_its_key(how: str) -> None:
+async def test_task_of_lost_caller_is_found_by_its_key(how: str) -> None:
     """If the caller has cancelled it instead, so is the task."""
     store = FaultyStore(MemoryStore())
     bank = Bank(store=store)

@@ -50,9 +50,7 @@ async def kept(path: Path) -> tuple[SqliteStore, list[Item]]:
 
 
 @pytest.mark.row("D09")
-async def test_after_kill_9_subscriptions_still_tell_and_the_log_level_holds(
-    process: Process, http: aiohttp.ClientSession
-) -> None:
+async def test_subscriptions_and_log_level_survive_kill_9(process: Process, http: aiohttp.ClientSession) -> None:
     peer = await Peer(http, process.url).open()
     assert "result" in await peer.call("resources/subscribe", {"uri": "note://a"})
     assert "result" in await peer.call("resources/subscribe", {"uri": "note://b"})
@@ -73,7 +71,7 @@ async def test_after_kill_9_subscriptions_still_tell_and_the_log_level_holds(
 
 
 @pytest.mark.row("D09")
-async def test_what_the_client_can_do_is_known_and_requests_of_ours_have_new_ids(
+async def test_capabilities_survive_and_server_requests_have_new_ids(
     process: Process, http: aiohttp.ClientSession
 ) -> None:
     peer = await Peer(http, process.url).open({"roots": {}})
@@ -93,9 +91,7 @@ async def test_what_the_client_can_do_is_known_and_requests_of_ours_have_new_ids
 
 
 @pytest.mark.row("D09")
-async def test_a_question_dies_with_its_process_and_a_late_answer_to_it_is_no_mistake(
-    process: Process, http: aiohttp.ClientSession
-) -> None:
+async def test_late_answer_to_a_lost_question_is_accepted(process: Process, http: aiohttp.ClientSession) -> None:
     peer = await Peer(http, process.url).open({"roots": {}})
     async with peer.post("tools/call", {"name": "ask"}, ident=5) as response:
         stream = Stream(response)
@@ -112,9 +108,7 @@ async def test_a_question_dies_with_its_process_and_a_late_answer_to_it_is_no_mi
 
 
 @pytest.mark.row("D09")
-async def test_a_session_goes_on_more_than_once_and_after_an_orderly_end(
-    process: Process, http: aiohttp.ClientSession
-) -> None:
+async def test_session_survives_repeated_restarts_and_shutdown(process: Process, http: aiohttp.ClientSession) -> None:
     peer = await Peer(http, process.url).open()
     await peer.call("resources/subscribe", {"uri": "note://a"})
     for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM):
@@ -125,7 +119,7 @@ async def test_a_session_goes_on_more_than_once_and_after_an_orderly_end(
 
 
 @pytest.mark.row("D09")
-async def test_many_requests_at_once_bring_a_session_back_once(process: Process, http: aiohttp.ClientSession) -> None:
+async def test_concurrent_requests_restore_a_session_once(process: Process, http: aiohttp.ClientSession) -> None:
     peer = await Peer(http, process.url).open()
     await peer.call("resources/subscribe", {"uri": "note://a"})
     process.restart()
@@ -138,7 +132,7 @@ async def test_many_requests_at_once_bring_a_session_back_once(process: Process,
 
 
 @pytest.mark.row("D09")
-async def test_a_handshake_that_was_not_complete_can_be_completed(
+async def test_incomplete_handshake_can_be_completed_after_restart(
     process: Process, http: aiohttp.ClientSession
 ) -> None:
     peer = Peer(http, process.url)
@@ -167,9 +161,7 @@ async def first_message(peer: Peer, method: str, params: Any) -> Any:
 
 
 @pytest.mark.row("D17")
-async def test_a_session_that_was_ended_is_gone_for_good(
-    process: Process, http: aiohttp.ClientSession, path: Path
-) -> None:
+async def test_deleted_session_stays_deleted(process: Process, http: aiohttp.ClientSession, path: Path) -> None:
     peer = await Peer(http, process.url).open()
     await peer.call("resources/subscribe", {"uri": "note://a"})
     async with http.delete(process.url, headers=peer.headers()) as response:
@@ -185,9 +177,7 @@ async def test_a_session_that_was_ended_is_gone_for_good(
 
 
 @pytest.mark.row("D17", "D06")
-async def test_a_session_that_was_not_used_for_too_long_has_expired(
-    process: Process, http: aiohttp.ClientSession, path: Path
-) -> None:
+async def test_unused_session_expires(process: Process, http: aiohttp.ClientSession, path: Path) -> None:
     peer = await Peer(http, process.url).open()
     process.end()
     store, [item] = await kept(path)
@@ -201,7 +191,7 @@ async def test_a_session_that_was_not_used_for_too_long_has_expired(
 
 
 @pytest.mark.row("D09")
-async def test_sessions_that_come_back_count_like_others(http: aiohttp.ClientSession, path: Path) -> None:
+async def test_restored_sessions_count_against_the_limit(http: aiohttp.ClientSession, path: Path) -> None:
     process = Process(path, "{'max_sessions': 1}")
     try:
         first = await Peer(http, process.url).open()
@@ -215,7 +205,7 @@ async def test_sessions_that_come_back_count_like_others(http: aiohttp.ClientSes
         process.end()
 
 
-async def test_the_answer_to_initialize_leaves_when_the_session_is_kept(
+async def test_initialize_is_answered_after_the_session_is_stored(
     process: Process, http: aiohttp.ClientSession, path: Path
 ) -> None:
     peers = [Peer(http, process.url) for _ in range(10)]
@@ -258,7 +248,7 @@ async def test_missed_events_arrive_once(process: Process, http: aiohttp.ClientS
 
 
 @pytest.mark.row("D10")
-async def test_what_nobody_had_read_waits_for_whoever_comes(process: Process, http: aiohttp.ClientSession) -> None:
+async def test_undelivered_events_wait_for_the_next_reader(process: Process, http: aiohttp.ClientSession) -> None:
     peer = await Peer(http, process.url).open()
     await peer.call("resources/subscribe", {"uri": "note://a"})
     await peer.call("resources/subscribe", {"uri": "note://b"})
@@ -278,7 +268,7 @@ async def test_what_nobody_had_read_waits_for_whoever_comes(process: Process, ht
 
 
 @pytest.mark.row("D10")
-async def test_an_event_that_the_process_died_with_in_its_hands_is_not_taken_for_read(
+async def test_event_in_transit_at_a_crash_is_not_marked_delivered(
     process: Process, http: aiohttp.ClientSession
 ) -> None:
     peer = await Peer(http, process.url).open()
@@ -294,9 +284,7 @@ async def test_an_event_that_the_process_died_with_in_its_hands_is_not_taken_for
 
 
 @pytest.mark.row("D09")
-async def test_who_comes_back_hears_of_a_change_that_was_made_before_it_did(
-    process: Process, http: aiohttp.ClientSession
-) -> None:
+async def test_restored_session_is_notified_of_missed_updates(process: Process, http: aiohttp.ClientSession) -> None:
     peer, other = await Peer(http, process.url).open(), await Peer(http, process.url).open()
     await peer.call("resources/subscribe", {"uri": "note://a"})
     async with peer.stream() as stream:
@@ -309,7 +297,7 @@ async def test_who_comes_back_hears_of_a_change_that_was_made_before_it_did(
 
 
 @pytest.mark.row("D10")
-async def test_an_answer_can_be_read_on_from_anywhere(process: Process, http: aiohttp.ClientSession) -> None:
+async def test_response_can_be_resumed_from_any_event(process: Process, http: aiohttp.ClientSession) -> None:
     peer = await Peer(http, process.url).open()
     params = {"name": "steps", "_meta": {"progressToken": "t"}}
     async with peer.post("tools/call", params) as response:
@@ -327,9 +315,7 @@ async def test_an_answer_can_be_read_on_from_anywhere(process: Process, http: ai
 
 
 @pytest.mark.row("D10")
-async def test_a_request_whose_process_died_is_answered_outcome_unknown(
-    process: Process, http: aiohttp.ClientSession
-) -> None:
+async def test_request_of_a_dead_process_gets_outcome_unknown(process: Process, http: aiohttp.ClientSession) -> None:
     peer = await Peer(http, process.url).open()
     params = {"name": "hang", "_meta": {"progressToken": "t"}}
     async with peer.post("tools/call", params, ident=77) as response:
@@ -349,7 +335,7 @@ async def test_a_request_whose_process_died_is_answered_outcome_unknown(
         process.restart()
 
 
-async def test_replay_limits_hold_in_the_store(http: aiohttp.ClientSession, path: Path) -> None:
+async def test_replay_limits_apply_to_the_store(http: aiohttp.ClientSession, path: Path) -> None:
     process = Process(path, "{'replay_events': 2, 'replay_streams': 2}")
     try:
         peer = await Peer(http, process.url).open()
@@ -398,7 +384,7 @@ async def result(peer: Peer, method: str, params: Any = None) -> Any:
 
 
 @pytest.mark.row("D08")
-async def test_a_process_that_was_stopped_for_too_long_adds_nothing_to_what_another_goes_on_with(
+async def test_paused_process_adds_nothing_to_a_taken_over_session(
     pair: list[Process], http: aiohttp.ClientSession
 ) -> None:
     peer, other = await Peer(http, pair[0].url).open(), await Peer(http, pair[0].url).open()
@@ -428,7 +414,7 @@ async def test_a_process_that_was_stopped_for_too_long_adds_nothing_to_what_anot
 
 
 @pytest.mark.row("D09")
-async def test_our_client_goes_on_in_the_same_session(process: Process) -> None:
+async def test_client_continues_in_the_same_session(process: Process) -> None:
     seen = RecordingObserver()
     async with Client(process.url, revision="2025-11-25", observers=[seen]) as client:
         await client.subscribe("note://a")

@@ -148,7 +148,7 @@ OURS = {  # kinds that the founding documents have no row for
 
 
 @pytest.mark.row("A18")
-def test_the_table_is_that_of_the_founding_documents() -> None:
+def test_table_matches_founding_documents() -> None:
     rows = [line.split(" ", 1) for line in FOUNDING.split("\n") if line]
     assert len(rows) == 91
     expected = [(int(code), re.sub(r"\W+", "_", message.lower())) for code, message in rows]
@@ -156,7 +156,7 @@ def test_the_table_is_that_of_the_founding_documents() -> None:
 
 
 @pytest.mark.row("A18")
-def test_an_error_has_a_code_of_the_specification_and_nothing_else_has_one() -> None:
+def test_only_errors_have_specification_codes() -> None:
     standard = {-32700, -32600, -32601, -32602, -32603, -32002, -32042}
     for kind in KINDS:
         told_as_error = kind.reported_as is ReportedAs.ERROR and kind.reserved is None
@@ -170,7 +170,7 @@ def errors(of: type[ProtocolError] = ProtocolError) -> Iterator[type[ProtocolErr
 
 
 @pytest.mark.row("A18")
-def test_every_class_of_errors_has_a_kind_of_the_table_or_one_of_our_own() -> None:
+def test_every_error_class_has_known_kind() -> None:
     ours = [error for error in errors() if error.__module__.startswith("trunkline")]
     assert {error.kind for error in ours} - KINDS_BY_NAME.keys() <= OURS
     for error in ours:
@@ -452,13 +452,13 @@ def on_the_wire(kind: ErrorKind) -> bool:
 
 
 @pytest.mark.row("A18")
-def test_every_kind_that_is_told_to_the_peer_has_a_cause_here() -> None:
+def test_every_sent_kind_has_a_cause() -> None:
     assert list(ON_THE_WIRE) == [kind.name for kind in KINDS if on_the_wire(kind)]
 
 
 @pytest.mark.row("A18", "T18", "Y03")
 @pytest.mark.parametrize("name", ON_THE_WIRE)
-async def test_a_kind_reaches_the_peer_as_the_table_says(name: str) -> None:
+async def test_kind_is_sent_as_listed(name: str) -> None:
     stage, kind = Stage(), KINDS_BY_NAME[name]
     async with stage.peer:
         if name != "server_not_initialized":
@@ -509,7 +509,7 @@ RAISED: dict[str, Callable[[Server], Any]] = {
 
 
 @pytest.mark.row("A18")
-def test_every_kind_that_is_raised_has_a_cause_here() -> None:
+def test_every_raised_kind_has_a_cause() -> None:
     assert list(RAISED) == [
         kind.name for kind in KINDS if kind.reported_as is ReportedAs.RAISED and kind.reserved is None
     ]
@@ -517,7 +517,7 @@ def test_every_kind_that_is_raised_has_a_cause_here() -> None:
 
 @pytest.mark.row("A18", "T18")
 @pytest.mark.parametrize("name", RAISED)
-async def test_a_kind_is_raised_where_the_program_has_a_mistake(name: str) -> None:
+async def test_kind_is_raised_for_misuse(name: str) -> None:
     async def go_wrong() -> None:
         made = RAISED[name](Server("t"))
         if isinstance(made, Awaitable):
@@ -551,13 +551,13 @@ TOLD_TO_OBSERVERS: dict[str, Cause] = {
 
 
 @pytest.mark.row("A18")
-def test_every_kind_that_only_observers_hear_of_has_a_cause_here() -> None:
+def test_every_fact_kind_has_a_cause() -> None:
     assert list(TOLD_TO_OBSERVERS) == [kind.name for kind in KINDS if kind.reported_as is ReportedAs.FACT]
 
 
 @pytest.mark.row("A18")
 @pytest.mark.parametrize("name", TOLD_TO_OBSERVERS)
-async def test_observers_hear_of_what_the_peer_does_not(name: str) -> None:
+async def test_observers_get_unsent_kinds(name: str) -> None:
     stage = Stage()
     async with stage.peer:
         await stage.peer.initialize()

@@ -54,7 +54,7 @@ def phases(observer: RecordingObserver) -> list[str]:
 
 @pytest.mark.row("L01")
 @pytest.mark.parametrize("missing", ["protocolVersion", "capabilities", "clientInfo"])
-async def test_initialize_needs_all_three_of_its_params(missing: str) -> None:
+async def test_initialize_needs_all_its_params(missing: str) -> None:
     async with RawPeer(Server("t")) as peer:
         error = await peer.error("initialize", {name: value for name, value in HELLO.items() if name != missing})
         assert (error["code"], error["data"]["kind"]) == (-32602, "invalid_params")
@@ -63,13 +63,13 @@ async def test_initialize_needs_all_three_of_its_params(missing: str) -> None:
 
 @pytest.mark.row("L01")
 @pytest.mark.parametrize("info", [{}, {"name": "n"}, {"version": "1"}, "client", {"name": 1, "version": "1"}])
-async def test_a_client_must_say_its_name_and_version(info: object) -> None:
+async def test_client_info_needs_name_and_version(info: object) -> None:
     async with RawPeer(Server("t")) as peer:
         assert (await peer.error("initialize", {**HELLO, "clientInfo": info}))["code"] == -32602
 
 
 @pytest.mark.row("L01")
-async def test_after_a_failed_initialize_a_good_one_is_taken() -> None:
+async def test_initialize_can_be_repeated_after_a_failure() -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.error("initialize", {})
         await peer.initialize()
@@ -79,7 +79,7 @@ async def test_after_a_failed_initialize_a_good_one_is_taken() -> None:
 
 @pytest.mark.row("X01")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_supported_revision_is_spoken(revision: str) -> None:
+async def test_supported_revision_is_accepted(revision: str) -> None:
     async with RawPeer(everything()) as peer:
         assert (await peer.initialize(revision))["protocolVersion"] == revision
         assert (await peer.result("tools/list"))["tools"][0]["name"] == "greet"
@@ -87,14 +87,14 @@ async def test_a_supported_revision_is_spoken(revision: str) -> None:
 
 @pytest.mark.row("X01")
 @pytest.mark.parametrize("revision", ["2026-07-28", "1999-12-31", "3000-01-01", "", "latest"])
-async def test_any_other_revision_is_answered_with_2025_11_25_and_no_error(revision: str) -> None:
+async def test_unknown_revision_is_answered_with_2025_11_25(revision: str) -> None:
     async with RawPeer(Server("t")) as peer:
         assert (await peer.initialize(revision))["protocolVersion"] == "2025-11-25"
 
 
 @pytest.mark.row("L03")
 @pytest.mark.parametrize("instructions", [None, "Be kind."])
-async def test_the_answer_names_revision_capabilities_server_and_instructions_if_there_are_any(
+async def test_initialize_result_describes_the_server(
     instructions: str | None,
 ) -> None:
     async with RawPeer(Server("t", version="7", instructions=instructions)) as peer:
@@ -108,13 +108,13 @@ async def test_the_answer_names_revision_capabilities_server_and_instructions_if
 
 
 @pytest.mark.row("L04")
-async def test_a_server_without_a_version_of_its_own_says_ours() -> None:
+async def test_default_server_version_is_ours() -> None:
     async with RawPeer(Server("t")) as peer:
         assert (await peer.initialize())["serverInfo"] == {"name": "t", "version": version("trunkline")}
 
 
 @pytest.mark.row("L03")
-async def test_an_older_revision_is_told_less_of_the_server() -> None:
+async def test_older_revisions_get_fewer_server_fields() -> None:
     server = Server("t", title="T", description="A server.", website_url="https://example.com")
     async with RawPeer(server) as peer:
         assert (await peer.initialize("2025-03-26"))["serverInfo"].keys() == {"name", "version"}
@@ -123,7 +123,7 @@ async def test_an_older_revision_is_told_less_of_the_server() -> None:
 
 
 @pytest.mark.row("L06")
-async def test_a_second_initialize_is_refused_and_changes_nothing() -> None:
+async def test_second_initialize_is_refused() -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize("2025-06-18", confirm=False)
         early = await peer.error("initialize", HELLO)
@@ -137,7 +137,7 @@ async def test_a_second_initialize_is_refused_and_changes_nothing() -> None:
 
 @pytest.mark.row("L05", "X03")
 @pytest.mark.parametrize("name", ["notifications/initialized", "initialized"])
-async def test_a_client_says_that_it_is_ready_by_either_name_and_the_server_never_does(name: str) -> None:
+async def test_initialized_is_accepted_under_either_name(name: str) -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize(confirm=False)
         peer.notify(name)
@@ -148,7 +148,7 @@ async def test_a_client_says_that_it_is_ready_by_either_name_and_the_server_neve
 
 
 @pytest.mark.row("L05")
-async def test_requests_are_served_before_initialized_and_those_of_the_server_wait_for_it() -> None:
+async def test_server_requests_wait_for_initialized() -> None:
     server = Server("t")
 
     @server.tool
@@ -174,7 +174,7 @@ async def test_requests_are_served_before_initialized_and_those_of_the_server_wa
 @pytest.mark.parametrize(
     "method", [*(name for name in REQUESTS if name != "ping"), "foo/bar", "tasks/list", "roots/list"]
 )
-async def test_before_initialize_every_other_request_is_refused(method: str) -> None:
+async def test_requests_before_initialize_are_refused(method: str) -> None:
     async with RawPeer(everything()) as peer:
         error = await peer.error(method, {"of": "no use"})
         assert error["code"] == -32600
@@ -183,7 +183,7 @@ async def test_before_initialize_every_other_request_is_refused(method: str) -> 
 
 
 @pytest.mark.row("F02")
-async def test_notifications_before_initialize_change_nothing() -> None:
+async def test_notifications_before_initialize_are_ignored() -> None:
     observer = RecordingObserver()
     async with RawPeer(Server("t", observers=[observer])) as peer:
         for name in ("notifications/initialized", "notifications/cancelled", "notifications/roots/list_changed"):
@@ -194,7 +194,7 @@ async def test_notifications_before_initialize_change_nothing() -> None:
 
 
 @pytest.mark.row("F04")
-def test_the_requests_below_are_all_that_a_client_can_send() -> None:
+def test_request_table_is_complete() -> None:
     names = {row.name for row in methods_for(HANDSHAKE[-1], Side.SERVER) if row.is_request}
     assert names == {*REQUESTS, "initialize", *(name for name in names if name.startswith("tasks/"))}
 
@@ -202,14 +202,14 @@ def test_the_requests_below_are_all_that_a_client_can_send() -> None:
 @pytest.mark.row("F04", "AD001")
 @pytest.mark.parametrize("revision", REVISIONS)
 @pytest.mark.parametrize("method", REQUESTS)
-async def test_once_initialized_every_method_is_open(method: str, revision: str) -> None:
+async def test_every_method_is_open_after_initialized(method: str, revision: str) -> None:
     async with RawPeer(everything()) as peer:
         await peer.initialize(revision)
         assert "result" in await peer.request(method, REQUESTS[method])
 
 
 @pytest.mark.row("A04", "F01", "F17", "X05")
-async def test_a_conversation_passes_through_the_phases_of_the_founding_documents() -> None:
+async def test_session_passes_through_the_founding_phases() -> None:
     observer = RecordingObserver()
     async with RawPeer(Server("t", observers=[observer])) as peer:
         await peer.initialize()
@@ -227,7 +227,7 @@ async def test_a_conversation_passes_through_the_phases_of_the_founding_document
 
 
 @pytest.mark.row("F10")
-async def test_a_client_that_hangs_up_ends_what_runs_for_it() -> None:
+async def test_disconnect_ends_running_calls() -> None:
     observer, started, ended = RecordingObserver(), asyncio.Event(), asyncio.Event()
     server = Server("t", observers=[observer])
 
@@ -251,7 +251,7 @@ async def test_a_client_that_hangs_up_ends_what_runs_for_it() -> None:
 
 
 @pytest.mark.row("F06", "F10", "X31")
-async def test_a_server_that_ends_lets_calls_finish_and_takes_no_new_ones() -> None:
+async def test_closing_server_finishes_calls_and_refuses_new_ones() -> None:
     observer, go = RecordingObserver(), asyncio.Event()
     server = Server("t", observers=[observer])
 
@@ -276,7 +276,7 @@ async def test_a_server_that_ends_lets_calls_finish_and_takes_no_new_ones() -> N
 
 
 @pytest.mark.row("X31")
-async def test_shutdown_is_not_a_method_of_the_specification() -> None:
+async def test_shutdown_is_not_a_specified_method() -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize()
         assert (await peer.error("shutdown"))["code"] == -32601
@@ -285,7 +285,7 @@ async def test_shutdown_is_not_a_method_of_the_specification() -> None:
 
 
 @pytest.mark.row("F19")
-async def test_operations_of_every_family_come_back_to_rest() -> None:
+async def test_operations_of_every_family_return_to_idle() -> None:
     observer = RecordingObserver()
     async with RawPeer(everything(observers=[observer])) as peer:
         await peer.initialize()
@@ -303,20 +303,20 @@ async def test_operations_of_every_family_come_back_to_rest() -> None:
 
 
 @pytest.mark.row("F15")
-async def test_the_phase_is_checked_before_the_capability_and_the_arguments() -> None:
+async def test_phase_is_checked_before_capability_and_arguments() -> None:
     async with RawPeer(Server("t")) as peer:
         assert (await peer.error("prompts/get", {"name": 5}))["data"]["kind"] == "server_not_initialized"
 
 
 @pytest.mark.row("F15")
-async def test_the_capability_is_checked_before_the_arguments() -> None:
+async def test_capability_is_checked_before_arguments() -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize()
         assert (await peer.error("prompts/get", {"name": 5}))["data"]["kind"] == "capability_not_supported"
 
 
 @pytest.mark.row("F15")
-async def test_the_arguments_are_checked_before_anything_runs() -> None:
+async def test_arguments_are_checked_before_the_handler_runs() -> None:
     ran: list[str] = []
     server = Server("t", prompts=True)
 
@@ -355,7 +355,7 @@ def asking(settings: Settings | None = None, **options: Any) -> tuple[Server, li
     ("settings", "arguments", "seconds"),
     [(None, {}, 60), (Settings(work_timeout=7), {}, 7), (Settings(work_timeout=7), {"timeout": 3}, 3)],
 )
-async def test_a_request_that_is_not_answered_times_out_and_is_called_off(
+async def test_unanswered_request_times_out_and_is_cancelled(
     settings: Settings | None, arguments: dict[str, float], seconds: float
 ) -> None:
     clock = ManualClock()
@@ -376,7 +376,7 @@ async def test_a_request_that_is_not_answered_times_out_and_is_called_off(
 
 
 @pytest.mark.row("K18")
-async def test_a_late_answer_is_dropped_and_counted_and_goes_to_no_other_call() -> None:
+async def test_late_response_is_dropped_and_counted() -> None:
     clock, observer = ManualClock(), RecordingObserver()
     server, late = asking(clock=clock, observers=[observer])
     answer = {"role": "assistant", "content": {"type": "text", "text": "hi"}, "model": "late model"}
@@ -397,7 +397,7 @@ async def test_a_late_answer_is_dropped_and_counted_and_goes_to_no_other_call() 
 
 
 @pytest.mark.row("F08", "K17")
-async def test_nothing_times_out_after_a_handshake() -> None:
+async def test_handshake_timeout_ends_with_the_handshake() -> None:
     clock = ManualClock()
     async with RawPeer(Server("t", clock=clock)) as peer:
         clock.advance(9)
@@ -409,7 +409,7 @@ async def test_nothing_times_out_after_a_handshake() -> None:
 
 
 @pytest.mark.row("X07")
-async def test_a_call_that_asks_again_and_again_times_out_once() -> None:
+async def test_call_with_repeated_requests_times_out_once() -> None:
     clock, observer = ManualClock(), RecordingObserver()
     server = Server("t", clock=clock, observers=[observer])
 

@@ -59,7 +59,7 @@ def logging_server() -> Server:
 
 
 @pytest.mark.row("LOG-01", "G04")
-async def test_what_is_logged_during_a_call_goes_to_its_client() -> None:
+async def test_records_of_call_go_to_its_client() -> None:
     server = logging_server()
     server.forward_logs("bridged")
     async with RawPeer(server) as peer:
@@ -75,7 +75,7 @@ async def test_what_is_logged_during_a_call_goes_to_its_client() -> None:
 
 @pytest.mark.row("G04")
 @pytest.mark.parametrize("name", ["plain", "inline"])
-async def test_plain_functions_log_to_their_client_too(name: str) -> None:
+async def test_sync_handler_records_go_to_client(name: str) -> None:
     server = logging_server()
     server.forward_logs("bridged")
     async with RawPeer(server) as peer:
@@ -86,7 +86,7 @@ async def test_plain_functions_log_to_their_client_too(name: str) -> None:
 
 
 @pytest.mark.row("G04")
-async def test_each_client_hears_of_its_own_calls_only() -> None:
+async def test_client_gets_records_of_own_calls_only() -> None:
     server = logging_server()
     server.forward_logs("bridged")
     async with RawPeer(server) as one, RawPeer(server) as other:
@@ -105,7 +105,7 @@ async def test_each_client_hears_of_its_own_calls_only() -> None:
 
 
 @pytest.mark.row("G04")
-async def test_a_logger_can_be_forwarded_while_serving_and_again_not() -> None:
+async def test_forwarding_can_be_toggled_while_serving() -> None:
     server = logging_server()
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -119,7 +119,7 @@ async def test_a_logger_can_be_forwarded_while_serving_and_again_not() -> None:
 
 
 @pytest.mark.row("G04")
-async def test_of_two_servers_each_tells_its_own_clients() -> None:
+async def test_two_servers_forward_separately() -> None:
     servers = [logging_server(), logging_server()]
     for server in servers:
         server.forward_logs("bridged")
@@ -131,7 +131,7 @@ async def test_of_two_servers_each_tells_its_own_clients() -> None:
 
 
 @pytest.mark.row("G04")
-async def test_extras_and_the_kind_of_an_exception_go_along_and_no_traceback() -> None:
+async def test_record_has_extras_but_no_traceback() -> None:
     server = Server("t", observers=[])
     server.forward_logs("bridged")
 
@@ -153,7 +153,7 @@ async def test_extras_and_the_kind_of_an_exception_go_along_and_no_traceback() -
 
 
 @pytest.mark.row("LOG-02", "G04")
-async def test_the_level_of_the_client_and_of_the_handler_count() -> None:
+async def test_client_and_handler_levels_apply() -> None:
     server = Server("t", observers=[])
     server.forward_logs("bridged", level=logging.DEBUG)
 
@@ -173,7 +173,7 @@ async def test_the_level_of_the_client_and_of_the_handler_count() -> None:
 
 
 @pytest.mark.row("G04")
-async def test_nothing_is_sent_outside_of_calls_after_them_or_of_trunkline_itself() -> None:
+async def test_records_outside_of_calls_are_not_sent() -> None:
     server, late = Server("t", observers=[]), []
     handler = server.forward_logs("bridged")
     own = logging.getLogger("trunkline.something")
@@ -202,7 +202,7 @@ async def test_nothing_is_sent_outside_of_calls_after_them_or_of_trunkline_itsel
 
 
 @pytest.mark.row("G04")
-async def test_trunkline_itself_is_never_heard() -> None:
+async def test_own_records_are_never_forwarded() -> None:
     server = Server("t", observers=[])
     own = logging.getLogger("trunkline")
     handler = server.forward_logs("bridged")
@@ -221,7 +221,7 @@ async def test_trunkline_itself_is_never_heard() -> None:
 
 
 @pytest.mark.row("G04")
-async def test_what_is_logged_while_a_record_is_being_sent_is_not_sent() -> None:
+async def test_nested_records_are_not_forwarded() -> None:
     server = Server("t", observers=[])
     server.forward_logs("bridged")
 
@@ -242,7 +242,7 @@ async def test_what_is_logged_while_a_record_is_being_sent_is_not_sent() -> None
 
 
 @pytest.mark.row("G04")
-async def test_whatever_is_said_finds_some_words() -> None:
+async def test_any_record_has_a_message() -> None:
     server = Server("t", observers=[])
     server.forward_logs("bridged").setFormatter(logging.Formatter("%(message)s%(file)s"))
     circle: list[Any] = []
@@ -287,7 +287,7 @@ async def test_a_formatter_makes_the_message_and_no_traceback() -> None:
 
 
 @pytest.mark.row("G04")
-async def test_what_an_observer_logs_of_one_client_never_reaches_another() -> None:
+async def test_observer_records_do_not_cross_clients() -> None:
     class Talkative:
         immediate = True
 
@@ -322,7 +322,7 @@ async def test_what_an_observer_logs_of_one_client_never_reaches_another() -> No
 
 
 @pytest.mark.row("G04")
-async def test_a_record_that_cannot_be_said_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unencodable_record_is_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging, "raiseExceptions", False)
     server = Server("t", observers=[])
     server.forward_logs("bridged")
@@ -353,5 +353,5 @@ async def test_a_record_that_cannot_be_said_breaks_nothing(monkeypatch: pytest.M
         (99, "emergency"),
     ],
 )
-def test_levels_of_logging_are_levels_of_the_specification(number: int, level: str) -> None:
+def test_logging_levels_map_to_specification(number: int, level: str) -> None:
     assert to_mcp_level(number) == level

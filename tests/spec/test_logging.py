@@ -36,7 +36,7 @@ async def heard(peer: RawPeer, tool: str = "say_all") -> list[Any]:
 
 
 @pytest.mark.row("LOG-01", "G02", "X18")
-async def test_a_message_has_a_level_a_logger_and_data() -> None:
+async def test_message_has_level_logger_and_data() -> None:
     async with RawPeer(make_server()) as peer:
         assert (await peer.initialize())["capabilities"]["logging"] == {}
         assert await heard(peer, "say_from_thread") == [
@@ -46,7 +46,7 @@ async def test_a_message_has_a_level_a_logger_and_data() -> None:
 
 @pytest.mark.row("LOG-02", "G02", "G03")
 @pytest.mark.parametrize("threshold", SYSLOG)
-async def test_only_messages_of_the_level_that_was_set_and_above_are_sent(threshold: str) -> None:
+async def test_level_filters_messages(threshold: str) -> None:
     async with RawPeer(make_server()) as peer:
         await peer.initialize()
         assert await peer.result("logging/setLevel", {"level": threshold}) == {}
@@ -55,7 +55,7 @@ async def test_only_messages_of_the_level_that_was_set_and_above_are_sent(thresh
 
 
 @pytest.mark.row("G02")
-async def test_until_a_client_says_otherwise_debug_is_not_sent() -> None:
+async def test_default_level_is_info() -> None:
     async with RawPeer(make_server()) as peer:
         await peer.initialize()
         assert [params["level"] for params in await heard(peer)] == SYSLOG[1:]
@@ -63,7 +63,7 @@ async def test_until_a_client_says_otherwise_debug_is_not_sent() -> None:
 
 @pytest.mark.row("G03")
 @pytest.mark.parametrize("params", [{"level": "loud"}, {"level": 3}, {}])
-async def test_a_level_that_does_not_exist_is_refused_and_changes_nothing(params: Any) -> None:
+async def test_unknown_level_is_refused(params: Any) -> None:
     async with RawPeer(make_server()) as peer:
         await peer.initialize()
         await peer.result("logging/setLevel", {"level": "alert"})
@@ -92,7 +92,7 @@ async def test_each_session_has_its_own_level() -> None:
 
 
 @pytest.mark.row("LOG-01")
-async def test_without_the_capability_nothing_is_sent_and_no_level_can_be_set() -> None:
+async def test_logging_needs_capability() -> None:
     async with RawPeer(make_server(logging=False)) as peer:
         assert "logging" not in (await peer.initialize())["capabilities"]
         assert await heard(peer) == []
@@ -132,7 +132,7 @@ async def _awaited(told: Any) -> None:
     await told
 
 
-async def test_what_is_no_level_or_has_no_json_is_told_to_the_handler_that_logged_it() -> None:
+async def test_invalid_log_call_raises_in_handler() -> None:
     server, raised = Server("t"), []
 
     @server.tool

@@ -64,7 +64,7 @@ def text_of(answer: Any) -> str:
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-11-25"])
-async def test_a_long_text_comes_back_whole(revision: str) -> None:
+async def test_long_text_is_echoed_unchanged(revision: str) -> None:
     assert len(LONG) > codec.LONG_THRESHOLD
     answer = await ask({"name": "echo", "arguments": {"text": LONG}}, revision=revision)
 
@@ -73,7 +73,7 @@ async def test_a_long_text_comes_back_whole(revision: str) -> None:
     assert answer["result"].get("structuredContent") == structured
 
 
-async def test_a_text_that_only_becomes_long_comes_back_whole() -> None:
+async def test_text_that_grows_when_escaped_is_echoed_unchanged() -> None:
     assert text_of(await call("echo", text="ab", times=20_000)) == "ab" * 20_000
 
 
@@ -86,11 +86,11 @@ async def test_a_text_that_only_becomes_long_comes_back_whole() -> None:
         ("echo", {"times": "1"}, LONG),  # a number inside of a string, as some models send it
     ],
 )
-async def test_every_kind_of_tool_takes_long_arguments(name: str, more: dict[str, Any], expected: str) -> None:
+async def test_every_kind_of_tool_accepts_long_arguments(name: str, more: dict[str, Any], expected: str) -> None:
     assert text_of(await call(name, text=LONG, **more)) == expected
 
 
-async def test_a_number_in_a_long_message_keeps_its_digits() -> None:
+async def test_number_in_a_long_message_keeps_its_digits() -> None:
     async with RawPeer(make_server()) as peer:
         await peer.initialize()
         arguments = {"text": LONG, "ratio": Raw(b"0.12345678901234567890")}
@@ -101,9 +101,7 @@ async def test_a_number_in_a_long_message_keeps_its_digits() -> None:
 
 @pytest.mark.parametrize("name", ["echo", "by_schema"])
 @pytest.mark.parametrize("wrong", [{"times": "many"}, {"times": 1.5}, {"text": 1}, {"more": 1}, {}])
-async def test_long_arguments_are_refused_in_the_words_in_which_short_ones_are(
-    name: str, wrong: dict[str, Any]
-) -> None:
+async def test_invalid_long_arguments_get_the_usual_error(name: str, wrong: dict[str, Any]) -> None:
     short = await ask({"name": name, "arguments": wrong})
     long = await ask({"name": name, "arguments": wrong, "_meta": {"padding": LONG}})
 
@@ -112,21 +110,21 @@ async def test_long_arguments_are_refused_in_the_words_in_which_short_ones_are(
 
 
 @pytest.mark.parametrize("params", [{"name": "nothing", "arguments": None}, {"name": 5}, {"name": "nobody"}, {}])
-async def test_long_params_are_answered_as_short_ones_are(params: dict[str, Any]) -> None:
+async def test_long_params_are_answered_like_short_ones(params: dict[str, Any]) -> None:
     assert await ask({**params, "_meta": {"padding": LONG}}) == await ask(params)
 
 
-async def test_the_token_in_a_long_message_is_heard() -> None:
+async def test_progress_token_in_a_long_message_works() -> None:
     assert text_of(await ask({"name": "token", "_meta": {"padding": LONG, "progressToken": 5}})) == "5"
 
 
-async def test_other_methods_take_long_params_too() -> None:
+async def test_other_methods_accept_long_params() -> None:
     answer = await ask({"name": "greet", "arguments": {"name": LONG}}, "prompts/get")
 
     assert answer["result"]["messages"][0]["content"]["text"] == f"Hello {LONG}"
 
 
-async def test_middleware_sees_arguments_as_json_and_long_texts_as_text() -> None:
+async def test_middleware_sees_long_arguments_as_raw_json() -> None:
     server, seen = make_server(), []
 
     @server.middleware

@@ -60,9 +60,7 @@ def text_of(answer: Any) -> str:
 
 
 @pytest.mark.row("D03")
-async def test_a_session_is_the_same_whichever_process_each_request_reaches(
-    three: list[Branch], http: aiohttp.ClientSession
-) -> None:
+async def test_session_works_through_any_process(three: list[Branch], http: aiohttp.ClientSession) -> None:
     peers = await everywhere(http, urls_of(three), ASKS)
     for peer in peers * 2:
         assert text_of(await peer.tool("add", a=1, b=2)) == "3"
@@ -95,7 +93,7 @@ async def test_a_session_is_the_same_whichever_process_each_request_reaches(
         ("think", {"role": "assistant", "content": {"type": "text", "text": "so"}, "model": "m"}, "so"),
     ],
 )
-async def test_a_question_that_one_process_asks_is_answered_through_another(
+async def test_question_of_one_process_is_answered_through_another(
     three: list[Branch], http: aiohttp.ClientSession, tool: str, result: Any, text: str
 ) -> None:
     peers = await everywhere(http, urls_of(three), ASKS)
@@ -109,7 +107,7 @@ async def test_a_question_that_one_process_asks_is_answered_through_another(
 
 
 @pytest.mark.row("D03")
-async def test_a_call_is_cancelled_through_another_process(pair: list[Branch], http: aiohttp.ClientSession) -> None:
+async def test_call_is_cancelled_through_another_process(pair: list[Branch], http: aiohttp.ClientSession) -> None:
     peers = await everywhere(http, urls_of(pair))
     params = {"name": "waits", "_meta": {"progressToken": "t"}}
     async with peers[1].post("tools/call", params, ident=77) as response:
@@ -122,9 +120,7 @@ async def test_a_call_is_cancelled_through_another_process(pair: list[Branch], h
 
 
 @pytest.mark.row("D10")
-async def test_a_stream_that_broke_off_is_read_on_through_another_process(
-    pair: list[Branch], http: aiohttp.ClientSession
-) -> None:
+async def test_stream_is_resumed_through_another_process(pair: list[Branch], http: aiohttp.ClientSession) -> None:
     peers = await everywhere(http, urls_of(pair))
     params = {"name": "waits", "_meta": {"progressToken": "t"}}
     async with peers[0].post("tools/call", params) as response:
@@ -135,7 +131,7 @@ async def test_a_stream_that_broke_off_is_read_on_through_another_process(
 
 
 @pytest.mark.row("D03")
-async def test_a_task_is_followed_through_any_process(pair: list[Branch], http: aiohttp.ClientSession) -> None:
+async def test_task_is_followed_through_any_process(pair: list[Branch], http: aiohttp.ClientSession) -> None:
     peers = await everywhere(http, urls_of(pair))
     other = await Peer(http, pair[1].url).open()
     for asking, looking in ((peers[1], peers[0]), (peers[0], peers[1]), (other, other.at(pair[0].url))):
@@ -146,9 +142,7 @@ async def test_a_task_is_followed_through_any_process(pair: list[Branch], http: 
     assert sum(branch.calls for branch in pair) == 3
 
 
-async def test_many_requests_at_once_each_have_their_own_answer(
-    pair: list[Branch], http: aiohttp.ClientSession
-) -> None:
+async def test_concurrent_requests_get_their_own_responses(pair: list[Branch], http: aiohttp.ClientSession) -> None:
     sessions = [await everywhere(http, urls) for urls in (urls_of(pair), urls_of(pair)[::-1]) for _ in range(3)]
     work = [(peer, number) for number in range(10) for peers in sessions for peer in peers]
     answers = await asyncio.gather(*(peer.tool("add", a=number, b=index) for index, (peer, number) in enumerate(work)))
@@ -160,7 +154,7 @@ async def test_many_requests_at_once_each_have_their_own_answer(
 
 @pytest.mark.row("D03")
 @pytest.mark.parametrize("revision", [revision.value for revision in Revision])
-async def test_a_client_of_every_revision_sees_one_server(three: list[Branch], revision: str) -> None:
+async def test_clients_of_all_revisions_see_one_server(three: list[Branch], revision: str) -> None:
     async with AsyncExitStack() as stack:
         front = await stack.enter_async_context(RoundRobin(urls_of(three)).open())
         client = await stack.enter_async_context(
@@ -199,7 +193,7 @@ def processes(tmp_path: Path) -> Any:
 
 
 @pytest.mark.row("D08")
-async def test_when_the_process_that_holds_a_session_is_killed_others_go_on_with_it(
+async def test_session_continues_after_its_holder_is_killed(
     processes: list[Process], http: aiohttp.ClientSession
 ) -> None:
     peers = await everywhere(http, [process.url for process in processes])
@@ -228,7 +222,7 @@ async def test_when_the_process_that_holds_a_session_is_killed_others_go_on_with
 
 
 @pytest.mark.row("D08")
-async def test_when_the_process_that_a_client_came_to_is_killed_it_goes_on_at_another(
+async def test_client_continues_after_its_front_process_is_killed(
     processes: list[Process], http: aiohttp.ClientSession
 ) -> None:
     peers = await everywhere(http, [process.url for process in processes], {"roots": {}})

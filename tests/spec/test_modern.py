@@ -21,7 +21,7 @@ def said(answer: Any) -> str:
     return answer["content"][0]["text"]
 
 
-async def test_a_handler_sees_the_request_and_nothing_of_the_line() -> None:
+async def test_handler_context_comes_from_the_request_only() -> None:
     server = Server("s")
 
     @server.tool
@@ -38,7 +38,7 @@ async def test_a_handler_sees_the_request_and_nothing_of_the_line() -> None:
         assert said(await peer.result("tools/call", {"name": "see"})).startswith("2025-06-18 raw peer {'roots': {}} {}")
 
 
-async def test_over_http_there_is_no_session_to_have_a_number() -> None:
+async def test_modern_http_has_no_session_id() -> None:
     server = Server("s")
 
     @server.tool(structured=False)
@@ -52,7 +52,7 @@ async def test_over_http_there_is_no_session_to_have_a_number() -> None:
 
 
 @pytest.mark.parametrize(("wanted", "heard"), [(None, []), ("debug", ["info", "error"]), ("warning", ["error"])])
-async def test_log_messages_are_sent_to_who_wants_them_from_that_level_on(wanted: str | None, heard: list[str]) -> None:
+async def test_log_messages_follow_the_requested_level(wanted: str | None, heard: list[str]) -> None:
     server = Server("s")
     logger = logging.getLogger("tests.spec.modern")
     handler = server.forward_logs(logger.name)
@@ -77,7 +77,7 @@ async def test_log_messages_are_sent_to_who_wants_them_from_that_level_on(wanted
         logger.removeHandler(handler)
 
 
-async def test_progress_is_told_under_the_token_of_the_request() -> None:
+async def test_progress_uses_the_token_of_the_request() -> None:
     server = Server("s")
 
     @server.tool
@@ -93,7 +93,7 @@ async def test_progress_is_told_under_the_token_of_the_request() -> None:
 @pytest.mark.parametrize(
     ("value", "kind"), [(3, int), ([1], list[int]), ("x", str), (None, int | None), ({"a": 1}, dict[str, int])]
 )
-async def test_a_value_travels_as_it_is_and_in_an_object_to_older_clients(value: Any, kind: Any) -> None:
+async def test_plain_result_is_wrapped_for_older_clients_only(value: Any, kind: Any) -> None:
     server = Server("s")
 
     async def give() -> Any:
@@ -114,7 +114,7 @@ async def test_a_value_travels_as_it_is_and_in_an_object_to_older_clients(value:
         assert (schemas[0] == schemas[1]) is isinstance(value, dict)
 
 
-async def test_codes_that_are_gone_are_never_sent() -> None:
+async def test_removed_error_codes_are_never_sent() -> None:
     server = Server("s")
 
     @server.resource("x:{name}")
@@ -129,7 +129,7 @@ async def test_codes_that_are_gone_are_never_sent() -> None:
             assert (await peer.error("resources/read", {"uri": uri}))["code"] == -32002
 
 
-async def test_every_outcome_is_told_to_observers_and_says_its_kind_to_the_client() -> None:
+async def test_outcomes_are_observed_and_have_error_kinds() -> None:
     observer = RecordingObserver()
     server = Server("s", observers=[observer])
 
@@ -152,7 +152,7 @@ async def test_every_outcome_is_told_to_observers_and_says_its_kind_to_the_clien
     assert outcomes == ["ok", "failed", "failed", "failed", "error"]
 
 
-async def test_a_result_without_json_is_said_to_have_failed_in_the_words_of_the_era() -> None:
+async def test_unencodable_result_fails_in_each_era() -> None:
     server = Server("s")
 
     @server.middleware
@@ -174,7 +174,7 @@ async def test_a_result_without_json_is_said_to_have_failed_in_the_words_of_the_
         assert (await peer.result("resources/list", enveloped()))["resultType"] == "complete"
 
 
-async def test_what_belongs_to_older_clients_does_nothing_for_later_ones() -> None:
+async def test_handshake_features_do_not_affect_modern_requests() -> None:
     server = Server("s")
 
     @server.tool
@@ -191,7 +191,7 @@ async def test_what_belongs_to_older_clients_does_nothing_for_later_ones() -> No
         assert said(await result(host, "tools/call", {"name": "old", "_meta": meta()})) == "done"
 
 
-def test_what_a_tool_asks_is_a_list() -> None:
+def test_asks_option_must_be_a_list() -> None:
     async def tool() -> None: ...
 
     with pytest.raises(RegistrationError, match="asks"):
@@ -208,7 +208,7 @@ async def routed_by_field(region: Annotated[str, Field(json_schema_extra={"x-mcp
 
 @pytest.mark.row("HTT-53")
 @pytest.mark.parametrize("tool", [routed, routed_by_field])
-async def test_a_parameter_says_that_a_header_repeats_it_and_pipes_have_none(tool: Any) -> None:
+async def test_header_parameter_is_in_schema_and_ignored_on_stdio(tool: Any) -> None:
     server = Server("s")
     server.add_tool(tool, name="routed")
     params = {"name": "routed", "arguments": {"region": "eu"}}

@@ -141,9 +141,7 @@ def told(peer: RawPeer, method: str = UPDATED) -> list[Any]:
 
 
 @pytest.mark.parametrize("tool", ["change", "change_on_thread"])
-async def test_who_is_answered_counts_on_it_that_clients_of_other_processes_have_heard(
-    houses: Houses, tool: str
-) -> None:
+async def test_reply_waits_for_clients_of_other_processes(houses: Houses, tool: str) -> None:
     here, there, third = await houses.one(), await houses.one(), await houses.one()
     hearers = [await subscriber(house, "note://a") for house in (here, there, third)]
     await do(here, tool, uri="note://a")
@@ -154,7 +152,7 @@ async def test_who_is_answered_counts_on_it_that_clients_of_other_processes_have
         await hearer.close()
 
 
-async def test_who_listens_to_another_process_hears(houses: Houses) -> None:
+async def test_listener_of_another_process_is_notified(houses: Houses) -> None:
     here, there = await houses.one(), await houses.one()
     async with RawPeer(there.server) as peer:
         wanted = {"resourceSubscriptions": ["note://a"], "toolsListChanged": True}
@@ -165,7 +163,7 @@ async def test_who_listens_to_another_process_hears(houses: Houses) -> None:
         assert [message["method"] for message in peer.waiting()] == [UPDATED, LISTED]
 
 
-async def test_a_list_that_changes_in_one_process_is_announced_by_all(houses: Houses) -> None:
+async def test_list_change_is_announced_by_all_processes(houses: Houses) -> None:
     here, there = await houses.one(), await houses.one()
     hearer = await subscriber(there)
     await do(here, "add")
@@ -176,7 +174,7 @@ async def test_a_list_that_changes_in_one_process_is_announced_by_all(houses: Ho
 
 
 @pytest.mark.row("D10")
-async def test_an_answer_waits_until_another_process_has_kept_what_its_sessions_hear(houses: Houses) -> None:
+async def test_reply_waits_until_peers_have_stored_notifications(houses: Houses) -> None:
     here, there = await houses.one(), await houses.one()
     store = await slow_session(there, "note://a")
     async with RawPeer(here.server) as peer:
@@ -188,7 +186,7 @@ async def test_an_answer_waits_until_another_process_has_kept_what_its_sessions_
         assert "result" in await peer.answer_to(ident)
 
 
-async def test_answers_pay_nothing_where_nothing_is_new_or_nobody_else_is_there(houses: Houses) -> None:
+async def test_reply_without_changes_or_peers_does_not_wait(houses: Houses) -> None:
     here = await houses.one()
     here.server.notify_updated("note://a")
     assert here.news.pending_changes is None
@@ -202,7 +200,7 @@ async def test_answers_pay_nothing_where_nothing_is_new_or_nobody_else_is_there(
 
 
 @pytest.mark.off_the_record  # there is too much of it
-async def test_much_that_is_new_at_once_arrives_in_order_and_the_same_is_not_kept_without_end(houses: Houses) -> None:
+async def test_many_changes_arrive_in_order_and_are_deduplicated(houses: Houses) -> None:
     here, there = await houses.one(), await houses.one(max_subscriptions=2500)
     uris = [f"note://{number}" for number in range(2500)]
     hearer = await subscriber(there, *uris)
@@ -213,7 +211,7 @@ async def test_much_that_is_new_at_once_arrives_in_order_and_the_same_is_not_kep
     await hearer.close()
 
 
-async def test_while_many_wait_for_confirmation_the_rest_is_told_together(houses: Houses) -> None:
+async def test_changes_share_a_batch_while_many_are_unacknowledged(houses: Houses) -> None:
     here, there = await houses.one(), await houses.one()
     hearer = await subscriber(there, *(f"note://{number}" for number in range(300)))
     store = await slow_session(there, "note://0")
@@ -227,7 +225,7 @@ async def test_while_many_wait_for_confirmation_the_rest_is_told_together(houses
     await hearer.close()
 
 
-async def test_files_are_watched_by_every_process_and_told_of_once(houses: Houses, tmp_path: Path) -> None:
+async def test_each_process_watches_files_and_notifies_once(houses: Houses, tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("first")
     here, there = await houses.one(), await houses.one()
@@ -249,7 +247,7 @@ async def test_files_are_watched_by_every_process_and_told_of_once(houses: House
 
 
 @pytest.mark.row("T18")
-async def test_a_session_that_another_process_holds_hears_of_its_tasks(houses: Houses) -> None:
+async def test_session_in_another_process_gets_task_notifications(houses: Houses) -> None:
     here, there = await houses.one(), await houses.one()
     host = Host(there.server)
     host.app = there.server.asgi()
@@ -281,7 +279,7 @@ def _record(session: str) -> TaskRecord:
 # --- who is dead -----------------------------------------------------------------------------------------
 
 
-async def test_who_leaves_or_is_killed_delays_nobody(houses: Houses) -> None:
+async def test_departed_process_delays_no_reply(houses: Houses) -> None:
     here, there, third = [await houses.one(process_lease=10 * PATIENCE) for _ in range(3)]
     left = third.cluster.name
     await third.server.aclose()
@@ -291,7 +289,7 @@ async def test_who_leaves_or_is_killed_delays_nobody(houses: Houses) -> None:
     assert (here.cluster.peers, here.seen.steps(left)) == (frozenset(), ["Meet", "Depart"])
 
 
-async def test_who_was_declared_dead_has_its_listeners_come_back_and_tells_everybody_everything(
+async def test_evicted_process_ends_listens_and_notifies_of_everything(
     houses: Houses,
 ) -> None:
     here, there = await houses.one(), await houses.one(process_lease=1.5)
@@ -313,7 +311,7 @@ async def test_who_was_declared_dead_has_its_listeners_come_back_and_tells_every
 
 
 @pytest.mark.row("D03")
-async def test_a_process_that_stands_still_delays_an_answer_by_its_lease_and_loses_no_news(
+async def test_paused_process_delays_a_reply_by_its_lease_only(
     houses: Houses,
 ) -> None:
     process = Process(houses.path, "{'process_lease': 1.5}")

@@ -50,7 +50,7 @@ def methods(messages: list[Any]) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "name"), [("tools", TOOLS), ("prompts", PROMPTS), ("resources", RESOURCES), ("templates", RESOURCES)]
 )
-async def test_a_change_is_announced_at_once_to_every_session_with_empty_params(kind: str, name: str) -> None:
+async def test_change_is_announced_at_once_to_every_session(kind: str, name: str) -> None:
     server = make_server()
     async with RawPeer(server) as one, RawPeer(server) as other:
         await one.initialize()
@@ -62,7 +62,7 @@ async def test_a_change_is_announced_at_once_to_every_session_with_empty_params(
 
 
 @pytest.mark.row("N02")
-async def test_removing_enabling_and_disabling_are_changes_too() -> None:
+async def test_remove_enable_and_disable_are_announced() -> None:
     clock = ManualClock()
     server = make_server(clock=clock)
     async with RawPeer(server) as peer:
@@ -78,7 +78,7 @@ async def test_removing_enabling_and_disabling_are_changes_too() -> None:
 
 
 @pytest.mark.row("N02")
-async def test_a_session_that_has_not_shaken_hands_hears_nothing() -> None:
+async def test_uninitialized_session_gets_no_announcement() -> None:
     server = make_server()
     async with RawPeer(server) as peer:
         add(server, "tools", 2)
@@ -86,7 +86,7 @@ async def test_a_session_that_has_not_shaken_hands_hears_nothing() -> None:
 
 
 @pytest.mark.row("N05", "X13")
-async def test_the_last_change_is_never_lost() -> None:
+async def test_last_change_is_never_lost() -> None:
     clock = ManualClock(start=0)
     server = make_server(clock=clock)
     async with RawPeer(server) as peer:
@@ -104,7 +104,7 @@ async def test_the_last_change_is_never_lost() -> None:
 
 
 @pytest.mark.row("N03", "X13")
-async def test_a_burst_of_changes_is_two_messages() -> None:
+async def test_burst_of_changes_sends_two_notifications() -> None:
     clock = ManualClock()
     server = make_server(clock=clock)
     async with RawPeer(server) as peer:
@@ -118,7 +118,7 @@ async def test_a_burst_of_changes_is_two_messages() -> None:
 
 
 @pytest.mark.row("N03")
-async def test_a_burst_of_one_kind_does_not_delay_another() -> None:
+async def test_burst_of_one_kind_does_not_delay_another() -> None:
     clock = ManualClock()
     server = make_server(clock=clock)
     async with RawPeer(server) as peer:
@@ -137,7 +137,7 @@ async def test_a_burst_of_one_kind_does_not_delay_another() -> None:
 
 
 @pytest.mark.row("R19")
-async def test_resources_and_templates_share_one_notification() -> None:
+async def test_resources_and_templates_share_a_notification() -> None:
     clock = ManualClock()
     server = make_server(clock=clock)
     async with RawPeer(server) as peer:
@@ -153,7 +153,7 @@ async def test_resources_and_templates_share_one_notification() -> None:
 
 @pytest.mark.row("N06")
 @pytest.mark.parametrize("kind", ["tools", "prompts", "resources"])
-async def test_without_the_flag_nothing_is_announced(kind: str) -> None:
+async def test_list_changed_needs_the_flag(kind: str) -> None:
     clock = ManualClock()
     server = make_server(clock=clock, list_changed=False)
     async with RawPeer(server) as peer:
@@ -165,7 +165,7 @@ async def test_without_the_flag_nothing_is_announced(kind: str) -> None:
 
 @pytest.mark.row("N06")
 @pytest.mark.parametrize("kind", ["tools", "prompts", "resources"])
-async def test_a_feature_that_was_not_declared_announces_nothing(kind: str) -> None:
+async def test_undeclared_feature_announces_nothing(kind: str) -> None:
     server = Server("t")
     async with RawPeer(server) as peer:
         assert kind not in (await peer.initialize())["capabilities"]
@@ -174,7 +174,7 @@ async def test_a_feature_that_was_not_declared_announces_nothing(kind: str) -> N
 
 
 @pytest.mark.row("X04")
-async def test_a_client_that_turns_the_flag_off_hears_nothing() -> None:
+async def test_client_that_disables_the_flag_gets_nothing() -> None:
     server = make_server()
     async with RawPeer(server) as peer:
         await peer.initialize(capabilities={"tools": {"listChanged": False}})
@@ -184,7 +184,7 @@ async def test_a_client_that_turns_the_flag_off_hears_nothing() -> None:
 
 
 @pytest.mark.row("N04")
-async def test_a_change_made_by_another_thread_is_announced() -> None:
+async def test_change_from_another_thread_is_announced() -> None:
     server = make_server()
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -193,7 +193,7 @@ async def test_a_change_made_by_another_thread_is_announced() -> None:
 
 
 @pytest.mark.row("N05")
-async def test_a_change_that_was_still_to_be_announced_when_all_had_gone_is_forgotten() -> None:
+async def test_pending_announcement_is_dropped_without_clients() -> None:
     clock = ManualClock()
     server = make_server(clock=clock)
     async with RawPeer(server) as peer:
@@ -216,7 +216,7 @@ async def subscribe(peer: RawPeer, uri: str = "r://1") -> None:
 
 
 @pytest.mark.row("N01", "R11", "R17", "A10", "X12")
-async def test_an_update_goes_to_the_subscribers_of_that_resource_only() -> None:
+async def test_update_goes_only_to_subscribers_of_the_resource() -> None:
     server = make_server()
     async with RawPeer(server) as a, RawPeer(server) as b, RawPeer(server) as c, RawPeer(server) as d:
         for peer in (a, b, c, d):
@@ -234,7 +234,7 @@ async def test_an_update_goes_to_the_subscribers_of_that_resource_only() -> None
 
 
 @pytest.mark.row("R11")
-async def test_subscribing_twice_is_subscribing_once() -> None:
+async def test_subscribing_twice_sends_one_update() -> None:
     server = make_server()
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -248,7 +248,7 @@ async def test_subscribing_twice_is_subscribing_once() -> None:
 
 
 @pytest.mark.row("R12", "R13")
-async def test_after_unsubscribing_no_update_comes() -> None:
+async def test_no_update_after_unsubscribe() -> None:
     server = make_server()
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -260,7 +260,7 @@ async def test_after_unsubscribing_no_update_comes() -> None:
 
 
 @pytest.mark.row("R14")
-async def test_without_the_flag_there_is_nothing_to_subscribe_to() -> None:
+async def test_subscribe_needs_the_flag() -> None:
     server = make_server(subscribe=False)
     async with RawPeer(server) as peer:
         assert "subscribe" not in (await peer.initialize())["capabilities"]["resources"]
@@ -273,14 +273,14 @@ async def test_without_the_flag_there_is_nothing_to_subscribe_to() -> None:
 
 @pytest.mark.row("R15")
 @pytest.mark.parametrize("uri", ["::::", "", "no scheme", "r://" + "x" * 3000])
-async def test_only_a_uri_can_be_subscribed_to(uri: str) -> None:
+async def test_subscribe_needs_a_valid_uri(uri: str) -> None:
     async with RawPeer(make_server()) as peer:
         await peer.initialize()
         assert (await peer.error("resources/subscribe", {"uri": uri}))["code"] == -32602
 
 
 @pytest.mark.row("R23", "A11")
-async def test_a_session_that_ends_takes_its_subscriptions_along() -> None:
+async def test_subscriptions_end_with_the_session() -> None:
     server, watched = make_server(), []
     server.on_first_subscriber(lambda uri: watched.append(("first", uri)))
     last = asyncio.Event()
@@ -308,7 +308,7 @@ async def test_a_session_that_ends_takes_its_subscriptions_along() -> None:
 
 
 @pytest.mark.row("R17")
-async def test_an_update_may_be_told_by_another_thread() -> None:
+async def test_update_from_another_thread_is_sent() -> None:
     server = make_server()
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -319,7 +319,7 @@ async def test_an_update_may_be_told_by_another_thread() -> None:
         thread.join()
 
 
-async def test_the_first_subscriber_starts_watching_and_the_last_one_ends_it() -> None:
+async def test_hooks_run_for_first_and_last_subscriber() -> None:
     server, watched = make_server(), []
     server.on_first_subscriber(lambda uri: watched.append("on"))
     server.on_last_unsubscribed(lambda uri: watched.append("off"))
@@ -335,7 +335,7 @@ async def test_the_first_subscriber_starts_watching_and_the_last_one_ends_it() -
 
 
 @pytest.mark.row("F20")
-async def test_a_subscription_is_confirmed_once_its_watcher_is_set() -> None:
+async def test_subscription_is_confirmed_after_the_hook() -> None:
     observer = RecordingObserver()
     server, go, began = make_server(observers=[observer]), asyncio.Event(), asyncio.Event()
 
@@ -356,7 +356,7 @@ async def test_a_subscription_is_confirmed_once_its_watcher_is_set() -> None:
 
 
 @pytest.mark.row("F20")
-async def test_a_watcher_that_fails_leaves_no_subscription_and_the_operator_learns_why() -> None:
+async def test_failing_hook_prevents_subscription_and_is_reported() -> None:
     observer = RecordingObserver()
     server = make_server(observers=[observer])
 
@@ -381,7 +381,7 @@ async def test_a_watcher_that_fails_leaves_no_subscription_and_the_operator_lear
 
 
 @pytest.mark.row("N08")
-async def test_an_unknown_notification_is_counted_and_changes_nothing() -> None:
+async def test_unknown_notification_is_only_counted() -> None:
     observer = RecordingObserver()
     async with RawPeer(Server("t", observers=[observer])) as peer:
         await peer.initialize()
@@ -393,7 +393,7 @@ async def test_an_unknown_notification_is_counted_and_changes_nothing() -> None:
 
 
 @pytest.mark.row("A21")
-async def test_a_notification_that_no_feature_takes_is_counted() -> None:
+async def test_unhandled_notification_is_counted() -> None:
     from trunkline.server.features import lifecycle
 
     observer = RecordingObserver()
@@ -405,7 +405,7 @@ async def test_a_notification_that_no_feature_takes_is_counted() -> None:
 
 
 @pytest.mark.row("X13")
-async def test_the_interval_is_a_setting() -> None:
+async def test_debounce_interval_is_a_setting() -> None:
     clock = ManualClock()
     server = make_server(clock=clock, settings=Settings(list_changed_interval=5))
     async with RawPeer(server) as peer:
@@ -420,7 +420,7 @@ async def test_the_interval_is_a_setting() -> None:
 
 @pytest.mark.row("N02", "N03")
 @pytest.mark.parametrize("kind", ["tools", "resources", "prompts"])
-async def test_a_server_may_say_itself_that_a_list_has_changed(kind: Any) -> None:
+async def test_server_may_announce_list_changed_itself(kind: Any) -> None:
     clock = ManualClock()
     server = make_server(clock=clock)
     async with RawPeer(server) as peer:

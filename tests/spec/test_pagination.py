@@ -49,7 +49,7 @@ async def page(peer: RawPeer, method: str, **params: Any) -> tuple[list[str], st
 @pytest.mark.row("PAG-01", "Y01", "Y05", "R02")
 @every_list
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_list_goes_out_in_pages_of_the_size_that_was_set(revision: str, method: str) -> None:
+async def test_list_has_configured_page_size(revision: str, method: str) -> None:
     server, keys = filled(method, 5, page_size=2)
     async with RawPeer(server) as peer:
         await peer.initialize(revision)
@@ -97,7 +97,7 @@ async def test_an_empty_list_is_one_empty_page(method: str) -> None:
 
 @pytest.mark.row("Y04")
 @every_list
-async def test_a_walk_sees_all_of_250_items_once_though_some_are_added_and_removed_meanwhile(method: str) -> None:
+async def test_iteration_sees_each_entry_once_despite_changes(method: str) -> None:
     server, keys = filled(method, 250, page_size=60)
     registry = {"prompts/list": server.prompts, "tools/list": server.tools, "resources/list": server.resources}
     async with RawPeer(server) as peer:
@@ -114,7 +114,7 @@ async def test_a_walk_sees_all_of_250_items_once_though_some_are_added_and_remov
 
 @pytest.mark.row("X14", "Y03")
 @every_list
-async def test_a_limit_is_accepted_and_the_next_page_is_told_as_next_cursor(method: str) -> None:
+async def test_limit_sets_page_size(method: str) -> None:
     server, keys = filled(method, 3)
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -141,7 +141,7 @@ async def test_a_limit_is_accepted_and_the_next_page_is_told_as_next_cursor(meth
         ({"cursor": 5}, "invalid_params"),
     ],
 )
-async def test_a_limit_or_cursor_that_cannot_be_is_invalid_params(method: str, params: Any, kind: str) -> None:
+async def test_invalid_limit_or_cursor_is_invalid_params(method: str, params: Any, kind: str) -> None:
     server, keys = filled(method, 2)
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -153,7 +153,7 @@ async def test_a_limit_or_cursor_that_cannot_be_is_invalid_params(method: str, p
 
 @pytest.mark.row("Y02")
 @every_list
-async def test_a_cursor_with_a_character_changed_is_refused_wherever_it_is(method: str) -> None:
+async def test_altered_cursor_is_refused(method: str) -> None:
     server, _ = filled(method, 2, page_size=1)
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -180,7 +180,7 @@ async def test_a_cursor_of_another_list_or_another_server_is_refused() -> None:
 
 @pytest.mark.row("Y03")
 @every_list
-async def test_a_cursor_expires_where_that_was_set(method: str) -> None:
+async def test_cursor_expires_if_configured(method: str) -> None:
     clock = ManualClock()
     server, keys = filled(method, 4, clock, page_size=2, cursor_lifetime=60)
     async with RawPeer(server) as peer:
@@ -197,7 +197,7 @@ async def test_a_cursor_expires_where_that_was_set(method: str) -> None:
 
 
 @pytest.mark.row("Y03")
-async def test_a_cursor_into_what_templates_list_expires_too() -> None:
+async def test_template_list_cursor_expires() -> None:
     clock = ManualClock()
     server = Server("t", settings=Settings(page_size=1, cursor_lifetime=60), clock=clock)
     server.add_resource("doc://{page}", lambda page: page, list=lambda: ["doc://1", "doc://2"])
@@ -225,9 +225,7 @@ async def test_cursors_do_not_expire_by_default(method: str) -> None:
 @pytest.mark.row("Y01")
 @every_list
 @pytest.mark.parametrize("lifetime", [None, 60])
-async def test_a_list_goes_on_at_another_process_that_shares_the_store(
-    method: str, lifetime: float | None, tmp_path: Path
-) -> None:
+async def test_cursor_works_in_other_process(method: str, lifetime: float | None, tmp_path: Path) -> None:
     settings = Settings(page_size=2, cursor_lifetime=lifetime)
     servers = [Server("t", settings=settings, store=SqliteStore(tmp_path / "shared.db")) for _ in range(2)]
     for server in servers:

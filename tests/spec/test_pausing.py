@@ -15,7 +15,7 @@ QUICK = {"name": "quick"}
 
 @pytest.mark.row("F21")
 @pytest.mark.parametrize("ready", [True, False])
-async def test_while_paused_new_requests_are_refused_what_runs_goes_on_and_ping_is_answered(ready: bool) -> None:
+async def test_paused_server_refuses_requests_but_answers_ping(ready: bool) -> None:
     house = House()
     async with RawPeer(house.server) as peer:
         await peer.initialize(confirm=ready)
@@ -35,7 +35,7 @@ async def test_while_paused_new_requests_are_refused_what_runs_goes_on_and_ping_
 
 
 @pytest.mark.row("F21")
-async def test_who_comes_while_a_server_is_paused_shakes_hands_and_is_refused_the_rest() -> None:
+async def test_new_client_of_a_paused_server_can_initialize() -> None:
     house = House()
     await house.server.start()
     house.server.pause()
@@ -49,7 +49,7 @@ async def test_who_comes_while_a_server_is_paused_shakes_hands_and_is_refused_th
 
 @pytest.mark.row("F21")
 @pytest.mark.parametrize("ready", [True, False])
-async def test_a_call_that_waited_its_turn_before_the_pause_has_it(ready: bool) -> None:
+async def test_call_queued_before_the_pause_runs(ready: bool) -> None:
     house = House(max_calls=1)
     async with RawPeer(house.server) as peer:
         await peer.initialize(confirm=ready)
@@ -63,7 +63,7 @@ async def test_a_call_that_waited_its_turn_before_the_pause_has_it(ready: bool) 
 
 
 @pytest.mark.row("F21")
-async def test_a_paused_server_refuses_requests_over_http_in_either_era() -> None:
+async def test_paused_server_refuses_http_requests_of_both_eras() -> None:
     house = House()
     async with hosted(house.server) as host:
         session = await host.session()
@@ -76,7 +76,7 @@ async def test_a_paused_server_refuses_requests_over_http_in_either_era() -> Non
 
 
 @pytest.mark.row("F21")
-async def test_requests_may_wait_until_a_server_goes_on() -> None:
+async def test_requests_can_wait_for_resume() -> None:
     house = House()
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -89,7 +89,7 @@ async def test_requests_may_wait_until_a_server_goes_on() -> None:
     await house.server.aclose()
 
 
-async def test_a_paused_server_ends_in_good_order() -> None:
+async def test_paused_server_shuts_down_in_order() -> None:
     house = House()
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -105,7 +105,7 @@ async def test_a_paused_server_ends_in_good_order() -> None:
 
 
 @pytest.mark.row("F21")
-async def test_so_many_may_wait_and_who_comes_then_is_refused_while_a_ping_is_answered() -> None:
+async def test_pause_queue_is_bounded_and_ping_is_answered() -> None:
     house = House(max_waiting=2)
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -122,7 +122,7 @@ async def test_so_many_may_wait_and_who_comes_then_is_refused_while_a_ping_is_an
 
 
 @pytest.mark.row("F21")
-async def test_the_time_of_what_waits_runs() -> None:
+async def test_queued_request_times_out() -> None:
     house = House(work_timeout=0.05)
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -136,7 +136,7 @@ async def test_the_time_of_what_waits_runs() -> None:
 
 
 @pytest.mark.row("F21")
-async def test_what_waits_for_somebody_who_has_gone_is_not_done() -> None:
+async def test_queued_request_of_a_closed_connection_never_runs() -> None:
     house = House()
     done: list[str] = []
     house.server.tool(lambda: done.append("done"), name="does")
@@ -151,7 +151,7 @@ async def test_what_waits_for_somebody_who_has_gone_is_not_done() -> None:
 
 
 @pytest.mark.row("F21")
-async def test_what_waits_when_a_server_ends_is_refused() -> None:
+async def test_shutdown_refuses_queued_requests() -> None:
     house = House()
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -166,7 +166,7 @@ def in_session(host: Host, session: str, ident: int) -> Answer:
 
 
 @pytest.mark.row("F21")
-async def test_over_http_requests_of_either_era_wait_and_one_that_is_hung_up_is_not_done() -> None:
+async def test_http_requests_wait_and_disconnected_ones_never_run() -> None:
     house = House(max_waiting=2)
     async with hosted(house.server) as host:
         session = await host.session()
@@ -187,7 +187,7 @@ async def test_over_http_requests_of_either_era_wait_and_one_that_is_hung_up_is_
 
 @pytest.mark.row("F21")
 @pytest.mark.parametrize("scheme", ["ws", "tcp"])
-async def test_on_sockets_calls_wait_or_are_refused_as_well(scheme: str) -> None:
+async def test_socket_calls_wait_or_are_refused(scheme: str) -> None:
     house = House()
     address = (await house.server.listen("tcp://127.0.0.1:0" if scheme == "tcp" else "http://127.0.0.1:0/mcp")).address
     async with Client(address.replace("http", "ws")) as client:
@@ -205,7 +205,7 @@ async def test_on_sockets_calls_wait_or_are_refused_as_well(scheme: str) -> None
 
 
 @pytest.mark.row("F21")
-async def test_a_server_can_be_paused_and_resumed_from_any_thread() -> None:
+async def test_pause_and_resume_work_from_any_thread() -> None:
     house = House()
     async with RawPeer(house.server) as peer:
         await peer.initialize()

@@ -59,7 +59,7 @@ async def test_a_server_may_ping_too_even_before_initialized(confirm: bool) -> N
 
 @pytest.mark.row("K04")
 @pytest.mark.parametrize(("arguments", "seconds"), [({}, 5), ({"timeout": 2}, 2)])
-async def test_a_ping_that_is_not_answered_times_out(arguments: dict[str, float], seconds: float) -> None:
+async def test_unanswered_ping_times_out(arguments: dict[str, float], seconds: float) -> None:
     clock = ManualClock()
     server, late = pinging(clock)
     async with RawPeer(server) as peer:

@@ -63,7 +63,7 @@ async def test_progress_is_reported_in_order_and_before_the_result(token: str | 
 
 
 @pytest.mark.row("N11", "X33")
-async def test_the_total_may_be_left_out_and_numbers_may_be_fractions() -> None:
+async def test_total_is_optional_and_numbers_may_be_fractions() -> None:
     worker = Worker()
     async with RawPeer(worker.server) as peer:
         await peer.initialize()
@@ -77,7 +77,7 @@ async def test_the_total_may_be_left_out_and_numbers_may_be_fractions() -> None:
 
 
 @pytest.mark.row("PRG-02", "N12")
-async def test_progress_that_does_not_grow_is_dropped_and_counted() -> None:
+async def test_non_growing_progress_is_dropped_and_reported() -> None:
     worker = Worker()
     async with RawPeer(worker.server) as peer:
         await peer.initialize()
@@ -124,7 +124,7 @@ async def test_without_a_token_nothing_is_sent() -> None:
 
 @pytest.mark.row("PRG-01")
 @pytest.mark.parametrize("token", [True, 1.5, {"a": 1}], ids=repr)
-async def test_a_token_that_is_neither_text_nor_a_whole_number_counts_as_none(token: Any) -> None:
+async def test_invalid_token_is_ignored(token: Any) -> None:
     worker = Worker()
     async with RawPeer(worker.server) as peer:
         await peer.initialize()
@@ -135,7 +135,7 @@ async def test_a_token_that_is_neither_text_nor_a_whole_number_counts_as_none(to
 
 
 @pytest.mark.row("PRG-03", "N13")
-async def test_progress_after_the_answer_is_not_sent_and_counted() -> None:
+async def test_progress_after_response_is_dropped_and_reported() -> None:
     worker = Worker()
     async with RawPeer(worker.server) as peer:
         await peer.initialize()
@@ -147,7 +147,7 @@ async def test_progress_after_the_answer_is_not_sent_and_counted() -> None:
 
 
 @pytest.mark.row("N13")
-async def test_progress_from_the_client_under_a_token_that_is_not_in_use_is_ignored_and_counted() -> None:
+async def test_unknown_client_token_is_ignored_and_reported() -> None:
     worker = Worker()
     async with RawPeer(worker.server) as peer:
         await peer.initialize()
@@ -182,7 +182,7 @@ async def test_prompts_and_resources_report_progress_too(method: str, params: An
 
 
 @pytest.mark.row("N10")
-async def test_a_plain_function_reports_progress_from_its_thread() -> None:
+async def test_sync_handler_reports_progress_from_thread() -> None:
     server = Server("t")
 
     @server.tool
@@ -200,7 +200,7 @@ async def test_a_plain_function_reports_progress_from_its_thread() -> None:
 
 
 @pytest.mark.row("N10")
-async def test_progress_from_a_thread_comes_before_the_result_also_when_another_call_has_just_ended() -> None:
+async def test_thread_progress_precedes_result() -> None:
     server, ended = Server("t"), threading.Event()
 
     @server.tool
@@ -228,7 +228,7 @@ async def test_progress_from_a_thread_comes_before_the_result_also_when_another_
 
 
 @pytest.mark.row("PRG-02")
-async def test_the_message_is_left_out_in_2024_11_05() -> None:
+async def test_message_is_omitted_in_2024_11_05() -> None:
     worker = Worker()
     async with RawPeer(worker.server) as peer:
         await peer.initialize("2024-11-05")
@@ -243,7 +243,7 @@ async def test_the_message_is_left_out_in_2024_11_05() -> None:
 
 @pytest.mark.row("X07")
 @pytest.mark.parametrize("token", ["t", None])
-async def test_progress_renews_the_deadline_whether_or_not_anybody_hears_of_it(token: str | None) -> None:
+async def test_progress_renews_deadline_without_token(token: str | None) -> None:
     clock = ManualClock()
     worker = Worker(clock=clock)
     async with RawPeer(worker.server) as peer:
@@ -259,7 +259,7 @@ async def test_progress_renews_the_deadline_whether_or_not_anybody_hears_of_it(t
 
 
 @pytest.mark.row("X07")
-async def test_without_progress_a_call_is_given_up_after_a_minute() -> None:
+async def test_call_without_progress_times_out_after_a_minute() -> None:
     clock = ManualClock()
     worker = Worker(clock=clock)
     async with RawPeer(worker.server) as peer:
@@ -279,7 +279,7 @@ async def test_without_progress_a_call_is_given_up_after_a_minute() -> None:
 
 
 @pytest.mark.row("X07")
-async def test_however_much_progress_there_is_the_longest_time_holds() -> None:
+async def test_longest_call_limits_progressing_call() -> None:
     clock = ManualClock()
     worker = Worker(clock=clock, settings=Settings(longest_call=100))
     async with RawPeer(worker.server) as peer:

@@ -60,7 +60,7 @@ def user(text: str) -> dict[str, Any]:
 
 @pytest.mark.row("PRM-02", "M01")
 @every_revision
-async def test_prompts_are_told_as_far_as_a_revision_knows_them(revision: str) -> None:
+async def test_prompt_fields_depend_on_the_revision(revision: str) -> None:
     async with RawPeer(reviews()) as peer:
         await peer.initialize(revision)
         listed = await peer.result("prompts/list")
@@ -81,7 +81,7 @@ async def test_prompts_are_told_as_far_as_a_revision_knows_them(revision: str) -
 
 
 @pytest.mark.row("PRM-01")
-async def test_without_prompts_there_are_no_methods_for_them() -> None:
+async def test_prompt_methods_need_a_prompt() -> None:
     async with RawPeer(Server("t")) as peer:
         assert "prompts" not in (await peer.initialize())["capabilities"]
         for method in ("prompts/list", "prompts/get"):
@@ -90,7 +90,7 @@ async def test_without_prompts_there_are_no_methods_for_them() -> None:
 
 
 @pytest.mark.row("M07", "A15")
-async def test_functions_decorators_and_texts_give_the_same_list() -> None:
+async def test_functions_decorators_and_texts_register_alike() -> None:
     def greet(name: str) -> str:
         return f"Hello {name}."
 
@@ -112,7 +112,7 @@ async def test_functions_decorators_and_texts_give_the_same_list() -> None:
 
 
 @pytest.mark.parametrize("on_duplicate", ["error", "replace", "warn"])
-async def test_a_second_prompt_of_a_name_is_refused_or_replaces_the_first(on_duplicate: Any) -> None:
+async def test_duplicate_prompt_is_rejected_or_replaces(on_duplicate: Any) -> None:
     server = Server("t", settings=Settings(on_duplicate=on_duplicate))
     server.add_prompt("first", name="twice")
     if on_duplicate == "error":
@@ -133,7 +133,7 @@ async def test_a_second_prompt_of_a_name_is_refused_or_replaces_the_first(on_dup
 
 @pytest.mark.row("M02", "M04", "A15")
 @every_revision
-async def test_a_prompt_is_rendered_with_its_arguments_and_defaults(revision: str) -> None:
+async def test_prompt_renders_arguments_and_defaults(revision: str) -> None:
     async with RawPeer(reviews()) as peer:
         await peer.initialize(revision)
         assert await get(peer, "code_review", language="Erlang", style="stricter") == {
@@ -163,9 +163,7 @@ PICTURE = {"type": "image", "data": "AAEC", "mimeType": "image/png"}
 )
 @pytest.mark.parametrize("role", ["user", "assistant"])
 @every_revision
-async def test_messages_of_both_roles_hold_every_kind_of_content(
-    revision: str, role: Any, block: Any, content: Any
-) -> None:
+async def test_messages_of_both_roles_support_all_content(revision: str, role: Any, block: Any, content: Any) -> None:
     server = Server("t")
     server.add_prompt(lambda: [PromptMessage(role, block)], name="it")
     async with RawPeer(server) as peer:
@@ -175,7 +173,7 @@ async def test_messages_of_both_roles_hold_every_kind_of_content(
 
 @pytest.mark.row("M05", "X22")
 @every_revision
-async def test_content_of_later_kinds_is_said_as_a_revision_can(revision: str) -> None:
+async def test_newer_content_is_adapted_to_the_revision(revision: str) -> None:
     server = Server("t")
     link = {"role": "user", "content": {"type": "resource/link", "uri": "doc://b", "name": "b"}}
     server.add_prompt(lambda: [AudioContent("AAEC", "audio/wav"), ResourceLink("doc://a", "a"), link], name="it")
@@ -189,7 +187,7 @@ async def test_content_of_later_kinds_is_said_as_a_revision_can(revision: str) -
 
 
 @pytest.mark.row("M02")
-async def test_a_prompt_may_give_a_whole_result() -> None:
+async def test_prompt_may_return_a_whole_result() -> None:
     server = Server("t")
 
     @server.prompt
@@ -207,7 +205,7 @@ async def test_a_prompt_may_give_a_whole_result() -> None:
 
 @pytest.mark.row("PRM-04", "M03")
 @every_revision
-async def test_a_missing_required_argument_is_named_and_an_optional_one_may_be_left_out(
+async def test_missing_required_argument_is_named(
     revision: str,
 ) -> None:
     async with RawPeer(reviews()) as peer:
@@ -223,7 +221,7 @@ async def test_a_missing_required_argument_is_named_and_an_optional_one_may_be_l
 
 
 @pytest.mark.row("PRM-01")
-async def test_the_values_of_arguments_are_text() -> None:
+async def test_argument_values_must_be_strings() -> None:
     async with RawPeer(reviews()) as peer:
         await peer.initialize()
         for arguments in ({"language": 5}, [], "x"):
@@ -233,7 +231,7 @@ async def test_the_values_of_arguments_are_text() -> None:
 
 @pytest.mark.row("M08", "AD007")
 @every_revision
-async def test_a_schema_makes_the_checks_stricter(revision: str) -> None:
+async def test_schema_makes_argument_checks_stricter(revision: str) -> None:
     server, seen = Server("t"), []
 
     @server.prompt(input_schema={"type": "object", "properties": {"language": {"enum": ["Erlang", "Python"]}}})
@@ -252,7 +250,7 @@ async def test_a_schema_makes_the_checks_stricter(revision: str) -> None:
 
 @pytest.mark.row("M11")
 @every_revision
-async def test_an_unknown_or_disabled_prompt_is_named(revision: str) -> None:
+async def test_unknown_or_disabled_prompt_is_named(revision: str) -> None:
     server = reviews()
     server.prompts.disable("greet")
     async with RawPeer(server) as peer:
@@ -293,9 +291,7 @@ def failing(**options: Any) -> Server:
 @pytest.mark.row("M06", "M12", "X21")
 @pytest.mark.parametrize("name", ["undefined", "on_thread", "system", "system_message"])
 @every_revision
-async def test_a_prompt_that_cannot_be_rendered_is_an_internal_error_that_hides_its_reason(
-    revision: str, name: str
-) -> None:
+async def test_failing_prompt_hides_its_reason(revision: str, name: str) -> None:
     observer = RecordingObserver()
     async with RawPeer(failing(observers=[observer])) as peer:
         await peer.initialize(revision)
@@ -308,7 +304,7 @@ async def test_a_prompt_that_cannot_be_rendered_is_an_internal_error_that_hides_
 
 
 @pytest.mark.row("M12")
-async def test_the_log_has_the_traceback_under_the_reference(caplog: pytest.LogCaptureFixture) -> None:
+async def test_traceback_is_logged_under_the_reference(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "trunkline"):
         async with RawPeer(failing()) as peer:
             await peer.initialize()
@@ -322,7 +318,7 @@ async def test_the_log_has_the_traceback_under_the_reference(caplog: pytest.LogC
 
 
 @pytest.mark.row("PRM-05", "M10")
-async def test_a_burst_of_prompts_is_announced_at_once_and_once_more() -> None:
+async def test_burst_of_prompts_is_announced_twice() -> None:
     clock = ManualClock()
     server = Server("t", prompts=True, clock=clock)
     async with RawPeer(server) as peer:
@@ -344,7 +340,7 @@ async def test_a_burst_of_prompts_is_announced_at_once_and_once_more() -> None:
 
 
 @pytest.mark.row("M13")
-def test_the_code_review_example_uses_the_default_style_if_none_is_given() -> None:
+def test_code_review_example_uses_the_default_style() -> None:
     with StdioPeer((EXAMPLES / "code_review.py").read_text()) as peer:
         peer.initialize()
         (prompt,) = peer.result("prompts/list")["prompts"]
@@ -361,7 +357,7 @@ def test_the_code_review_example_uses_the_default_style_if_none_is_given() -> No
 
 @pytest.mark.row("M09")
 @pytest.mark.parametrize("source", ["async", "plain", "inline", "needing", "text"])
-async def test_arguments_are_processed_then_the_template_is_rendered_then_messages_are_generated(
+async def test_prompt_steps_are_reported_in_order(
     source: str,
 ) -> None:
     observer = RecordingObserver()
@@ -402,7 +398,7 @@ async def test_arguments_are_processed_then_the_template_is_rendered_then_messag
 
 
 @pytest.mark.row("M09")
-async def test_a_prompt_whose_arguments_are_refused_is_not_rendered() -> None:
+async def test_prompt_with_invalid_arguments_is_not_rendered() -> None:
     observer = RecordingObserver()
     server = Server("t", observers=[observer])
     server.add_prompt("Review {language}", name="review")

@@ -61,7 +61,7 @@ def told(revision: str, own: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.row("RES-02", "R01", "R03", "R04")
 @every_revision
-async def test_resources_are_told_as_far_as_a_revision_knows_them(revision: str) -> None:
+async def test_resource_fields_depend_on_the_revision(revision: str) -> None:
     async with RawPeer(documents()) as peer:
         await peer.initialize(revision)
         listed = await peer.result("resources/list")
@@ -71,7 +71,7 @@ async def test_resources_are_told_as_far_as_a_revision_knows_them(revision: str)
 
 @pytest.mark.row("R07")
 @every_revision
-async def test_templates_are_told_as_far_as_a_revision_knows_them(revision: str) -> None:
+async def test_template_fields_depend_on_the_revision(revision: str) -> None:
     async with RawPeer(documents()) as peer:
         await peer.initialize(revision)
         listed = await peer.result("resources/templates/list")
@@ -80,7 +80,7 @@ async def test_templates_are_told_as_far_as_a_revision_knows_them(revision: str)
 
 
 @pytest.mark.row("RES-01")
-async def test_without_resources_there_are_no_methods_for_them() -> None:
+async def test_resource_methods_need_a_resource() -> None:
     async with RawPeer(Server("t")) as peer:
         assert "resources" not in (await peer.initialize())["capabilities"]
         for method in ("resources/list", "resources/templates/list", "resources/read", "resources/subscribe"):
@@ -89,7 +89,7 @@ async def test_without_resources_there_are_no_methods_for_them() -> None:
 
 
 @pytest.mark.row("R20")
-async def test_functions_and_decorators_give_the_same_lists() -> None:
+async def test_functions_and_decorators_register_alike() -> None:
     def readme() -> str:
         """Start here."""
         return "# Hi"
@@ -118,7 +118,7 @@ async def test_functions_and_decorators_give_the_same_lists() -> None:
 @pytest.mark.row("R21")
 @pytest.mark.parametrize("uri", ["doc://readme", "doc://{page}"])
 @pytest.mark.parametrize("on_duplicate", ["error", "replace", "warn"])
-async def test_a_second_resource_at_a_uri_is_refused_or_replaces_the_first(on_duplicate: Any, uri: str) -> None:
+async def test_duplicate_uri_is_rejected_or_replaces(on_duplicate: Any, uri: str) -> None:
     server = Server("t", settings=Settings(on_duplicate=on_duplicate))
     server.add_resource(uri, lambda page="": "first")
     if on_duplicate == "error":
@@ -147,9 +147,7 @@ async def test_a_second_resource_at_a_uri_is_refused_or_replaces_the_first(on_du
     ],
 )
 @every_revision
-async def test_text_goes_out_as_text_bytes_as_base64_and_values_as_json(
-    revision: str, value: Any, contents: Any
-) -> None:
+async def test_contents_are_text_base64_or_json(revision: str, value: Any, contents: Any) -> None:
     server = Server("t")
     server.add_resource("doc://value", value)
     server.add_resource("doc://function", lambda: value)
@@ -174,7 +172,7 @@ async def test_text_goes_out_as_text_bytes_as_base64_and_values_as_json(
         (b"RIFF", "audio/wav", {"mimeType": "audio/wav", "blob": "UklGRg=="}),
     ],
 )
-async def test_text_pictures_and_sounds_go_out_under_their_mime_type(value: Any, mime_type: str, contents: Any) -> None:
+async def test_contents_have_their_mime_type(value: Any, mime_type: str, contents: Any) -> None:
     server = Server("t")
     server.add_resource("doc://it", value, mime_type=mime_type)
     async with RawPeer(server) as peer:
@@ -184,7 +182,7 @@ async def test_text_pictures_and_sounds_go_out_under_their_mime_type(value: Any,
 
 @pytest.mark.row("R06")
 @every_revision
-async def test_a_resource_may_lead_to_others(revision: str) -> None:
+async def test_resource_may_contain_resource_links(revision: str) -> None:
     server = Server("t")
 
     @server.resource("dir://all")
@@ -205,7 +203,7 @@ async def test_a_resource_may_lead_to_others(revision: str) -> None:
 
 
 @pytest.mark.row("R08")
-async def test_the_values_of_a_template_reach_the_handler_by_name() -> None:
+async def test_template_values_are_passed_by_name() -> None:
     server, seen = Server("t"), []
 
     @server.resource("user://{username}/profile")
@@ -220,7 +218,7 @@ async def test_the_values_of_a_template_reach_the_handler_by_name() -> None:
 
 
 @pytest.mark.row("RES-08", "R09")
-async def test_a_last_place_spans_slashes_and_never_climbs() -> None:
+async def test_last_variable_matches_slashes_but_not_dot_dot() -> None:
     server, seen = Server("t"), []
 
     @server.resource("file:///{path}")
@@ -238,7 +236,7 @@ async def test_a_last_place_spans_slashes_and_never_climbs() -> None:
 
 
 @pytest.mark.row("A09")
-async def test_a_template_takes_special_characters_as_they_are() -> None:
+async def test_template_escapes_special_characters() -> None:
     server = Server("t")
     server.add_resource("a.b://{x}", lambda x: x)
     async with RawPeer(server) as peer:
@@ -248,7 +246,7 @@ async def test_a_template_takes_special_characters_as_they_are() -> None:
 
 
 @pytest.mark.row("R22")
-async def test_a_static_resource_wins_over_templates_and_the_first_template_over_later_ones() -> None:
+async def test_static_resource_precedes_templates_in_order() -> None:
     server = Server("t")
     server.add_resource("doc://{page}", lambda page: "first template")
     server.add_resource("doc://{other}/{page}", lambda other, page: "second template")
@@ -266,7 +264,7 @@ async def test_a_static_resource_wins_over_templates_and_the_first_template_over
 
 
 @pytest.mark.row("A08")
-async def test_one_of_a_hundred_thousand_resources_is_read() -> None:
+async def test_read_one_of_100_000_resources() -> None:
     server = Server("t")
     for number in range(100_000):
         server.add_resource(f"doc://{number}", str(number))
@@ -280,7 +278,7 @@ async def test_one_of_a_hundred_thousand_resources_is_read() -> None:
 
 @pytest.mark.row("RES-06", "X10")
 @every_revision
-async def test_a_resource_that_is_not_there_has_a_code_of_its_own(revision: str) -> None:
+async def test_missing_resource_has_its_own_error_code(revision: str) -> None:
     server = documents()
 
     @server.resource("user://{name}")
@@ -307,7 +305,7 @@ async def test_a_resource_that_is_not_there_has_a_code_of_its_own(revision: str)
         ("doc://chapter/notanumber", "invalid_params"),
     ],
 )
-async def test_a_junk_uri_is_invalid_params(uri: Any, kind: str) -> None:
+async def test_invalid_uri_is_invalid_params(uri: Any, kind: str) -> None:
     async with RawPeer(documents()) as peer:
         await peer.initialize()
         error = await peer.error("resources/read", {"uri": uri})
@@ -316,7 +314,7 @@ async def test_a_junk_uri_is_invalid_params(uri: Any, kind: str) -> None:
 
 @pytest.mark.row("R15")
 @pytest.mark.parametrize("uri", ["::::", "doc://a b"])
-async def test_nobody_can_subscribe_to_a_junk_uri(uri: str) -> None:
+async def test_subscribing_to_invalid_uri_is_rejected(uri: str) -> None:
     async with RawPeer(documents()) as peer:
         await peer.initialize()
         assert (await peer.error("resources/subscribe", {"uri": uri}))["code"] == -32602
@@ -345,7 +343,7 @@ def failing(**options: Any) -> Server:
     ("uri", "kind"), [("doc://secret", "internal_error"), ("doc://unsendable/1", "invalid_content")]
 )
 @every_revision
-async def test_a_failing_handler_is_an_internal_error_that_hides_its_reason(revision: str, uri: str, kind: str) -> None:
+async def test_failing_handler_hides_its_reason(revision: str, uri: str, kind: str) -> None:
     observer = RecordingObserver()
     async with RawPeer(failing(observers=[observer])) as peer:
         await peer.initialize(revision)
@@ -359,7 +357,7 @@ async def test_a_failing_handler_is_an_internal_error_that_hides_its_reason(revi
 
 
 @pytest.mark.row("R16")
-async def test_the_log_has_the_traceback_and_the_wire_has_none(caplog: pytest.LogCaptureFixture) -> None:
+async def test_traceback_is_logged_and_not_sent(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "trunkline"):
         async with RawPeer(failing()) as peer:
             await peer.initialize()
@@ -380,7 +378,7 @@ def updated(uri: str) -> dict[str, Any]:
 
 @pytest.mark.row("RES-04", "R11", "R12", "R13", "X12")
 @every_revision
-async def test_subscribing_twice_is_once_and_unsubscribing_ends_it(revision: str) -> None:
+async def test_subscribe_is_idempotent_and_unsubscribe_ends_it(revision: str) -> None:
     server = documents()
     async with RawPeer(server) as peer:
         capabilities = (await peer.initialize(revision))["capabilities"]
@@ -398,7 +396,7 @@ async def test_subscribing_twice_is_once_and_unsubscribing_ends_it(revision: str
 
 
 @pytest.mark.row("R17", "A10")
-async def test_an_update_reaches_its_subscribers_and_nobody_else() -> None:
+async def test_update_reaches_only_its_subscribers() -> None:
     server = documents()
     async with RawPeer(server) as a, RawPeer(server) as b, RawPeer(server) as c:
         for peer in (a, b, c):
@@ -411,7 +409,7 @@ async def test_an_update_reaches_its_subscribers_and_nobody_else() -> None:
 
 
 @pytest.mark.row("R14")
-async def test_without_the_flag_nobody_can_subscribe() -> None:
+async def test_subscribe_needs_the_capability() -> None:
     server, watched = Server("t", subscribe=False), []
     server.add_resource("doc://readme", "# Hi")
     server.on_first_subscriber(watched.append)
@@ -426,7 +424,7 @@ async def test_without_the_flag_nobody_can_subscribe() -> None:
 
 
 @pytest.mark.row("R23", "A11", "AD006")
-async def test_a_peer_that_goes_takes_its_subscriptions_along() -> None:
+async def test_subscriptions_end_with_the_connection() -> None:
     server, ended = documents(), []
     server.on_last_unsubscribed(ended.append)
     async with RawPeer(server) as staying:
@@ -446,7 +444,7 @@ async def test_a_peer_that_goes_takes_its_subscriptions_along() -> None:
 
 
 @pytest.mark.row("R23")
-async def test_a_watcher_that_fails_when_its_peer_has_gone_is_told_to_the_operator() -> None:
+async def test_hook_failing_after_disconnect_is_reported() -> None:
     observer = RecordingObserver()
     server = Server("t", observers=[observer])
     server.add_resource("doc://readme", "# Hi")
@@ -464,7 +462,7 @@ async def test_a_watcher_that_fails_when_its_peer_has_gone_is_told_to_the_operat
 
 
 @pytest.mark.row("R11")
-async def test_a_subscription_is_confirmed_when_watching_has_begun_and_not_if_that_fails() -> None:
+async def test_subscription_is_confirmed_after_its_hook() -> None:
     observer = RecordingObserver()
     server = Server("t", observers=[observer])
     server.add_resource("doc://readme", "# Hi")
@@ -492,7 +490,7 @@ async def test_a_subscription_is_confirmed_when_watching_has_begun_and_not_if_th
 
 @pytest.mark.row("RES-05", "R19")
 @pytest.mark.parametrize("uri", ["doc://new", "doc://new/{page}"])
-async def test_adding_and_removing_are_announced_apart(uri: str) -> None:
+async def test_adding_and_removing_are_announced_separately(uri: str) -> None:
     clock = ManualClock()
     server = Server("t", resources=True, clock=clock)
     async with RawPeer(server) as peer:
@@ -505,7 +503,7 @@ async def test_adding_and_removing_are_announced_apart(uri: str) -> None:
 
 
 @pytest.mark.row("R19")
-async def test_changes_are_not_announced_where_that_was_not_declared() -> None:
+async def test_undeclared_changes_are_not_announced() -> None:
     server = Server("t", resources=True, list_changed=False)
     async with RawPeer(server) as peer:
         assert (await peer.initialize())["capabilities"]["resources"] == {"subscribe": True}
@@ -518,7 +516,7 @@ async def test_changes_are_not_announced_where_that_was_not_declared() -> None:
 
 
 @pytest.mark.row("R24")
-def test_the_documents_example_is_read_and_watched() -> None:
+def test_documents_example_is_read_and_watched() -> None:
     with StdioPeer((EXAMPLES / "documents.py").read_text()) as peer:
         peer.initialize()
         (readme,) = peer.result("resources/read", {"uri": "doc://readme"})["contents"]

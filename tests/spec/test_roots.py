@@ -27,7 +27,7 @@ def make_server(**options: Any) -> Server:
 
 
 @pytest.mark.row("ROO-01", "O01")
-async def test_a_server_asks_for_the_roots_and_sees_all_of_them() -> None:
+async def test_server_receives_all_roots() -> None:
     async with RawPeer(make_server()) as peer:
         await peer.initialize(capabilities=DECLARED)
         call = peer.call("tools/call", {"name": "look"})
@@ -38,7 +38,7 @@ async def test_a_server_asks_for_the_roots_and_sees_all_of_them() -> None:
 
 
 @pytest.mark.row("O04")
-async def test_a_client_without_roots_is_not_asked() -> None:
+async def test_client_without_roots_is_not_asked() -> None:
     server, raised = Server("t"), []
 
     @server.tool
@@ -56,7 +56,7 @@ async def test_a_client_without_roots_is_not_asked() -> None:
 
 
 @pytest.mark.row("ROO-03")
-async def test_an_error_of_the_client_fails_the_tool_and_not_the_server() -> None:
+async def test_client_error_fails_only_the_tool() -> None:
     async with RawPeer(make_server()) as peer:
         await peer.initialize(capabilities=DECLARED)
         call = peer.call("tools/call", {"name": "look"})
@@ -67,7 +67,7 @@ async def test_an_error_of_the_client_fails_the_tool_and_not_the_server() -> Non
         assert "disk on fire" in result["content"][0]["text"]
 
 
-async def test_an_answer_that_is_no_list_of_roots_fails_the_tool() -> None:
+async def test_malformed_roots_fail_the_tool() -> None:
     async with RawPeer(make_server()) as peer:
         await peer.initialize(capabilities=DECLARED)
         call = peer.call("tools/call", {"name": "look"})
@@ -78,7 +78,7 @@ async def test_an_answer_that_is_no_list_of_roots_fails_the_tool() -> None:
 
 
 @pytest.mark.row("ROO-02", "O02")
-async def test_when_roots_change_the_server_is_told_and_the_next_list_is_the_new_one() -> None:
+async def test_roots_list_changed_precedes_the_new_list() -> None:
     server, seen = Server("t"), asyncio.Queue()
 
     @server.on_roots_changed
@@ -95,7 +95,7 @@ async def test_when_roots_change_the_server_is_told_and_the_next_list_is_the_new
 
 
 @pytest.mark.row("X02")
-async def test_the_bare_name_of_the_notification_is_understood() -> None:
+async def test_unprefixed_notification_name_is_accepted() -> None:
     server, told = Server("t"), asyncio.Event()
 
     @server.on_roots_changed
@@ -110,7 +110,7 @@ async def test_the_bare_name_of_the_notification_is_understood() -> None:
 
 
 @pytest.mark.row("O03")
-async def test_a_notification_from_a_client_that_did_not_declare_it_is_ignored() -> None:
+async def test_undeclared_roots_notification_is_ignored() -> None:
     server, told = Server("t"), []
 
     @server.on_roots_changed
@@ -125,7 +125,7 @@ async def test_a_notification_from_a_client_that_did_not_declare_it_is_ignored()
     assert told == []
 
 
-async def test_one_who_fails_to_hear_of_changed_roots_does_not_keep_the_others_from_it() -> None:
+async def test_failing_roots_handler_does_not_stop_the_others() -> None:
     observer = RecordingObserver()
     server, told = Server("t", observers=[observer]), asyncio.Event()
 
@@ -150,7 +150,7 @@ async def test_one_who_fails_to_hear_of_changed_roots_does_not_keep_the_others_f
     assert [str(fact.error) for fact in observer.of(HandlerFailed)] == ["no", "leave"]
 
 
-async def test_who_is_told_of_changed_roots_is_not_left_behind_when_the_line_closes() -> None:
+async def test_roots_handlers_end_with_the_connection() -> None:
     server, began, ended = Server("t"), asyncio.Event(), asyncio.Event()
 
     @server.on_roots_changed
@@ -170,7 +170,7 @@ async def test_who_is_told_of_changed_roots_is_not_left_behind_when_the_line_clo
         await ended.wait()
 
 
-async def test_roots_that_are_not_answered_in_five_seconds_are_given_up() -> None:
+async def test_roots_request_times_out_after_five_seconds() -> None:
     clock = ManualClock()
     async with RawPeer(make_server(clock=clock)) as peer:
         await peer.initialize(capabilities=DECLARED)

@@ -56,7 +56,7 @@ class Sampler:
 
 @pytest.mark.row("SMP-01", "S01", "X34")
 @pytest.mark.parametrize("thread", [False, True])
-async def test_a_server_asks_and_the_client_answers(*, thread: bool) -> None:
+async def test_server_requests_and_client_responds(*, thread: bool) -> None:
     sampler = Sampler("Capital of France?", max_tokens=10, thread=thread)
     async with RawPeer(sampler.server) as peer:
         await peer.initialize(capabilities=DECLARED)
@@ -67,7 +67,7 @@ async def test_a_server_asks_and_the_client_answers(*, thread: bool) -> None:
 
 
 @pytest.mark.row("S02")
-async def test_a_client_without_sampling_is_not_asked() -> None:
+async def test_client_without_sampling_is_not_asked() -> None:
     sampler = Sampler("x")
     async with RawPeer(sampler.server) as peer:
         await peer.initialize()
@@ -78,7 +78,7 @@ async def test_a_client_without_sampling_is_not_asked() -> None:
 
 
 @pytest.mark.row("SMP-02", "S03", "S06")
-async def test_everything_that_was_given_is_passed_on() -> None:
+async def test_all_parameters_are_sent() -> None:
     sampler = Sampler(
         [
             "first",
@@ -113,7 +113,7 @@ async def test_everything_that_was_given_is_passed_on() -> None:
     assert params["metadata"] == {"trace": 1}
 
 
-async def test_model_preferences_may_be_a_mapping() -> None:
+async def test_model_preferences_accept_a_mapping() -> None:
     sampler = Sampler("x", model_preferences={"cost_priority": 0.5, "speedPriority": 1, "hints": [{"name": "small"}]})
     async with RawPeer(sampler.server) as peer:
         await peer.initialize(capabilities={"sampling": {}})
@@ -130,9 +130,7 @@ async def test_model_preferences_may_be_a_mapping() -> None:
         ("2025-06-18", {"sampling": {}}, True),
     ],
 )
-async def test_context_is_asked_for_where_the_client_can_include_it(
-    revision: str, declared: Any, *, sent: bool
-) -> None:
+async def test_include_context_needs_a_capable_client(revision: str, declared: Any, *, sent: bool) -> None:
     sampler = Sampler("x", include_context="allServers")
     async with RawPeer(sampler.server) as peer:
         await peer.initialize(revision, declared)
@@ -154,7 +152,7 @@ async def test_context_is_asked_for_where_the_client_can_include_it(
         pytest.param({"stop_sequences": [1]}, id="s06 number"),
     ],
 )
-async def test_values_out_of_their_range_are_refused_before_anything_is_sent(options: Any) -> None:
+async def test_out_of_range_values_are_rejected_before_sending(options: Any) -> None:
     sampler = Sampler("x", **options)
     async with RawPeer(sampler.server) as peer:
         await peer.initialize(capabilities=DECLARED)
@@ -164,7 +162,7 @@ async def test_values_out_of_their_range_are_refused_before_anything_is_sent(opt
 
 
 @pytest.mark.row("SMP-05")
-async def test_tools_are_offered_to_a_client_that_declares_them_only() -> None:
+async def test_tools_are_sent_only_to_clients_that_declare_them() -> None:
     options = {"tools": [Tool(name="f", input_schema={"type": "object"})], "tool_choice": ToolChoice(mode="required")}
     sampler = Sampler("x", **options)
     async with RawPeer(sampler.server) as able, RawPeer(sampler.server) as unable:
@@ -181,7 +179,7 @@ async def test_tools_are_offered_to_a_client_that_declares_them_only() -> None:
 
 
 @pytest.mark.row("SMP-07")
-async def test_a_user_who_refuses_is_an_error_with_the_code_that_the_client_gave() -> None:
+async def test_refusal_keeps_the_clients_error_code() -> None:
     sampler = Sampler("x")
     async with RawPeer(sampler.server) as peer:
         await peer.initialize(capabilities=DECLARED)
@@ -195,7 +193,7 @@ async def test_a_user_who_refuses_is_an_error_with_the_code_that_the_client_gave
 
 @pytest.mark.row("X07")
 @pytest.mark.parametrize("timeout", [None, 7.0])
-async def test_a_client_that_does_not_answer_in_time_is_told_that_nobody_waits_any_more(
+async def test_timed_out_request_is_cancelled_at_the_client(
     timeout: float | None,
 ) -> None:
     clock = ManualClock()
@@ -217,7 +215,7 @@ async def test_a_client_that_does_not_answer_in_time_is_told_that_nobody_waits_a
 
 
 @pytest.mark.row("K18")
-async def test_a_late_answer_is_not_taken_for_the_answer_to_another_question() -> None:
+async def test_late_response_does_not_answer_another_request() -> None:
     clock, answers = ManualClock(), []
     server = Server("t", clock=clock)
 
@@ -242,7 +240,7 @@ async def test_a_late_answer_is_not_taken_for_the_answer_to_another_question() -
 
 
 @pytest.mark.row("CAP-09")
-async def test_a_question_that_comes_too_early_waits_for_initialized() -> None:
+async def test_early_request_waits_for_initialized() -> None:
     sampler = Sampler("x")
     async with RawPeer(sampler.server) as peer:
         await peer.initialize(capabilities=DECLARED, confirm=False)
@@ -258,7 +256,7 @@ async def test_a_question_that_comes_too_early_waits_for_initialized() -> None:
 
 
 @pytest.mark.row("CAP-09")
-async def test_a_call_whose_question_waits_for_initialized_still_has_its_deadline() -> None:
+async def test_waiting_for_initialized_keeps_the_call_deadline() -> None:
     clock = ManualClock()
     sampler = Sampler("x", clock=clock)
     async with RawPeer(sampler.server) as peer:
@@ -270,7 +268,7 @@ async def test_a_call_whose_question_waits_for_initialized_still_has_its_deadlin
         assert "not done after 60 s" in (await peer.answer_to(call))["result"]["content"][0]["text"]
 
 
-async def test_a_question_fails_when_the_client_hangs_up() -> None:
+async def test_request_fails_when_client_disconnects() -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize(capabilities=DECLARED)
         params = {"messages": [], "maxTokens": 1}
@@ -280,7 +278,7 @@ async def test_a_question_fails_when_the_client_hangs_up() -> None:
         await task
 
 
-async def test_a_question_that_waits_for_initialized_fails_when_the_client_hangs_up() -> None:
+async def test_early_request_fails_when_client_disconnects() -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize(capabilities=DECLARED, confirm=False)
         task = asyncio.create_task(peer.connection.request("sampling/createMessage"))
@@ -290,7 +288,7 @@ async def test_a_question_that_waits_for_initialized_fails_when_the_client_hangs
         await task
 
 
-async def test_a_question_from_a_thread_fails_when_the_client_hangs_up() -> None:
+async def test_request_from_a_thread_fails_when_client_disconnects() -> None:
     server, outcome = Server("t"), asyncio.Queue()
     loop = asyncio.get_running_loop()
 
@@ -311,7 +309,7 @@ async def test_a_question_from_a_thread_fails_when_the_client_hangs_up() -> None
 
 
 @pytest.mark.row("N10")
-async def test_a_server_hears_of_the_progress_that_a_client_makes() -> None:
+async def test_server_receives_client_progress() -> None:
     heard: list[Any] = []
     sampler = Sampler("x", on_progress=heard.append)
     async with RawPeer(sampler.server) as peer:
@@ -327,7 +325,7 @@ async def test_a_server_hears_of_the_progress_that_a_client_makes() -> None:
 
 
 @pytest.mark.row("N10")
-async def test_progress_of_the_client_renews_the_time_that_its_answer_may_take() -> None:
+async def test_client_progress_renews_the_request_deadline() -> None:
     clock = ManualClock()
     sampler = Sampler("x", clock=clock, on_progress=lambda told: None)
     async with RawPeer(sampler.server) as peer:

@@ -19,7 +19,7 @@ def said(role: Any, *blocks: Any) -> SamplingMessage:
 
 
 @pytest.mark.row("SMP-02", "SMP-06", "S01")
-async def test_a_model_uses_the_tools_of_the_server_until_it_is_done() -> None:
+async def test_model_uses_server_tools_until_done() -> None:
     server, replies = Server("t"), []
 
     @server.tool
@@ -75,7 +75,7 @@ async def test_a_model_uses_the_tools_of_the_server_until_it_is_done() -> None:
         ([said("user", USE), said("user", USE.result(3))], "only the assistant may"),
     ],
 )
-async def test_messages_whose_tool_uses_and_results_do_not_fit_are_never_sent(messages: Any, why: str) -> None:
+async def test_mismatched_tool_uses_and_results_are_not_sent(messages: Any, why: str) -> None:
     server, outcome = Server("t"), []
 
     @server.tool
@@ -93,7 +93,7 @@ async def test_messages_whose_tool_uses_and_results_do_not_fit_are_never_sent(me
 
 
 @pytest.mark.row("SMP-02")
-async def test_a_tool_that_is_not_there_cannot_be_offered_to_a_model() -> None:
+async def test_unknown_tool_cannot_be_offered() -> None:
     server, outcome = Server("t"), []
 
     @server.tool
@@ -125,10 +125,10 @@ PICTURE = ImageContent("aGk=", "image/png")
         (ToolResult([PICTURE], None, {"a": 1}, True), ToolResultContent("u1", [PICTURE], {"a": 1}, True)),
     ],
 )
-def test_whatever_a_tool_gave_back_is_the_result_of_its_use(value: Any, result: ToolResultContent) -> None:
+def test_any_tool_value_becomes_a_tool_result(value: Any, result: ToolResultContent) -> None:
     assert USE.result(value) == result
 
 
 @pytest.mark.row("SMP-03")
-def test_a_failure_is_marked_as_one() -> None:
+def test_failed_tool_result_is_marked() -> None:
     assert USE.result("no", is_error=True).is_error

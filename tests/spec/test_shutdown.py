@@ -60,7 +60,7 @@ class House(houses.House):
 
 
 @pytest.mark.row("D11", "F27")
-async def test_a_shutdown_goes_through_five_stages_in_order() -> None:
+async def test_shutdown_runs_five_stages_in_order() -> None:
     house = House()
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -70,7 +70,7 @@ async def test_a_shutdown_goes_through_five_stages_in_order() -> None:
 
 
 @pytest.mark.row("D11")
-async def test_each_stage_does_what_it_is_named_after() -> None:
+async def test_each_stage_does_its_work() -> None:
     house = House()
     log = house.heard.log
     house.server.on_last_unsubscribed(lambda uri: log.append(f"unwatched {uri}"))
@@ -99,7 +99,7 @@ async def test_each_stage_does_what_it_is_named_after() -> None:
 
 
 @pytest.mark.row("D12")
-async def test_a_drain_waits_for_what_is_in_flight_and_refuses_what_is_new() -> None:
+async def test_drain_waits_for_running_requests_and_refuses_new_ones() -> None:
     house = House(drain_timeout=30.0)
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -118,7 +118,7 @@ async def test_a_drain_waits_for_what_is_in_flight_and_refuses_what_is_new() -> 
 
 
 @pytest.mark.row("D12")
-async def test_a_call_that_hangs_is_cut_and_the_stage_named() -> None:
+async def test_hanging_call_is_cancelled_and_its_stage_reported() -> None:
     house = House(drain_timeout=0.05)
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -130,7 +130,7 @@ async def test_a_call_that_hangs_is_cut_and_the_stage_named() -> None:
 
 
 @pytest.mark.row("D11")
-async def test_a_session_that_is_written_down_while_its_server_ends_keeps_its_subscriptions(tmp_path: Path) -> None:
+async def test_session_persisted_during_shutdown_keeps_subscriptions(tmp_path: Path) -> None:
     house = House(SqliteStore(tmp_path / "store"))
     async with hosted(house.server) as host:
         host.app = house.server.asgi()  # which keeps sessions
@@ -153,7 +153,7 @@ async def test_a_session_that_is_written_down_while_its_server_ends_keeps_its_su
     await store.close()
 
 
-async def test_whoever_asks_while_a_server_ends_waits_for_the_same_end() -> None:
+async def test_concurrent_shutdowns_share_one_sequence() -> None:
     house = House()
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -161,7 +161,7 @@ async def test_whoever_asks_while_a_server_ends_waits_for_the_same_end() -> None
     assert steps(house.heard) == STAGES
 
 
-async def test_a_server_that_has_ended_serves_again() -> None:
+async def test_server_can_serve_again_after_shutdown() -> None:
     house = House()
     for _ in range(2):
         async with RawPeer(house.server) as peer:
@@ -175,7 +175,7 @@ async def test_a_server_that_has_ended_serves_again() -> None:
 
 
 @pytest.mark.row("D16")
-async def test_cleanup_is_called_in_reverse_order_and_one_that_raises_stops_no_other() -> None:
+async def test_callbacks_run_in_reverse_and_survive_errors() -> None:
     house = House()
     log: list[str] = []
 
@@ -196,7 +196,7 @@ async def test_cleanup_is_called_in_reverse_order_and_one_that_raises_stops_no_o
     assert "second" in failed.method
 
 
-async def test_cleanup_that_takes_too_long_is_cut_and_the_store_closed_all_the_same() -> None:
+async def test_slow_callback_is_cancelled_and_the_store_closed() -> None:
     store = MemoryStore()
     house = House(store, stage_timeout=1.0)  # which no other stage takes
     await house.server.start()
@@ -319,7 +319,7 @@ ENDINGS = [
 
 @pytest.mark.row("D13")
 @pytest.mark.parametrize("end", ENDINGS)
-def test_whatever_ends_a_process_does_the_same(end: Callable[[StdioPeer], None]) -> None:
+def test_every_trigger_runs_the_same_shutdown(end: Callable[[StdioPeer], None]) -> None:
     with StdioPeer(SCRIPT) as peer:
         peer.initialize()
         end(peer)
@@ -362,7 +362,7 @@ HURRIED = {"TRUNKLINE_STAGE_TIMEOUT": "0.1", "TRUNKLINE_DRAIN_TIMEOUT": "0.1"}
 
 @pytest.mark.row("D12")
 @pytest.mark.parametrize("stage", OVERRUNS)
-def test_the_exit_code_names_the_stage_that_took_too_long(stage: str, tmp_path: Path) -> None:
+def test_exit_code_names_the_stage_that_overran(stage: str, tmp_path: Path) -> None:
     hurried = HURRIED if stage == "DrainPendingRequests" else {**HURRIED, "TRUNKLINE_DRAIN_TIMEOUT": "30"}
     hurried = {**hurried, "STORE": str(tmp_path / "store.db")}
     with StdioPeer(SCRIPT, env=hurried) as peer:
@@ -375,7 +375,7 @@ def test_the_exit_code_names_the_stage_that_took_too_long(stage: str, tmp_path: 
 
 
 @pytest.mark.parametrize(("tool", "code"), [("stubborn", 82), ("leaves_a_thread", 85)])
-def test_what_cannot_be_ended_does_not_keep_a_process_from_ending(tool: str, code: int) -> None:
+def test_unstoppable_work_does_not_delay_the_exit(tool: str, code: int) -> None:
     with StdioPeer(SCRIPT, env=HURRIED) as peer:
         peer.initialize()
         peer.tool(tool)
@@ -386,7 +386,7 @@ def test_what_cannot_be_ended_does_not_keep_a_process_from_ending(tool: str, cod
 
 
 @pytest.mark.row("D13")
-def test_a_second_signal_ends_a_process_whose_loop_is_stuck() -> None:
+def test_second_signal_exits_a_blocked_process() -> None:
     with StdioPeer(SCRIPT) as peer:
         peer.initialize()
         peer.tool("spins")
@@ -418,7 +418,7 @@ def crashed(folder: Path, how: str) -> tuple[int, str, dict[str, Any]]:
 
 @pytest.mark.row("D14", "F28")
 @pytest.mark.parametrize("how", ["abort", "a fault of our own"])
-def test_a_crash_is_logged_and_dumped_and_ends_the_process(tmp_path: Path, how: str) -> None:
+def test_crash_is_logged_dumped_and_ends_the_process(tmp_path: Path, how: str) -> None:
     code, said, dump = crashed(tmp_path, how)
     assert code == 1
     lines = said.split()
@@ -437,7 +437,7 @@ def test_a_crash_is_logged_and_dumped_and_ends_the_process(tmp_path: Path, how: 
     assert {"id": 2, "method": "tools/call"} in connection["pending"]
 
 
-def test_what_a_handler_leaves_behind_on_the_loop_is_no_crash() -> None:
+def test_leftover_callback_of_a_handler_is_no_crash() -> None:
     with StdioPeer(SCRIPT) as peer:
         peer.initialize()
         peer.result("tools/call", {"name": "misuses"})
@@ -448,14 +448,14 @@ def test_what_a_handler_leaves_behind_on_the_loop_is_no_crash() -> None:
 
 
 @pytest.mark.row("D14")
-def test_a_dump_has_no_secrets(tmp_path: Path) -> None:
+def test_crash_dump_has_no_secrets(tmp_path: Path) -> None:
     _, _, dump = crashed(tmp_path, "abort")
     assert SECRET not in json.dumps(dump)
     assert "from the environment" not in json.dumps(dump)
 
 
 @pytest.mark.row("D15")
-def test_a_graceful_end_leaves_no_dump(tmp_path: Path) -> None:
+def test_graceful_shutdown_leaves_no_dump(tmp_path: Path) -> None:
     with StdioPeer(SCRIPT, env={"TRUNKLINE_CRASH_FOLDER": str(tmp_path)}) as peer:
         peer.initialize()
         peer.kill(signal.SIGTERM)
@@ -464,7 +464,7 @@ def test_a_graceful_end_leaves_no_dump(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("D14")
-async def test_a_crash_without_a_folder_leaves_no_dump_and_is_told(tmp_path: Path) -> None:
+async def test_crash_without_folder_is_reported_without_a_dump(tmp_path: Path) -> None:
     house = House()
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -478,7 +478,7 @@ async def test_a_crash_without_a_folder_leaves_no_dump_and_is_told(tmp_path: Pat
     assert isinstance(house.server.crash, ValueError)
 
 
-async def test_a_failing_handler_is_no_crash() -> None:
+async def test_failing_handler_is_no_crash() -> None:
     house = House()
 
     @house.server.tool

@@ -52,7 +52,7 @@ async def ended(peer: RawPeer) -> None:
 
 
 @pytest.mark.row("L28", "D18", "X31")
-async def test_a_client_that_asks_for_it_is_drained_answered_and_closed() -> None:
+async def test_shutdown_request_drains_replies_and_closes() -> None:
     house = House()
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -73,7 +73,7 @@ async def test_a_client_that_asks_for_it_is_drained_answered_and_closed() -> Non
 
 @pytest.mark.row("L28", "D18")
 @pytest.mark.parametrize("name", NAMES)
-async def test_told_and_not_asked_it_does_the_same(name: str) -> None:
+async def test_shutdown_notification_does_the_same(name: str) -> None:
     house = House()
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -88,7 +88,7 @@ async def test_told_and_not_asked_it_does_the_same(name: str) -> None:
 
 
 @pytest.mark.row("L28")
-async def test_others_who_are_on_the_line_are_not_touched() -> None:
+async def test_shutdown_request_does_not_affect_other_clients() -> None:
     house = House()
     async with RawPeer(house.server) as peer, RawPeer(house.server) as other:
         await peer.initialize()
@@ -103,7 +103,7 @@ async def test_others_who_are_on_the_line_are_not_touched() -> None:
 
 
 @pytest.mark.row("L28")
-async def test_what_hangs_is_cut_when_its_time_is_over_and_the_request_is_answered() -> None:
+async def test_hanging_call_is_cancelled_before_the_reply() -> None:
     house = House(drain_timeout=0.05)
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -114,7 +114,7 @@ async def test_what_hangs_is_cut_when_its_time_is_over_and_the_request_is_answer
 
 
 @pytest.mark.row("L28")
-async def test_a_server_that_ends_meanwhile_answers_it_as_well() -> None:
+async def test_server_shutdown_answers_a_pending_shutdown_request() -> None:
     house = House()
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -130,7 +130,7 @@ async def test_a_server_that_ends_meanwhile_answers_it_as_well() -> None:
 
 @pytest.mark.row("L28")
 @pytest.mark.parametrize("wait", [True, False])
-async def test_a_server_that_is_paused_or_has_its_hands_full_lets_its_clients_go(wait: bool) -> None:
+async def test_shutdown_request_works_while_paused_or_busy(wait: bool) -> None:
     house = House(max_calls=1)
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -145,7 +145,7 @@ async def test_a_server_that_is_paused_or_has_its_hands_full_lets_its_clients_go
 
 
 @pytest.mark.row("L28")
-async def test_it_does_not_wait_for_its_turn() -> None:
+async def test_shutdown_request_is_not_queued() -> None:
     house = House(max_calls=1)
     async with RawPeer(house.server) as peer:
         await peer.initialize()
@@ -158,7 +158,7 @@ async def test_it_does_not_wait_for_its_turn() -> None:
 
 
 @pytest.mark.row("L28", "X31")
-async def test_without_the_profile_there_is_no_such_method() -> None:
+async def test_shutdown_method_needs_the_profile() -> None:
     server = Server("t")
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -171,7 +171,7 @@ async def test_without_the_profile_there_is_no_such_method() -> None:
 
 
 @pytest.mark.row("X31")
-async def test_the_later_era_has_no_such_method_either() -> None:
+async def test_shutdown_method_does_not_exist_in_the_modern_era() -> None:
     house = House()
     async with RawPeer(house.server) as peer:
         assert (await peer.error("shutdown", enveloped()))["code"] == -32601
@@ -203,7 +203,7 @@ async def say_shutdown(host: Host, session: str, how: str) -> None:
 @pytest.mark.row("L28", "D18")
 @pytest.mark.parametrize("how", ["request", "notification"])
 @pytest.mark.parametrize("kept", [True, False])
-async def test_over_http_the_session_is_gone_and_no_other(how: str, kept: bool, tmp_path: Path) -> None:
+async def test_http_shutdown_request_ends_only_its_session(how: str, kept: bool, tmp_path: Path) -> None:
     house = House(SqliteStore(tmp_path / "store") if kept else None)
     async with two_sessions(house) as (host, mine, other):
         stream = host.begin("GET", mcp_session_id=mine)
@@ -221,7 +221,7 @@ async def test_over_http_the_session_is_gone_and_no_other(how: str, kept: bool, 
 
 
 @pytest.mark.row("L28")
-async def test_over_http_what_runs_is_answered_first_and_what_is_new_refused() -> None:
+async def test_http_shutdown_request_drains_before_the_reply() -> None:
     house = House()
     async with two_sessions(house) as (host, mine, _):
         waiting = host.begin("POST", request("tools/call", {"name": "waits"}, id=1), mcp_session_id=mine)
@@ -235,7 +235,7 @@ async def test_over_http_what_runs_is_answered_first_and_what_is_new_refused() -
 
 
 @pytest.mark.row("L28")
-async def test_a_session_that_was_ended_so_makes_room_for_another() -> None:
+async def test_ended_session_frees_its_quota() -> None:
     house = House(max_sessions=2)
     async with two_sessions(house) as (host, mine, _):
         await say_shutdown(host, mine, "request")
@@ -251,7 +251,7 @@ def asks(peer: StdioPeer) -> None:
 
 @pytest.mark.row("L28", "D13", "D18")
 @pytest.mark.parametrize("say", [asks, lambda peer: peer.notify("shutdown")], ids=["request", "notification"])
-def test_on_stdio_the_process_ends_with_it(say: Callable[[StdioPeer], None]) -> None:
+def test_stdio_shutdown_request_ends_the_process(say: Callable[[StdioPeer], None]) -> None:
     with StdioPeer(SCRIPT) as peer:
         peer.initialize()
         say(peer)
@@ -260,7 +260,7 @@ def test_on_stdio_the_process_ends_with_it(say: Callable[[StdioPeer], None]) -> 
 
 
 @pytest.mark.row("L28")
-def test_on_stdio_a_call_that_is_cut_is_told_by_the_exit_code_and_the_request_answered() -> None:
+def test_stdio_shutdown_request_reports_cancelled_calls() -> None:
     with StdioPeer(SCRIPT, env={"TRUNKLINE_DRAIN_TIMEOUT": "0.1"}) as peer:
         peer.initialize()
         peer.tool("forever")

@@ -113,7 +113,7 @@ server.run()
 
 
 @pytest.mark.row("STD-02", "W02", "W12")
-def test_messages_are_lines_and_several_may_come_at_once() -> None:
+def test_several_lines_in_one_read_are_answered() -> None:
     with StdioPeer(HELLO) as peer:
         peer.initialize()
         calls = [{"jsonrpc": "2.0", "id": n, "method": "ping"} for n in (11, 12, 13)]
@@ -126,7 +126,7 @@ def test_messages_are_lines_and_several_may_come_at_once() -> None:
 
 
 @pytest.mark.row("W11")
-def test_a_message_may_come_byte_by_byte() -> None:
+def test_message_may_arrive_byte_by_byte() -> None:
     with StdioPeer(HELLO) as peer:
         for byte in PING:
             peer.send(bytes([byte]))
@@ -135,7 +135,7 @@ def test_a_message_may_come_byte_by_byte() -> None:
 
 
 @pytest.mark.row("STD-03", "W02")
-def test_whatever_a_process_prints_goes_to_standard_error_and_never_to_the_peer() -> None:
+def test_prints_go_to_stderr_and_never_to_the_peer() -> None:
     with StdioPeer(CHATTER) as peer:
         peer.initialize()
         for tool in ("by_print", "by_descriptor", "by_library", "by_child"):
@@ -166,7 +166,7 @@ server.run()
 
 
 @pytest.mark.row("STD-04")
-def test_a_handler_that_reads_standard_input_gets_its_end_and_takes_nothing_from_the_wire() -> None:
+def test_handler_reading_stdin_gets_eof() -> None:
     with StdioPeer(READER) as peer:
         peer.initialize()
         peer.call("tools/call", {"name": "read"})
@@ -177,7 +177,7 @@ def test_a_handler_that_reads_standard_input_gets_its_end_and_takes_nothing_from
 
 
 @pytest.mark.row("STD-02", "X24")
-def test_content_length_framing_is_answered_in_kind() -> None:
+def test_content_length_framing_is_adopted() -> None:
     with StdioPeer(HELLO, framing="headers") as peer:
         assert peer.initialize()["serverInfo"]["name"] == "hello"
         assert (
@@ -195,7 +195,7 @@ def test_content_length_framing_is_answered_in_kind() -> None:
     ],
     ids=["C", "cp1252", "cp932"],
 )
-def test_messages_are_utf_8_with_a_line_feed_whatever_the_locale_says(env: dict[str, str]) -> None:
+def test_messages_are_utf8_lines_in_any_locale(env: dict[str, str]) -> None:
     with StdioPeer(HELLO, env=env) as peer:
         peer.initialize()
         text = "čaj, 日本語, 🙂, \u2028"
@@ -209,7 +209,7 @@ def test_messages_are_utf_8_with_a_line_feed_whatever_the_locale_says(env: dict[
 
 @pytest.mark.row("W16")
 @pytest.mark.parametrize("script_limit", [(HELLO, 16 * 1024 * 1024), (SMALL, 1024)], ids=["default", "1 KiB"])
-def test_a_message_of_the_limit_is_taken_and_one_byte_more_is_refused(script_limit: tuple[str, int]) -> None:
+def test_message_size_limit_is_exact(script_limit: tuple[str, int]) -> None:
     script, limit = script_limit
     frame = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"pad": ""}}).encode()
     fits = frame.replace(b'""', b'"' + b"x" * (limit - len(frame)) + b'"')
@@ -229,7 +229,7 @@ def test_a_message_of_the_limit_is_taken_and_one_byte_more_is_refused(script_lim
 
 
 @pytest.mark.row("W16")
-def test_an_answer_above_the_limit_becomes_an_error() -> None:
+def test_oversized_response_becomes_an_error() -> None:
     with StdioPeer(SMALL) as peer:
         peer.initialize()
         error = peer.request("resources/read", {"uri": "big://text"})["error"]
@@ -252,7 +252,7 @@ def _read_requests(first: int, number: int) -> bytes:
 
 
 @pytest.mark.row("N14")
-def test_a_peer_that_does_not_read_is_not_read_from_either_until_it_does() -> None:
+def test_reading_pauses_while_the_peer_does_not_read() -> None:
     with StdioPeer(CATALOGUE) as peer:
         peer.initialize()
         os.set_blocking(peer.input, False)
@@ -272,7 +272,7 @@ def test_a_peer_that_does_not_read_is_not_read_from_either_until_it_does() -> No
 
 
 @pytest.mark.row("N14")
-def test_a_peer_that_never_reads_is_cut_off_and_the_server_ends() -> None:
+def test_server_exits_if_the_peer_never_reads() -> None:
     script = CATALOGUE.replace("64 << 20", "2 << 20")
     with StdioPeer(script) as peer:
         peer.initialize()
@@ -295,7 +295,7 @@ ENDINGS = [
 
 @pytest.mark.row("STD-07", "D13")
 @pytest.mark.parametrize("end", ENDINGS)
-def test_a_server_without_anything_to_do_ends_with_0(end: Ending) -> None:
+def test_idle_server_exits_with_0(end: Ending) -> None:
     with StdioPeer(HELLO) as peer:
         peer.initialize()
         end(peer)
@@ -305,7 +305,7 @@ def test_a_server_without_anything_to_do_ends_with_0(end: Ending) -> None:
 
 @pytest.mark.row("D12", "D13")
 @pytest.mark.parametrize("end", ENDINGS)
-def test_what_is_in_flight_is_answered_before_the_server_ends_with_0(end: Ending) -> None:
+def test_requests_in_flight_are_answered_before_exit(end: Ending) -> None:
     with StdioPeer(WORKER) as peer:
         peer.initialize()
         calls = {peer.tool("steps"), peer.tool("steps_on_thread")}
@@ -320,7 +320,7 @@ def test_what_is_in_flight_is_answered_before_the_server_ends_with_0(end: Ending
 
 @pytest.mark.row("D12")
 @pytest.mark.parametrize("end", ENDINGS)
-def test_what_does_not_end_is_cut_off_at_the_deadline(end: Ending) -> None:
+def test_unfinished_calls_are_cancelled_at_the_deadline(end: Ending) -> None:
     with StdioPeer(WORKER, env={"TRUNKLINE_DRAIN_TIMEOUT": "0.2"}) as peer:
         peer.initialize()
         calls = [peer.tool("forever"), peer.tool("forever_on_thread")]
@@ -333,7 +333,7 @@ def test_what_does_not_end_is_cut_off_at_the_deadline(end: Ending) -> None:
 
 
 @pytest.mark.row("D12")
-def test_while_a_server_drains_new_requests_are_refused_and_ping_is_answered() -> None:
+def test_draining_server_refuses_requests_but_answers_pings() -> None:
     with StdioPeer(WORKER, env={"TRUNKLINE_DRAIN_TIMEOUT": "600"}) as peer:
         peer.initialize()
         peer.tool("forever")
@@ -348,7 +348,7 @@ def test_while_a_server_drains_new_requests_are_refused_and_ping_is_answered() -
 
 @pytest.mark.row("D13")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
-def test_a_second_signal_ends_the_server_at_once(number: signal.Signals) -> None:
+def test_second_signal_ends_the_server_at_once(number: signal.Signals) -> None:
     with StdioPeer(WORKER, env={"TRUNKLINE_DRAIN_TIMEOUT": "600"}) as peer:
         peer.initialize()
         peer.tool("forever_on_thread")
@@ -361,7 +361,7 @@ def test_a_second_signal_ends_the_server_at_once(number: signal.Signals) -> None
 
 @pytest.mark.row("D12")
 @pytest.mark.parametrize("end", ENDINGS)
-def test_a_peer_that_does_not_read_does_not_keep_a_server_from_ending(end: Ending) -> None:
+def test_unread_output_does_not_block_shutdown(end: Ending) -> None:
     with StdioPeer(SMALL.replace("stdio_message_size_limit=1024, ", "")) as peer:
         peer.initialize()
         peer.send(_read_requests(100, 10))  # their answers are more than a pipe holds
@@ -372,7 +372,7 @@ def test_a_peer_that_does_not_read_does_not_keep_a_server_from_ending(end: Endin
             pass
 
 
-def test_a_server_whose_output_is_closed_ends() -> None:
+def test_server_exits_when_its_output_is_closed() -> None:
     with StdioPeer(HELLO) as peer:
         peer.initialize()
         peer.process.stdout.close()  # type: ignore[union-attr]
@@ -389,12 +389,12 @@ time.sleep(600)
 """
 
 
-def test_a_server_ends_when_its_parent_dies_though_its_input_stays_open() -> None:
+def test_server_exits_when_its_parent_dies() -> None:
     until_an_orphan_has_ended()
 
 
 @pytest.mark.long
-async def test_a_server_ends_within_two_seconds_when_its_parent_dies() -> None:
+async def test_server_notices_dead_parent_within_two_seconds() -> None:
     await soon(partial(asyncio.to_thread, until_an_orphan_has_ended), 2.0)
 
 
@@ -417,7 +417,7 @@ def until_an_orphan_has_ended() -> float:
     return took
 
 
-def test_sys_exit_in_a_handler_does_not_end_the_server() -> None:
+def test_sys_exit_in_a_handler_does_not_end_the_process() -> None:
     script = """
 import sys
 from trunkline import Server
@@ -455,7 +455,7 @@ server.run()
 WITHOUT_UVLOOP = "import sys; sys.modules['uvloop'] = None\n"
 
 
-def test_a_server_runs_on_the_standard_loop_where_there_is_no_other() -> None:
+def test_server_runs_without_uvloop() -> None:
     with StdioPeer(WITHOUT_UVLOOP + HELLO) as peer:
         peer.initialize()
         assert peer.result("tools/call", {"name": "echo", "arguments": {"text": "x"}})["isError"] is False
@@ -465,7 +465,7 @@ def test_a_server_runs_on_the_standard_loop_where_there_is_no_other() -> None:
 
 
 @pytest.mark.parametrize("before", ["", WITHOUT_UVLOOP], ids=["uvloop", "asyncio"])
-def test_standard_streams_may_be_plain_files(tmp_path: Path, before: str) -> None:
+def test_stdio_may_be_regular_files(tmp_path: Path, before: str) -> None:
     said, answers = tmp_path / "in", tmp_path / "out"
     call = {"name": "echo", "arguments": {"text": "on file"}}
     initialize = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "file", "version": "1"}}
@@ -486,7 +486,7 @@ def test_standard_streams_may_be_plain_files(tmp_path: Path, before: str) -> Non
     assert found.keys() == set(range(1, 1000))
 
 
-def test_a_full_disk_ends_the_server() -> None:
+def test_full_disk_ends_the_server() -> None:
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(
             [sys.executable, "-c", HELLO],
@@ -500,7 +500,7 @@ def test_a_full_disk_ends_the_server() -> None:
     assert b"Traceback" not in ended.stderr
 
 
-def test_on_a_terminal_a_server_says_what_it_is_and_how_to_try_it_and_ctrl_d_ends_it() -> None:
+def test_terminal_shows_help_and_ctrl_d_exits() -> None:
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-c", HELLO], stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
@@ -519,7 +519,7 @@ def test_on_a_terminal_a_server_says_what_it_is_and_how_to_try_it_and_ctrl_d_end
 
 
 @pytest.mark.parametrize("key", [b"\x04", b"\x03"], ids=["Ctrl+D", "Ctrl+C"])
-def test_a_terminal_is_left_as_it_was(key: bytes) -> None:
+def test_terminal_settings_are_restored(key: bytes) -> None:
     ours, theirs = pty.openpty()
     terminal = f"import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n{HELLO}"
     with subprocess.Popen(
@@ -539,7 +539,7 @@ def test_a_terminal_is_left_as_it_was(key: bytes) -> None:
     os.close(theirs)
 
 
-def test_on_a_terminal_ctrl_c_ends_a_server_with_0() -> None:
+def test_ctrl_c_on_a_terminal_exits_with_0() -> None:
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-c", f"import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n{HELLO}"],
@@ -560,7 +560,7 @@ def test_on_a_terminal_ctrl_c_ends_a_server_with_0() -> None:
 
 
 @pytest.mark.row("D13")
-def test_what_was_asked_of_a_client_that_has_closed_our_input_fails_at_once() -> None:
+def test_client_requests_fail_at_once_after_eof() -> None:
     with StdioPeer(ASKER) as peer:
         peer.initialize(capabilities={"sampling": {}})
         call = peer.tool("ask")

@@ -67,7 +67,7 @@ async def started(script: str, **options: Any) -> AsyncIterator[Child]:
 
 
 @pytest.mark.row("STD-01", "W02")
-async def test_a_server_is_started_and_answers() -> None:
+async def test_command_starts_a_server_that_answers() -> None:
     recorder = Recorder()
     script = "from trunkline import Server; Server('hello').run()"
     command = Command([sys.executable, "-c", script], settings=Settings(stop_timeout=10 * PATIENCE))
@@ -79,7 +79,7 @@ async def test_a_server_is_started_and_answers() -> None:
     assert [end.reason for end in recorder.ends] == ["closed"]
 
 
-async def test_a_command_is_one_text_too_and_no_shell_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_command_string_is_split_without_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(sys.executable).parent)
     recorder = Recorder()
     script = 'import json, sys; print(json.dumps({"jsonrpc": "2.0", "method": sys.argv[1]}))'
@@ -92,12 +92,12 @@ async def test_a_command_is_one_text_too_and_no_shell_sees_it(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("command", ["", [], "  "])
-def test_an_empty_command_is_refused(command: Any) -> None:
+def test_empty_command_is_rejected(command: Any) -> None:
     with pytest.raises(ConfigError, match="name of a program"):
         Command(command)
 
 
-async def test_a_server_runs_in_the_folder_that_it_is_given(tmp_path: Path) -> None:
+async def test_server_runs_in_cwd(tmp_path: Path) -> None:
     async with started("say(cwd=os.getcwd())", cwd=tmp_path) as child:
         assert await child.has_said("cwd") == str(tmp_path)
 
@@ -124,9 +124,7 @@ def _file(path: Path, text: str, mode: int) -> str:
         (lambda _: {"command": ["true"], "env": {"A": "\0"}}, "must not contain a null byte"),
     ],
 )
-async def test_what_cannot_be_started_is_told_with_its_name_and_how_to_mend_it(
-    make: Any, why: str, tmp_path: Path
-) -> None:
+async def test_start_error_names_command_and_remedy(make: Any, why: str, tmp_path: Path) -> None:
     command = Command(**make(tmp_path))
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(TransportError, match=why) as raised:
@@ -135,7 +133,7 @@ async def test_what_cannot_be_started_is_told_with_its_name_and_how_to_mend_it(
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-async def test_a_server_that_nobody_takes_is_ended() -> None:
+async def test_process_is_ended_if_accept_fails() -> None:
     pids: list[int] = []
 
     def refuse(_: Channel) -> Recorder:
@@ -151,7 +149,7 @@ async def test_a_server_that_nobody_takes_is_ended() -> None:
 # --- its environment -------------------------------------------------------------------------------------
 
 
-async def test_a_server_inherits_what_it_needs_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_environment_is_inherited_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY_SECRET", "tweet")
     monkeypatch.setenv("OTHER_SECRET", "chirp")
     monkeypatch.setenv("LC_MONETARY", "C")
@@ -169,12 +167,12 @@ async def test_a_server_inherits_what_it_needs_and_no_secrets(monkeypatch: pytes
 # --- how it ends -----------------------------------------------------------------------------------------
 
 
-async def test_death_is_told_after_what_was_said() -> None:
+async def test_exit_is_reported_after_the_last_messages() -> None:
     await until_death_is_told()
 
 
 @pytest.mark.long
-async def test_death_is_told_within_a_quarter_of_a_second() -> None:
+async def test_exit_is_reported_within_a_quarter_second() -> None:
     await soon(until_death_is_told, 0.25)
 
 
@@ -191,7 +189,7 @@ async def until_death_is_told() -> float:
 
 
 @pytest.mark.parametrize("paused", [False, True])
-async def test_a_server_that_exits_leaves_its_status_and_last_words(paused: bool) -> None:
+async def test_exit_reports_status_and_end_of_stderr(paused: bool) -> None:
     child = Child("print('one', file=sys.stderr); say(n=1); print('zwölf', file=sys.stderr); sys.exit(3)")
     child.channel = await child.command.connect(lambda _: child)
     if paused:
@@ -207,14 +205,14 @@ async def test_a_server_that_exits_leaves_its_status_and_last_words(paused: bool
     assert len(child.ends) == 1
 
 
-async def test_a_signal_without_a_name_is_told_by_its_number() -> None:
+async def test_unnamed_signal_is_reported_by_number() -> None:
     async with started("os.kill(os.getpid(), signal.SIGRTMIN + 6)") as child:
         assert (await child.end()).reason == f"the server process was killed by signal {signal.SIGRTMIN + 6}"
 
 
 @pytest.mark.row("STD-07")
 @pytest.mark.parametrize(("stream", "number"), [("output", 1), ("input", 0)])
-async def test_a_server_that_closes_a_stream_and_stays_is_ended(stream: str, number: int) -> None:
+async def test_process_that_closes_a_stream_is_ended(stream: str, number: int) -> None:
     async with started(f"say(pid=os.getpid()); os.close({number}); time.sleep(100)") as child:
         pid = await child.has_said("pid")
         while not child.ends:
@@ -248,7 +246,7 @@ DEAF = "say(pid=os.getpid()); time.sleep(100)"
     ],
     ids=["polite", "deaf", "stubborn"],
 )
-async def test_a_server_is_asked_to_end_then_told_to_then_killed(script: str, patience: float, least: float) -> None:
+async def test_shutdown_escalates_from_eof_to_sigterm_to_sigkill(script: str, patience: float, least: float) -> None:
     async with asyncio.timeout(PATIENCE):
         assert await until_ended(script, patience) >= least
 
@@ -256,7 +254,7 @@ async def test_a_server_is_asked_to_end_then_told_to_then_killed(script: str, pa
 @pytest.mark.row("STD-06")
 @pytest.mark.long
 @pytest.mark.parametrize(("script", "most"), [(POLITE, 0.2), (DEAF, 0.4), (STUBBORN, 0.8)])
-async def test_a_server_that_does_not_end_is_soon_killed(script: str, most: float) -> None:
+async def test_hanging_process_is_killed(script: str, most: float) -> None:
     await soon(partial(until_ended, script, 0.2), most)
 
 
@@ -272,7 +270,7 @@ async def until_ended(script: str, patience: float) -> float:
     return took
 
 
-async def test_a_server_that_does_not_read_keeps_nobody_from_ending_it() -> None:
+async def test_process_that_does_not_read_can_be_ended() -> None:
     settings = Settings(stop_timeout=0.1, drain_timeout=0.1)
     async with started("say(pid=os.getpid()); time.sleep(100)", settings=settings) as child:
         pid = await child.has_said("pid")
@@ -282,7 +280,7 @@ async def test_a_server_that_does_not_read_keeps_nobody_from_ending_it() -> None
         assert gone(pid)
 
 
-async def test_what_a_server_says_while_it_ends_is_read_so_that_it_can_and_goes_nowhere() -> None:
+async def test_output_during_shutdown_is_read_and_discarded() -> None:
     script = "say(pid=os.getpid()); sys.stdin.read(); [say(x='x' * 100_000) for _ in range(100)]; say(done=1)"
     async with started(script, settings=Settings(stop_timeout=20)) as child:
         await child.has_said("pid")
@@ -304,13 +302,13 @@ say(pid=os.getpid(), inner=inner.pid)
 @pytest.mark.parametrize(
     "ending", ["sys.stdin.read()", "time.sleep(100)", "sys.exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"]
 )
-async def test_nobody_whom_a_server_has_started_outlives_it(ending: str) -> None:
+async def test_grandchildren_do_not_outlive_the_server(ending: str) -> None:
     async with started(GRANDCHILD + ending) as child:
         inner = await child.has_said("inner")
     await until(lambda: gone(inner))
 
 
-async def test_a_server_is_told_from_whoever_else_sits_at_our_terminal() -> None:
+async def test_server_leads_its_own_session() -> None:
     async with started("say(pid=os.getpid(), session=os.getsid(0)); sys.stdin.read()") as child:
         assert await child.has_said("session") == child.said["pid"] != os.getsid(0)
 
@@ -334,7 +332,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_host_that_is_killed_or_ends_without_closing_leaves_no_process_behind(number: signal.Signals) -> None:
+def test_killed_host_leaves_no_processes(number: signal.Signals) -> None:
     command = [sys.executable, "-W", "ignore", "-c", HOST, SAY + GRANDCHILD + STUBBORN]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as host:
         assert host.stdout is not None
@@ -348,7 +346,7 @@ def test_a_host_that_is_killed_or_ends_without_closing_leaves_no_process_behind(
 
 
 @pytest.mark.row("STD-05")
-async def test_every_line_of_standard_error_is_heard_and_is_no_failure() -> None:
+async def test_on_stderr_gets_every_line() -> None:
     heard: list[str] = []
     script = (
         "sys.stderr.write('one\\ntwo\\n'); sys.stderr.flush(); say(n=1); sys.stdin.read(); sys.stderr.write('three')"
@@ -360,7 +358,7 @@ async def test_every_line_of_standard_error_is_heard_and_is_no_failure() -> None
     assert heard == ["one", "two", "three"]
 
 
-async def test_a_listener_that_fails_harms_nobody() -> None:
+async def test_failing_on_stderr_is_reported_only() -> None:
     failures: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
 
@@ -372,7 +370,7 @@ async def test_a_listener_that_fails_harms_nobody() -> None:
     assert [str(failure) for failure in failures] == ["one", "two"]
 
 
-async def test_a_flood_of_complaints_neither_stops_a_server_nor_fills_our_memory() -> None:
+async def test_stderr_flood_does_not_block_or_fill_memory() -> None:
     lines = 0
 
     def count(_: str) -> None:

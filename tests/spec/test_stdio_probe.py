@@ -58,7 +58,7 @@ def starts(tmp_path: Path) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("manner", ["next", "at once", "output"])
-async def test_server_that_ends_at_server_discover_is_started_again_without_it(tmp_path: Path, manner: str) -> None:
+async def test_server_that_exits_at_discover_is_restarted_without_it(tmp_path: Path, manner: str) -> None:
     async with Client(command(tmp_path, manner), settings=QUICK) as client:
         assert client.revision == "2024-11-05"
         assert (await client.list_tools()).tools == []
@@ -67,21 +67,21 @@ async def test_server_that_ends_at_server_discover_is_started_again_without_it(t
     assert second[:2] == ["initialize", "notifications/initialized"]
 
 
-async def test_command_that_ended_at_server_discover_is_not_sent_it_again(tmp_path: Path) -> None:
+async def test_failed_probe_is_remembered_for_the_command(tmp_path: Path) -> None:
     for _ in range(2):
         async with Client(command(tmp_path, "next"), settings=QUICK) as client:
             await client.ping()
     assert [sent[0] for sent in starts(tmp_path)] == ["server/discover", "initialize", "initialize"]
 
 
-async def test_same_command_with_another_environment_is_asked_for_its_era(tmp_path: Path) -> None:
+async def test_another_environment_is_probed_again(tmp_path: Path) -> None:
     for value in ("1", "2"):
         async with Client(command(tmp_path, "next", env={"VALUE": value}), settings=QUICK) as client:
             await client.ping()
     assert [sent[0] for sent in starts(tmp_path)] == ["server/discover", "initialize"] * 2
 
 
-async def test_server_that_ends_at_every_first_message_is_started_twice_and_not_remembered(tmp_path: Path) -> None:
+async def test_server_that_always_exits_is_not_remembered(tmp_path: Path) -> None:
     broken = command(tmp_path, "broken")
     with pytest.raises(ConnectionClosed, match="exited with status 3"):
         await Client(broken, settings=QUICK).open()
@@ -89,7 +89,7 @@ async def test_server_that_ends_at_every_first_message_is_started_twice_and_not_
     assert broken.fingerprint not in HANDSHAKE_ONLY
 
 
-def test_set_of_programs_is_bounded_and_drops_the_least_recently_used() -> None:
+def test_remembered_commands_are_bounded_lru() -> None:
     programs = FingerprintSet(2)
     for name in (b"a", b"b"):
         programs.add(name)

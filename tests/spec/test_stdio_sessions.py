@@ -51,7 +51,7 @@ def text(peer: StdioPeer, tool: str) -> str:
 
 
 @pytest.mark.row("L06")
-def test_second_initialize_on_stdio_begins_a_session_without_state_of_the_first() -> None:
+def test_second_initialize_starts_a_fresh_session() -> None:
     with StdioPeer(SERVER) as peer:
         begin(peer, "first", roots={})
         peer.result("logging/setLevel", {"level": "debug"})
@@ -71,7 +71,7 @@ def test_second_initialize_on_stdio_begins_a_session_without_state_of_the_first(
 
 
 @pytest.mark.row("L06")
-def test_messages_after_a_second_initialize_in_one_write_belong_to_the_next_session() -> None:
+def test_messages_after_second_initialize_use_the_new_session() -> None:
     with StdioPeer(SERVER) as peer:
         begin(peer, "first")
         initialize = {"jsonrpc": "2.0", "id": "a", "method": "initialize", "params": hello("second")}
@@ -82,7 +82,7 @@ def test_messages_after_a_second_initialize_in_one_write_belong_to_the_next_sess
 
 
 @pytest.mark.row("L06")
-def test_second_initialize_on_stdio_is_refused_while_a_call_is_running() -> None:
+def test_second_initialize_is_refused_during_a_call() -> None:
     with StdioPeer(SERVER) as peer:
         begin(peer, "first")
         running = peer.tool("forever")
@@ -95,7 +95,7 @@ def test_second_initialize_on_stdio_is_refused_while_a_call_is_running() -> None
 
 
 @pytest.mark.row("L06")
-def test_second_initialize_that_cannot_be_read_leaves_the_session_as_it_is() -> None:
+def test_invalid_second_initialize_keeps_the_session() -> None:
     with StdioPeer(SERVER) as peer:
         begin(peer, "first")
         error = peer.request("initialize", {"protocolVersion": 5})["error"]

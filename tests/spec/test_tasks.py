@@ -85,7 +85,7 @@ async def ended(peer: RawPeer, task: Any) -> Any:
 
 
 @pytest.mark.row("TSK-06", "J16")
-async def test_a_call_that_wants_it_runs_as_a_task_and_its_result_is_fetched() -> None:
+async def test_augmented_call_runs_as_task_and_result_is_fetched() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         declared = (await peer.initialize())["capabilities"]["tasks"]
@@ -109,7 +109,7 @@ async def test_a_call_that_wants_it_runs_as_a_task_and_its_result_is_fetched() -
 
 
 @pytest.mark.row("TSK-07", "J01")
-async def test_names_are_unlike_each_other_and_the_answer_comes_before_the_work_ends() -> None:
+async def test_task_ids_are_unique_and_reply_precedes_the_end() -> None:
     work = Work(settings=Settings(max_tasks=2000, max_tasks_per_principal=None))
     async with RawPeer(work.server) as peer:
         await peer.initialize()
@@ -119,7 +119,7 @@ async def test_names_are_unlike_each_other_and_the_answer_comes_before_the_work_
 
 
 @pytest.mark.row("TSK-15", "J10")
-async def test_each_change_of_status_is_told_once() -> None:
+async def test_each_status_change_is_notified_once() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         await peer.initialize(capabilities={"elicitation": {}})
@@ -137,7 +137,7 @@ async def test_each_change_of_status_is_told_once() -> None:
 
 
 @pytest.mark.row("TSK-09")
-async def test_a_task_asks_whoever_waits_for_its_result_and_says_which_it_is() -> None:
+async def test_question_goes_to_the_waiting_client_with_related_task() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         await peer.initialize(capabilities={"elicitation": {}})
@@ -154,7 +154,7 @@ async def test_a_task_asks_whoever_waits_for_its_result_and_says_which_it_is() -
             peer.waiting()
 
 
-async def test_a_question_that_a_client_refuses_is_an_error_in_the_task() -> None:
+async def test_refused_question_is_an_error_in_the_task() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         await peer.initialize(capabilities={"elicitation": {}})
@@ -169,7 +169,7 @@ async def test_a_question_that_a_client_refuses_is_an_error_in_the_task() -> Non
 
 
 @pytest.mark.row("TSK-18")
-async def test_a_tool_that_fails_has_a_failed_task_and_the_result_that_says_so() -> None:
+async def test_error_result_is_a_failed_task_with_its_result() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
@@ -182,7 +182,7 @@ async def test_a_tool_that_fails_has_a_failed_task_and_the_result_that_says_so()
 
 
 @pytest.mark.row("TSK-12")
-async def test_an_error_is_given_as_the_request_would_have_had_it() -> None:
+async def test_task_error_equals_the_error_of_the_request() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
@@ -193,7 +193,7 @@ async def test_an_error_is_given_as_the_request_would_have_had_it() -> None:
 
 
 @pytest.mark.row("TSK-17", "J05")
-async def test_cancelling_stops_the_work_before_it_is_answered() -> None:
+async def test_cancel_stops_the_work_before_it_is_answered() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
@@ -206,7 +206,7 @@ async def test_cancelling_stops_the_work_before_it_is_answered() -> None:
 
 
 @pytest.mark.row("TSK-17", "TSK-19", "J12")
-async def test_what_has_ended_or_is_not_there_cannot_be_cancelled() -> None:
+async def test_ended_or_unknown_task_cannot_be_cancelled() -> None:
     work = Work()
     work.go_on.set()
     async with RawPeer(work.server) as peer:
@@ -223,7 +223,7 @@ async def test_what_has_ended_or_is_not_there_cannot_be_cancelled() -> None:
 
 @pytest.mark.row("TSK-04", "TSK-05")
 @pytest.mark.parametrize(("name", "task"), [("never_a_task", {}), ("only_a_task", None)])
-async def test_a_tool_is_called_as_it_allows(name: str, task: Any) -> None:
+async def test_tool_is_called_as_its_task_support_allows(name: str, task: Any) -> None:
     async with RawPeer(Work().server) as peer:
         await peer.initialize()
         asked = {"name": name} if task is None else {"name": name, "task": task}
@@ -231,7 +231,7 @@ async def test_a_tool_is_called_as_it_allows(name: str, task: Any) -> None:
 
 
 @pytest.mark.row("TSK-02")
-async def test_where_there_are_no_tasks_nobody_looks_for_the_wish() -> None:
+async def test_task_field_is_ignored_without_task_capability() -> None:
     server = Server("plain", observers=[])
 
     @server.tool
@@ -244,7 +244,7 @@ async def test_where_there_are_no_tasks_nobody_looks_for_the_wish() -> None:
         assert result["structuredContent"] == {"result": "plain"}
 
 
-async def test_tools_say_how_they_can_be_called() -> None:
+async def test_tools_list_shows_task_support() -> None:
     async with RawPeer(Work().server) as peer:
         await peer.initialize()
         tools = {tool["name"]: tool for tool in (await peer.result("tools/list"))["tools"]}
@@ -253,7 +253,7 @@ async def test_tools_say_how_they_can_be_called() -> None:
         assert "execution" not in tools["never_a_task"]
 
 
-async def test_arguments_that_do_not_fit_are_refused_before_there_is_a_task() -> None:
+async def test_invalid_arguments_are_refused_before_creation() -> None:
     async with RawPeer(Work().server) as peer:
         await peer.initialize()
         error = await peer.error("tools/call", {"name": "work", "arguments": {"text": 5}, "task": {}})
@@ -262,7 +262,7 @@ async def test_arguments_that_do_not_fit_are_refused_before_there_is_a_task() ->
 
 
 @pytest.mark.row("TSK-16", "TSK-20", "J02")
-async def test_each_sees_its_own_tasks_page_by_page_the_oldest_first() -> None:
+async def test_list_shows_own_tasks_in_pages_oldest_first() -> None:
     work = Work(settings=Settings(max_tasks_per_principal=None))
     async with RawPeer(work.server) as peer, RawPeer(work.server) as other:
         await peer.initialize()
@@ -278,7 +278,7 @@ async def test_each_sees_its_own_tasks_page_by_page_the_oldest_first() -> None:
 
 
 @pytest.mark.row("TSK-20")
-async def test_a_task_of_somebody_else_is_not_there() -> None:
+async def test_task_of_another_principal_is_unknown() -> None:
     work = Work()
     async with RawPeer(work.server, principal="ann") as ann, RawPeer(work.server, principal="bob") as bob:
         await ann.initialize()
@@ -296,7 +296,7 @@ async def test_a_task_of_somebody_else_is_not_there() -> None:
 
 @pytest.mark.row("J13", "Q06")
 @pytest.mark.parametrize("settings", [Settings(max_tasks=1), Settings(max_tasks_per_principal=1)])
-async def test_there_are_so_many_tasks_at_once_and_no_more(settings: Settings) -> None:
+async def test_task_limit_is_enforced(settings: Settings) -> None:
     work = Work(settings=settings)
     async with RawPeer(work.server) as peer:
         await peer.initialize()
@@ -309,7 +309,7 @@ async def test_there_are_so_many_tasks_at_once_and_no_more(settings: Settings) -
 
 
 @pytest.mark.row("J07")
-async def test_a_task_whose_time_is_up_has_failed_and_its_work_is_cancelled() -> None:
+async def test_timed_out_task_fails_and_its_work_is_cancelled() -> None:
     clock = ManualClock()
     server, cancelled = Server("s", clock=clock, observers=[]), asyncio.Event()
 
@@ -331,7 +331,7 @@ async def test_a_task_whose_time_is_up_has_failed_and_its_work_is_cancelled() ->
 
 
 @pytest.mark.row("TSK-10", "J15")
-async def test_a_task_is_forgotten_when_its_time_is_up_and_not_before() -> None:
+async def test_task_expires_after_its_ttl() -> None:
     clock = ManualClock()
     work = Work(clock=clock, settings=Settings(task_ttl=3600, max_task_ttl=7200, task_lease=600))
     async with RawPeer(work.server) as peer:
@@ -349,7 +349,7 @@ async def test_a_task_is_forgotten_when_its_time_is_up_and_not_before() -> None:
 
 
 @pytest.mark.row("TSK-13", "TSK-23", "J11")
-async def test_progress_goes_on_under_the_token_of_the_request_and_stops_with_the_task() -> None:
+async def test_progress_uses_the_request_token_until_the_task_ends() -> None:
     server, more = Server("s", observers=[]), asyncio.Event()
 
     @server.tool(task=True)
@@ -371,7 +371,7 @@ async def test_progress_goes_on_under_the_token_of_the_request_and_stops_with_th
         assert all(params["_meta"] == {RELATED: {"taskId": task["taskId"]}} for params in said)
 
 
-async def test_a_task_goes_on_when_its_client_has_gone() -> None:
+async def test_task_continues_after_its_client_disconnects() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
@@ -407,7 +407,7 @@ async def look(peer: RawPeer, task: Any, *, until: str | None = None) -> Any:
 
 
 @pytest.mark.row("TXE-01", "TXE-05", "TXE-08")
-async def test_the_server_makes_a_task_for_who_knows_of_them() -> None:
+async def test_extension_client_gets_a_task() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         found = (await modern(peer, "server/discover"))["result"]["capabilities"]
@@ -427,7 +427,7 @@ async def test_the_server_makes_a_task_for_who_knows_of_them() -> None:
 
 
 @pytest.mark.row("TXE-02", "TXE-03")
-async def test_who_does_not_know_of_tasks_gets_the_result_or_is_told_what_it_lacks() -> None:
+async def test_client_without_extension_gets_result_or_error() -> None:
     work = Work()
     work.go_on.set()
     async with RawPeer(work.server) as peer:
@@ -442,7 +442,7 @@ async def test_who_does_not_know_of_tasks_gets_the_result_or_is_told_what_it_lac
 
 
 @pytest.mark.row("TXE-18")
-async def test_there_are_no_lists_and_no_results_apart_and_no_tasks_that_are_not_there() -> None:
+async def test_extension_has_no_list_and_no_result_method() -> None:
     async with RawPeer(Work().server) as peer:
         assert (await modern(peer, "tasks/list"))["error"]["code"] == -32601
         assert (await modern(peer, "tasks/result", taskId="x"))["error"]["code"] == -32601
@@ -454,7 +454,7 @@ async def test_there_are_no_lists_and_no_results_apart_and_no_tasks_that_are_not
 
 
 @pytest.mark.row("TXE-09")
-async def test_a_failed_result_is_a_result_and_an_error_is_a_failure() -> None:
+async def test_error_result_is_completed_and_error_is_failed() -> None:
     async with RawPeer(Work().server) as peer:
         failed = await look(peer, await start(peer, "fails"), until="completed")
         assert failed["result"]["isError"]
@@ -464,7 +464,7 @@ async def test_a_failed_result_is_a_result_and_an_error_is_a_failure() -> None:
 
 
 @pytest.mark.row("TXE-11", "TXE-10")
-async def test_questions_are_answered_by_an_update_and_other_answers_left_aside() -> None:
+async def test_questions_are_answered_by_update_and_others_ignored() -> None:
     async with RawPeer(Work().server) as peer:
         task = await start(peer, "asks")
         shown = await look(peer, task, until="input_required")
@@ -483,7 +483,7 @@ async def test_questions_are_answered_by_an_update_and_other_answers_left_aside(
 
 
 @pytest.mark.row("TXE-13")
-async def test_to_cancel_is_acknowledged_as_often_as_one_likes() -> None:
+async def test_cancel_is_acknowledged_repeatedly() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         task = await start(peer, "work")
@@ -495,7 +495,7 @@ async def test_to_cancel_is_acknowledged_as_often_as_one_likes() -> None:
 
 
 @pytest.mark.row("TXE-15")
-async def test_who_listens_to_tasks_of_its_own_is_told_what_a_look_would_show() -> None:
+async def test_task_listener_gets_what_a_poll_would_show() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         task = await start(peer, "work")
@@ -516,7 +516,7 @@ async def test_who_listens_to_tasks_of_its_own_is_told_what_a_look_would_show() 
 
 
 @pytest.mark.row("TXE-15", "TXE-16")
-async def test_progress_of_a_task_is_part_of_how_it_stands_and_no_notification_of_its_own() -> None:
+async def test_progress_is_part_of_status_and_no_notification() -> None:
     server, go_on = Server("s", observers=[]), asyncio.Event()
 
     @server.tool(task="required")
@@ -548,7 +548,7 @@ async def test_progress_of_a_task_is_part_of_how_it_stands_and_no_notification_o
         assert peer.transcript.frames[-1][1].count(b'"_meta"') == 1
 
 
-async def test_progress_is_not_pushed_to_who_did_not_ask_for_it() -> None:
+async def test_progress_is_not_pushed_without_token() -> None:
     server, go_on = Server("s", observers=[]), asyncio.Event()
 
     @server.tool(task="required")
@@ -569,7 +569,7 @@ async def test_progress_is_not_pushed_to_who_did_not_ask_for_it() -> None:
 
 
 @pytest.mark.row("TXE-07")
-async def test_a_tool_may_ask_first_and_become_a_task_then() -> None:
+async def test_tool_may_ask_first_and_become_a_task() -> None:
     server, runs = Server("s", observers=[]), list[str]()
 
     @server.tool(task=TaskPolicy(support="required", asks_first=True))
@@ -597,13 +597,13 @@ async def test_a_tool_may_ask_first_and_become_a_task_then() -> None:
 @pytest.mark.parametrize(
     "task", ["always", 5, TaskPolicy(support="x"), TaskPolicy(recovery="x"), TaskPolicy(attempts=0)]
 )
-def test_a_tool_says_of_tasks_what_there_is(task: Any) -> None:
+def test_tool_lists_its_task_support(task: Any) -> None:
     with pytest.raises(RegistrationError, match="tool 'f'"):
         Server("s").add_tool(lambda: None, name="f", task=task)
 
 
 @pytest.mark.parametrize("task", [None, False, "forbidden", TaskPolicy(support="forbidden")])
-def test_a_tool_may_say_that_its_calls_never_are_tasks(task: Any) -> None:
+def test_tool_may_forbid_tasks(task: Any) -> None:
     server = Server("s")
     server.add_tool(lambda: None, name="f", task=task)
     assert server.tools.get("f").task is None

@@ -61,7 +61,7 @@ async def create(peer: RawPeer, *, action: str = "work", metadata: Any = None, *
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
-async def test_the_profile_has_tasks_in_every_revision_of_the_handshake(revision: str) -> None:
+async def test_profile_has_tasks_in_every_handshake_revision(revision: str) -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         answer = await peer.initialize(revision)
@@ -100,7 +100,7 @@ async def ended(peer: RawPeer, ident: str) -> Any:
 
 
 @pytest.mark.row("J01", "J03", "J08")
-async def test_a_task_is_made_by_a_method_of_its_own_and_shows_all_members() -> None:
+async def test_create_method_makes_a_task_with_all_members() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
@@ -119,7 +119,7 @@ async def test_a_task_is_made_by_a_method_of_its_own_and_shows_all_members() -> 
 
 
 @pytest.mark.row("J06", "J10", "J11")
-async def test_each_state_is_told_once_and_progress_under_the_token_of_the_task() -> None:
+async def test_each_state_is_notified_once_with_progress_token() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
@@ -147,7 +147,7 @@ async def said_until(peer: RawPeer, status: str) -> list[Any]:
 
 
 @pytest.mark.row("J04")
-async def test_a_result_that_is_not_there_yet_is_refused() -> None:
+async def test_missing_result_is_refused() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
@@ -157,7 +157,7 @@ async def test_a_result_that_is_not_there_yet_is_refused() -> None:
 
 
 @pytest.mark.row("J05", "J12")
-async def test_cancelling_stops_the_work_and_what_has_ended_or_is_not_there_cannot_be_cancelled() -> None:
+async def test_cancel_stops_work_and_refuses_ended_or_unknown_tasks() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         await peer.initialize()
@@ -172,7 +172,7 @@ async def test_cancelling_stops_the_work_and_what_has_ended_or_is_not_there_cann
 
 
 @pytest.mark.row("J14")
-async def test_a_key_that_names_a_task_names_no_other() -> None:
+async def test_idempotency_key_names_one_task() -> None:
     work, key = Work(), {"trunkline/idempotency-key": "order 7"}
     async with RawPeer(work.server) as peer:
         await peer.initialize()
@@ -190,9 +190,7 @@ async def test_a_key_that_names_a_task_names_no_other() -> None:
     ("action", "code", "message"),
     [("fails", -32083, "it is broken"), ("needs", -32088, "needs"), ("errs", 7, "it went wrong")],
 )
-async def test_a_task_that_failed_has_no_result_but_the_number_of_its_failure(
-    action: str, code: int, message: str
-) -> None:
+async def test_failed_task_has_an_error_code_instead_of_a_result(action: str, code: int, message: str) -> None:
     async with RawPeer(Work().server) as peer:
         await peer.initialize()
         ident = await create(peer, action=action)
@@ -204,7 +202,7 @@ async def test_a_task_that_failed_has_no_result_but_the_number_of_its_failure(
 
 
 @pytest.mark.row("J14")
-async def test_a_task_that_was_cancelled_has_no_result() -> None:
+async def test_cancelled_task_has_no_result() -> None:
     async with RawPeer(Work().server) as peer:
         await peer.initialize()
         ident = await create(peer)
@@ -213,7 +211,7 @@ async def test_a_task_that_was_cancelled_has_no_result() -> None:
 
 
 @pytest.mark.row("J02")
-async def test_a_list_has_pages_and_shows_those_of_its_own_conversation() -> None:
+async def test_list_pages_through_tasks_of_its_session() -> None:
     work = Work(settings=Settings(max_tasks_per_principal=None))
     async with RawPeer(work.server) as peer, RawPeer(work.server) as other:
         await peer.initialize()
@@ -228,7 +226,7 @@ async def test_a_list_has_pages_and_shows_those_of_its_own_conversation() -> Non
 
 
 @pytest.mark.row("J07")
-async def test_a_task_whose_time_is_up_fails_with_its_number() -> None:
+async def test_timed_out_task_fails_with_its_code() -> None:
     clock = ManualClock()
     work = Work(clock=clock)
     async with RawPeer(work.server) as peer:
@@ -247,7 +245,7 @@ async def test_a_task_whose_time_is_up_fails_with_its_number() -> None:
 
 
 @pytest.mark.row("J13")
-async def test_one_task_too_many_has_its_number() -> None:
+async def test_task_limit_has_its_code() -> None:
     work = Work(settings=Settings(max_tasks=1))
     async with RawPeer(work.server) as peer:
         await peer.initialize()
@@ -261,13 +259,13 @@ async def test_one_task_too_many_has_its_number() -> None:
 
 
 @pytest.mark.parametrize("action", ["plain", "nothing"])
-async def test_an_action_is_a_tool_that_runs_as_a_task(action: str) -> None:
+async def test_action_is_a_tool_that_runs_as_a_task(action: str) -> None:
     async with RawPeer(Work().server) as peer:
         await peer.initialize()
         assert (await peer.error("tasks/create", {"action": {"type": action}}))["code"] == -32602
 
 
-async def test_without_the_profile_there_is_no_such_method() -> None:
+async def test_create_method_needs_the_profile() -> None:
     server = Server("s", observers=[])
     server.add_tool(lambda: None, name="work", task=TaskPolicy())
     async with RawPeer(server) as peer:
@@ -283,7 +281,7 @@ def test_there_is_one_profile() -> None:
 # --- beside 2025-11-25 ------------------------------------------------------------------------------
 
 
-async def test_who_asks_for_tasks_as_2025_11_25_does_is_answered_like_that_on_the_same_server() -> None:
+async def test_2025_11_25_dialect_works_on_the_same_server() -> None:
     work = Work()
     async with RawPeer(work.server) as peer, RawPeer(work.server) as founding:
         await peer.initialize()
@@ -301,7 +299,7 @@ async def test_who_asks_for_tasks_as_2025_11_25_does_is_answered_like_that_on_th
         assert (await peer.error("tasks/cancel", {"taskId": task["taskId"]}))["code"] == -32602
 
 
-async def test_a_conversation_is_heard_to_speak_as_2025_11_25_does_by_the_task_it_asks_about() -> None:
+async def test_dialect_follows_the_task_that_is_asked_about() -> None:
     work = Work()
     async with RawPeer(work.server) as peer:
         await peer.initialize()

@@ -15,7 +15,7 @@ KEYED = {**call("order", "k", amount=5), "task": {}}
 
 
 @pytest.mark.row("J06")
-async def test_requests_about_a_task_are_refused_as_temporarily_unavailable() -> None:
+async def test_task_requests_are_refused_as_temporarily_unavailable() -> None:
     store = FaultyStore(MemoryStore())
     bank = Bank(store=store)
     async with RawPeer(bank.server) as peer:
@@ -37,7 +37,7 @@ async def test_requests_about_a_task_are_refused_as_temporarily_unavailable() ->
 
 
 @pytest.mark.row("J06")
-async def test_a_task_that_cannot_be_kept_is_not_begun_and_may_be_asked_for_again() -> None:
+async def test_unstored_task_is_not_started_and_can_be_retried() -> None:
     store = FaultyStore(MemoryStore())
     bank = Bank(store=store)
     async with RawPeer(bank.server) as peer:
@@ -53,7 +53,7 @@ async def test_a_task_that_cannot_be_kept_is_not_begun_and_may_be_asked_for_agai
     assert bank.runs == [5]
 
 
-async def test_a_task_that_was_kept_without_confirmation_is_cancelled_before_it_is_begun() -> None:
+async def test_unconfirmed_task_is_cancelled() -> None:
     store = FaultyStore(MemoryStore())
     bank = Bank(store=store)
     async with RawPeer(bank.server) as peer, asyncio.timeout(PATIENCE):
@@ -72,7 +72,7 @@ async def test_a_task_that_was_kept_without_confirmation_is_cancelled_before_it_
     assert bank.runs == []
 
 
-async def test_a_task_that_was_kept_without_confirmation_is_begun_if_a_key_names_it() -> None:
+async def test_unconfirmed_task_with_a_key_is_started() -> None:
     store = FaultyStore(MemoryStore())
     bank = Bank(store=store)
     async with RawPeer(bank.server) as peer, asyncio.timeout(PATIENCE):
@@ -88,7 +88,7 @@ async def test_a_task_that_was_kept_without_confirmation_is_begun_if_a_key_names
     assert bank.runs == [5]
 
 
-async def test_a_server_that_stops_leaves_unconfirmed_tasks_to_recovery() -> None:
+async def test_stopping_server_leaves_unconfirmed_tasks_to_recovery() -> None:
     store = FaultyStore(MemoryStore())
     bank = Bank(store=store)
     async with RawPeer(bank.server) as peer:

@@ -70,7 +70,7 @@ async def written(file: Path) -> int:
 @pytest.mark.parametrize(
     ("name", "outcome"), [("resumes", "went on from {'page': 3}"), ("restarts", "was begun anew"), ("fails", None)]
 )
-async def test_a_task_of_a_process_that_was_killed_is_not_lost(
+async def test_task_of_a_killed_process_is_not_lost(
     tmp_path: Path, revision: str, name: str, outcome: str | None
 ) -> None:
     script = tmp_path / "server.py"
@@ -128,7 +128,7 @@ class LookedAt(SqliteStore):
         return list(await super().scan(prefix, after=after, limit=limit))
 
 
-async def test_a_task_is_finished_whose_maker_stood_still_and_died_after_it_was_acknowledged(tmp_path: Path) -> None:
+async def test_task_of_a_paused_and_killed_creator_is_finished(tmp_path: Path) -> None:
     store = LookedAt(tmp_path / "store")
     other = Server("other", store=store, observers=[], settings=Settings(task_lease=0.2))
 
@@ -187,7 +187,7 @@ ASKED = {
 
 
 @pytest.mark.row("TSK-23", "J10", "J11")
-async def test_whoever_goes_on_with_a_task_tells_the_session_that_asked_for_it(tmp_path: Path) -> None:
+async def test_new_runner_notifies_the_session_that_created_the_task(tmp_path: Path) -> None:
     """It takes a second: two processes are started, and a lease runs out."""
     script = tmp_path / "server.py"
     script.write_text(f"import sys\nsys.path.insert(0, {SOURCE!r})\n{OVER_HTTP}")
@@ -270,7 +270,7 @@ server.run()
 """
 
 
-async def test_a_holder_that_stood_still_for_too_long_is_cancelled_and_nothing_of_it_counts(tmp_path: Path) -> None:
+async def test_paused_runner_is_cancelled_and_has_no_effect(tmp_path: Path) -> None:
     """It takes a second: a process is stopped until its lease has run out."""
     with StdioPeer(STANDS_STILL, str(tmp_path)) as still:
         await asyncio.to_thread(still.initialize, capabilities={"elicitation": {}})

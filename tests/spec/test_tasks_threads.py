@@ -19,7 +19,7 @@ async def start(peer: RawPeer, name: str, **more: Any) -> dict[str, str]:
 
 
 @pytest.mark.row("TSK-17")
-async def test_a_plain_function_sees_that_its_task_was_cancelled() -> None:
+async def test_plain_function_sees_cancellation() -> None:
     server, begun, seen = Server("s", observers=[]), threading.Event(), threading.Event()
 
     @server.tool(task=True)
@@ -40,7 +40,7 @@ async def test_a_plain_function_sees_that_its_task_was_cancelled() -> None:
 
 
 @pytest.mark.parametrize("asks", ["checkpoint", "elicit"])
-async def test_a_plain_function_whose_task_was_cancelled_is_stopped_where_it_waits(asks: str) -> None:
+async def test_cancelled_plain_function_stops_where_it_waits(asks: str) -> None:
     server, begun, raised = Server("s", observers=[]), threading.Event(), list[BaseException]()
     cancelled, over = threading.Event(), threading.Event()
 
@@ -71,7 +71,7 @@ async def test_a_plain_function_whose_task_was_cancelled_is_stopped_where_it_wai
 
 
 @pytest.mark.row("TSK-23")
-async def test_progress_from_a_thread_is_told_in_order_and_before_the_end() -> None:
+async def test_progress_from_a_thread_is_ordered_and_precedes_the_end() -> None:
     server = Server("s", observers=[])
 
     @server.tool(task=True)
@@ -87,7 +87,7 @@ async def test_progress_from_a_thread_is_told_in_order_and_before_the_end() -> N
         assert said[-1]["status"] == "completed"
 
 
-async def test_a_plain_function_goes_on_from_what_it_has_kept() -> None:
+async def test_plain_function_resumes_from_its_checkpoint() -> None:
     scene, begun, stop = Scene(), threading.Event(), threading.Event()
 
     def work(ctx: Context) -> str:

@@ -35,7 +35,7 @@ async def waits_a_little(call: Call, next: Callable[[Call], Any]) -> Any:
 
 
 @pytest.mark.parametrize("surrounded", [False, True])
-async def test_nothing_is_told_of_a_task_before_its_client_knows_of_it(surrounded: bool) -> None:
+async def test_no_notification_precedes_the_reply_that_names_the_task(surrounded: bool) -> None:
     server = Server("s", observers=[])
     if surrounded:
         server.middleware(waits_a_little)
@@ -82,7 +82,7 @@ async def looked(peer: RawPeer, task: Any) -> list[Any]:
 
 
 @pytest.mark.row("TSK-09", "TSK-22")
-async def test_who_looks_again_and_does_not_come_to_wait_is_asked_on_its_line() -> None:
+async def test_polling_client_gets_a_repeated_question_as_request() -> None:
     asking = Asking()
     async with RawPeer(asking.server) as peer:
         task = await asking.start(peer)
@@ -98,7 +98,7 @@ async def test_who_looks_again_and_does_not_come_to_wait_is_asked_on_its_line() 
 
 
 @pytest.mark.row("TSK-09")
-async def test_who_comes_to_wait_is_asked_there_and_no_more_on_the_line() -> None:
+async def test_waiting_client_gets_the_question_instead_of_polling_one() -> None:
     asking = Asking()
     async with RawPeer(asking.server) as peer:
         task = await asking.start(peer)
@@ -115,7 +115,7 @@ async def test_who_comes_to_wait_is_asked_there_and_no_more_on_the_line() -> Non
         assert (await peer.answer_to(waiting))["result"]["structuredContent"] == {"result": "accept"}
 
 
-async def test_a_question_that_was_not_heard_on_the_line_stays_open_and_is_asked_again() -> None:
+async def test_unanswered_question_stays_open_and_is_sent_again() -> None:
     clock = ManualClock()
     asking = Asking(clock=clock, settings=Settings(task_lease=600, person_timeout=60))
     async with RawPeer(asking.server) as peer:
@@ -131,7 +131,7 @@ async def test_a_question_that_was_not_heard_on_the_line_stays_open_and_is_asked
         await heard(peer, "notifications/tasks/status")
 
 
-async def test_a_line_that_is_lost_is_asked_nothing_and_the_next_one_is() -> None:
+async def test_question_goes_to_the_next_connection_after_disconnect() -> None:
     asking = Asking()
     async with RawPeer(asking.server) as peer:
         task = await asking.start(peer)
@@ -145,7 +145,7 @@ async def test_a_line_that_is_lost_is_asked_nothing_and_the_next_one_is() -> Non
         assert (await again.result("tasks/result", task))["structuredContent"] == {"result": "decline"}
 
 
-async def test_a_question_that_was_settled_is_not_asked_on_the_line_any_more() -> None:
+async def test_settled_question_is_withdrawn() -> None:
     server = Server("s", observers=[])
 
     @server.tool(task=True)

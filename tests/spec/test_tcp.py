@@ -143,7 +143,7 @@ async def listening(server: Server, address: str = "tcp://127.0.0.1:0", **option
 @pytest.mark.row("RPC-29", "W01", "W03", "W10")
 @pytest.mark.parametrize("headed", [False, True], ids=["lines", "headers"])
 @pytest.mark.parametrize("kind", ["tcp", "tcp6", "tls", "unix"])
-async def test_a_whole_conversation(kind: str, headed: bool, tmp_path: Path) -> None:
+async def test_complete_session_over_tcp(kind: str, headed: bool, tmp_path: Path) -> None:
     address = {
         "tcp": "tcp://127.0.0.1:0",
         "tcp6": "tcp://[::1]:0",
@@ -156,7 +156,7 @@ async def test_a_whole_conversation(kind: str, headed: bool, tmp_path: Path) -> 
 
 
 @pytest.mark.row("W03")
-async def test_a_hundred_clients_at_once() -> None:
+async def test_a_hundred_concurrent_clients() -> None:
     server = make_server()
     async with listening(server) as address:
 
@@ -172,7 +172,7 @@ async def test_a_hundred_clients_at_once() -> None:
 
 
 @pytest.mark.row("W09")
-async def test_facts_of_a_connection_come_in_order() -> None:
+async def test_connection_facts_arrive_in_order() -> None:
     observer = RecordingObserver()
     async with listening(make_server(observers=[observer])) as address:
         async with peer_at(address) as peer:
@@ -190,7 +190,7 @@ async def test_facts_of_a_connection_come_in_order() -> None:
 
 
 @pytest.mark.row("W16", "W18")
-async def test_a_message_over_the_limit_is_refused_and_the_next_is_answered() -> None:
+async def test_oversized_message_is_refused_and_next_answered() -> None:
     server = make_server(settings=Settings(tcp_message_size_limit=1024))
     async with listening(server) as address, peer_at(address) as peer:
         peer.writer.write(b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"%b"}}\n' % (b"x" * 1024))
@@ -216,7 +216,7 @@ CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","
     ],
     ids=["web page", "proxy", "browser", "tls", "somebody"],
 )
-async def test_whoever_speaks_something_else_is_hung_up_on_without_an_answer(start: bytes) -> None:
+async def test_other_protocols_are_disconnected_without_response(start: bytes) -> None:
     observer = RecordingObserver()
     server = make_server(observers=[observer])
     async with listening(server) as address, peer_at(address) as peer:
@@ -226,7 +226,7 @@ async def test_whoever_speaks_something_else_is_hung_up_on_without_an_answer(sta
         assert "the peer speaks something else" in observer.of(Closed)[0].reason
 
 
-async def test_a_stranger_is_known_even_if_it_speaks_slowly() -> None:
+async def test_other_protocols_are_detected_byte_by_byte() -> None:
     server = make_server()
     async with listening(server) as address, peer_at(address) as peer:
         for letter in "\r\nCONN":
@@ -236,7 +236,7 @@ async def test_a_stranger_is_known_even_if_it_speaks_slowly() -> None:
         assert await peer.rest() == b""
 
 
-async def test_more_clients_than_allowed_are_turned_away() -> None:
+async def test_connections_beyond_the_limit_are_refused() -> None:
     async with listening(make_server(settings=Settings(max_connections=2))) as address:
         async with peer_at(address) as one:
             await one.initialize()
@@ -266,7 +266,7 @@ async def test_more_clients_than_allowed_are_turned_away() -> None:
 @pytest.mark.parametrize(
     "said", [b"", b"  \n", b"Content-Le", b"{nonsense\n"], ids=["nothing", "blanks", "part", "bad"]
 )
-async def test_a_client_that_says_nothing_valid_is_hung_up_on(said: bytes) -> None:
+async def test_client_without_valid_message_is_disconnected(said: bytes) -> None:
     clock = ManualClock()
     server = make_server(clock=clock)
     async with listening(server) as address, peer_at(address) as peer:
@@ -283,7 +283,7 @@ async def test_a_client_that_says_nothing_valid_is_hung_up_on(said: bytes) -> No
 
 
 @pytest.mark.row("K15", "K17")
-async def test_the_first_valid_message_is_enough() -> None:
+async def test_first_valid_message_stops_the_timer() -> None:
     clock = ManualClock()
     server = make_server(clock=clock)
     async with listening(server) as address, peer_at(address) as peer:
@@ -303,7 +303,7 @@ async def kept_alive(**options: Any) -> AsyncIterator[tuple[Server, ManualClock,
 
 
 @pytest.mark.row("K05")
-async def test_a_silent_client_is_pinged_every_thirty_seconds() -> None:
+async def test_silent_client_is_pinged_every_thirty_seconds() -> None:
     async with kept_alive() as (server, clock, peer):
         for _ in range(3):
             clock.advance(30)
@@ -317,7 +317,7 @@ async def test_a_silent_client_is_pinged_every_thirty_seconds() -> None:
 
 
 @pytest.mark.row("K06")
-async def test_a_client_that_speaks_is_not_pinged() -> None:
+async def test_active_client_is_not_pinged() -> None:
     async with kept_alive() as (_, clock, peer):
         for _ in range(10):
             clock.advance(29)
@@ -328,7 +328,7 @@ async def test_a_client_that_speaks_is_not_pinged() -> None:
 
 
 @pytest.mark.row("K06")
-async def test_any_message_after_a_ping_shows_that_the_client_lives() -> None:
+async def test_any_message_after_a_ping_counts_as_alive() -> None:
     async with kept_alive() as (server, clock, peer):
         clock.advance(30)
         assert (await peer.receive())["method"] == "ping"
@@ -339,7 +339,7 @@ async def test_any_message_after_a_ping_shows_that_the_client_lives() -> None:
 
 
 @pytest.mark.row("F26", "K07", "K08", "K09")
-async def test_a_client_that_does_not_answer_is_given_up_with_all_that_is_its_own() -> None:
+async def test_unresponsive_client_is_disconnected_and_cleaned_up() -> None:
     async with kept_alive() as (server, clock, peer):
         gone: list[str] = []
 
@@ -361,7 +361,7 @@ async def test_a_client_that_does_not_answer_is_given_up_with_all_that_is_its_ow
 
 
 @pytest.mark.row("K07")
-async def test_a_client_that_is_dead_while_much_is_unsent_is_given_up_too() -> None:
+async def test_dead_client_with_unsent_data_is_disconnected() -> None:
     async with kept_alive(unsent_high=1000, tcp_message_size_limit=1 << 25) as (server, clock, peer):
         peer.call("tools/call", {"name": "echo", "arguments": {"text": "x" * (12 << 20)}})
         await until(lambda: server.ran)  # type: ignore[attr-defined]
@@ -372,7 +372,7 @@ async def test_a_client_that_is_dead_while_much_is_unsent_is_given_up_too() -> N
 
 @pytest.mark.row("K05")
 @pytest.mark.parametrize("options", [{"keepalive_interval": None}, {"keepalive_interval": 1000.0}])
-async def test_keepalive_can_be_set_and_turned_off(options: dict[str, Any]) -> None:
+async def test_keepalive_can_be_configured_and_disabled(options: dict[str, Any]) -> None:
     async with kept_alive(**options) as (server, clock, peer):
         clock.advance(999)
         assert (await peer.request("ping"))["result"] == {}
@@ -380,7 +380,7 @@ async def test_keepalive_can_be_set_and_turned_off(options: dict[str, Any]) -> N
 
 
 @pytest.mark.row("K05")
-async def test_a_client_is_not_pinged_before_the_handshake_nor_while_its_requests_are_not_read() -> None:
+async def test_no_ping_before_handshake_or_while_paused() -> None:
     clock = ManualClock()
     server = make_server(clock=clock, settings=Settings(max_calls=1, max_waiting=1, work_timeout=None))
     go = asyncio.Event()
@@ -404,7 +404,7 @@ async def test_a_client_is_not_pinged_before_the_handshake_nor_while_its_request
         assert [answer["id"] for answer in answers] == calls
 
 
-async def test_a_pipe_or_a_socket_of_the_machine_is_not_pinged(tmp_path: Path) -> None:
+async def test_local_transports_are_not_pinged(tmp_path: Path) -> None:
     clock = ManualClock()
     server = make_server(clock=clock)
     async with listening(server, f"unix://{tmp_path}/s") as address, peer_at(address) as peer:
@@ -416,7 +416,7 @@ async def test_a_pipe_or_a_socket_of_the_machine_is_not_pinged(tmp_path: Path) -
 # --- where ------------------------------------------------------------------------------------------------
 
 
-async def test_listening_to_the_world_without_tls_is_warned_of() -> None:
+async def test_public_listener_without_tls_warns() -> None:
     server = make_server()
     with pytest.warns(RuntimeWarning, match=r"can be reached from other machines.*pass tls=, or host='127\.0\.0\.1'"):
         await server.listen("tcp://0.0.0.0:0")
@@ -429,7 +429,7 @@ async def test_listening_to_the_world_without_tls_is_warned_of() -> None:
     await server.aclose()
 
 
-async def test_an_address_that_is_taken_or_makes_no_sense_is_refused() -> None:
+async def test_used_or_invalid_address_is_rejected() -> None:
     server = make_server()
     async with listening(server) as address:
         with pytest.raises(TransportError, match=rf"cannot listen on 127\.0\.0\.1:{parse_address(address).port}: "):
@@ -444,7 +444,7 @@ async def test_an_address_that_is_taken_or_makes_no_sense_is_refused() -> None:
         await server.listen("tcp://127.0.0.1:0", tls=ssl.create_default_context())
 
 
-async def test_a_closed_server_takes_no_more_clients_and_can_listen_again() -> None:
+async def test_closed_server_can_listen_again() -> None:
     server = make_server()
     with held_port() as port:
         listener = await server.listen(f"tcp://127.0.0.1:{port}")
@@ -479,9 +479,7 @@ server.run(sys.argv[1], **({"path": sys.argv[2]} if sys.argv[1] == "unix" else {
 @pytest.mark.row("D13")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
-async def test_a_signal_lets_calls_finish_and_takes_no_new_clients(
-    kind: str, number: signal.Signals, tmp_path: Path
-) -> None:
+async def test_signal_drains_calls_and_refuses_clients(kind: str, number: signal.Signals, tmp_path: Path) -> None:
     path = tmp_path / "s.sock"
     command = [sys.executable, "-c", PROGRAM, kind, str(path)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:

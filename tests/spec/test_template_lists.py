@@ -54,7 +54,7 @@ def needs_plainly(found: Annotated[list[Any], Depends(waits)]) -> list[Any]:
 
 @pytest.mark.row("R01", "R10")
 @pytest.mark.parametrize("lister", [plain, waits, asks, gives_awaitable, needs, needs_plainly])
-async def test_a_template_may_list_its_resources(lister: Any) -> None:
+async def test_template_lists_its_resources(lister: Any) -> None:
     assert (await listed(with_list(lister)))["resources"] == [
         {"uri": "x://static", "name": "x://static"},
         {"uri": "x://1", "name": "x://1", "mimeType": "text/x-item"},
@@ -63,7 +63,7 @@ async def test_a_template_may_list_its_resources(lister: Any) -> None:
 
 
 @pytest.mark.row("R01")
-async def test_what_two_templates_list_is_shown_once_and_as_the_first_says() -> None:
+async def test_resource_of_two_templates_is_listed_once() -> None:
     server = with_list(lambda: ["x://1"])
     server.add_resource("x://{a}/{b}", lambda a, b: a, list=lambda: [Resource(uri="x://1", name="other"), "x://2/3"])
     found = (await listed(server))["resources"]
@@ -74,14 +74,14 @@ async def test_what_two_templates_list_is_shown_once_and_as_the_first_says() -> 
 
 
 @pytest.mark.row("R01")
-async def test_what_a_template_lists_is_computed_whenever_it_is_listed() -> None:
+async def test_lister_runs_for_each_list_request() -> None:
     numbers = iter(range(9))
     server = with_list(lambda: [f"x://{next(numbers)}"])
     assert [(await listed(server))["resources"][1]["uri"] for _ in range(2)] == ["x://0", "x://1"]
 
 
 @pytest.mark.row("Y05")
-async def test_pages_go_on_through_what_templates_list() -> None:
+async def test_pagination_continues_through_template_lists() -> None:
     server = with_list(lambda: [f"x://{n}" for n in range(5)], page_size=2)
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -105,13 +105,13 @@ async def test_pages_go_on_through_what_templates_list() -> None:
 
 @pytest.mark.row("R16")
 @pytest.mark.parametrize("value", [None, "x://1", [1], ["no uri"], 5])
-async def test_a_list_that_cannot_be_shown_is_an_internal_error(value: Any) -> None:
+async def test_invalid_lister_result_is_an_internal_error(value: Any) -> None:
     async with RawPeer(with_list(lambda: value)) as peer:
         await peer.initialize()
         assert (await peer.error("resources/list"))["code"] == -32603
 
 
-def test_a_list_is_for_templates_and_takes_no_arguments() -> None:
+def test_lister_is_for_templates_and_takes_no_arguments() -> None:
     server = Server("t")
     with pytest.raises(RegistrationError, match="list= is for templates"):
         server.add_resource("x://one", "value", list=plain)
@@ -134,12 +134,12 @@ def test_a_list_is_for_templates_and_takes_no_arguments() -> None:
         ("x", []),
     ],
 )
-def test_what_begins_with_the_text_comes_before_what_contains_it(value: str, found: list[str]) -> None:
+def test_prefix_matches_precede_substring_matches(value: str, found: list[str]) -> None:
     assert matching(value, ["Paris", "Aspen", "Oslo", "paradise"]) == found
 
 
 @pytest.mark.row("C01", "C05")
-async def test_an_argument_is_completed_from_a_list() -> None:
+async def test_argument_is_completed_from_a_list() -> None:
     server = Server("t")
     server.add_prompt("Visit {city} and {country}", name="trip")
     server.add_completion([f"city {n}" for n in range(150)], prompt="trip", argument="city")
@@ -159,7 +159,7 @@ async def test_an_argument_is_completed_from_a_list() -> None:
 
 
 @pytest.mark.row("C04")
-def test_one_text_is_no_list_of_texts() -> None:
+def test_single_string_is_not_a_list_of_values() -> None:
     with pytest.raises(RegistrationError, match="not one text"):
         Server("t").add_completion("abc", prompt="p", argument="a")
     with pytest.raises(RegistrationError, match="completion needs one of"):
@@ -182,7 +182,7 @@ def test_one_text_is_no_list_of_texts() -> None:
         ({}, None),
     ],
 )
-async def test_arguments_of_prompts_are_read_into_their_types(arguments: Any, text: str | None) -> None:
+async def test_prompt_arguments_are_converted_to_their_types(arguments: Any, text: str | None) -> None:
     server = Server("t", observers=[])
 
     @server.prompt

@@ -119,7 +119,7 @@ TOLD = dict(zip(REVISIONS, [PLAIN, WITH_ANNOTATIONS, WITH_OUTPUT, WITH_ICONS], s
 
 @pytest.mark.row("TOO-03", "T01", "T02")
 @every_revision
-async def test_tools_are_told_as_far_as_a_revision_knows_them(revision: str) -> None:
+async def test_tool_definitions_match_revision(revision: str) -> None:
     async with RawPeer(weather_server()) as peer:
         await peer.initialize(revision)
         listed = await peer.result("tools/list")
@@ -132,7 +132,7 @@ async def test_tools_are_told_as_far_as_a_revision_knows_them(revision: str) -> 
 
 
 @pytest.mark.row("T01")
-async def test_tools_keep_the_order_in_which_they_were_added() -> None:
+async def test_tools_keep_registration_order() -> None:
     server = Server("t")
     names = [f"{letter}{number}" for number in range(3) for letter in "cab"]
     for name in names:
@@ -144,7 +144,7 @@ async def test_tools_keep_the_order_in_which_they_were_added() -> None:
 
 
 @pytest.mark.row("T03")
-async def test_a_tool_whose_description_is_too_long_is_not_offered() -> None:
+async def test_tool_with_too_long_description_is_refused() -> None:
     server = Server("t")
     server.add_tool(lambda: None, name="long", description="x" * 10_000)
     with pytest.raises(ValueError, match="has 10001 characters; 10000 is the most"):
@@ -154,7 +154,7 @@ async def test_a_tool_whose_description_is_too_long_is_not_offered() -> None:
 
 
 @pytest.mark.row("TOO-01")
-async def test_without_tools_there_are_no_methods_for_them() -> None:
+async def test_tool_methods_need_tools() -> None:
     async with RawPeer(Server("t")) as peer:
         assert "tools" not in (await peer.initialize())["capabilities"]
         for method in ("tools/list", "tools/call"):
@@ -198,7 +198,7 @@ async def test_functions_and_decorators_give_the_same_list() -> None:
 
 
 @pytest.mark.parametrize("on_duplicate", ["error", "replace", "warn"])
-async def test_a_second_tool_of_a_name_is_refused_or_replaces_the_first_as_configured(on_duplicate: Any) -> None:
+async def test_duplicate_tool_follows_on_duplicate(on_duplicate: Any) -> None:
     server = Server("t", settings=Settings(on_duplicate=on_duplicate))
     server.add_tool(lambda: "first", name="twice")
     if on_duplicate == "error":
@@ -215,7 +215,7 @@ async def test_a_second_tool_of_a_name_is_refused_or_replaces_the_first_as_confi
 
 
 @pytest.mark.row("A13")
-async def test_tools_can_be_added_removed_disabled_and_enabled_while_a_peer_is_on_the_line() -> None:
+async def test_tools_can_change_while_connected() -> None:
     server = weather_server()
 
     async def names() -> list[str]:
@@ -243,7 +243,7 @@ async def test_tools_can_be_added_removed_disabled_and_enabled_while_a_peer_is_o
         (lambda path: path, "cannot be described"),
     ],
 )
-async def test_what_can_never_be_called_is_refused_with_a_sentence_and_not_listed(function: Any, sentence: str) -> None:
+async def test_uncallable_tool_is_refused_with_reason(function: Any, sentence: str) -> None:
     function.__annotations__["path"] = complex
     server = weather_server()
     with pytest.raises(RegistrationError, match=sentence):
@@ -258,7 +258,7 @@ async def test_what_can_never_be_called_is_refused_with_a_sentence_and_not_liste
 
 @pytest.mark.row("T04")
 @every_revision
-async def test_a_call_is_answered_with_content_and_is_error(revision: str) -> None:
+async def test_call_result_has_content_and_is_error(revision: str) -> None:
     async with RawPeer(weather_server()) as peer:
         await peer.initialize(revision)
         result = await call(peer, "weather", {"city": "Oslo", "days": 2})
@@ -307,7 +307,7 @@ async def test_raw_values_and_content_are_encoded(revision: str, value: Any, con
 
 @pytest.mark.row("T16", "X22")
 @every_revision
-async def test_content_of_later_kinds_is_said_as_a_revision_can(revision: str) -> None:
+async def test_newer_content_is_projected(revision: str) -> None:
     server = Server("t")
 
     @server.tool
@@ -324,7 +324,7 @@ async def test_content_of_later_kinds_is_said_as_a_revision_can(revision: str) -
 
 
 @pytest.mark.row("Y08")
-async def test_annotations_of_content_are_kept() -> None:
+async def test_content_annotations_are_preserved() -> None:
     server = Server("t")
 
     @server.tool
@@ -365,7 +365,7 @@ class Everything(Struct):
 
 
 @pytest.mark.row("TOO-07")
-async def test_arguments_and_results_of_every_type_go_both_ways_and_fit_their_schemas() -> None:
+async def test_all_types_round_trip_and_match_schemas() -> None:
     server = Server("t")
 
     @server.tool
@@ -408,7 +408,7 @@ async def test_arguments_and_results_of_every_type_go_both_ways_and_fit_their_sc
 
 
 @pytest.mark.row("TOO-07")
-async def test_what_is_no_object_travels_under_result() -> None:
+async def test_non_object_is_wrapped_in_result() -> None:
     server = Server("t")
 
     @server.tool
@@ -469,7 +469,7 @@ async def test_a_tool_without_schema_takes_any_object() -> None:
 
 
 @pytest.mark.row("T14", "T15")
-async def test_progress_reaches_a_caller_who_gave_a_token_and_nobody_else() -> None:
+async def test_progress_reaches_token_owner_only() -> None:
     server = Server("t")
 
     @server.tool
@@ -489,7 +489,7 @@ async def test_progress_reaches_a_caller_who_gave_a_token_and_nobody_else() -> N
 
 
 @pytest.mark.row("T19")
-async def test_slow_calls_overlap_and_do_not_hold_up_others() -> None:
+async def test_slow_calls_run_concurrently() -> None:
     server, together = Server("t"), asyncio.Barrier(2)
 
     @server.tool
@@ -507,7 +507,7 @@ async def test_slow_calls_overlap_and_do_not_hold_up_others() -> None:
 
 
 @pytest.mark.row("A12")
-async def test_a_plain_function_that_blocks_does_not_hold_up_others() -> None:
+async def test_blocking_function_does_not_delay_others() -> None:
     server, released = Server("t"), threading.Event()
 
     @server.tool
@@ -583,7 +583,7 @@ def refusal(answer: Any, revision: str) -> Any:
         ({"query": "a", "unknown": 1}, "$", "additionalProperties"),
     ],
 )
-async def test_bad_arguments_are_refused_before_the_handler_is_called(
+async def test_invalid_arguments_are_refused_before_handler(
     revision: str, name: str, arguments: Any, path: str, rule: str
 ) -> None:
     seen: list[Any] = []
@@ -608,7 +608,7 @@ async def test_a_default_is_filled_in_before_the_call(name: str) -> None:
 
 @pytest.mark.row("TOO-12", "T12", "T21", "X08")
 @every_revision
-async def test_an_unknown_tool_is_told_as_such_whatever_its_arguments(revision: str) -> None:
+async def test_unknown_tool_is_reported_despite_arguments(revision: str) -> None:
     async with RawPeer(search_server([])) as peer:
         await peer.initialize(revision)
         for arguments in ({}, {"query": 5}, 5):
@@ -621,7 +621,7 @@ async def test_an_unknown_tool_is_told_as_such_whatever_its_arguments(revision: 
 @both
 @every_revision
 @pytest.mark.parametrize("arguments", [[], "a", 5])
-async def test_a_request_of_another_shape_is_invalid_params(revision: str, name: str, arguments: Any) -> None:
+async def test_malformed_call_is_invalid_params(revision: str, name: str, arguments: Any) -> None:
     async with RawPeer(search_server([])) as peer:
         await peer.initialize(revision)
         for params in ({"name": name, "arguments": arguments}, {"arguments": {"query": "a"}}, {"name": 5}):
@@ -660,7 +660,7 @@ def failing_server(**options: Any) -> Server:
 
 @pytest.mark.row("TOO-13", "T06", "X11")
 @every_revision
-async def test_the_text_of_a_tool_error_passes(revision: str) -> None:
+async def test_tool_error_text_is_sent(revision: str) -> None:
     async with RawPeer(failing_server()) as peer:
         await peer.initialize(revision)
         assert await call(peer, "known") == {
@@ -672,7 +672,7 @@ async def test_the_text_of_a_tool_error_passes(revision: str) -> None:
 @pytest.mark.row("T06", "T21", "X11")
 @pytest.mark.parametrize("name", ["secret", "secret_on_thread", "secret_inline", "liar"])
 @every_revision
-async def test_any_other_failure_is_a_sentence_with_a_reference_that_finds_it(revision: str, name: str) -> None:
+async def test_other_exception_is_reported_by_reference(revision: str, name: str) -> None:
     observer = RecordingObserver()
     async with RawPeer(failing_server(observers=[observer])) as peer:
         await peer.initialize(revision)
@@ -691,7 +691,7 @@ async def test_any_other_failure_is_a_sentence_with_a_reference_that_finds_it(re
 
 
 @pytest.mark.row("T06")
-async def test_the_log_has_the_traceback_under_the_reference(caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_has_traceback_with_reference(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "trunkline"):
         async with RawPeer(failing_server()) as peer:
             await peer.initialize()
@@ -705,7 +705,7 @@ async def test_the_log_has_the_traceback_under_the_reference(caplog: pytest.LogC
 
 
 @pytest.mark.row("T21")
-async def test_an_error_that_is_raised_on_purpose_is_an_error() -> None:
+async def test_protocol_error_is_error_response() -> None:
     server = Server("t")
 
     @server.tool
@@ -727,7 +727,7 @@ async def test_an_error_that_is_raised_on_purpose_is_an_error() -> None:
 
 
 @pytest.mark.row("T18")
-async def test_a_tool_that_takes_too_long_is_a_failed_result() -> None:
+async def test_tool_timeout_is_failed_result() -> None:
     clock = ManualClock()
     server, ended = Server("t", clock=clock), []
 
@@ -776,7 +776,7 @@ async def test_a_disabled_tool_is_a_failed_result() -> None:
         (ImageContent("AAEC", "foo"), "invalid_mime_type"),
     ],
 )
-async def test_content_that_may_not_be_sent_is_a_failed_result(block: Any, kind: str) -> None:
+async def test_invalid_content_is_failed_result(block: Any, kind: str) -> None:
     server = Server("t", settings=Settings(max_text=10, max_binary=4), observers=[])
     server.add_tool(lambda: block, name="give")
     async with RawPeer(server) as peer:
@@ -790,7 +790,7 @@ async def test_content_that_may_not_be_sent_is_a_failed_result(block: Any, kind:
 
 
 @pytest.mark.row("TOO-17", "T17", "X13", "AD003")
-async def test_a_burst_of_tools_is_announced_at_once_and_once_more() -> None:
+async def test_burst_of_changes_sends_two_notifications() -> None:
     clock = ManualClock()
     server = Server("t", tools=True, clock=clock)
     async with RawPeer(server) as peer:
@@ -808,7 +808,7 @@ async def test_a_burst_of_tools_is_announced_at_once_and_once_more() -> None:
 
 
 @pytest.mark.row("T17")
-async def test_changes_are_not_announced_where_that_was_not_declared() -> None:
+async def test_changes_are_not_sent_if_undeclared() -> None:
     server = Server("t", tools=True, list_changed=False, clock=ManualClock())
     async with RawPeer(server) as peer:
         assert (await peer.initialize())["capabilities"]["tools"] == {}
@@ -848,7 +848,7 @@ def test_the_sql_query_example_answers_a_select() -> None:
         assert nothing["isError"] is True
 
 
-async def test_arguments_of_null_are_taken_for_none() -> None:
+async def test_null_arguments_are_empty() -> None:
     server = Server("t")
 
     @server.tool
@@ -867,7 +867,7 @@ async def test_arguments_of_null_are_taken_for_none() -> None:
         assert "who" in refused["content"][0]["text"]
 
 
-async def test_arguments_that_are_nested_too_deep_are_refused_and_the_next_call_works() -> None:
+async def test_deeply_nested_arguments_are_refused() -> None:
     server = Server("t")
 
     @server.tool

@@ -85,11 +85,11 @@ async def refusal(method: str, params: dict[str, Any], principal: Principal | No
         ),
     ],
 )
-async def test_the_name_that_was_probably_meant_is_suggested(method: str, params: Any, message: str) -> None:
+async def test_most_similar_name_is_suggested(method: str, params: Any, message: str) -> None:
     assert await refusal(method, params) == message
 
 
-async def test_what_needs_scopes_is_suggested_to_those_who_have_them() -> None:
+async def test_suggestions_respect_scopes() -> None:
     """On a local connection there is no token, and all scopes are held."""
     misspelt, unknown = {"name": "shutdown_al"}, "there is no tool named 'shutdown_al'"
     suggested = f'{unknown}. Did you mean "shutdown_all"?'
@@ -109,16 +109,14 @@ async def test_what_needs_scopes_is_suggested_to_those_who_have_them() -> None:
         ("anything", {"city": 1, "citty": 1}, 'string"'),
     ],
 )
-async def test_an_argument_that_a_tool_does_not_have_is_told_with_what_to_do(
-    name: str, arguments: Any, hint: str
-) -> None:
+async def test_unknown_argument_error_has_hint(name: str, arguments: Any, hint: str) -> None:
     async with Client(make_server()) as client:
         with pytest.raises(ToolFailed) as raised:
             await client.call_tool(name, arguments)
     assert str(raised.value).endswith(hint)
 
 
-async def test_the_error_of_a_client_has_the_suggestion() -> None:
+async def test_client_error_has_suggestion() -> None:
     async with Client(make_server()) as client:
         with pytest.raises(PeerError, match='Did you mean "weather"'):
             await client.call_tool("Weather!")

@@ -178,7 +178,7 @@ def cases() -> list[Any]:
 
 @pytest.mark.row("P12")
 @pytest.mark.parametrize(("transport", "unusable"), cases())
-async def test_unusable_answer_fails_its_request_at_once(transport: str, unusable: bytes, tmp_path: Path) -> None:
+async def test_unusable_response_fails_its_request_at_once(transport: str, unusable: bytes, tmp_path: Path) -> None:
     async with (
         asyncio.timeout(PATIENCE),
         answering(transport, unusable, tmp_path) as target,
@@ -192,7 +192,7 @@ async def test_unusable_answer_fails_its_request_at_once(transport: str, unusabl
 
 @pytest.mark.row("W17")
 @pytest.mark.parametrize("unusable", TOO_LARGE.values(), ids=TOO_LARGE)
-async def test_answer_that_ends_a_websocket_is_not_asked_for_again(unusable: bytes, tmp_path: Path) -> None:
+async def test_response_that_closes_a_websocket_is_not_requested_again(unusable: bytes, tmp_path: Path) -> None:
     async with (
         asyncio.timeout(PATIENCE),
         answering("websocket", unusable, tmp_path) as target,
@@ -205,7 +205,7 @@ async def test_answer_that_ends_a_websocket_is_not_asked_for_again(unusable: byt
 
 
 @pytest.mark.row("W16")
-async def test_answer_above_the_limit_names_limit_and_setting(tmp_path: Path) -> None:
+async def test_response_above_the_limit_names_limit_and_setting(tmp_path: Path) -> None:
     async with (
         asyncio.timeout(PATIENCE),
         answering("tcp", TOO_LARGE["too large"], tmp_path) as target,
@@ -216,7 +216,7 @@ async def test_answer_above_the_limit_names_limit_and_setting(tmp_path: Path) ->
 
 
 @pytest.mark.row("P12")
-async def test_unusable_answer_to_initialize_fails_the_handshake_at_once(tmp_path: Path) -> None:
+async def test_unusable_initialize_response_fails_the_handshake_at_once(tmp_path: Path) -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
         writer.write(b'{"jsonrpc":"2.0","id":1,"result":{"cut\n')
@@ -248,7 +248,7 @@ def asking() -> Server:
 
 @pytest.mark.row("P12")
 @pytest.mark.parametrize("unusable", [*ANSWERS.values(), *NOT_UTF8.values()], ids=[*ANSWERS, *NOT_UTF8])
-async def test_unusable_answer_of_a_client_fails_the_question_at_once(unusable: bytes) -> None:
+async def test_unusable_client_response_fails_the_request_at_once(unusable: bytes) -> None:
     async with asyncio.timeout(PATIENCE), RawPeer(asking()) as peer:
         await peer.initialize(capabilities={"sampling": {}})
         call = peer.call("tools/call", {"name": "ask"})
@@ -268,7 +268,7 @@ async def first(messages: AsyncIterator[Any], member: str) -> Any:
 
 @pytest.mark.row("P12")
 @pytest.mark.parametrize("unusable", [*ANSWERS.values(), *NOT_UTF8.values()], ids=[*ANSWERS, *NOT_UTF8])
-async def test_unusable_answer_that_is_posted_fails_the_question_at_once(unusable: bytes) -> None:
+async def test_unusable_posted_response_fails_the_request_at_once(unusable: bytes) -> None:
     server = asking()
     listener = await server.listen("http://127.0.0.1:0/mcp")
     port = int(listener.address.partition("//")[2].partition("/")[0].rpartition(":")[2])
@@ -329,7 +329,7 @@ async def listening(transport: str, folder: Path, **options: Any) -> AsyncIterat
 @pytest.mark.row("W16")
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 @pytest.mark.parametrize("transport", ["tcp", "unix", "websocket"])
-async def test_answer_above_the_servers_limit_becomes_an_error(transport: str, revision: str, tmp_path: Path) -> None:
+async def test_response_above_the_server_limit_becomes_an_error(transport: str, revision: str, tmp_path: Path) -> None:
     async with (
         asyncio.timeout(PATIENCE),
         listening(transport, tmp_path) as address,
@@ -360,7 +360,7 @@ async def test_notification_above_the_limit_is_reported_and_not_sent(tmp_path: P
 
 @pytest.mark.row("W16")
 @pytest.mark.parametrize("transport", ["tcp", "unix", "websocket", "http"])
-async def test_request_above_the_clients_limit_is_not_sent(transport: str, tmp_path: Path) -> None:
+async def test_request_above_the_client_limit_is_not_sent(transport: str, tmp_path: Path) -> None:
     async with (
         asyncio.timeout(PATIENCE),
         listening(transport, tmp_path) as address,
@@ -374,7 +374,7 @@ async def test_request_above_the_clients_limit_is_not_sent(transport: str, tmp_p
 
 @pytest.mark.row("W16")
 @pytest.mark.parametrize("transport", ["tcp", "unix", "websocket", "http"])
-async def test_answer_above_the_clients_limit_becomes_an_error(transport: str, tmp_path: Path) -> None:
+async def test_response_above_the_client_limit_becomes_an_error(transport: str, tmp_path: Path) -> None:
     async with asyncio.timeout(PATIENCE), listening(transport, tmp_path) as address:
         options: dict[str, Any] = {"revision": "2025-11-25", "sampling": lambda _: "x" * 2000}
         async with Client(address, settings=PATIENT, **options) as client:
@@ -382,7 +382,7 @@ async def test_answer_above_the_clients_limit_becomes_an_error(transport: str, t
 
 
 @pytest.mark.row("W16")
-async def test_request_above_the_servers_limit_fails_at_once_though_the_client_sends_it(tmp_path: Path) -> None:
+async def test_request_above_the_server_limit_fails_at_once(tmp_path: Path) -> None:
     async with (
         asyncio.timeout(PATIENCE),
         listening("tcp", tmp_path) as address,
@@ -393,7 +393,7 @@ async def test_request_above_the_servers_limit_fails_at_once_though_the_client_s
 
 
 @pytest.mark.row("W16")
-async def test_answers_to_a_batch_above_the_limit_become_errors(tmp_path: Path) -> None:
+async def test_batch_responses_above_the_limit_become_errors(tmp_path: Path) -> None:
     async with asyncio.timeout(PATIENCE), listening("tcp", tmp_path) as address:
         port = int(address.rpartition(":")[2])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -413,9 +413,7 @@ async def test_answers_to_a_batch_above_the_limit_become_errors(tmp_path: Path) 
 # --- what cannot be assigned -----------------------------------------------------------------------------
 
 
-async def test_line_that_is_no_message_is_logged_once_with_its_beginning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_invalid_line_is_logged_once_with_its_beginning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def chatter(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"{ Server is ready\n" + b'{"result":{\n' * 20)
         while line := await reader.readline():

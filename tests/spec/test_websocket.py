@@ -161,14 +161,14 @@ async def full_flow(peer: Peer) -> None:
 
 @pytest.mark.row("W05")
 @pytest.mark.parametrize("tls", [False, True], ids=["ws", "wss"])
-async def test_a_whole_conversation_one_message_per_text_frame(tls: bool) -> None:
+async def test_complete_session_with_one_message_per_frame(tls: bool) -> None:
     async with served(tls=tls) as house, peer_at(house.url, ssl=client_tls() if tls else None) as peer:
         assert peer.socket.subprotocol == "mcp"
         await full_flow(peer)
 
 
 @pytest.mark.row("W05")
-async def test_a_whole_conversation_under_hypercorn() -> None:
+async def test_complete_session_under_hypercorn() -> None:
     house = House()
     await house.start()
     config, stop = Config(), asyncio.Event()
@@ -196,7 +196,7 @@ async def test_a_whole_conversation_under_hypercorn() -> None:
 
 @pytest.mark.row("W05")
 @pytest.mark.parametrize("tls", [False, True], ids=["ws", "wss"])
-async def test_our_client_and_our_server(tls: bool, revision: str) -> None:
+async def test_client_and_server_work_together(tls: bool, revision: str) -> None:
     async with served(tls=tls) as house:
         target = WebSocketConnector(house.url, tls=client_tls()) if tls else house.url
         async with Client(target, revision=revision) as client:
@@ -209,25 +209,25 @@ async def test_our_client_and_our_server(tls: bool, revision: str) -> None:
         assert house.reasons == ["the peer closed the connection: 1000"]
 
 
-async def test_the_principal_of_a_connection_is_that_of_its_calls() -> None:
+async def test_calls_have_the_connections_principal() -> None:
     async with served() as house, Client(house.url) as client:
         assert (await client.call_tool("whoami")).data == "somebody"
 
 
-async def test_malformed_json_is_answered_and_the_line_stays() -> None:
+async def test_malformed_json_is_answered_without_closing() -> None:
     async with served() as house, peer_at(house.url) as peer:
         await peer.send("{nonsense")
         assert (await peer.receive())["error"]["code"] == -32700
         await full_flow(peer)
 
 
-async def test_json_on_several_lines_is_one_message() -> None:
+async def test_multi_line_json_is_one_message() -> None:
     async with served() as house, peer_at(house.url) as peer:
         await peer.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}, indent=2))
         assert (await peer.receive())["result"] == {}
 
 
-async def test_a_batch_is_one_frame_and_so_is_its_answer() -> None:
+async def test_batch_and_its_response_are_one_frame_each() -> None:
     async with served() as house, peer_at(house.url) as peer:
         info = {"name": "by hand", "version": "1"}
         params = {"protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": info}
@@ -236,7 +236,7 @@ async def test_a_batch_is_one_frame_and_so_is_its_answer() -> None:
         assert [answer["id"] for answer in await peer.receive()] == [7, 8]
 
 
-async def test_a_message_in_several_frames_is_one_message() -> None:
+async def test_fragmented_message_is_reassembled() -> None:
     async with served() as house, peer_at(house.url) as peer:
         pieces = ['{"jsonrpc":"2.0",', '"id":1,', '"method":"ping"}']
         peer.transcript.frames.append(("client", "".join(pieces).encode()))
@@ -247,18 +247,18 @@ async def test_a_message_in_several_frames_is_one_message() -> None:
 # --- who is let in ---------------------------------------------------------------------------------------
 
 
-async def test_no_subprotocol_is_accepted_with_none() -> None:
+async def test_missing_subprotocol_is_accepted() -> None:
     async with served() as house, peer_at(house.url, subprotocols=None) as peer:
         assert peer.socket.subprotocol is None
         await full_flow(peer)
 
 
-async def test_mcp_is_chosen_among_several_subprotocols() -> None:
+async def test_mcp_subprotocol_is_selected() -> None:
     async with served() as house, peer_at(house.url, subprotocols=["other", "mcp"]) as peer:
         assert peer.socket.subprotocol == "mcp"
 
 
-async def test_whoever_offers_only_other_subprotocols_is_refused() -> None:
+async def test_other_subprotocols_are_refused() -> None:
     async with served() as house:
         with pytest.raises(InvalidStatus) as caught:
             async with peer_at(house.url, subprotocols=["graphql-ws"]):
@@ -268,7 +268,7 @@ async def test_whoever_offers_only_other_subprotocols_is_refused() -> None:
         assert house.server.connections == []
 
 
-async def test_more_connections_than_allowed_are_turned_away_and_told_why() -> None:
+async def test_connections_beyond_the_limit_get_503() -> None:
     async with served(settings=Settings(max_connections=1)) as house:
         async with peer_at(house.url) as peer:
             await peer.initialize()
@@ -284,7 +284,7 @@ async def test_more_connections_than_allowed_are_turned_away_and_told_why() -> N
 
 @pytest.mark.row("K15")
 @pytest.mark.parametrize("said", ["", "{nonsense"], ids=["nothing", "bad"])
-async def test_a_client_that_says_nothing_valid_is_hung_up_on(said: str) -> None:
+async def test_client_without_valid_message_is_disconnected(said: str) -> None:
     async with served() as house, peer_at(house.url) as peer:
         if said:
             await peer.send(said)
@@ -297,7 +297,7 @@ async def test_a_client_that_says_nothing_valid_is_hung_up_on(said: str) -> None
 
 
 @pytest.mark.row("K05", "K07")
-async def test_a_silent_client_is_pinged_and_given_up() -> None:
+async def test_silent_client_is_pinged_and_disconnected() -> None:
     async with served() as house, peer_at(house.url) as peer:
         await peer.initialize()
         await peer.request("ping")
@@ -312,7 +312,7 @@ async def test_a_silent_client_is_pinged_and_given_up() -> None:
 
 
 @pytest.mark.row("W05")
-async def test_a_binary_frame_closes_the_line_with_1003_and_what_came_before_is_answered() -> None:
+async def test_binary_frame_closes_with_1003() -> None:
     async with served() as house, peer_at(house.url) as peer:
         await peer.send(sized(100))
         await peer.socket.send(b'{"jsonrpc":"2.0","id":2,"method":"ping"}')
@@ -324,7 +324,7 @@ async def test_a_binary_frame_closes_the_line_with_1003_and_what_came_before_is_
 
 @pytest.mark.row("W05", "W16", "W17", "W18")
 @pytest.mark.parametrize("letter", ["x", "é"], ids=["bytes", "letters of several bytes"])
-async def test_a_message_of_the_limit_passes_and_one_byte_more_closes_the_line(letter: str) -> None:
+async def test_message_size_limit_is_exact(letter: str) -> None:
     frame = '{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"%s"}}'
     room = 1024 - len(frame) + 2
     text = letter * (room // len(letter.encode())) + "x" * (room % len(letter.encode()))
@@ -338,7 +338,7 @@ async def test_a_message_of_the_limit_passes_and_one_byte_more_closes_the_line(l
 
 
 @pytest.mark.row("W16")
-async def test_the_limit_is_16_mib_unless_it_is_set() -> None:
+async def test_default_size_limit_is_16_mib() -> None:
     async with served(asgi={"ws_max_size": 1 << 25}) as house, peer_at(house.url) as peer:
         await peer.send(sized(16 << 20))
         assert (await peer.receive())["result"] == {}
@@ -347,7 +347,7 @@ async def test_the_limit_is_16_mib_unless_it_is_set() -> None:
 
 
 @pytest.mark.row("W05")
-async def test_the_code_is_the_same_when_the_asgi_server_does_the_limiting() -> None:
+async def test_asgi_server_limit_closes_with_the_same_code() -> None:
     async with served(asgi={"ws_max_size": 1024}) as house, peer_at(house.url) as peer:
         await peer.send(sized(1024))
         assert (await peer.receive())["result"] == {}
@@ -358,7 +358,7 @@ async def test_the_code_is_the_same_when_the_asgi_server_does_the_limiting() -> 
 
 
 @pytest.mark.row("W24")
-async def test_what_passes_elsewhere_is_refused_here_by_a_limit_of_its_own() -> None:
+async def test_websocket_has_its_own_size_limit() -> None:
     async with served(settings=Settings(ws_message_size_limit=1024)) as house, peer_at(house.url) as peer:
         listener = await house.server.listen("tcp://127.0.0.1:0")
         async with Client(listener.address) as client:
@@ -368,7 +368,7 @@ async def test_what_passes_elsewhere_is_refused_here_by_a_limit_of_its_own() -> 
 
 
 @pytest.mark.row("W05")
-async def test_a_server_that_stops_answers_what_is_in_flight_and_closes_with_1001() -> None:
+async def test_shutdown_answers_calls_and_closes_with_1001() -> None:
     async with served() as house, peer_at(house.url) as peer:
         await peer.initialize()
         ident = await peer.call("tools/call", {"name": "wait", "arguments": {}})
@@ -382,7 +382,7 @@ async def test_a_server_that_stops_answers_what_is_in_flight_and_closes_with_100
 
 @pytest.mark.row("W05")
 @pytest.mark.off_the_record
-async def test_an_endpoint_that_closes_sends_first_what_was_said() -> None:
+async def test_close_sends_pending_messages_first() -> None:
     async with served() as house, peer_at(house.url) as peer:
         await peer.initialize()
         await peer.request("ping")
@@ -400,7 +400,7 @@ async def test_an_endpoint_that_closes_sends_first_what_was_said() -> None:
 
 
 @pytest.mark.row("N14")
-async def test_who_never_reads_is_cut_off_and_holds_up_nobody() -> None:
+async def test_peer_that_never_reads_is_disconnected() -> None:
     settings = Settings(unsent_high=1 << 20, unsent_limit=2 << 20)
     async with served(settings=settings) as house, peer_at(house.url) as quick, peer_at(house.url) as slow:
         await quick.initialize()
@@ -419,7 +419,7 @@ async def test_who_never_reads_is_cut_off_and_holds_up_nobody() -> None:
         slow.socket.transport.abort()
 
 
-async def test_reading_stops_while_too_much_is_unsent_and_goes_on_when_it_is_read() -> None:
+async def test_reading_pauses_while_too_much_is_unsent() -> None:
     async with served(settings=Settings(unsent_high=1 << 20)) as house, peer_at(house.url) as peer:
         await peer.initialize()
         await peer.request("ping")

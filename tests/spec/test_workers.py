@@ -198,14 +198,14 @@ def build(tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.mark.row("PROMISE-4")
-def test_connections_go_to_one_worker_after_another(shared: House) -> None:
+def test_connections_are_dispatched_round_robin(shared: House) -> None:
     turns = [shared.who() for _ in range(9)]
     assert set(turns) == shared.pids
     assert turns == turns[:3] * 3
 
 
 @pytest.mark.row("PROMISE-4")
-def test_a_session_goes_on_whichever_worker_a_request_reaches(shared: House) -> None:
+def test_session_continues_at_any_worker(shared: House) -> None:
     told = {"mcp_protocol_version": "2025-11-25"}
     client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "by hand", "version": "1"}}
     with shared.post({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": client}) as answer:
@@ -219,7 +219,7 @@ def test_a_session_goes_on_whichever_worker_a_request_reaches(shared: House) -> 
             assert json.loads(answer.read())["id"] == ident
 
 
-def test_a_worker_has_nothing_of_the_others_but_its_own_line(shared: House) -> None:
+def test_worker_inherits_only_its_own_channel(shared: House) -> None:
     listening = {line.split()[9] for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if " 0A " in line}
 
     def sockets(pid: int) -> set[str]:
@@ -232,7 +232,7 @@ def test_a_worker_has_nothing_of_the_others_but_its_own_line(shared: House) -> N
         assert not any(held & others for other, others in of.items() if other != pid)
 
 
-def test_health_is_told_of_the_whole_and_of_each_worker(shared: House) -> None:
+def test_health_reports_the_server_and_each_worker(shared: House) -> None:
     all_ready = {"0": "ready", "1": "ready", "2": "ready"}
     assert shared.get("/livez") == (200, {"ok": True, "workers": all_ready})
     assert shared.get("/readyz") == (200, {"ok": True, "store": True, "workers": all_ready})
@@ -274,7 +274,7 @@ class Load:
 
 @pytest.mark.row("D08")
 @pytest.mark.long
-async def test_health_says_within_a_second_that_a_worker_was_killed(build: Any) -> None:
+async def test_health_reports_a_killed_worker_within_a_second(build: Any) -> None:
     house = build(settings={"restart_intensity": 100}).open()
 
     async def until_said() -> float:
@@ -288,7 +288,7 @@ async def test_health_says_within_a_second_that_a_worker_was_killed(build: Any) 
 
 
 @pytest.mark.row("D08")
-def test_a_worker_that_is_killed_under_load_is_replaced_and_health_says_so(shared: House) -> None:
+def test_worker_killed_under_load_is_replaced(shared: House) -> None:
     before, victim = shared.pids, shared.worker(0)
     hold = shared.folder / "hold"
     hold.touch()
@@ -310,7 +310,7 @@ def test_a_worker_that_is_killed_under_load_is_replaced_and_health_says_so(share
     assert shared.states() == {"ready"}
 
 
-def test_a_worker_that_stands_still_is_passed_over_and_what_it_was_given_is_given_to_others(shared: House) -> None:
+def test_stopped_worker_is_skipped_and_its_connections_moved(shared: House) -> None:
     stopped = shared.who()
     os.kill(stopped, signal.SIGSTOP)
     try:
@@ -325,7 +325,7 @@ def test_a_worker_that_stands_still_is_passed_over_and_what_it_was_given_is_give
     assert stopped in shared.turns()
 
 
-def test_a_worker_that_is_told_to_end_does_so_in_good_order_and_another_one_takes_its_place(shared: House) -> None:
+def test_terminated_worker_drains_and_is_replaced(shared: House) -> None:
     before, told = shared.pids, shared.worker(1)
     waiting: list[Any] = []
     (shared.folder / "go").unlink(missing_ok=True)
@@ -343,7 +343,7 @@ def test_a_worker_that_is_told_to_end_does_so_in_good_order_and_another_one_take
     assert shared.line().endswith(f"(process {told}) exited with 0; restarting it at once")
 
 
-def test_a_server_that_cannot_begin_ends_and_says_why(build: Any, tmp_path: Path) -> None:
+def test_startup_failure_ends_the_supervisor(build: Any, tmp_path: Path) -> None:
     (tmp_path / "fails").touch()
     house = build(workers=2)
     assert house.code() == 1
@@ -356,7 +356,7 @@ def test_a_server_that_cannot_begin_ends_and_says_why(build: Any, tmp_path: Path
 # --- the end ------------------------------------------------------------------------------------
 
 
-def test_sigterm_lets_calls_finish_and_leaves_nothing_behind(build: Any, tmp_path: Path) -> None:
+def test_sigterm_drains_calls_and_leaves_nothing_behind(build: Any, tmp_path: Path) -> None:
     house = build(workers=2).open()
     workers = house.pids
     assert set(map(int, (tmp_path / "lives").read_text().split())) == workers  # each has a lifespan
@@ -387,7 +387,7 @@ def refused(at: str) -> bool:
 # --- where --------------------------------------------------------------------------------------
 
 
-def test_an_address_that_is_taken_is_named(build: Any) -> None:
+def test_address_in_use_is_reported(build: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         house = build(port=port)

@@ -18,7 +18,7 @@ def echo(expected: str) -> Question:
 
 
 @pytest.mark.parametrize("window", [1, 4, 100])
-def test_a_server_that_answers_rightly_is_measured(window: int) -> None:
+def test_correct_server_is_measured(window: int) -> None:
     with ServerProcess([sys.executable, str(BARE)]) as server:
         spawned = server.handshake()
         sample = server.ask(echo("hello {n}"), count=20, window=window)
@@ -27,7 +27,7 @@ def test_a_server_that_answers_rightly_is_measured(window: int) -> None:
     assert sample.answer_bytes > len("hello 20")
 
 
-def test_a_request_larger_than_the_pipe_is_answered() -> None:
+def test_request_larger_than_pipe_is_answered() -> None:
     text = "x" * (1 << 20)
     question = Question(
         "tools/call", lambda _: {"arguments": {"text": text}}, lambda _, result: result["content"][0]["text"] == text
@@ -38,7 +38,7 @@ def test_a_request_larger_than_the_pipe_is_answered() -> None:
         assert server.ask(question, count=3, window=2).answer_bytes > len(text)
 
 
-def test_a_wrong_answer_is_noticed() -> None:
+def test_wrong_response_is_detected() -> None:
     with ServerProcess([sys.executable, str(BARE)]) as server:
         server.handshake()
 
@@ -46,7 +46,7 @@ def test_a_wrong_answer_is_noticed() -> None:
             server.ask(echo("good bye {n}"), count=5, window=2)
 
 
-def test_a_server_that_dies_is_reported_with_its_last_words() -> None:
+def test_crashed_server_is_reported_with_stderr() -> None:
     command = [sys.executable, "-c", "raise SystemExit('out of order')"]
     with ServerProcess(command) as server, pytest.raises(BenchError, match="out of order"):
         server.handshake()
@@ -68,7 +68,7 @@ RIGHT = b'{"id":1,"result":"yes"}\n{"id":2,"result":"yes"}\n'
         pytest.param(b'{"id":1,"result":"yes"}\n{"id":2,"error":{"code":-32603}}\n', id="error"),
     ],
 )
-def test_every_request_needs_exactly_one_right_answer(received: bytes) -> None:
+def test_each_request_needs_exactly_one_correct_response(received: bytes) -> None:
     check_answers(RIGHT, [1, 2], lambda _, result: result == "yes")
 
     with pytest.raises(WrongAnswer):

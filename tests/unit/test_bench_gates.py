@@ -37,26 +37,26 @@ def bench_of(ours: Path, base: Path, monkeypatch: pytest.MonkeyPatch, folder: Pa
 
 
 @pytest.mark.row("Z06")
-def test_what_has_become_dearer_than_its_base_fails_the_run(scripts, monkeypatch, tmp_path, capsys) -> None:
+def test_slower_row_fails_run(scripts, monkeypatch, tmp_path, capsys) -> None:
     assert bench_of(scripts["slow"], scripts["quick"], monkeypatch, tmp_path) == 1
     assert "FAIL         gate  at most 1.1 times base" in capsys.readouterr().out
 
 
 @pytest.mark.row("Z06")
-def test_what_has_become_cheaper_passes(scripts, monkeypatch, tmp_path, capsys) -> None:
+def test_faster_row_passes(scripts, monkeypatch, tmp_path, capsys) -> None:
     assert bench_of(scripts["quick"], scripts["slow"], monkeypatch, tmp_path) == 0
     assert "PASS         gate  at most 1.1 times base" in capsys.readouterr().out
 
 
 @pytest.mark.row("Z06")
-def test_a_base_that_cannot_be_measured_at_all_fails_the_run(scripts, monkeypatch, tmp_path) -> None:
+def test_unmeasurable_base_fails_run(scripts, monkeypatch, tmp_path) -> None:
     absent = tmp_path / "absent.py"
 
     assert bench_of(scripts["quick"], absent, monkeypatch, tmp_path) == 1
 
 
 @pytest.mark.skipif(shutil.which("git") is None or not (ROOT / ".git").exists(), reason="not a git checkout")
-def test_a_base_is_the_tree_of_its_commit(tmp_path: Path) -> None:
+def test_base_is_tree_of_commit(tmp_path: Path) -> None:
     export("HEAD", tmp_path / "tree")
 
     assert (tmp_path / "tree" / "pyproject.toml").is_file()
@@ -72,12 +72,12 @@ def figures(**cpu_us: float) -> Figures:
 ROW = Row("a row", None, ("trunkline", "mcp", "zeromcp"), (Bar("cheaper", 10, "mcp"), Bar("cheaper", 6, "zeromcp")))
 
 
-def test_a_row_passes_when_every_bar_is_cleared() -> None:
+def test_row_passes_if_all_bars_are_cleared() -> None:
     assert not bench_run.fails(ROW, figures(trunkline=1, mcp=10, zeromcp=6))
     assert bench_run.fails(ROW, figures(trunkline=1, mcp=10, zeromcp=5))
 
 
-def test_a_peer_that_was_not_measured_fails_its_own_bars_only() -> None:
+def test_unmeasured_peer_fails_its_own_bars_only() -> None:
     without = Row("another", None, ("trunkline", "mcp", "zeromcp"), (Bar("cheaper", 10, "mcp"),))
     found = figures(trunkline=1, mcp=10)
     found.missing["zeromcp"] = "could not be installed"
@@ -86,13 +86,13 @@ def test_a_peer_that_was_not_measured_fails_its_own_bars_only() -> None:
     assert not bench_run.fails(without, found)
 
 
-def test_a_row_that_its_base_did_not_have_is_not_held_against_it() -> None:
+def test_new_row_is_not_compared_with_base() -> None:
     assert not bench_run.fails(against_base(ROW), figures(trunkline=1))
     assert bench_run.fails(against_base(ROW), figures(trunkline=1.2, base=1))
 
 
 @pytest.mark.row("Z06")
-def test_one_lucky_batch_does_not_hide_that_a_row_has_become_dearer() -> None:
+def test_one_fast_batch_does_not_hide_regression() -> None:
     found = figures()
     found.samples = {
         "trunkline": [Sample(cost, 100) for cost in (1.2, 0.5, 2.4, 1.2, 1.3)],
@@ -103,7 +103,7 @@ def test_one_lucky_batch_does_not_hide_that_a_row_has_become_dearer() -> None:
 
 
 @pytest.mark.row("Z06")
-def test_a_noisy_machine_does_not_make_a_row_dearer() -> None:
+def test_noise_is_not_a_regression() -> None:
     found = figures()
     found.samples = {
         "trunkline": [Sample(cost, 100) for cost in (1.0, 3.0, 2.0, 9.0, 1.0)],
@@ -113,13 +113,13 @@ def test_a_noisy_machine_does_not_make_a_row_dearer() -> None:
     assert not bench_run.fails(against_base(ROW), found)
 
 
-def test_every_bar_stands_between_targets_of_its_row() -> None:
+def test_bars_compare_targets_of_their_row() -> None:
     for row in ROWS:
         assert set(row.targets) <= TARGETS.keys()
         assert {bar.peer for bar in row.bars if bar.peer} | {bar.ours for bar in row.bars} <= set(row.targets)
 
 
-def test_a_package_that_cannot_be_installed_has_an_older_one_in_its_place(monkeypatch) -> None:
+def test_uninstallable_package_falls_back_to_older_version(monkeypatch) -> None:
     def installed(_: Environments, home: Path, requirements: list[str], tree: Path) -> Path:
         if home.name == "fastmcp":
             raise CannotInstall("no such version")
@@ -131,7 +131,7 @@ def test_a_package_that_cannot_be_installed_has_an_older_one_in_its_place(monkey
     assert environments.interpreter("fastmcp").parts[-3] == "fastmcp-older"
 
 
-async def test_what_is_measured_in_process_does_what_it_says(monkeypatch) -> None:
+async def test_in_process_benchmarks_do_their_work(monkeypatch) -> None:
     monkeypatch.setattr(inprocess, "RUN_NS", 100_000)
     monkeypatch.setattr(inprocess, "SUBSCRIBERS", 3)
     server = inprocess.make_server()

@@ -23,7 +23,7 @@ def echo(expected: str) -> Question:
 
 
 @pytest.mark.parametrize("window", [1, 4])
-def test_a_server_that_answers_rightly_is_measured(window: int) -> None:
+def test_correct_server_is_measured(window: int) -> None:
     with HttpServerProcess(BARE) as server:
         sample = server.ask(echo("hello {n}"), count=20, window=window)
 
@@ -31,7 +31,7 @@ def test_a_server_that_answers_rightly_is_measured(window: int) -> None:
     assert sample.answer_bytes > len("hello 20")
 
 
-def test_calls_that_one_worker_carries_to_the_other_are_measured(tmp_path: Path) -> None:
+def test_forwarded_calls_are_measured(tmp_path: Path) -> None:
     with kept_in("valkey", sys.executable, str(tmp_path)) as kept:
         env = os.environ | kept | {"BENCH_WORKERS": "2"}
         with WorkersProcess(SERVER, env, workers=2, carried=True, timed=False) as server:
@@ -42,12 +42,12 @@ def test_calls_that_one_worker_carries_to_the_other_are_measured(tmp_path: Path)
     assert len(set(lines)) == 2
 
 
-def test_a_wrong_answer_is_noticed() -> None:
+def test_wrong_response_is_detected() -> None:
     with HttpServerProcess(BARE) as server, pytest.raises(WrongAnswer, match="hello"):
         server.ask(echo("good bye {n}"), count=5, window=2)
 
 
-def test_a_server_that_does_not_start_is_reported_with_its_last_words() -> None:
+def test_failed_start_is_reported_with_stderr() -> None:
     with (
         pytest.raises(BenchError, match="out of order"),
         HttpServerProcess([sys.executable, "-c", "raise SystemExit('out of order')"]),
@@ -55,7 +55,7 @@ def test_a_server_that_does_not_start_is_reported_with_its_last_words() -> None:
         pass
 
 
-def test_subscribers_are_told_and_sessions_are_counted() -> None:
+def test_subscribers_are_notified_and_sessions_counted() -> None:
     touch = Question(
         "tools/call",
         lambda _: {"name": "touch", "arguments": {"text": "bench://static"}},
@@ -79,12 +79,12 @@ def test_subscribers_are_told_and_sessions_are_counted() -> None:
     ],
     ids=["plain", "chunked", "events"],
 )
-def test_the_message_is_found_in_every_kind_of_answer(answer: bytes) -> None:
+def test_message_is_found_in_json_and_sse_responses(answer: bytes) -> None:
     assert message_of(answer) == b'{"id":1}\n'
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["LF", "CRLF"])
-def test_of_a_stream_only_whole_events_that_have_a_message_count_and_each_of_them_does(end: bytes) -> None:
+def test_only_complete_events_with_message_count(end: bytes) -> None:
     first = end.join([b"id: 0-0", b"retry: 1000", b"data: ", b"", b""])  # it may come with what is told, or before
     told = end.join([b"event: message", b"id: 0-1", b'data: {"id":1}', b"", b""])
     pieces = [b"%x\r\n%b\r\n" % (len(event), event) for event in (first, told, told)]

@@ -9,7 +9,7 @@ from trunkline.clock import LoopClock, WallClock
 from trunkline.testing import ManualClock
 
 
-async def test_the_clock_of_a_loop_tells_its_time_and_calls_back_in_order() -> None:
+async def test_loop_clock_calls_back_in_order() -> None:
     loop = asyncio.get_running_loop()
     clock, seen, done = LoopClock(loop), [], asyncio.Event()
     now = clock.now()
@@ -21,7 +21,7 @@ async def test_the_clock_of_a_loop_tells_its_time_and_calls_back_in_order() -> N
     assert seen == ["called"]
 
 
-async def test_the_time_of_day_calls_back_too() -> None:
+async def test_wall_clock_calls_back() -> None:
     clock, seen, done = WallClock(), [], asyncio.Event()
     assert abs(clock.now() - time.time()) < 5
     clock.call_at(clock.now() + 0.01, done.set)
@@ -31,7 +31,7 @@ async def test_the_time_of_day_calls_back_too() -> None:
     assert seen == ["late"]
 
 
-def test_a_clock_moved_by_hand_does_what_falls_due_in_order_and_at_its_time() -> None:
+def test_manual_clock_runs_due_timers_in_order() -> None:
     clock, seen = ManualClock(start=0), []
     for when in (3, 1, 2, 2):
         clock.call_at(when, lambda when=when: seen.append((when, clock.now())))
@@ -46,14 +46,14 @@ def test_a_clock_moved_by_hand_does_what_falls_due_in_order_and_at_its_time() ->
     assert clock.waiting == 0
 
 
-def test_what_is_set_while_the_clock_moves_happens_in_the_same_move_if_it_falls_due() -> None:
+def test_timer_set_during_advance_runs_if_due() -> None:
     clock, seen = ManualClock(start=0), []
     clock.call_at(1, lambda: clock.call_at(2, lambda: seen.append(clock.now())))
     clock.advance(5)
     assert (seen, clock.now()) == ([2], 5)
 
 
-def test_what_was_due_before_it_was_set_happens_at_the_next_move_without_turning_the_clock_back() -> None:
+def test_overdue_timer_runs_without_moving_clock_back() -> None:
     clock, seen = ManualClock(start=10), []
     clock.call_at(1, lambda: seen.append(clock.now()))
     clock.advance(0)

@@ -16,7 +16,7 @@ SIZES = [field.name for field in fields(Settings) if field.name.endswith("_size_
 
 
 @pytest.mark.row("A19", "W16")
-def test_the_defaults_are_those_of_the_founding_numbers() -> None:
+def test_defaults_match_founding_numbers() -> None:
     settings = Settings()
     assert {getattr(settings, name) for name in SIZES} == {16_777_216}
     assert (settings.quick_timeout, settings.work_timeout, settings.person_timeout) == (5, 60, 3600)
@@ -54,7 +54,7 @@ def test_each_size_limit_has_a_name_and_its_own_bounds(name: str) -> None:
     ],
     ids=str,
 )
-def test_what_cannot_work_is_refused(bad: dict[str, Any]) -> None:
+def test_invalid_combinations_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         Settings(**bad)
 
@@ -65,7 +65,7 @@ def test_none_means_off(name: str) -> None:
 
 
 @pytest.mark.row("W17")
-def test_keyword_arguments_go_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
+def test_keywords_override_environment_which_overrides_file(tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_text("page_size = 1\nmax_calls = 1\nmax_waiting = 1\non_duplicate = 'warn'\n")
     environ = {"TRUNKLINE_MAX_CALLS": "2", "TRUNKLINE_MAX_WAITING": "2", "OTHER": "x"}
@@ -93,12 +93,12 @@ def test_settings_are_read_from_the_environment_of_the_process(monkeypatch: pyte
         ("ON_DUPLICATE", "replace", "replace"),
     ],
 )
-def test_variables_are_read_in_the_type_of_their_setting(name: str, text: str, value: Any) -> None:
+def test_variables_are_parsed_by_setting_type(name: str, text: str, value: Any) -> None:
     settings = Settings.load(environ={f"TRUNKLINE_{name}": text})
     assert getattr(settings, name.lower()) == value
 
 
-def test_variables_and_names_that_make_no_sense_are_refused_by_name(tmp_path: Path) -> None:
+def test_unknown_names_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^TRUNKLINE_MAX_CALLS must be a whole number above 0, not 'many'$"):
         Settings.load(environ={"TRUNKLINE_MAX_CALLS": "many"})
     with pytest.raises(ConfigError, match=r"unknown setting 'speed'; the settings are .*work_timeout"):
@@ -144,7 +144,7 @@ def test_setting_of_a_wrong_type_is_refused_with_what_is_allowed(
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Settings)])
-def test_every_setting_refuses_a_value_of_no_known_type_by_name(name: str) -> None:
+def test_every_setting_refuses_unknown_type_by_name(name: str) -> None:
     for value in (object(), {"a": 1}, b"x", -1j):
         with pytest.raises(ConfigError, match=f"^{name} must be "):
             Settings(**{name: value})
@@ -183,7 +183,7 @@ def test_lists_of_settings_become_tuples() -> None:
     assert Settings(allowed_hosts=["a", "b"]).allowed_hosts == ("a", "b")  # type: ignore[arg-type]
 
 
-def test_misspelt_variable_is_ignored_with_a_warning_that_names_the_near_one() -> None:
+def test_misspelt_variable_warns_with_suggestion() -> None:
     said = "TRUNKLINE_MAX_CALS is not a setting and is ignored. Did you mean TRUNKLINE_MAX_CALLS?"
     with pytest.warns(UserWarning, match=re.escape(said)) as told:
         settings = Settings.load(environ={"TRUNKLINE_MAX_CALS": "2"})
@@ -191,23 +191,23 @@ def test_misspelt_variable_is_ignored_with_a_warning_that_names_the_near_one() -
     assert [warning.filename for warning in told] == [__file__]
 
 
-def test_unknown_variable_without_a_near_one_is_warned_of_too() -> None:
+def test_unknown_variable_warns_without_suggestion() -> None:
     with pytest.warns(UserWarning, match="TRUNKLINE_COLOUR is not a setting and is ignored$"):
         Settings.load(environ={"TRUNKLINE_COLOUR": "red"})
 
 
-def test_variables_that_kubernetes_sets_for_a_service_are_not_warned_of() -> None:
+def test_kubernetes_service_variables_do_not_warn() -> None:
     links = ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_8000_TCP", "PORT_8000_TCP_ADDR")
     environ = {f"TRUNKLINE_{link}": "x" for link in links} | {"TRUNKLINE_API_SERVICE_HOST": "x"}
     assert Settings.load(environ=environ) == Settings()  # a warning would be an error here
 
 
-def test_misspelt_keyword_of_load_is_refused_with_the_near_one() -> None:
+def test_misspelt_keyword_is_refused_with_suggestion() -> None:
     with pytest.raises(ConfigError, match=r"""^unknown setting 'max_cals'[.] Did you mean "max_calls"[?]$"""):
         Settings.load(environ={}, max_cals=5)
 
 
-def test_repr_shows_what_differs_from_the_defaults() -> None:
+def test_repr_shows_non_default_settings() -> None:
     assert repr(Settings()) == "Settings()"
     shown = repr(Settings(max_calls=5, work_timeout=None, state_keys=KEYS))
     assert shown == "Settings(work_timeout=None, state_keys=('…', '…'), max_calls=5)"
@@ -218,14 +218,14 @@ def test_repr_shows_what_differs_from_the_defaults() -> None:
 KEYS = ("0123456789abcdef0123456789abcdef", "ä" * 16)
 
 
-def test_keys_are_texts_as_they_stand_from_the_environment_and_from_a_file(tmp_path: Path) -> None:
+def test_keys_are_loaded_from_environment_and_file(tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_text(f"state_keys = {list(KEYS)!r}", "utf-8")
     assert Settings.load(file, environ={}).state_keys == KEYS
     assert Settings.load(environ={"TRUNKLINE_STATE_KEYS": f" {KEYS[0]}, {KEYS[1]},"}).state_keys == KEYS
 
 
-def test_keys_are_not_shown() -> None:
+def test_keys_are_hidden_in_repr() -> None:
     settings = replace(Settings(state_keys=KEYS), page_size=1)
     shown = [repr(settings), str(settings), f"{settings.state_keys}", pretty_repr(settings)]
     shown.append(repr(pickle.loads(pickle.dumps(settings))))
@@ -237,7 +237,7 @@ BAD_KEYS = ["tooshort", KEYS[0], ["tooshort"], [KEYS[0], KEYS[1][1:]], [KEYS[0].
 
 
 @pytest.mark.parametrize("keys", BAD_KEYS, ids=str)
-def test_keys_that_are_none_are_refused_without_being_shown(keys: Any) -> None:
+def test_invalid_keys_are_refused_without_showing_them(keys: Any) -> None:
     said = r"^state_keys(\[[01]\] must be a string of at least 32 bytes| must be a list of keys, not a string)$"
     with pytest.raises(ConfigError, match=said):
         Settings(state_keys=keys)

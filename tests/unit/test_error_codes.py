@@ -20,7 +20,7 @@ def test_an_error_may_have_any_code_that_is_not_reserved(code: int) -> None:
     assert ProtocolError("no", code=code).code == code
 
 
-def test_a_class_of_errors_cannot_have_a_reserved_code_that_the_specification_does_not_use() -> None:
+def test_error_class_cannot_have_unused_reserved_code() -> None:
     with pytest.raises(MisuseError, match="-32050"):
         type("Mine", (ProtocolError,), {"code": -32050})
     for code in (-32602, 7):
@@ -38,7 +38,7 @@ def test_a_refusal_may_have_any_code_from_1001_up() -> None:
 
 
 @pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
-async def test_a_code_that_cannot_be_used_never_reaches_the_peer(method: str) -> None:
+async def test_illegal_code_never_reaches_peer(method: str) -> None:
     server = Server("errors", observers=[])
 
     @server.tool

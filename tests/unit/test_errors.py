@@ -46,19 +46,19 @@ BUILT_IN: list[tuple[TrunklineError, type[Exception]]] = [
 
 
 @pytest.mark.parametrize(("error", "kind"), BUILT_IN, ids=lambda part: getattr(part, "__name__", type(part).__name__))
-def test_error_with_a_built_in_counterpart_is_one_of_these(error: TrunklineError, kind: type[Exception]) -> None:
+def test_errors_inherit_from_builtin_counterparts(error: TrunklineError, kind: type[Exception]) -> None:
     assert isinstance(error, kind)
     assert isinstance(error, TrunklineError)
 
 
 @pytest.mark.parametrize("error", [error for error, _ in BUILT_IN], ids=lambda error: type(error).__name__)
-def test_copy_of_an_error_has_all_that_it_has(error: TrunklineError) -> None:
+def test_copied_error_keeps_all_attributes(error: TrunklineError) -> None:
     copy = again(error)
     assert type(copy) is type(error)
     assert (str(copy), copy.args, vars(copy)) == (str(error), error.args, vars(error))
 
 
-def test_text_and_attributes_of_an_error_are_its_own() -> None:
+def test_error_keeps_its_text_and_attributes() -> None:
     late = RequestTimeout("tools/call", 1.5)
     assert str(late) == "tools/call was not done after 1.5 s"
     assert (late.code, late.data["kind"], late.errno) == (-32603, "request_timeout", None)
@@ -68,11 +68,11 @@ def test_text_and_attributes_of_an_error_are_its_own() -> None:
     assert str(pickle.loads(pickle.dumps(TransportError("gone")))) == "gone"
 
 
-def test_cancelled_task_of_a_server_is_no_cancellation_of_our_own() -> None:
+def test_task_cancelled_is_no_cancelled_error() -> None:
     assert not isinstance(TaskCancelled("1"), asyncio.CancelledError)
 
 
-async def test_request_that_takes_too_long_is_a_timeout_error() -> None:
+async def test_slow_request_raises_timeout_error() -> None:
     clock, server = ManualClock(), ScriptedServer()
     async with Client(server, clock=clock) as client:
         reading = asyncio.create_task(client.read_resource("memo://1", timeout=1))
@@ -82,7 +82,7 @@ async def test_request_that_takes_too_long_is_a_timeout_error() -> None:
             await reading
 
 
-async def test_question_to_a_client_that_takes_too_long_is_a_timeout_error_in_the_handler() -> None:
+async def test_slow_client_request_raises_timeout_in_handler() -> None:
     clock = ManualClock()
     server = Server("t", clock=clock)
 
@@ -102,7 +102,7 @@ async def test_question_to_a_client_that_takes_too_long_is_a_timeout_error_in_th
         assert (await peer.answer_to(call))["result"]["content"][0]["text"] == "too late"
 
 
-async def test_server_that_cannot_be_reached_is_a_connection_error() -> None:
+async def test_unreachable_server_raises_connection_error() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -111,7 +111,7 @@ async def test_server_that_cannot_be_reached_is_a_connection_error() -> None:
                 await Client(f"tcp://127.0.0.1:{port}").open()
 
 
-async def test_lost_connection_is_a_connection_error() -> None:
+async def test_lost_connection_raises_connection_error() -> None:
     server = ScriptedServer()
     async with Client(server) as client:
         calling = asyncio.create_task(client.call_tool("t"))

@@ -42,7 +42,7 @@ class Raising:
         raise RuntimeError("an observer's own fault")
 
 
-def test_every_observer_is_told_in_order() -> None:
+def test_observers_receive_facts_in_order() -> None:
     one, other = RecordingObserver(), RecordingObserver()
     observers = Observers([one, other])
     observers.on(CLOSED)
@@ -50,7 +50,7 @@ def test_every_observer_is_told_in_order() -> None:
     assert one.facts == other.facts == [CLOSED, FAILED]
 
 
-def test_an_observer_that_raises_harms_nobody_and_is_counted() -> None:
+def test_observer_exceptions_are_isolated_and_counted() -> None:
     after = RecordingObserver()
     observers = Observers([Raising(), after])
     observers.on(CLOSED)
@@ -58,7 +58,7 @@ def test_an_observer_that_raises_harms_nobody_and_is_counted() -> None:
     assert observers.failures == 1
 
 
-def test_one_who_wants_failures_only_hears_of_nothing_else() -> None:
+def test_failures_only_observer_gets_failures_only() -> None:
     observer = FailuresOnly()
     observers = Observers([observer])
     observers.on(CLOSED)
@@ -66,13 +66,13 @@ def test_one_who_wants_failures_only_hears_of_nothing_else() -> None:
     assert observer.facts == [FAILED]
 
 
-def test_observers_are_true_when_somebody_listens_to_everything() -> None:
+def test_observers_are_truthy_if_one_wants_all_facts() -> None:
     assert not Observers()
     assert not Observers([FailuresOnly()])
     assert Observers([FailuresOnly(), RecordingObserver()])
 
 
-def test_observers_hear_of_failures_when_anybody_is_there() -> None:
+def test_observers_hear_failures_if_any_exists() -> None:
     assert not Observers().hear_failures
     assert Observers([FailuresOnly()]).hear_failures
 
@@ -98,7 +98,7 @@ def numbered(number: int) -> Fact:
     return Received(connection=1, at=0.0, count=number)
 
 
-async def test_calls_are_answered_while_an_observer_takes_its_time() -> None:
+async def test_slow_observer_does_not_delay_calls() -> None:
     slow = Slow()
     server = Server("t", observers=[slow])
     async with RawPeer(server) as peer:
@@ -113,7 +113,7 @@ async def test_calls_are_answered_while_an_observer_takes_its_time() -> None:
     assert isinstance(slow.facts[-1], ShutdownStep)
 
 
-async def test_a_client_delivers_what_is_queued_when_it_is_closed() -> None:
+async def test_closing_client_delivers_queued_facts() -> None:
     slow, server = Slow(), Server("t", observers=[])
     async with Client(server, observers=[slow]) as client:
         await client.ping()
@@ -122,7 +122,7 @@ async def test_a_client_delivers_what_is_queued_when_it_is_closed() -> None:
     assert isinstance(slow.facts[-1], Closed | PhaseChanged)
 
 
-async def test_facts_are_delivered_in_order_on_another_thread() -> None:
+async def test_facts_are_delivered_in_order_on_thread() -> None:
     slow = Slow()
     observers = Observers([slow])
     facts = [numbered(number) for number in range(100)]
@@ -140,7 +140,7 @@ async def test_facts_are_delivered_in_order_on_another_thread() -> None:
     assert slow.facts[-1] is CLOSED
 
 
-async def test_facts_beyond_the_queue_are_dropped_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_facts_over_queue_limit_are_dropped_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     slow = Slow()
     observers = Observers([slow])
     for number in range(10_100):
@@ -155,7 +155,7 @@ async def test_facts_beyond_the_queue_are_dropped_counted_and_logged(caplog: pyt
     assert last == f"{observers.dropped} facts were dropped while observers were too slow"
 
 
-async def test_the_end_of_a_server_waits_for_observers_no_longer_than_a_stage_may_take() -> None:
+async def test_shutdown_waits_for_observers_within_stage_timeout() -> None:
     slow = Slow()
     server = Server("t", observers=[slow], settings=Settings(stage_timeout=0.05))
     async with RawPeer(server) as peer:
@@ -166,7 +166,7 @@ async def test_the_end_of_a_server_waits_for_observers_no_longer_than_a_stage_ma
     slow.go_on.release(1000)
 
 
-async def test_an_observer_on_its_thread_that_raises_harms_nobody_and_is_counted() -> None:
+async def test_threaded_observer_exceptions_are_counted() -> None:
     class Abort(BaseException):
         pass
 
@@ -184,7 +184,7 @@ async def test_an_observer_on_its_thread_that_raises_harms_nobody_and_is_counted
     assert observers.failures == 2
 
 
-async def test_an_observer_of_failures_on_its_thread_hears_of_nothing_else() -> None:
+async def test_threaded_failures_only_observer_gets_failures_only() -> None:
     class Failures(Slow):
         failures_only = True
 
@@ -199,7 +199,7 @@ async def test_an_observer_of_failures_on_its_thread_hears_of_nothing_else() -> 
     assert observers.dropped == Observers().dropped == 0
 
 
-async def test_the_thread_of_observers_ends_when_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_observer_thread_ends_when_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts, "_IDLE_TIMEOUT", 0.01)
     slow = Slow()
     observers = Observers([slow])
@@ -216,7 +216,7 @@ async def test_the_thread_of_observers_ends_when_nothing_happens(monkeypatch: py
 
 
 @pytest.mark.parametrize("listening", [False, True])
-async def test_no_fact_is_made_where_nobody_listens(listening: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_fact_is_created_without_observers(listening: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     made = count_facts(monkeypatch)
     server = Server("t", observers=[RecordingObserver()] if listening else [])
     server.add_prompt("Hello {name}", name="hello")

@@ -32,7 +32,7 @@ class Faulty:
         await turns()
 
 
-async def test_without_faults_everything_passes() -> None:
+async def test_messages_pass_without_faults() -> None:
     line = Faulty(Faults())
     await line.say("a", "b")
     await line.say("c", by="theirs")
@@ -55,7 +55,7 @@ async def test_without_faults_everything_passes() -> None:
         ("swap", ["a", "c", "b", "d"]),
     ],
 )
-async def test_a_message_is_lost_doubled_or_overtaken(by: str, at: str, fault: str, heard: list[str]) -> None:
+async def test_message_is_dropped_duplicated_or_swapped(by: str, at: str, fault: str, heard: list[str]) -> None:
     for which in (2, "b"):
         faults = Faults()
         getattr(faults, fault)(**{"sent" if by == "ours" else "received": which})
@@ -66,7 +66,7 @@ async def test_a_message_is_lost_doubled_or_overtaken(by: str, at: str, fault: s
 
 @pytest.mark.parametrize(("by", "at"), [("ours", "at_theirs"), ("theirs", "at_ours")])
 @pytest.mark.parametrize("fault", ["truncate", "garble"])
-async def test_a_message_arrives_unreadable_and_the_next_one_whole(by: str, at: str, fault: str) -> None:
+async def test_damaged_message_does_not_affect_next(by: str, at: str, fault: str) -> None:
     faults = Faults()
     getattr(faults, fault)(sent=1, received=1)
     line = Faulty(faults)
@@ -92,13 +92,13 @@ async def test_every_kind_of_message_can_be_damaged(item: Any) -> None:
     assert [type(m) for m in line.at_ours.messages] == [Malformed, Batch]
 
 
-async def test_what_has_no_json_is_refused_even_if_it_would_be_lost() -> None:
+async def test_unencodable_message_is_refused_even_if_dropped() -> None:
     line = Faulty(Faults().drop(sent=1))
     with pytest.raises(TypeError):
         line.ours.send(Notification("n", {"x": object()}))
 
 
-async def test_a_delay_holds_a_message_and_all_after_it_until_the_clock_has_moved() -> None:
+async def test_delay_holds_later_messages_too() -> None:
     clock = ManualClock()
     line = Faulty(Faults(clock=clock).delay(5, sent=2))
     await line.say("a", "b", "c")
@@ -110,13 +110,13 @@ async def test_a_delay_holds_a_message_and_all_after_it_until_the_clock_has_move
     assert line.at_theirs.methods == ["a", "b", "c"]
 
 
-async def test_a_delay_without_a_clock_of_its_own_is_measured_by_the_loop() -> None:
+async def test_delay_uses_loop_clock_by_default() -> None:
     line = Faulty(Faults().delay(0.001, received=1))
     await line.say("a", by="theirs")
     await until(lambda: line.at_ours.messages)
 
 
-async def test_a_direction_stands_still_until_it_is_released() -> None:
+async def test_stall_holds_messages_until_release() -> None:
     line = Faulty(Faults().stall("received"))
     await line.say("a")
     await line.say("x", "y", by="theirs")
@@ -125,7 +125,7 @@ async def test_a_direction_stands_still_until_it_is_released() -> None:
     assert line.at_ours.methods == ["x", "y"]
 
 
-async def test_a_line_is_killed_now_and_only_once() -> None:
+async def test_kill_closes_connection_once() -> None:
     line = Faulty(Faults())
     closed = ChannelClosed("killed", status=-9, last_words="ouch")
     line.faults.kill(closed=closed)
@@ -136,7 +136,7 @@ async def test_a_line_is_killed_now_and_only_once() -> None:
     assert (line.at_ours.messages, len(line.at_theirs.ends)) == ([], 1)
 
 
-async def test_a_line_is_killed_after_a_message_or_within_one() -> None:
+async def test_kill_and_cut_apply_to_named_message() -> None:
     line = Faulty(Faults().kill(sent="b", closed=ChannelClosed("died", status=3)))
     await line.say("a", "b", "c")
     assert line.at_theirs.methods == ["a", "b"]
@@ -147,7 +147,7 @@ async def test_a_line_is_killed_after_a_message_or_within_one() -> None:
     assert [end.reason for end in line.at_ours.ends] == ["cut within a message, by a fault"]
 
 
-async def test_pausing_reaches_the_line_below() -> None:
+async def test_pause_is_forwarded_to_inner_channel() -> None:
     line = Faulty(Faults())
     line.ours.pause()
     await line.say("a", by="theirs")
@@ -157,7 +157,7 @@ async def test_pausing_reaches_the_line_below() -> None:
     assert line.at_ours.methods == ["a"]
 
 
-async def test_faults_by_chance_are_the_same_for_the_same_seed() -> None:
+async def test_random_faults_are_reproducible_by_seed() -> None:
     async def heard(seed: int) -> list[str]:
         line = Faulty(Faults(seed=seed, drop=0.2, duplicate=0.2, swap=0.1))
         await line.say(*(str(number) for number in range(100)))
@@ -167,7 +167,7 @@ async def test_faults_by_chance_are_the_same_for_the_same_seed() -> None:
     assert await heard(1) != [str(number) for number in range(100)]
 
 
-def test_what_cannot_happen_by_chance_is_refused() -> None:
+def test_delay_cannot_be_random() -> None:
     with pytest.raises(MisuseError, match="no fault 'explode' happens by chance; cut, drop"):
         Faults(explode=0.5)
 
@@ -175,7 +175,7 @@ def test_what_cannot_happen_by_chance_is_refused() -> None:
 # --- over connectors and servers -------------------------------------------------------------------------
 
 
-async def test_lines_to_whatever_a_client_connects_to_can_be_made_faulty_and_refused() -> None:
+async def test_any_client_target_can_have_faults() -> None:
     server, faults, recorder = Server("s"), Faults().drop(received=1).refuse(2), Recorder()
     connector = faults.on(server)
     assert connector.name == "s"
@@ -193,7 +193,7 @@ async def test_lines_to_whatever_a_client_connects_to_can_be_made_faulty_and_ref
 
 
 @pytest.mark.parametrize("newest", ["2025-11-25", "2026-07-28"])
-async def test_the_question_for_the_era_is_not_counted(newest: str) -> None:
+async def test_era_probe_is_not_counted(newest: str) -> None:
     server, faults = ScriptedServer(), Faults().drop(sent=3)  # after initialize and initialized
     async with Client(faults.on(server), revision=newest) as client:
         assert faults.counts == {"sent": 2, "received": 1}
@@ -202,7 +202,7 @@ async def test_the_question_for_the_era_is_not_counted(newest: str) -> None:
         assert "prompts/list" not in [said.get("method") for said in server.line.transcript.said_by("client")]
 
 
-async def test_nothing_happens_to_the_question_for_the_era_by_chance_but_it_can_be_named() -> None:
+async def test_era_probe_has_named_faults_only() -> None:
     for faults, patience, spoken in (
         (Faults(), PATIENCE, "2026-07-28"),
         (Faults().truncate(sent="server/discover"), 0.01, "2025-11-25"),
@@ -218,7 +218,7 @@ async def test_nothing_happens_to_the_question_for_the_era_by_chance_but_it_can_
     assert by_chance.counts == {"sent": 1, "received": 0}
 
 
-async def test_a_server_can_be_given_faulty_lines_too() -> None:
+async def test_server_connections_can_have_faults() -> None:
     server, faults, recorder = Server("s"), Faults().drop(sent=1), Recorder()
     ours, theirs = memory_pair()
     ours.open(recorder)
@@ -231,7 +231,7 @@ async def test_a_server_can_be_given_faulty_lines_too() -> None:
     await server.aclose()
 
 
-async def test_faults_happen_on_real_sockets_as_well() -> None:
+async def test_faults_apply_to_real_sockets() -> None:
     async with tcp(Settings()) as line:
         recorder, faults = Recorder(), Faults().garble(sent=2)
         made: list[Channel] = []

@@ -64,7 +64,7 @@ LISTED = {"resultType": "complete", "tools": [], "ttlMs": 0, "cacheScope": "priv
         ),
     ],
 )
-def test_what_is_valid_in_the_revision_that_it_belongs_to_passes(line: list[Any], side: Any) -> None:
+def test_message_valid_in_its_revision_passes(line: list[Any], side: Any) -> None:
     judge(said(*line), side)
 
 
@@ -89,6 +89,6 @@ def test_what_is_valid_in_the_revision_that_it_belongs_to_passes(line: list[Any]
         ([*GREETING, asked("server/discover", modern=False)], "client", "not valid in 2025-11-25"),
     ],
 )
-def test_what_is_not_valid_there_does_not(line: list[Any], side: Any, why: str) -> None:
+def test_message_invalid_in_its_revision_fails(line: list[Any], side: Any, why: str) -> None:
     with pytest.raises(AssertionError, match=why):
         judge(said(*line), side)

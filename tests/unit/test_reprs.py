@@ -27,7 +27,7 @@ def test_server_shows_what_it_offers() -> None:
     assert repr(Server("empty")) == "<Server 'empty': nothing offered>"
 
 
-async def test_client_shows_its_server_and_how_it_stands() -> None:
+async def test_client_repr_shows_server_and_phase() -> None:
     client = Client(make_server(), revision="2025-11-25")
     assert repr(client) == "<Client of 'shop': new>"
     async with client:

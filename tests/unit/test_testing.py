@@ -24,7 +24,7 @@ def make_server(observer: RecordingObserver | None = None) -> Server:
     return server
 
 
-async def test_a_raw_peer_keeps_everything_that_was_said() -> None:
+async def test_raw_peer_records_all_frames() -> None:
     taps: list[Transcript] = []
     RawPeer.taps.append(taps.append)
     async with RawPeer(make_server()) as peer:
@@ -38,7 +38,7 @@ async def test_a_raw_peer_keeps_everything_that_was_said() -> None:
     assert peer.transcript.said_by("server")[0]["result"]["serverInfo"]["name"] == "t"
 
 
-async def test_messages_before_an_answer_stay_to_be_looked_at_in_order() -> None:
+async def test_messages_before_response_stay_unread_in_order() -> None:
     async with RawPeer(make_server()) as peer:
         await peer.initialize()
         await peer.result("tools/call", {"name": "chatty"})
@@ -47,7 +47,7 @@ async def test_messages_before_an_answer_stay_to_be_looked_at_in_order() -> None
         assert peer.waiting() == []
 
 
-async def test_a_result_that_is_an_error_is_a_failure_and_the_other_way_round() -> None:
+async def test_result_and_error_fail_on_opposite_outcome() -> None:
     async with RawPeer(make_server()) as peer:
         with pytest.raises(AssertionError, match="ping was answered with"):
             await peer.error("ping")
@@ -55,7 +55,7 @@ async def test_a_result_that_is_an_error_is_a_failure_and_the_other_way_round() 
             await peer.result("no/such")
 
 
-async def test_quiet_gives_what_was_said_until_now() -> None:
+async def test_quiet_returns_messages_so_far() -> None:
     async with RawPeer(make_server()) as peer:
         await peer.initialize()
         await peer.result("tools/call", {"name": "chatty"})
@@ -63,13 +63,13 @@ async def test_quiet_gives_what_was_said_until_now() -> None:
         assert await peer.quiet() == []
 
 
-async def test_a_raw_peer_loses_patience_with_a_server_that_says_nothing() -> None:
+async def test_raw_peer_times_out_on_silent_server() -> None:
     async with RawPeer(make_server(), patience=0.01) as peer:
         with pytest.raises(TimeoutError):
             await peer.receive()
 
 
-async def test_a_raw_peer_learns_that_the_server_has_hung_up() -> None:
+async def test_raw_peer_sees_closed_connection() -> None:
     server = make_server()
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -79,7 +79,7 @@ async def test_a_raw_peer_learns_that_the_server_has_hung_up() -> None:
         assert peer.closed.reason == "the other end closed"
 
 
-async def test_a_raw_peer_that_is_not_on_the_line_says_so() -> None:
+async def test_unconnected_raw_peer_raises() -> None:
     peer = RawPeer(make_server())
     with pytest.raises(RuntimeError, match="async with"):
         peer.notify("x")
@@ -88,7 +88,7 @@ async def test_a_raw_peer_that_is_not_on_the_line_says_so() -> None:
     await peer.close()
 
 
-async def test_a_batch_is_passed_on_as_it_was_said() -> None:
+async def test_raw_peer_sends_batch_unchanged() -> None:
     async with RawPeer(make_server()) as peer:
         await peer.initialize("2025-03-26")
         peer.send([{"jsonrpc": "2.0", "id": 5, "method": "ping"}])
@@ -96,7 +96,7 @@ async def test_a_batch_is_passed_on_as_it_was_said() -> None:
 
 
 @pytest.mark.parametrize(("modern", "spoken"), [(False, "2025-11-25"), (True, "2026-07-28")])
-async def test_a_scripted_server_speaks_the_era_that_it_is_told_to(modern: bool, spoken: str) -> None:
+async def test_scripted_server_speaks_configured_era(modern: bool, spoken: str) -> None:
     server = ScriptedServer(tools=[{"name": "act", "inputSchema": {"type": "object"}}], modern=modern)
     async with Client(server) as client:
         assert client.revision == spoken
@@ -107,14 +107,14 @@ async def test_a_scripted_server_speaks_the_era_that_it_is_told_to(modern: bool,
     assert said == [*first, "tools/list"]
 
 
-async def test_what_a_scripted_server_answers_in_the_modern_era_is_valid_there() -> None:
+async def test_scripted_modern_responses_are_valid() -> None:
     server = ScriptedServer(tools=[{"name": "act", "inputSchema": {"type": "object"}}], modern=True)
     async with Client(server) as client:
         await client.list_tools()
     judge(server.line.transcript.frames, "server")
 
 
-async def test_a_scripted_server_can_be_left_to_answer_for_its_era_by_hand() -> None:
+async def test_scripted_server_can_disable_automatic_discovery() -> None:
     server = ScriptedServer(modern=True, answered=[])
     opening = asyncio.create_task(Client(server, revision="2026-07-28").open())
     line = await server.connected(1)
@@ -125,7 +125,7 @@ async def test_a_scripted_server_can_be_left_to_answer_for_its_era_by_hand() -> 
         await opening
 
 
-async def test_a_recording_observer_keeps_facts_by_kind() -> None:
+async def test_recording_observer_filters_facts_by_class() -> None:
     observer = RecordingObserver()
     async with RawPeer(make_server(observer)) as peer:
         await peer.result("ping")

@@ -25,13 +25,13 @@ HOSTILE = "\x1b[2J\x1b]0;owned\x07 \x9b31m \x00 \r\nroot: \u202egnp.exe\u2066 \u
 SHOWN = r"\x1b[2J\x1b]0;owned\x07 \x9b31m \x00 \r\nroot: \u202egnp.exe\u2066 \u2028"
 
 
-def test_what_cannot_be_printed_is_shown_by_its_code() -> None:
+def test_unprintable_characters_are_escaped() -> None:
     assert printable(HOSTILE) == SHOWN
     assert printable("füße, 名前 and 🎉") == "füße, 名前 and 🎉"
     assert printable("one\n\ttwo\r", multiline=True) == "one\n\ttwo\\r"
 
 
-def test_a_long_text_is_cut_off() -> None:
+def test_long_text_is_truncated() -> None:
     assert printable("x" * 20, max_length=5) == "xxxxx… (20 characters)"
     assert printable("x" * (2 * MAX_PRINTABLE), max_length=None) == "x" * (2 * MAX_PRINTABLE)
     assert len(printable("\x1b" * 10**6)) < 5 * MAX_PRINTABLE
@@ -48,7 +48,7 @@ def test_a_long_text_is_cut_off() -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_the_text_of_an_error_is_fit_for_a_terminal(error: TrunklineError) -> None:
+def test_error_text_is_safe_for_terminal(error: TrunklineError) -> None:
     assert SHOWN in str(error)
     assert SHOWN in "".join(traceback.format_exception(error))
     assert HOSTILE in error.args[0]
@@ -59,17 +59,17 @@ def test_the_text_of_an_error_is_fit_for_a_terminal(error: TrunklineError) -> No
     [ToolFailed("bait", HOSTILE, None), ConnectionClosed("gone", last_words=HOSTILE), MisuseError(HOSTILE)],
     ids=lambda error: type(error).__name__,
 )
-def test_texts_of_several_lines_keep_their_lines_and_nothing_else(error: TrunklineError) -> None:
+def test_multiline_text_keeps_line_ends_only(error: TrunklineError) -> None:
     assert SHOWN.replace(r"\n", "\n") in str(error)
 
 
-def test_what_a_peer_said_stays_as_it_was_for_programs() -> None:
+def test_error_attributes_keep_original_text() -> None:
     assert PeerError(-32000, HOSTILE).message == HOSTILE
     assert ConnectionClosed("gone", last_words=HOSTILE).last_words == HOSTILE
     assert str(ToolError(HOSTILE)) == HOSTILE  # which a tool of ours says to a model
 
 
-def test_what_was_dropped_is_fit_for_a_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_dropped_message_is_safe_for_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "trunkline")
     LogObserver().on(Dropped(connection=1, at=0.0, why=HOSTILE, kind="malformed"))
     assert caplog.messages == [f"dropped: {SHOWN} (malformed)"]

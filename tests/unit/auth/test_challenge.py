@@ -27,17 +27,17 @@ from trunkline.auth.challenge import Challenge, find_challenge, format_challenge
         ('"what"', []),
     ],
 )  # fmt: skip
-def test_every_challenge_is_read_as_it_is_written(header: str, found: list[tuple[str, dict[str, str], str]]) -> None:
+def test_challenges_are_parsed(header: str, found: list[tuple[str, dict[str, str], str]]) -> None:
     assert [(one.scheme, dict(one.params), one.token) for one in parse_challenges(header)] == found
 
 
-def test_scopes_are_none_where_nothing_is_said_of_them() -> None:
+def test_missing_scope_is_none() -> None:
     assert Challenge("bearer", {}).scopes is None
     assert Challenge("bearer", {"scope": ""}).scopes == ()
     assert Challenge("bearer", {"scope": "a  b"}).scopes == ("a", "b")
 
 
-def test_the_first_scheme_that_is_there_is_found() -> None:
+def test_first_present_scheme_is_found() -> None:
     challenges = parse_challenges('Bearer a="1", DPoP b="2", Bearer c="3"')
     assert find_challenge(challenges, "dpop", "bearer") == challenges[1]
     assert find_challenge(challenges, "bearer") == challenges[0]
@@ -45,13 +45,13 @@ def test_the_first_scheme_that_is_there_is_found() -> None:
 
 
 @given(dictionaries(from_regex(r"[a-z_]{1,12}", fullmatch=True), text(alphabet=[chr(n) for n in range(0x20, 0x7F)])))
-def test_what_is_written_is_read_the_same(params: dict[str, str]) -> None:
+def test_formatted_challenge_parses_back(params: dict[str, str]) -> None:
     assert [(one.scheme, dict(one.params)) for one in parse_challenges(format_challenge("Bearer", params))] == [
         ("bearer", params)
     ]
 
 
-def test_what_no_header_may_hold_is_not_written() -> None:
+def test_unprintable_characters_are_replaced() -> None:
     assert (
         format_challenge("Bearer", {"error": "a\r\nSet-Cookie: b\x00ü", "scope": None})
         == 'Bearer error="a??Set-Cookie: b??"'
@@ -60,10 +60,10 @@ def test_what_no_header_may_hold_is_not_written() -> None:
 
 
 @given(text())
-def test_whatever_a_server_says_is_read(header: str) -> None:
+def test_any_header_is_parsed_without_error(header: str) -> None:
     assert isinstance(parse_challenges(header), list)
 
 
 @pytest.mark.parametrize("piece", ["a ", "a=", '"', "\\", "a,", 'a="', "a b=c,", " ", ","])
-def test_a_header_that_goes_on_for_ever_is_read_in_no_time(piece: str) -> None:
+def test_endless_header_is_parsed_quickly(piece: str) -> None:
     assert isinstance(parse_challenges("Bearer " + piece * 200_000), list)

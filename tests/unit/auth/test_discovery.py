@@ -25,7 +25,7 @@ def looked(there: Office) -> list[str]:
 
 
 @pytest.mark.row("AUT-06")
-async def test_the_place_that_the_server_names_comes_first() -> None:
+async def test_metadata_url_of_challenge_comes_first() -> None:
     async with office() as there:
         there.world.pages["GET /elsewhere"] = there.world.pages.pop(RESOURCE)
         result = await found(there, f"{there.world.origin}/elsewhere")
@@ -34,7 +34,7 @@ async def test_the_place_that_the_server_names_comes_first() -> None:
 
 
 @pytest.mark.row("AUT-06")
-async def test_without_it_the_path_comes_before_the_root() -> None:
+async def test_path_url_precedes_root_url() -> None:
     async with office() as there:
         there.world.pages[RESOURCE_AT_THE_ROOT] = there.world.pages.pop(RESOURCE)
         result = await found(there)
@@ -42,7 +42,7 @@ async def test_without_it_the_path_comes_before_the_root() -> None:
         assert (result.resource, result.scopes, result.dpop_required) == (there.url, ("notes",), False)
 
 
-async def test_a_page_for_people_is_no_metadata() -> None:
+async def test_html_page_is_no_metadata() -> None:
     async with office() as there:
         there.world.pages[RESOURCE_AT_THE_ROOT] = there.world.pages[RESOURCE]
         there.world.pages[RESOURCE] = Page(200, "<h1>an application of one page</h1>")
@@ -50,7 +50,7 @@ async def test_a_page_for_people_is_no_metadata() -> None:
 
 
 @pytest.mark.row("AUT-07")
-async def test_a_place_on_another_server_is_not_gone_to() -> None:
+async def test_metadata_url_on_another_origin_is_refused() -> None:
     async with office() as there:
         for hint in ("https://evil.example/x", there.world.at(RESOURCE).replace("127.0.0.1", "localhost"), "file:///x"):
             with pytest.raises(AuthorizationFailed, match="not on the MCP server itself") as failed:
@@ -59,7 +59,7 @@ async def test_a_place_on_another_server_is_not_gone_to() -> None:
         assert looked(there) == []
 
 
-async def test_a_named_place_with_nothing_at_it_or_anywhere_else_is_told() -> None:
+async def test_missing_metadata_at_named_url_is_reported() -> None:
     async with office() as there:
         del there.world.pages[RESOURCE]
         with pytest.raises(AuthorizationFailed, match="there is no metadata") as failed:
@@ -67,7 +67,7 @@ async def test_a_named_place_with_nothing_at_it_or_anywhere_else_is_told() -> No
         assert failed.value.hop == "resource-metadata"
 
 
-async def test_a_server_that_is_out_of_order_is_not_taken_for_one_that_publishes_nothing() -> None:
+async def test_server_error_is_not_missing_metadata() -> None:
     async with office() as there:
         there.world.pages[RESOURCE] = Page(503)
         with pytest.raises(AuthorizationFailed) as failed:
@@ -76,7 +76,7 @@ async def test_a_server_that_is_out_of_order_is_not_taken_for_one_that_publishes
 
 
 @pytest.mark.row("AUT-09")
-async def test_all_places_of_an_issuer_with_a_path_are_tried_in_order() -> None:
+async def test_all_urls_of_issuer_with_path_are_tried() -> None:
     async with office() as there:
         there.world.pages[OPENID] = there.world.pages.pop(SERVER)
         await found(there)
@@ -85,7 +85,7 @@ async def test_all_places_of_an_issuer_with_a_path_are_tried_in_order() -> None:
 
 
 @pytest.mark.row("AUT-09")
-async def test_an_issuer_that_publishes_nothing_is_told() -> None:
+async def test_issuer_without_metadata_is_reported() -> None:
     async with office() as there:
         del there.world.pages[SERVER]
         with pytest.raises(AuthorizationFailed, match="publishes no metadata") as failed:
@@ -94,7 +94,7 @@ async def test_an_issuer_that_publishes_nothing_is_told() -> None:
 
 
 @pytest.mark.row("AUT-10")
-async def test_metadata_of_another_issuer_is_discarded() -> None:
+async def test_metadata_of_another_issuer_is_refused() -> None:
     async with office() as there:
         there.world.pages[SERVER] = Page(200, {**there.world.server, "issuer": "https://honest.example"})
         with pytest.raises(AuthorizationFailed, match="and not of"):
@@ -104,7 +104,7 @@ async def test_metadata_of_another_issuer_is_discarded() -> None:
 
 
 @pytest.mark.row("AUT-02")
-async def test_a_server_of_2025_03_26_says_at_its_root_that_it_is_its_own() -> None:
+async def test_2025_03_26_server_is_its_own_issuer() -> None:
     async with office() as there:
         del there.world.pages[RESOURCE]
         there.world.pages[ROOT] = Page(200, {**there.world.server, "issuer": there.world.origin})
@@ -115,7 +115,7 @@ async def test_a_server_of_2025_03_26_says_at_its_root_that_it_is_its_own() -> N
 
 
 @pytest.mark.row("AUT-02")
-async def test_one_that_says_nothing_at_all_is_asked_at_the_usual_places() -> None:
+async def test_2025_03_26_defaults_without_metadata() -> None:
     async with office() as there:
         del there.world.pages[RESOURCE]
         result = await found(there)
@@ -123,7 +123,7 @@ async def test_one_that_says_nothing_at_all_is_asked_at_the_usual_places() -> No
         assert result.authorization_server.token_endpoint == f"{there.world.origin}/token"
 
 
-async def test_tokens_that_have_to_be_bound_are_known_from_the_metadata() -> None:
+async def test_metadata_requires_bound_tokens() -> None:
     async with office() as there:
         there.world.resource["dpop_bound_access_tokens_required"] = True
         assert (await found(there)).dpop_required

@@ -112,7 +112,7 @@ async def refused(egress: Egress, url: str, hop: str = "keys") -> AuthorizationF
 # --- what comes back ----------------------------------------------------------------------------
 
 
-async def test_an_answer_has_status_headers_body_kind_and_url() -> None:
+async def test_response_has_status_headers_body_and_url() -> None:
     async with site() as here:
         here.says("/a?b=c", b"{}", 404, Content_Type="Application/JSON; charset=utf-8", X_Own="1")
         answer = await Egress(HERE).get(f"{here.url}/a?b=c", hop="keys")
@@ -120,7 +120,7 @@ async def test_an_answer_has_status_headers_body_kind_and_url() -> None:
         assert (answer.headers["x-own"], answer.url) == ("1", f"{here.url}/a?b=c")
 
 
-async def test_a_request_says_only_what_it_was_given() -> None:
+async def test_request_sends_only_given_headers() -> None:
     async with site() as here:
         here.says("/token", b"{}", Set_Cookie="a=b")
         egress = Egress(HERE)
@@ -136,14 +136,14 @@ async def test_a_request_says_only_what_it_was_given() -> None:
         assert here.bodies == [b"grant=x", b"grant=x"]
 
 
-async def test_https_is_spoken_with_a_certificate_that_is_trusted() -> None:
+async def test_https_requires_trusted_certificate() -> None:
     async with site(server_tls()) as here:
         here.says("/", b"hi")
         assert (await Egress(HERE, tls=client_tls()).get(f"{here.url}/", hop="keys")).body == b"hi"
         assert "certificate is not trusted" in str(await refused(Egress(HERE), f"{here.url}/"))
 
 
-async def test_a_body_over_the_limit_is_refused() -> None:
+async def test_oversized_body_is_refused() -> None:
     async with site() as here:
         here.says("/", b"x" * 2000)
         here.says("/fits", b"x" * 1024)
@@ -152,20 +152,20 @@ async def test_a_body_over_the_limit_is_refused() -> None:
         assert len((await egress.get(f"{here.url}/fits", hop="keys")).body) == 1024
 
 
-async def test_a_compressed_answer_is_refused() -> None:
+async def test_compressed_response_is_refused() -> None:
     async with site() as here:
         here.says("/", b"\x1f\x8b", Content_Encoding="gzip")
         assert "compressed" in str(await refused(Egress(HERE), f"{here.url}/"))
 
 
-async def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
+async def test_missing_response_times_out() -> None:
     async with site() as here:
         here.answers["/slow"] = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nsome"
         failed = await refused(Egress(HERE, settings=Settings(egress_timeout=0.05)), f"{here.url}/slow")
         assert str(failed) == f"{here.url}/slow did not respond within 0.05 s"
 
 
-async def test_nobody_there_is_said_without_the_query() -> None:
+async def test_connection_error_omits_query() -> None:
     with held_port() as port:
         failed = await refused(Egress(HERE), f"http://127.0.0.1:{port}/a?code=secret", hop="token")
     assert "no server is listening" in str(failed)
@@ -182,7 +182,7 @@ async def test_nobody_there_is_said_without_the_query() -> None:
     ["https://127.0.0.1/", "https://[::1]/", "https://2130706433/", "https://localhost/", "https://169.254.169.254/",
      "https://[::ffff:a9fe:a9fe]/", "http://login.example/", "file:///etc/passwd", "https://u:p@login.example/"],
 )  # fmt: skip
-async def test_sec05_what_is_refused_as_written_is_not_even_looked_up(url: str, sockets: list[object]) -> None:
+async def test_sec05_denied_url_is_not_resolved(url: str, sockets: list[object]) -> None:
     names = Names(["8.8.8.8"])
     failed = await refused(Egress(resolve=names), url, hop="resource-metadata")
     assert "SSRF" in failed.clause
@@ -190,9 +190,7 @@ async def test_sec05_what_is_refused_as_written_is_not_even_looked_up(url: str, 
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1", "fd00::1"])
-async def test_sec05_a_name_with_a_private_address_is_refused_and_no_socket_is_connected(
-    address: str, sockets: list[object]
-) -> None:
+async def test_sec05_private_address_is_denied_before_connecting(address: str, sockets: list[object]) -> None:
     failed = await refused(Egress(resolve=Names([address])), "https://login.example/a?code=hidden")
     assert f"login.example is at {address}, which is" in str(failed)
     assert "SSRF" in failed.clause
@@ -200,19 +198,19 @@ async def test_sec05_a_name_with_a_private_address_is_refused_and_no_socket_is_c
     assert sockets == []
 
 
-async def test_sec05_one_private_address_among_public_ones_is_enough_to_refuse_a_name(sockets: list[object]) -> None:
+async def test_sec05_one_private_address_denies_the_name(sockets: list[object]) -> None:
     failed = await refused(Egress(resolve=Names(["8.8.8.8", "10.0.0.1"])), "https://login.example/")
     assert "10.0.0.1" in str(failed)
     assert sockets == []
 
 
-async def test_sec05_a_public_address_is_gone_to(sockets: list[object]) -> None:
+async def test_sec05_public_address_is_allowed(sockets: list[object]) -> None:
     failed = await refused(Egress(resolve=Names(["8.8.8.8"])), "https://login.example/")
     assert "no server is listening" in str(failed)
     assert sockets == ["8.8.8.8"]
 
 
-async def test_sec05_the_socket_asks_once_more_whatever_the_look_up_said(sockets: list[object]) -> None:
+async def test_sec05_socket_address_is_checked_again(sockets: list[object]) -> None:
     answers = iter([None, "changed its mind"])  # as if the name had been looked up again
 
     class Wavering(EgressPolicy, frozen=True):
@@ -224,18 +222,18 @@ async def test_sec05_the_socket_asks_once_more_whatever_the_look_up_said(sockets
     assert sockets == []
 
 
-async def test_sec05_a_name_is_judged_anew_for_each_request(sockets: list[object]) -> None:
+async def test_sec05_name_is_checked_for_each_request(sockets: list[object]) -> None:
     egress = Egress(resolve=Names(["8.8.8.8"], ["127.0.0.1"]))
     await refused(egress, "https://login.example/")
     assert "127.0.0.1" in str(await refused(egress, "https://login.example/"))
     assert sockets == ["8.8.8.8"]
 
 
-async def test_a_name_without_an_address_is_said_to_have_none() -> None:
+async def test_unresolvable_name_is_reported() -> None:
     assert "login.example has no address" in str(await refused(Egress(resolve=Names([])), "https://login.example/"))
 
 
-async def test_a_name_that_is_allowed_may_be_on_this_machine() -> None:
+async def test_allowed_name_may_be_local() -> None:
     async with site(server_tls()) as here:
         here.says("/", b"hi")
         egress = Egress(EgressPolicy(allowed=("localhost",)), tls=client_tls())
@@ -245,7 +243,7 @@ async def test_a_name_that_is_allowed_may_be_on_this_machine() -> None:
 # --- redirects ----------------------------------------------------------------------------------
 
 
-async def test_sec05_a_get_follows_three_redirects_and_no_more() -> None:
+async def test_sec05_get_follows_at_most_three_redirects() -> None:
     async with site() as here:
         for step in range(4):
             here.says(f"/{step}", status=302, Location=f"/{step + 1}")
@@ -258,7 +256,7 @@ async def test_sec05_a_get_follows_three_redirects_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_sec05_a_post_is_never_redirected(status: int) -> None:
+async def test_sec05_post_follows_no_redirect(status: int) -> None:
     async with site() as here:
         here.says("/token", status=status, Location="/other?x=secret")
         with pytest.raises(AuthorizationFailed, match="redirects") as raised:
@@ -269,7 +267,7 @@ async def test_sec05_a_post_is_never_redirected(status: int) -> None:
 
 
 @pytest.mark.parametrize("header", ["Authorization", "authorization", "DPoP", "Cookie", "X-Api-Key"])
-async def test_sec05_a_get_that_says_who_we_are_is_never_redirected(header: str) -> None:
+async def test_sec05_get_with_credentials_follows_no_redirect(header: str) -> None:
     async with site() as here:
         here.says("/", status=307, Location="/other")
         with pytest.raises(AuthorizationFailed, match="redirects"):
@@ -290,7 +288,7 @@ async def test_sec05_a_get_that_says_who_we_are_is_never_redirected(header: str)
         ("https://[::1", "malformed URL"),
     ],
 )
-async def test_sec05_each_redirect_is_judged_anew(location: str, why: str, sockets: list[object]) -> None:
+async def test_sec05_each_redirect_is_checked(location: str, why: str, sockets: list[object]) -> None:
     names = Names(["127.0.0.1"], ["10.0.0.7"])
     async with site() as here:
         here.says("/", status=302, Location=location)
@@ -299,7 +297,7 @@ async def test_sec05_each_redirect_is_judged_anew(location: str, why: str, socke
         assert sockets == ["127.0.0.1"]
 
 
-async def test_sec05_https_never_leads_to_http() -> None:
+async def test_sec05_https_never_redirects_to_http() -> None:
     async with site(server_tls()) as here, site() as there:
         here.says("/", status=302, Location=f"{there.url}/")
         there.says("/", b"plain")
@@ -308,7 +306,7 @@ async def test_sec05_https_never_leads_to_http() -> None:
         assert there.heads == []
 
 
-async def test_an_answer_that_names_no_place_is_an_answer() -> None:
+async def test_redirect_without_location_is_a_response() -> None:
     async with site() as here:
         here.says("/", status=302)
         here.says("/304", status=304, Location="/elsewhere")
@@ -319,7 +317,7 @@ async def test_an_answer_that_names_no_place_is_an_answer() -> None:
 # --- proxies ------------------------------------------------------------------------------------
 
 
-async def test_a_proxy_is_used_and_names_are_its_business(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxy_resolves_names(monkeypatch: pytest.MonkeyPatch) -> None:
     names = Names(["10.0.0.1"])
     async with site() as proxy:
         proxy.says("login.example:443", status=403)
@@ -330,14 +328,14 @@ async def test_a_proxy_is_used_and_names_are_its_business(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("url", ["https://10.0.0.1/", "https://167772161/", "https://localhost./", "http://a.example/"])
-async def test_behind_a_proxy_what_is_written_still_counts(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_url_checks_apply_behind_proxy(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with site() as proxy:
         monkeypatch.setenv("all_proxy", f"http://127.0.0.1:{proxy.port}")
         await refused(Egress(), url)
         assert proxy.heads == []
 
 
-async def test_this_machine_is_never_asked_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_local_requests_bypass_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     async with site() as here:
         here.says("/", b"hi")
         monkeypatch.setenv("all_proxy", "http://127.0.0.1:1")

@@ -44,7 +44,7 @@ def pem_of(key: SigningKey) -> bytes:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_what_a_key_signs_its_public_half_verifies(algorithm: str) -> None:
+def test_public_key_verifies_signature(algorithm: str) -> None:
     key = SigningKey.generate(algorithm, kid="one")
     token = key.sign(CLAIMS, {"typ": "at+jwt"})
     signed = published(key).verify(token)
@@ -54,7 +54,7 @@ def test_what_a_key_signs_its_public_half_verifies(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "ES384", "EdDSA"])
-def test_a_key_can_be_kept_and_read_again(algorithm: str) -> None:
+def test_key_is_exported_and_imported(algorithm: str) -> None:
     key = SigningKey.generate(algorithm, kid="one")
     again = SigningKey.from_jwk(key.to_jwk())
     read = SigningKey.from_pem(pem_of(key), algorithm, kid="one")
@@ -63,7 +63,7 @@ def test_a_key_can_be_kept_and_read_again(algorithm: str) -> None:
     assert published(key).verify(again.sign(CLAIMS)).claims == CLAIMS
 
 
-def test_the_thumbprint_is_that_of_rfc_7638() -> None:
+def test_thumbprint_follows_rfc_7638() -> None:
     modulus = (
         "0vx7agoebGcQSuuPiLJXZptN9nndrQmbXEps2aiAFbWhM78LhWx4cbbfAAtVT86zwu1RK7aPFFxuhDR1L6tSoc_BJECPebWKRXjBZCiFV4n3oknjhMs"
         "tn64tZ_2W-5JsGY4Hc5n9yBXArwl93lqt7_RN5w6Cf0h4QyQ5v-65YGjQR0_FDW2QvzqY368QQMicAtaSqzs8KJZgnYb9c7d0zgdAZHzu6qMQvRL5hajr"
@@ -73,13 +73,13 @@ def test_the_thumbprint_is_that_of_rfc_7638() -> None:
     assert thumbprint(jwk) == "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs"
 
 
-def test_nothing_private_is_shown() -> None:
+def test_repr_has_no_private_parts() -> None:
     key = SigningKey.generate()
     assert "d" not in key.public
     assert key.to_jwk()["d"] not in repr(key)
 
 
-def test_a_signature_of_another_key_is_none() -> None:
+def test_signature_of_another_key_is_refused() -> None:
     ours, theirs = SigningKey.generate(kid="one"), SigningKey.generate(kid="one")
     with pytest.raises(BadSignature):
         published(ours).verify(theirs.sign(CLAIMS))
@@ -87,20 +87,20 @@ def test_a_signature_of_another_key_is_none() -> None:
         verify_with_key(ours.public, theirs.sign(CLAIMS))
 
 
-def test_a_changed_token_is_refused() -> None:
+def test_changed_token_is_refused() -> None:
     key = SigningKey.generate(kid="one")
     header, _, signature = key.sign(CLAIMS).split(".")
     with pytest.raises(BadSignature):
         published(key).verify(f"{header}.{packed({'sub': 'eve'})}.{signature}")
 
 
-def test_a_key_that_is_not_published_is_told_from_a_wrong_one() -> None:
+def test_unknown_key_differs_from_wrong_signature() -> None:
     known, unknown = SigningKey.generate(kid="one"), SigningKey.generate(kid="two")
     with pytest.raises(UnknownKey):
         published(known).verify(unknown.sign(CLAIMS))
 
 
-def test_keys_without_a_name_are_tried() -> None:
+def test_keys_without_kid_are_tried() -> None:
     nameless, named = SigningKey.generate(), SigningKey.generate(kid="two")
     keys = published(named, nameless)
     assert keys.verify(nameless.sign(CLAIMS)).claims == CLAIMS
@@ -109,7 +109,7 @@ def test_keys_without_a_name_are_tried() -> None:
         keys.verify(SigningKey.generate().sign(CLAIMS))
 
 
-def test_no_signature_and_a_secret_of_both_are_no_proof() -> None:
+def test_none_and_symmetric_algorithms_are_refused() -> None:
     key = SigningKey.generate("RS256", kid="one")
     keys = published(key)
     none = f"{packed({'alg': 'none', 'kid': 'one'})}.{packed(CLAIMS)}."
@@ -124,14 +124,14 @@ def test_no_signature_and_a_secret_of_both_are_no_proof() -> None:
             keys.verify(forged, ["HS256", "RS256"])
 
 
-def test_nothing_is_signed_without_a_signature() -> None:
+def test_signing_with_alg_none_is_refused() -> None:
     from joserfc.errors import UnsupportedAlgorithmError
 
     with pytest.raises(UnsupportedAlgorithmError):
         SigningKey.generate().sign(CLAIMS, {"alg": "none"})
 
 
-def test_without_the_library_it_is_said_what_to_install() -> None:
+def test_missing_library_names_the_extra() -> None:
     program = """
 import sys
 sys.modules["joserfc"] = None
@@ -146,7 +146,7 @@ except Exception as error:
     assert "pip install 'trunkline[auth]'" in done.stdout
 
 
-def test_an_algorithm_has_to_be_one_of_those_that_are_wanted_and_fit_its_key() -> None:
+def test_algorithm_must_be_allowed_and_fit_the_key() -> None:
     key = SigningKey.generate("RS256", kid="one")
     with pytest.raises(MalformedJws):
         published(key).verify(key.sign(CLAIMS), ["ES256"])
@@ -169,14 +169,14 @@ def test_an_algorithm_has_to_be_one_of_those_that_are_wanted_and_fit_its_key() -
         "é.é.é",
     ],
 )
-def test_what_is_no_token_is_told_so(token: str) -> None:
+def test_malformed_token_is_refused(token: str) -> None:
     keys = published(SigningKey.generate())
     for read in (keys.verify, decode_unverified, lambda text: verify_with_key(SigningKey.generate().public, text)):
         with pytest.raises(MalformedJws):
             read(token)
 
 
-def test_what_is_signed_has_to_be_an_object() -> None:
+def test_payload_must_be_an_object() -> None:
     from joserfc import jws
     from joserfc.jwk import ECKey
 
@@ -186,14 +186,14 @@ def test_what_is_signed_has_to_be_an_object() -> None:
         published(key).verify(token)
 
 
-def test_a_header_that_must_be_understood_and_is_not_is_refused() -> None:
+def test_unknown_critical_header_is_refused() -> None:
     key = SigningKey.generate(kid="one")
     strange = f"{packed({'alg': 'ES256', 'kid': 'one', 'crit': ['strange'], 'strange': 1})}.{packed(CLAIMS)}.AAAA"
     with pytest.raises(MalformedJws):
         published(key).verify(strange)
 
 
-def test_keys_of_no_use_are_passed_over() -> None:
+def test_unusable_keys_are_skipped() -> None:
     good = SigningKey.generate(kid="good")
     weak = {"kty": "RSA", "kid": "weak", "n": "AQAB" * 32, "e": "AQAB"}
     bad = [
@@ -212,12 +212,12 @@ def test_keys_of_no_use_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"keys": {}}', b"\xff"])
-def test_what_is_no_set_of_keys_is_told_so(body: bytes) -> None:
+def test_malformed_key_set_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedJws):
         KeySet(body)
 
 
-def test_a_proof_with_a_private_or_a_shared_key_is_refused() -> None:
+def test_private_or_symmetric_proof_key_is_refused() -> None:
     key = SigningKey.generate()
     for jwk in (key.to_jwk(), {"kty": "oct", "k": "c2VjcmV0"}):
         with pytest.raises(MalformedJws):
@@ -226,7 +226,7 @@ def test_a_proof_with_a_private_or_a_shared_key_is_refused() -> None:
         thumbprint({"kty": "oct", "k": "c2VjcmV0"})
 
 
-def test_a_key_that_cannot_sign_is_refused_without_being_shown() -> None:
+def test_unusable_signing_key_is_refused_and_not_shown() -> None:
     key = SigningKey.generate("ES256")
     with pytest.raises(ConfigError, match="no private key for ES384"):
         SigningKey.from_pem(pem_of(key), "ES384")

@@ -51,13 +51,13 @@ def server(**changes: Any) -> bytes:
         ("https://a.example/mcp?tenant=1", ["/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-protected-resource"]),
     ],
 )  # fmt: skip
-def test_a_resource_is_looked_for_with_its_path_and_then_without(url: str, places: list[str]) -> None:
+def test_resource_urls_with_path_then_without(url: str, places: list[str]) -> None:
     assert list(resource_metadata_urls(url)) == [f"https://a.example{place}" for place in places]
 
 
 @pytest.mark.row("AUT-05")
 @pytest.mark.parametrize("path", ["/mcp", "/", "/x/mcp"])
-def test_a_server_publishes_wherever_clients_look(path: str) -> None:
+def test_server_publishes_at_all_client_urls(path: str) -> None:
     looked_at = {urlsplit(url).path for url in resource_metadata_urls(f"https://a.example{path}")}
     assert looked_at <= metadata_paths(path, None)
 
@@ -78,14 +78,12 @@ def test_a_server_publishes_wherever_clients_look(path: str) -> None:
         ),
     ],
 )
-def test_an_authorization_server_is_looked_for_in_the_order_of_the_specification(
-    issuer: str, places: list[str]
-) -> None:
+def test_server_metadata_urls_follow_the_specification(issuer: str, places: list[str]) -> None:
     assert list(server_metadata_urls(issuer)) == [f"https://a.example{place}" for place in places]
 
 
 @pytest.mark.row("AUT-02")
-def test_what_2025_03_26_takes_for_granted_is_at_the_root_of_the_server() -> None:
+def test_2025_03_26_defaults_are_at_the_root() -> None:
     found = fallback_metadata("https://a.example:8443/deep/mcp")
     assert found.issuer == "https://a.example:8443"
     ends = (found.authorization_endpoint, found.token_endpoint, found.registration_endpoint)
@@ -100,7 +98,7 @@ def test_what_2025_03_26_takes_for_granted_is_at_the_root_of_the_server() -> Non
 @pytest.mark.parametrize(
     "named", [URL, "https://NOTES.example:443/mcp", f"{URL}/", "https://notes.example", "https://notes.example/"]
 )
-def test_a_resource_that_is_the_server_or_what_it_is_part_of_is_taken_as_published(named: str) -> None:
+def test_covering_resource_is_accepted_as_published(named: str) -> None:
     assert read_resource_metadata(resource(resource=named), URL).resource == named
 
 
@@ -110,7 +108,7 @@ def test_a_resource_that_is_the_server_or_what_it_is_part_of_is_taken_as_publish
     ["https://evil.example/mcp", "http://notes.example/mcp", "https://notes.example:8443/mcp", "https://notes.example/mc",
      "https://notes.example/mcp/more", "https://notes.example/other", f"{URL}#x", "notes", "https://notes.example@evil.example/mcp"],
 )  # fmt: skip
-def test_a_resource_that_is_not_the_server_is_refused(named: str) -> None:
+def test_resource_of_another_server_is_refused(named: str) -> None:
     with pytest.raises(AuthorizationFailed, match="is for") as failed:
         read_resource_metadata(resource(resource=named), URL)
     assert failed.value.hop == "resource-metadata"
@@ -119,7 +117,7 @@ def test_a_resource_that_is_not_the_server_is_refused(named: str) -> None:
 
 @pytest.mark.row("AUT-03")
 @pytest.mark.parametrize("named", [[], None])
-def test_a_resource_without_an_authorization_server_is_refused(named: Any) -> None:
+def test_resource_without_issuer_is_refused(named: Any) -> None:
     with pytest.raises(AuthorizationFailed, match="names no authorization server"):
         read_resource_metadata(resource(authorization_servers=named), URL)
 
@@ -128,14 +126,14 @@ def test_a_resource_without_an_authorization_server_is_refused(named: Any) -> No
 @pytest.mark.parametrize(
     "issuer", ["http://login.example", "file:///etc/passwd", "javascript:alert(1)", "https://a.example/#b"]
 )
-def test_an_authorization_server_that_is_not_safe_to_go_to_is_refused(issuer: str) -> None:
+def test_insecure_authorization_server_is_refused(issuer: str) -> None:
     with pytest.raises(AuthorizationFailed, match="an authorization server") as failed:
         read_resource_metadata(resource(authorization_servers=[issuer]), URL)
     assert failed.value.hop == "resource-metadata"
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"resource": 1}', b"[" * 100_000])
-def test_what_cannot_be_read_is_refused(body: bytes) -> None:
+def test_malformed_metadata_is_refused(body: bytes) -> None:
     for read, hop in (
         (read_resource_metadata, "resource-metadata"),
         (read_server_metadata, "authorization-server-metadata"),
@@ -149,7 +147,7 @@ def test_what_cannot_be_read_is_refused(body: bytes) -> None:
 @pytest.mark.parametrize(
     "issuer", [f"{ISSUER}/", "https://LOGIN.example", "https://login.example:443", "https://honest.example"]
 )
-def test_an_issuer_is_the_same_only_if_it_is_written_the_same(issuer: str) -> None:
+def test_issuers_compare_as_strings(issuer: str) -> None:
     with pytest.raises(AuthorizationFailed, match="and not of") as failed:
         read_server_metadata(server(issuer=issuer), ISSUER)
     assert (failed.value.hop, failed.value.clause) == ("authorization-server-metadata", "RFC 8414, section 3.3")
@@ -158,19 +156,19 @@ def test_an_issuer_is_the_same_only_if_it_is_written_the_same(issuer: str) -> No
 
 @pytest.mark.row("AUT-02")
 @pytest.mark.parametrize("issuer", ["https://notes.example", "https://notes.example/", "https://notes.example/oauth"])
-def test_a_server_that_is_its_own_authorization_server_may_write_its_name_as_it_likes(issuer: str) -> None:
+def test_self_issued_issuer_may_differ_in_spelling(issuer: str) -> None:
     assert read_self_issued_metadata(server(issuer=issuer), URL).issuer == issuer
 
 
 @pytest.mark.row("AUT-02")
-def test_a_server_that_claims_to_be_another_is_refused() -> None:
+def test_self_issued_metadata_of_another_origin_is_refused() -> None:
     with pytest.raises(AuthorizationFailed, match="and not of"):
         read_self_issued_metadata(server(), URL)
 
 
 @pytest.mark.row("AUT-24")
 @pytest.mark.parametrize("name", ["authorization_endpoint", "token_endpoint", "registration_endpoint"])
-def test_endpoints_are_https(name: str) -> None:
+def test_endpoints_must_be_https(name: str) -> None:
     with pytest.raises(AuthorizationFailed, match=f"{name} must be https") as failed:
         read_server_metadata(server(**{name: "http://login.example/x"}), ISSUER)
     assert failed.value.hop == "authorization-server-metadata"
@@ -178,25 +176,25 @@ def test_endpoints_are_https(name: str) -> None:
 
 @pytest.mark.row("AUT-16")
 @pytest.mark.parametrize("methods", [None, [], ["plain"], ["s256"]])
-def test_an_authorization_server_that_does_not_tell_of_s256_is_refused(methods: Any) -> None:
+def test_missing_s256_is_refused(methods: Any) -> None:
     with pytest.raises(AuthorizationFailed, match="PKCE") as failed:
         require_pkce(read_server_metadata(server(code_challenge_methods_supported=methods), ISSUER))
     assert failed.value.hop == "authorization-server-metadata"
 
 
 @pytest.mark.row("AUT-16")
-def test_s256_is_enough_and_nobody_can_publish_that_it_is_taken_for_granted() -> None:
+def test_s256_suffices_and_assumption_cannot_be_published() -> None:
     require_pkce(ServerMetadata(issuer=ISSUER, code_challenge_methods_supported=("plain", "S256")))
     require_pkce(fallback_metadata(URL))
     assert not isinstance(read_server_metadata(server(assumed=True), ISSUER), AssumedMetadata)
 
 
-def test_members_that_are_null_or_unknown_do_no_harm() -> None:
+def test_null_and_unknown_members_are_ignored() -> None:
     found = read_server_metadata(server(scopes_supported=None, jwks_uri=None, mtls_endpoint_aliases={}), ISSUER)
     assert found.scopes_supported is None
 
 
-def test_what_a_server_publishes_has_only_what_it_says() -> None:
+def test_published_metadata_omits_defaults() -> None:
     said = ResourceMetadata(resource=URL, authorization_servers=(ISSUER,))
     assert json.loads(codec.to_json(said)) == {"resource": URL, "authorization_servers": [ISSUER]}
 
@@ -210,10 +208,10 @@ def test_what_a_server_publishes_has_only_what_it_says() -> None:
         ("https://a.example/m?x=1#y", "https://a.example/m?x=1"),
     ],
 )
-def test_a_server_has_one_name_as_a_resource(url: str, name: str) -> None:
+def test_canonical_resource_is_unique(url: str, name: str) -> None:
     assert canonical_resource(url) == name
 
 
-def test_a_path_that_only_begins_the_same_is_another() -> None:
+def test_path_prefix_must_end_at_a_segment() -> None:
     assert not covers("https://a.example/mc", "https://a.example/mcp")
     assert covers("https://a.example/x", "https://a.example/x/mcp")

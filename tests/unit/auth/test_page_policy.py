@@ -37,7 +37,7 @@ MISSPELT = [
 
 
 @pytest.mark.parametrize("url", [*PRIVATE, *MISSPELT], ids=ascii)
-def test_an_address_that_is_private_or_misspelt_is_refused(url: str) -> None:
+def test_private_or_malformed_url_is_denied(url: str) -> None:
     with pytest.raises(EgressDenied):
         parse_page_url(url, LOCAL)
 
@@ -45,7 +45,7 @@ def test_an_address_that_is_private_or_misspelt_is_refused(url: str) -> None:
 @pytest.mark.parametrize(
     "url", ["https://127.0.0.1/", "https://2130706433/", "http://localhost:8000/x", "https://[::1]/"]
 )
-def test_this_machine_is_for_servers_on_this_machine(url: str) -> None:
+def test_local_page_needs_local_server(url: str) -> None:
     assert parse_page_url(url, LOCAL).is_local
     with pytest.raises(EgressDenied):
         parse_page_url(url, EgressPolicy())
@@ -72,7 +72,7 @@ def names(monkeypatch: pytest.MonkeyPatch, **known: Iterable[str]) -> None:
         (f"{'x' * 64}.example", False),
     ],
 )
-async def test_all_addresses_of_a_name_are_judged(host: str, refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_addresses_of_a_name_are_checked(host: str, refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("https_proxy", raising=False)
     known = {
         "public": ["93.184.216.34", "2606:2800:220:1::1"],
@@ -94,7 +94,7 @@ async def test_all_addresses_of_a_name_are_judged(host: str, refused: bool, monk
             await judged()
 
 
-async def test_where_a_proxy_looks_names_up_none_is_looked_up_here(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxy_skips_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
     names(monkeypatch, private=["10.0.0.1"])
     there = parse_page_url("https://private.example/", EgressPolicy())
@@ -102,7 +102,7 @@ async def test_where_a_proxy_looks_names_up_none_is_looked_up_here(monkeypatch: 
     check_page_addresses_blocking(there, EgressPolicy())
 
 
-async def test_an_address_in_numbers_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ip_literal_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object, **__: object) -> None:
         raise AssertionError
 
@@ -112,7 +112,7 @@ async def test_an_address_in_numbers_is_not_looked_up(monkeypatch: pytest.Monkey
     check_page_addresses_blocking(there, EgressPolicy())
 
 
-async def test_a_login_page_in_a_private_network_is_not_opened_unless_the_settings_allow_it() -> None:
+async def test_private_login_page_needs_setting() -> None:
     async def resolve(_: str) -> list[str]:
         return ["10.0.0.1"]
 

@@ -24,7 +24,7 @@ FAR = parse_target("https://login.example/")
         "", "localhost", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "8.8.8.8 ", "8.8.8.8/32",
     ],
 )  # fmt: skip
-def test_addresses_that_only_we_can_reach_are_refused(address: str) -> None:
+def test_non_public_addresses_are_denied(address: str) -> None:
     assert EgressPolicy().denial_reason(FAR, address) is not None
 
 
@@ -36,11 +36,11 @@ def test_addresses_that_only_we_can_reach_are_refused(address: str) -> None:
         "::ffff:8.8.8.8", "64:ff9b::8.8.8.8",
     ],
 )  # fmt: skip
-def test_addresses_that_everybody_can_reach_may_be_gone_to(address: str) -> None:
+def test_public_addresses_are_allowed(address: str) -> None:
     assert EgressPolicy().denial_reason(FAR, address) is None
 
 
-def test_the_reason_names_host_address_and_what_is_special_about_it() -> None:
+def test_denial_names_host_address_and_reason() -> None:
     said = EgressPolicy().denial_reason(FAR, "169.254.169.254")
     assert said is not None
     assert said.startswith("login.example is at 169.254.169.254, which is link-local")
@@ -57,7 +57,7 @@ def test_the_reason_names_host_address_and_what_is_special_about_it() -> None:
         "https://0251.0376.0251.0376/", "https://[fe80::1]/", "https://[64:ff9b::a9fe:a9fe]/",
     ],
 )  # fmt: skip
-def test_odd_spellings_are_judged_by_what_they_mean(url: str) -> None:
+def test_legacy_ip_spellings_are_recognised(url: str) -> None:
     with pytest.raises(EgressDenied):
         EgressPolicy().check(parse_target(url))
 
@@ -77,7 +77,7 @@ def test_odd_spellings_are_judged_by_what_they_mean(url: str) -> None:
         "gopher://login.example/", "ws://login.example/", "HTTPSS://login.example/", "https://a.example/\u2028",
     ],
 )  # fmt: skip
-def test_what_others_could_read_something_else_in_is_no_address(url: str) -> None:
+def test_ambiguous_urls_are_refused(url: str) -> None:
     with pytest.raises(EgressDenied):
         EgressPolicy().check(parse_target(url))
 
@@ -90,16 +90,16 @@ def test_what_others_could_read_something_else_in_is_no_address(url: str) -> Non
         "https://login_1.example/~a/(b)'", "https://1a.example/", "https://a.1b/", "https://login.example/a@b",
     ],
 )  # fmt: skip
-def test_addresses_of_the_web_pass(url: str) -> None:
+def test_ordinary_urls_are_parsed(url: str) -> None:
     EgressPolicy().check(parse_target(url))
 
 
-def test_an_address_is_shown_without_its_query() -> None:
+def test_display_url_omits_query() -> None:
     assert parse_target("HTTPS://Login.Example:8443/a/b?code=secret#c").display_url == "https://Login.Example:8443/a/b"
     assert parse_target("https://login.example?code=secret").display_url == "https://login.example"
 
 
-def test_a_refusal_says_what_is_wrong_and_repeats_no_password() -> None:
+def test_denial_does_not_repeat_password() -> None:
     with pytest.raises(EgressDenied, match="name and a password") as raised:
         parse_target("https://user:hunter2@login.example/")
     assert "hunter2" not in str(raised.value)
@@ -110,7 +110,7 @@ def test_a_refusal_says_what_is_wrong_and_repeats_no_password() -> None:
 # --- how far ------------------------------------------------------------------------------------
 
 
-def test_http_is_for_this_machine_and_only_where_that_is_allowed() -> None:
+def test_http_needs_allowed_loopback() -> None:
     for url in ("http://127.0.0.1:80/", "http://localhost/", "http://[::1]/", "http://2130706433/"):
         EgressPolicy(loopback=True).check(parse_target(url))
         with pytest.raises(EgressDenied, match="https"):
@@ -120,7 +120,7 @@ def test_http_is_for_this_machine_and_only_where_that_is_allowed() -> None:
             EgressPolicy(loopback=True, allowed=("login.example", "10.0.0.0/8")).check(parse_target(url))
 
 
-def test_a_name_of_this_machine_that_leads_elsewhere_is_not_spoken_to_by_http() -> None:
+def test_local_name_with_remote_address_is_denied_over_http() -> None:
     reach = EgressPolicy(loopback=True, allowed=("10.0.0.0/8",))
     assert reach.denial_reason(parse_target("http://localhost/"), "127.0.0.1") is None
     assert reach.denial_reason(parse_target("http://localhost/"), "::1") is None
@@ -128,7 +128,7 @@ def test_a_name_of_this_machine_that_leads_elsewhere_is_not_spoken_to_by_http() 
         assert "http is for this machine only" in str(reach.denial_reason(parse_target("http://localhost/"), address))
 
 
-def test_a_network_may_be_allowed_whatever_it_is() -> None:
+def test_any_network_can_be_allowed() -> None:
     reach = EgressPolicy(allowed=("10.1.0.0/16", "169.254.7.7", "fd00::/8"))
     for address in ("10.1.2.3", "::ffff:10.1.2.3", "169.254.7.7", "fd00::5"):
         assert reach.denial_reason(FAR, address) is None
@@ -136,7 +136,7 @@ def test_a_network_may_be_allowed_whatever_it_is() -> None:
         assert reach.denial_reason(FAR, address) is not None
 
 
-def test_a_name_may_be_allowed_to_be_private_but_not_where_clouds_keep_secrets() -> None:
+def test_allowed_name_may_be_private_but_not_link_local() -> None:
     reach = EgressPolicy(allowed=("Login.Example.", "*.corp.example"))
     for url in ("https://login.example/", "https://LOGIN.example./", "https://a.b.corp.example/"):
         assert reach.denial_reason(parse_target(url), "10.0.0.1") is None
@@ -146,12 +146,12 @@ def test_a_name_may_be_allowed_to_be_private_but_not_where_clouds_keep_secrets()
         assert reach.denial_reason(parse_target(url), "10.0.0.1") is not None
 
 
-def test_what_is_no_network_is_no_setting() -> None:
+def test_invalid_network_setting_is_refused() -> None:
     with pytest.raises(ConfigError, match="egress_allowed"):
         EgressPolicy(allowed=("10.0.0.0/99",))
 
 
-def test_the_reach_around_a_server_is_its_own_host_and_what_the_settings_say() -> None:
+def test_policy_for_url_allows_host_and_settings() -> None:
     reach = EgressPolicy.for_url("https://mcp.corp.example/mcp", Settings(egress_allowed=("10.0.0.0/8",)))
     assert reach == EgressPolicy(loopback=False, allowed=("mcp.corp.example", "10.0.0.0/8"))
     assert reach.denial_reason(parse_target("https://mcp.corp.example/"), "192.168.0.1") is None
@@ -162,7 +162,7 @@ def test_the_reach_around_a_server_is_its_own_host_and_what_the_settings_say() -
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:8000/mcp", "http://localhost/mcp", "https://[::1]/", "http://127.1/"]
 )
-def test_a_server_on_this_machine_may_use_others_on_this_machine(url: str) -> None:
+def test_local_server_allows_local_servers(url: str) -> None:
     reach = EgressPolicy.for_url(url, Settings())
     assert reach.loopback
     reach.check(parse_target("http://localhost:9000/"))
@@ -170,12 +170,12 @@ def test_a_server_on_this_machine_may_use_others_on_this_machine(url: str) -> No
 
 
 @pytest.mark.parametrize("url", ["https://10.0.0.5/", "https://167772165/", "https://[::ffff:10.0.0.5]/"])
-def test_a_server_that_is_named_by_a_private_address_may_be_asked_itself(url: str) -> None:
+def test_private_server_url_allows_itself(url: str) -> None:
     reach = EgressPolicy.for_url(url, Settings())
     reach.check(parse_target("https://10.0.0.5/.well-known/oauth-protected-resource"))
     with pytest.raises(EgressDenied):
         reach.check(parse_target("https://10.0.0.6/"))
 
 
-def test_around_what_is_no_address_there_is_only_what_the_settings_say() -> None:
+def test_policy_for_invalid_url_has_only_settings() -> None:
     assert EgressPolicy.for_url("unix:///run/mcp.sock", Settings(egress_allowed=("a",))) == EgressPolicy(allowed=("a",))

@@ -26,14 +26,14 @@ async def there() -> AsyncIterator[World]:
         yield made
 
 
-async def test_a_healthy_server_ends_it_with_0(there: World) -> None:
+async def test_healthy_server_exits_with_0(there: World) -> None:
     done = await trunkline(*DOCTOR, there.url)
 
     assert (done.status, done.err) == (0, "")
     assert [line.split(":")[0] for line in done.out.splitlines()] == [f"ok       {hop}" for hop in HOPS]
 
 
-async def test_an_open_server_ends_it_with_0(there: World) -> None:
+async def test_open_server_exits_with_0(there: World) -> None:
     there.open()
     done = await trunkline(*DOCTOR, there.url)
 
@@ -41,7 +41,7 @@ async def test_an_open_server_ends_it_with_0(there: World) -> None:
     assert "requires no authorization" in done.out
 
 
-async def test_a_broken_server_ends_it_with_1_and_says_what_to_do(there: World) -> None:
+async def test_broken_server_exits_with_1_and_a_fix(there: World) -> None:
     there.resource["resource"] = "https://other.example/mcp"
     done = await trunkline(*DOCTOR, there.url)
 
@@ -53,7 +53,7 @@ async def test_a_broken_server_ends_it_with_1_and_says_what_to_do(there: World) 
     assert lines[-1].startswith("skipped  keys: ")
 
 
-async def test_json_is_one_line_with_everything(there: World) -> None:
+async def test_json_is_one_complete_line(there: World) -> None:
     there.server["issuer"] = "https://login.example"
     done = await trunkline(*DOCTOR, "--json", f"{there.url}?key=s3cret")
 
@@ -67,13 +67,13 @@ async def test_json_is_one_line_with_everything(there: World) -> None:
     assert "s3cret" not in done.out
 
 
-async def test_json_of_a_healthy_server_has_no_failure(there: World) -> None:
+async def test_json_of_healthy_server_has_no_failure(there: World) -> None:
     done = await trunkline(*DOCTOR, "--json", there.url)
 
     assert (done.status, json.loads(done.out)["failed"]) == (0, None)
 
 
-async def test_a_server_that_says_nothing_is_given_up_after_the_timeout(there: World) -> None:
+async def test_silent_server_times_out(there: World) -> None:
     there.silent = True
     done = await trunkline(*DOCTOR, "--timeout", "0.2", there.url)
 
@@ -81,7 +81,7 @@ async def test_a_server_that_says_nothing_is_given_up_after_the_timeout(there: W
     assert "no response within 0.2 s" in done.out
 
 
-async def test_a_private_host_can_be_allowed(there: World) -> None:
+async def test_private_host_can_be_allowed(there: World) -> None:
     there.resource["authorization_servers"] = ["https://10.0.0.7"]
     environ = {"HTTPS_PROXY": there.origin, "https_proxy": there.origin, "NO_PROXY": "", "no_proxy": ""}
     refused = await trunkline(*DOCTOR, there.url, environ=environ)
@@ -102,7 +102,7 @@ def only_with(token: str, there: World) -> None:
     there.pages[ENDPOINT] = answer
 
 
-async def test_a_token_comes_from_the_environment(there: World) -> None:
+async def test_token_is_read_from_environment(there: World) -> None:
     only_with("t0k3n", there)
     done = await trunkline(*DOCTOR, "--token", "NOTES_TOKEN", there.url, environ={"NOTES_TOKEN": "t0k3n"})
 
@@ -111,7 +111,7 @@ async def test_a_token_comes_from_the_environment(there: World) -> None:
     assert "t0k3n" not in done.out
 
 
-async def test_a_token_comes_from_standard_input(there: World) -> None:
+async def test_token_is_read_from_standard_input(there: World) -> None:
     only_with("t0k3n", there)
     done = await trunkline(*DOCTOR, "--token", "-", there.url, stdin="t0k3n\n")
 
@@ -119,7 +119,7 @@ async def test_a_token_comes_from_standard_input(there: World) -> None:
 
 
 @pytest.mark.parametrize(("source", "stdin"), [("eyJ0b2tlbg", ""), ("-", ""), ("-", "to ken\n")])
-async def test_a_token_on_the_command_line_is_neither_taken_nor_repeated(there: World, source: str, stdin: str) -> None:
+async def test_token_on_command_line_is_refused_and_not_shown(there: World, source: str, stdin: str) -> None:
     done = await trunkline(*DOCTOR, "--token", source, there.url, stdin=stdin)
 
     assert (done.status, done.out) == (2, "")
@@ -131,7 +131,7 @@ async def test_a_token_on_the_command_line_is_neither_taken_nor_repeated(there: 
 # --- what strangers say, and terminals -----------------------------------------------------------
 
 
-async def test_what_a_server_says_cannot_change_the_terminal(there: World) -> None:
+async def test_server_text_cannot_control_the_terminal(there: World) -> None:
     there.resource["resource"] = "https://other.example/\x1b[2J\x9b2J\u202e"
     done = await trunkline(*DOCTOR, there.url)
 
@@ -139,7 +139,7 @@ async def test_what_a_server_says_cannot_change_the_terminal(there: World) -> No
     assert done.out.replace("\n", "").isprintable()
 
 
-async def test_letters_that_the_output_does_not_know_are_written_by_their_codes(there: World) -> None:
+async def test_unencodable_characters_are_escaped(there: World) -> None:
     there.resource["authorization_servers"] = ["https://\u65e5\u672c.example"]
     done = await trunkline(*DOCTOR, there.url, environ={"PYTHONIOENCODING": "ascii"})
 
@@ -165,20 +165,20 @@ def on_a_terminal(*arguments: str, without_rich: bool = False) -> str:
     return seen.decode()
 
 
-def test_a_terminal_shows_colours_where_rich_is_installed() -> None:
+def test_rich_terminal_shows_colours() -> None:
     seen = on_a_terminal(*DOCTOR, "http://127.0.0.1:1/mcp")
 
     assert "\x1b[1;31mfailed" in seen
     assert "cannot be reached" in seen
 
 
-def test_a_terminal_without_rich_shows_plain_lines() -> None:
+def test_terminal_without_rich_shows_plain_lines() -> None:
     seen = on_a_terminal(*DOCTOR, "http://127.0.0.1:1/mcp", without_rich=True)
 
     assert seen.startswith("failed   address: http://127.0.0.1:1/mcp cannot be reached")
     assert "\x1b" not in seen
 
 
-def test_the_manual_tells_of_every_hop() -> None:
+def test_manual_lists_every_hop() -> None:
     page = (Path(__file__).parents[3] / "docs/how-to/auth-doctor.md").read_text("utf-8")
     assert re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE) == [*HOPS, "retry"]

@@ -36,7 +36,7 @@ def log_in(**members: object) -> None:
         ({}, "has no known expiry"),
     ],
 )
-def test_a_login_is_shown_without_its_tokens(
+def test_status_shows_login_without_tokens(
     capsys: pytest.CaptureFixture[str], members: dict[str, object], words: str
 ) -> None:
     log_in(granted=("notes", "notes:write"), **members)
@@ -49,12 +49,12 @@ def test_a_login_is_shown_without_its_tokens(
     assert "r3fresh" not in said
 
 
-def test_nobody_is_logged_in_at_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_without_login(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["auth", "status", URL]) == 1
     assert capsys.readouterr().out == f"{URL}: not logged in\n"
 
 
-def test_a_login_that_is_forgotten_is_gone(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_logout_deletes_login(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     log_in(expires=time.time() + 60)
 
     assert main(["auth", "logout", URL]) == 0
@@ -68,9 +68,7 @@ def test_a_login_that_is_forgotten_is_gone(capsys: pytest.CaptureFixture[str], f
     assert [path for path in folder.rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()] == []
 
 
-def test_a_store_that_others_can_read_is_refused_with_a_sentence(
-    capsys: pytest.CaptureFixture[str], folder: Path
-) -> None:
+def test_readable_store_is_refused(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     log_in()
     (place,) = [path.parent for path in folder.rglob("*.token")]
     place.chmod(0o755)
@@ -79,7 +77,7 @@ def test_a_store_that_others_can_read_is_refused_with_a_sentence(
     assert capsys.readouterr().err.startswith("trunkline: other users can access ")
 
 
-def test_what_an_issuer_calls_itself_cannot_change_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_issuer_text_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     log_in(granted=("\x1b[2J",))
 
     assert main(["auth", "status", URL]) == 0

@@ -15,7 +15,7 @@ from trunkline.cli.main import main
 from trunkline.version import __version__
 
 
-def test_it_says_which_version_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_option(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
 
@@ -26,7 +26,7 @@ def test_it_says_which_version_it_is(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("arguments", "named"), [(["--help"], ["auth"]), (["auth", "--help"], ["doctor", "status", "logout"])]
 )
-def test_it_says_what_there_is(capsys: pytest.CaptureFixture[str], arguments: list[str], named: list[str]) -> None:
+def test_help_lists_commands(capsys: pytest.CaptureFixture[str], arguments: list[str], named: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
 
@@ -36,9 +36,7 @@ def test_it_says_what_there_is(capsys: pytest.CaptureFixture[str], arguments: li
 
 
 @pytest.mark.parametrize(("arguments", "named"), [([], "auth"), (["auth"], "doctor")])
-def test_a_command_that_is_missing_is_asked_for(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
-) -> None:
+def test_missing_command_prints_help(capsys: pytest.CaptureFixture[str], arguments: list[str], named: str) -> None:
     assert main(arguments) == 2
     assert named in capsys.readouterr().err
 
@@ -53,9 +51,7 @@ def test_a_command_that_is_missing_is_asked_for(
         (["auth", "doctor", "http://127.0.0.1:1", "--timeout", "inf"], "--timeout"),
     ],
 )
-def test_what_is_not_understood_says_what_there_is(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
-) -> None:
+def test_unknown_argument_prints_usage(capsys: pytest.CaptureFixture[str], arguments: list[str], named: str) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
 
@@ -63,13 +59,13 @@ def test_what_is_not_understood_says_what_there_is(
     assert named in capsys.readouterr().err
 
 
-async def test_it_is_a_command_and_a_module() -> None:
+async def test_runs_as_command_and_module() -> None:
     done = await trunkline("--version")
 
     assert done == (0, f"trunkline {__version__}\n", "")
 
 
-async def test_ctrl_c_ends_it_without_a_word() -> None:
+async def test_ctrl_c_exits_silently() -> None:
     async with world() as there:
         there.silent = True
         process = await asyncio.create_subprocess_exec(
@@ -84,7 +80,7 @@ async def test_ctrl_c_ends_it_without_a_word() -> None:
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("arguments", [["--help"], ["auth", "doctor", "http://127.0.0.1:1/mcp"]])
-def test_a_pipe_that_nobody_reads_is_no_traceback(arguments: list[str], unbuffered: str) -> None:
+def test_broken_pipe_has_no_traceback(arguments: list[str], unbuffered: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     command, environ = [sys.executable, "-m", "trunkline", *arguments], {**os.environ, "PYTHONUNBUFFERED": unbuffered}
@@ -95,7 +91,7 @@ def test_a_pipe_that_nobody_reads_is_no_traceback(arguments: list[str], unbuffer
     assert (done.returncode, done.stderr) == (0 if unnoticed else 141, b"")
 
 
-def test_importing_the_package_imports_nothing_of_this() -> None:
+def test_package_import_does_not_load_cli() -> None:
     program = "import sys, trunkline; print([n for n in sys.modules if n.startswith(('trunkline.cli', 'trunkline.auth', 'rich', 'argparse'))])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
 

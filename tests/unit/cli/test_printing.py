@@ -6,7 +6,7 @@ from trunkline.auth.doctor.report import Finding
 from trunkline.cli import printing
 
 
-def test_what_strangers_say_stays_on_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_untrusted_text_stays_on_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     printing.print_findings([Finding("keys", "failed", "a\nb\x1b[2J", "\x9bc", "\u202ed é")])
 
     assert capsys.readouterr().out.splitlines() == [

@@ -46,7 +46,7 @@ def make_server() -> Server:
     ("revision", "sign_of_life", "runs"),
     [("2025-11-25", "ping", 1), ("2026-07-28", "server/discover", 2)],  # one more with the answer, in the modern era
 )
-def test_every_call_waits_for_its_answer(revision: str, sign_of_life: str, runs: int) -> None:
+def test_calls_wait_for_their_result(revision: str, sign_of_life: str, runs: int) -> None:
     heard: list[Any] = []
     with BlockingClient(make_server(), revision=revision, sampling=lambda _: "sampled") as client:
         assert client.phase is Phase.READY
@@ -79,12 +79,12 @@ def test_every_call_waits_for_its_answer(revision: str, sign_of_life: str, runs:
     assert "trunkline-client" not in [thread.name for thread in threading.enumerate()]
 
 
-async def test_it_works_where_a_loop_is_running_already() -> None:
+async def test_works_inside_a_running_loop() -> None:
     with BlockingClient(make_server()) as client:
         assert client.call_tool("add", {"a": 1, "b": 2}).data == 3
 
 
-def test_it_can_be_used_and_closed_from_another_thread() -> None:
+def test_works_from_another_thread() -> None:
     client = BlockingClient(make_server()).open()
     answers: list[Any] = []
     thread = threading.Thread(
@@ -98,18 +98,18 @@ def test_it_can_be_used_and_closed_from_another_thread() -> None:
         client.ping()
 
 
-def test_what_was_not_opened_says_so() -> None:
+def test_unopened_client_raises_misuse() -> None:
     with pytest.raises(MisuseError, match="not open"):
         BlockingClient(make_server()).ping()
 
 
-def test_what_cannot_be_opened_leaves_no_thread(tmp_path: Path) -> None:
+def test_failed_open_leaves_no_thread(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="cannot start"):
         BlockingClient([str(tmp_path / "nothing")]).open()
     assert "trunkline-client" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_a_handler_that_would_wait_for_ever_is_told_so() -> None:
+def test_blocking_call_in_a_handler_is_refused() -> None:
     async def sample(_: Any) -> str:
         with pytest.raises(MisuseError, match="for ever"):
             client.ping()
@@ -120,7 +120,7 @@ def test_a_handler_that_would_wait_for_ever_is_told_so() -> None:
         assert "not for ever" in client.call_tool("ask").data
 
 
-def test_notifications_are_heard() -> None:
+def test_notifications_are_received() -> None:
     heard = threading.Event()
     server = make_server()
     with BlockingClient(server) as client:
@@ -129,7 +129,7 @@ def test_notifications_are_heard() -> None:
         assert heard.wait(PATIENCE)
 
 
-def test_ctrl_c_ends_the_wait_and_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_cancels_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     server: list[ScriptedServer] = []
 
     class Later:
@@ -182,7 +182,7 @@ def interrupted_at(moment: int, client: BlockingClient) -> bool:
     return False
 
 
-def test_ctrl_c_at_any_moment_leaves_nothing_that_was_made_and_is_never_awaited() -> None:
+def test_ctrl_c_leaves_no_unawaited_coroutine() -> None:
     with warnings.catch_warnings(record=True) as said, BlockingClient(make_server()) as client:
         warnings.simplefilter("always")
         moment = 0
@@ -194,7 +194,7 @@ def test_ctrl_c_at_any_moment_leaves_nothing_that_was_made_and_is_never_awaited(
     assert [str(warning.message) for warning in said] == []
 
 
-def test_a_loop_that_is_gone_is_named() -> None:
+def test_closed_loop_is_named() -> None:
     client = asyncio.run(_opened())
     with pytest.raises(MisuseError, match="has ended"):
         asyncio.run(client.ping())
@@ -207,7 +207,7 @@ async def _opened() -> Any:
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-def test_a_handle_on_a_task_waits_and_another_one_is_had_by_its_id(revision: str) -> None:
+def test_task_handle_waits_and_is_found_by_id(revision: str) -> None:
     server, go_on, heard = Server("s", settings=Settings(task_poll_interval=0.01)), threading.Event(), list[float]()
 
     @server.tool(task="required")

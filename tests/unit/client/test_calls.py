@@ -88,7 +88,7 @@ async def client(revision: str) -> AsyncIterator[Client]:
 
 
 @pytest.mark.row("A17")
-async def test_a_tool_gives_its_value(client: Client) -> None:
+async def test_call_tool_returns_the_value(client: Client) -> None:
     result = await client.call_tool("add", {"a": 1, "b": 2})
     assert result.data == 3
     assert result.structured == (3 if client.revision == "2026-07-28" else {"result": 3})
@@ -113,7 +113,7 @@ async def test_data_is_rebuilt_from_the_output_schema(client: Client) -> None:
     assert [one.name for one in everybody] == ["Ada", "Grace"]
 
 
-async def test_data_comes_in_the_type_that_the_caller_names(client: Client) -> None:
+async def test_data_is_decoded_into_the_named_type(client: Client) -> None:
     found = await client.call_tool("find", {"name": "Ada"}, returns=Person)
     assert found.data == person("Ada")
     everybody = await client.call_tool("everybody", returns=list[Person])
@@ -122,17 +122,17 @@ async def test_data_comes_in_the_type_that_the_caller_names(client: Client) -> N
     assert (await client.call_tool("text", returns=str)).data == "one\ntwo"
 
 
-async def test_a_result_that_does_not_fit_the_named_type_is_an_error(client: Client) -> None:
+async def test_result_not_fitting_the_named_type_raises(client: Client) -> None:
     with pytest.raises(BadAnswer, match="tool 'add' is not valid"):
         await client.call_tool("add", {"a": 1}, returns=Person)
 
 
-async def test_text_is_the_data_of_a_tool_without_structure(client: Client) -> None:
+async def test_text_is_the_data_of_an_unstructured_result(client: Client) -> None:
     result = await client.call_tool("text")
     assert (result.data, result.structured) == ("one\ntwo", None)
 
 
-async def test_a_tool_that_fails_raises_with_what_it_says(client: Client) -> None:
+async def test_failed_tool_raises_with_its_text(client: Client) -> None:
     with pytest.raises(ToolFailed, match="tool 'refuse' failed: not today") as raised:
         await client.call_tool("refuse")
     assert raised.value.result.is_error
@@ -140,14 +140,14 @@ async def test_a_tool_that_fails_raises_with_what_it_says(client: Client) -> Non
     assert (result.is_error, result.text, result.data) == (True, "not today", None)
 
 
-async def test_an_error_of_the_server_arrives_whole(client: Client) -> None:
+async def test_server_error_keeps_code_message_and_data(client: Client) -> None:
     with pytest.raises(PeerError) as raised:
         await client.call_tool("wrong")
     assert (raised.value.code, raised.value.message, raised.value.data["why"]) == (77, "mine", "because")
 
 
 @pytest.mark.row("N10")
-async def test_progress_is_heard_before_the_result_and_in_order(client: Client) -> None:
+async def test_progress_arrives_in_order_before_the_result(client: Client) -> None:
     heard: list[tuple[float, float | None, str | None]] = []
     result = await client.call_tool(
         "count", {"to": 3}, on_progress=lambda told: heard.append((told.progress, told.total, told.message))
@@ -156,7 +156,7 @@ async def test_progress_is_heard_before_the_result_and_in_order(client: Client) 
     assert heard == [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
 
 
-async def test_progress_may_be_heard_by_an_async_function(client: Client) -> None:
+async def test_progress_callback_may_be_async(client: Client) -> None:
     heard: asyncio.Queue[float] = asyncio.Queue()
 
     async def hear(told: Any) -> None:
@@ -166,7 +166,7 @@ async def test_progress_may_be_heard_by_an_async_function(client: Client) -> Non
     assert [await heard.get(), await heard.get()] == [1, 2]
 
 
-async def test_pages_are_walked_to_their_end(client: Client) -> None:
+async def test_iterators_read_all_pages(client: Client) -> None:
     assert [tool.name async for tool in client.tools()] == [
         *("add", "find", "everybody", "text", "refuse", "wrong", "count"),
     ]
@@ -175,7 +175,7 @@ async def test_pages_are_walked_to_their_end(client: Client) -> None:
     assert [prompt.name async for prompt in client.prompts()] == ["greet"]
 
 
-async def test_lists_have_all_pages(client: Client) -> None:
+async def test_lists_contain_all_pages(client: Client) -> None:
     tools = await client.list_tools()
     assert [tool.name for tool in tools.tools] == ["add", "find", "everybody", "text", "refuse", "wrong", "count"]
     assert tools.next_cursor is None
@@ -186,13 +186,13 @@ async def test_lists_have_all_pages(client: Client) -> None:
     assert [prompt.name for prompt in (await client.list_prompts()).prompts] == ["greet"]
 
 
-async def test_one_page_can_be_asked_for(client: Client) -> None:
+async def test_single_page_can_be_requested(client: Client) -> None:
     page = await client.list_tools(cursor=None)
     assert len(page.tools) == 2
     assert [tool.name for tool in (await client.list_tools(page.next_cursor)).tools] == ["everybody", "text"]
 
 
-async def test_resources_prompts_and_completions_are_read(client: Client) -> None:
+async def test_resources_prompts_and_completions_are_returned(client: Client) -> None:
     [first] = await client.read_resource("memo://one")
     assert first.text == "first"
     [user] = await client.read_resource("user://ada")
@@ -204,7 +204,7 @@ async def test_resources_prompts_and_completions_are_read(client: Client) -> Non
     assert completion.values == ["warm", "wild"]
 
 
-async def test_anything_can_be_asked_by_its_name(client: Client) -> None:
+async def test_any_request_can_be_sent_by_name(client: Client) -> None:
     result = await client.request("tools/list", {})
     assert [tool.name for tool in result.tools] == ["add", "find"]
     with pytest.raises(MisuseError, match="'tools/dance' is not a request"):
@@ -214,7 +214,7 @@ async def test_anything_can_be_asked_by_its_name(client: Client) -> None:
 
 
 @pytest.mark.row("A25")
-async def test_what_a_client_knows_can_be_read_and_not_set(client: Client) -> None:
+async def test_state_properties_are_read_only(client: Client) -> None:
     assert client.server_info is not None
     assert client.server_info.name == "library"
     assert client.instructions == "Ask nicely."
@@ -237,7 +237,7 @@ async def test_what_a_client_knows_can_be_read_and_not_set(client: Client) -> No
             setattr(client, name, None)
 
 
-async def test_whoever_is_told_of_log_messages_need_not_name_a_level(revision: str) -> None:
+async def test_on_log_needs_no_level(revision: str) -> None:
     server = Server("s")
 
     @server.tool
@@ -256,7 +256,7 @@ async def test_whoever_is_told_of_log_messages_need_not_name_a_level(revision: s
 
 
 @pytest.mark.row("A07")
-async def test_what_is_pending_can_be_seen() -> None:
+async def test_pending_requests_are_listed() -> None:
     server = ScriptedServer()
     async with Client(server) as client:
         call = asyncio.create_task(client.call_tool("slow"))
@@ -270,7 +270,7 @@ async def test_what_is_pending_can_be_seen() -> None:
 
 
 @pytest.mark.row("L23")
-async def test_what_the_server_has_not_declared_is_refused_before_anything_is_sent() -> None:
+async def test_undeclared_capability_is_refused_before_sending() -> None:
     server = ScriptedServer(capabilities={"tools": {}})
     async with Client(server) as client:
         with pytest.raises(CapabilityNotSupported, match="needs the capability 'prompts'"):
@@ -280,7 +280,7 @@ async def test_what_the_server_has_not_declared_is_refused_before_anything_is_se
         assert [m["method"] for m in server.line.waiting()] == ["notifications/initialized"]
 
 
-async def test_a_result_that_breaks_its_own_schema_is_an_error_and_never_success() -> None:
+async def test_result_violating_its_schema_raises() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     server = ScriptedServer(tools=[{"name": "t", "inputSchema": OBJECT, "outputSchema": schema}])
     async with Client(server) as client:
@@ -290,7 +290,7 @@ async def test_a_result_that_breaks_its_own_schema_is_an_error_and_never_success
             await call
 
 
-async def test_a_schema_that_is_none_harms_nobody() -> None:
+async def test_invalid_output_schema_is_ignored() -> None:
     server = ScriptedServer(tools=[{"name": "t", "inputSchema": OBJECT, "outputSchema": {"type": "strng"}}])
     async with Client(server) as client:
         call = asyncio.create_task(client.call_tool("t"))
@@ -299,7 +299,7 @@ async def test_a_schema_that_is_none_harms_nobody() -> None:
 
 
 @pytest.mark.parametrize("result", [{}, {"content": 5}, {"content": [{"type": "hologram"}]}, []])
-async def test_an_answer_that_cannot_be_read_is_an_error(result: Any) -> None:
+async def test_malformed_result_raises(result: Any) -> None:
     server = ScriptedServer()
     async with Client(server) as client:
         call = asyncio.create_task(client.call_tool("t"))
@@ -309,7 +309,7 @@ async def test_an_answer_that_cannot_be_read_is_an_error(result: Any) -> None:
         await client.ping()
 
 
-async def test_a_server_that_would_lead_in_a_circle_is_found_out() -> None:
+async def test_repeated_cursor_ends_iteration() -> None:
     server = ScriptedServer(answered=["initialize", "ping"])
     async with Client(server) as client:
         walk = asyncio.create_task(_walked(client))
@@ -319,7 +319,7 @@ async def test_a_server_that_would_lead_in_a_circle_is_found_out() -> None:
             await walk
 
 
-async def test_list_whose_cursor_repeats_is_refused() -> None:
+async def test_repeated_cursor_is_refused_in_a_list() -> None:
     server = ScriptedServer(answered=["initialize", "ping"])
     async with Client(server) as client:
         listing = asyncio.create_task(client.list_prompts())
@@ -338,7 +338,7 @@ LISTS: dict[str, tuple[str, Callable[[Client], Awaitable[Any]]]] = {
 
 
 @pytest.mark.parametrize("method", LISTS)
-async def test_list_of_more_pages_than_allowed_is_refused(method: str) -> None:
+async def test_list_above_the_page_limit_is_refused(method: str) -> None:
     server = ScriptedServer(answered=["initialize", "ping"])
     member, read = LISTS[method]
     async with Client(server, settings=Settings(max_list_pages=3)) as client:
@@ -349,7 +349,7 @@ async def test_list_of_more_pages_than_allowed_is_refused(method: str) -> None:
             await listing
 
 
-async def test_list_of_as_many_pages_and_items_as_allowed_is_read() -> None:
+async def test_list_at_the_limits_is_read() -> None:
     server = ScriptedServer(answered=["initialize", "ping"])
     async with Client(server, settings=Settings(max_list_pages=2, max_list_items=2)) as client:
         listing = asyncio.create_task(client.list_prompts())
@@ -358,7 +358,7 @@ async def test_list_of_as_many_pages_and_items_as_allowed_is_read() -> None:
         assert [prompt.name for prompt in (await listing).prompts] == ["a", "b"]
 
 
-async def test_list_of_more_items_than_allowed_is_refused() -> None:
+async def test_list_above_the_item_limit_is_refused() -> None:
     server = ScriptedServer(answered=["initialize", "ping"])
     async with Client(server, settings=Settings(max_list_items=2)) as client:
         listing = asyncio.create_task(client.list_prompts())
@@ -368,7 +368,7 @@ async def test_list_of_more_items_than_allowed_is_refused() -> None:
             await listing
 
 
-async def test_catalogue_of_an_endless_list_is_given_up() -> None:
+async def test_reading_tools_stops_at_the_limits() -> None:
     server = ScriptedServer(answered=["initialize", "ping"])
     async with Client(server, settings=Settings(max_list_pages=2)) as client:
         call = asyncio.create_task(client.call_tool("t"))
@@ -380,7 +380,7 @@ async def test_catalogue_of_an_endless_list_is_given_up() -> None:
         assert [m for m in server.line.waiting() if m.get("method") == "tools/list"] == []
 
 
-async def test_time_for_a_list_is_for_all_of_its_pages() -> None:
+async def test_list_timeout_covers_all_pages() -> None:
     clock, server = ManualClock(), ScriptedServer(answered=["initialize", "ping"])
     async with Client(server, clock=clock) as client:
         listing = asyncio.create_task(client.list_prompts(timeout=2))
@@ -397,7 +397,7 @@ async def _walked(client: Client) -> list[Any]:
     return [prompt async for prompt in client.prompts()]
 
 
-async def test_a_server_that_lists_no_tools_is_called_all_the_same() -> None:
+async def test_tools_are_callable_without_a_list() -> None:
     server = ScriptedServer(answered=["initialize", "ping"])
     async with Client(server) as client:
         for _ in range(2):
@@ -410,7 +410,7 @@ async def test_a_server_that_lists_no_tools_is_called_all_the_same() -> None:
         assert [m for m in server.line.waiting() if m.get("method") == "tools/list"] == []
 
 
-async def test_the_catalogue_is_read_again_when_the_tools_have_changed() -> None:
+async def test_tools_are_read_again_after_a_change() -> None:
     server = ScriptedServer(tools=[{"name": "t", "inputSchema": OBJECT}])
     result = {"content": [], "structuredContent": {"result": "2020-01-01"}}
     async with Client(server) as client:
@@ -425,7 +425,7 @@ async def test_the_catalogue_is_read_again_when_the_tools_have_changed() -> None
 
 
 @pytest.mark.row("N16")
-async def test_whoever_cancels_a_call_is_not_answered_and_the_server_is_told() -> None:
+async def test_cancelled_call_notifies_the_server() -> None:
     server = ScriptedServer()
     async with Client(server) as client:
         call = asyncio.create_task(client.call_tool("slow"))
@@ -441,7 +441,7 @@ async def test_whoever_cancels_a_call_is_not_answered_and_the_server_is_told() -
 
 
 @pytest.mark.row("N16")
-async def test_a_server_cannot_cancel_what_we_have_asked() -> None:
+async def test_server_cannot_cancel_our_request() -> None:
     server = ScriptedServer()
     async with Client(server) as client:
         call = asyncio.create_task(client.call_tool("slow"))
@@ -454,12 +454,12 @@ async def test_a_server_cannot_cancel_what_we_have_asked() -> None:
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
-async def test_older_revisions_can_be_asked_for(revision: str) -> None:
+async def test_older_revision_can_be_requested(revision: str) -> None:
     async with Client(make_server(), revision=revision) as client:
         assert client.revision == revision
         assert (await client.call_tool("add", {"a": 1})).text == "4"
 
 
-def test_a_revision_that_nobody_speaks_is_refused() -> None:
+def test_unknown_revision_is_refused() -> None:
     with pytest.raises(MisuseError, match=r"revision= must be one of 2024-11-05.*, not '2019-01-01'"):
         Client(make_server(), revision="2019-01-01")

@@ -20,7 +20,7 @@ async def uri(told: NotificationReader) -> str:
 
 
 @pytest.mark.row("D09")
-async def test_who_is_subscribed_is_told_once_the_line_is_made_again() -> None:
+async def test_subscribed_resources_are_reported_after_a_reconnect() -> None:
     server = ScriptedServer(capabilities=RESOURCES)
     async with Client(server, settings=QUICK, observers=[]) as client:
         told = client.notifications(UPDATED)
@@ -36,7 +36,7 @@ async def test_who_is_subscribed_is_told_once_the_line_is_made_again() -> None:
         assert await uri(told) == "x://a"
 
 
-async def test_who_is_subscribed_is_told_once_what_the_modern_era_listens_with_is_made_again() -> None:
+async def test_subscribed_resources_are_reported_after_a_renewed_listen() -> None:
     server = ScriptedServer(modern=True, answered=["server/discover"], capabilities=RESOURCES)
     async with Client(server, settings=QUICK, observers=[]) as client:
         told = client.notifications(UPDATED)
@@ -52,7 +52,7 @@ async def test_who_is_subscribed_is_told_once_what_the_modern_era_listens_with_i
 
 
 @pytest.mark.row("J01")
-async def test_a_task_that_is_asked_for_while_the_line_is_made_again_is_a_task() -> None:
+async def test_start_tool_during_reconnect_returns_a_task() -> None:
     tools = [{"name": "work", "inputSchema": {"type": "object"}, "execution": {"taskSupport": "optional"}}]
     capabilities = {"tools": {}, "tasks": {"requests": {"tools": {"call": {}}}}}
     server = ScriptedServer(capabilities=capabilities, tools=tools)
@@ -73,7 +73,7 @@ async def test_a_task_that_is_asked_for_while_the_line_is_made_again_is_a_task()
         assert (await starting).id == "t"
 
 
-async def test_a_task_that_is_looked_for_while_the_line_is_made_again_is_looked_for_as_before() -> None:
+async def test_task_lookup_during_reconnect_keeps_the_dialect() -> None:
     server = ScriptedServer(modern=True, capabilities={"extensions": {"io.modelcontextprotocol/tasks": {}}})
     async with Client(server, settings=QUICK, observers=[]) as client:
         server.answered.discard("server/discover")
@@ -93,7 +93,7 @@ async def test_a_task_that_is_looked_for_while_the_line_is_made_again_is_looked_
         assert (await waiting).text == "done"
 
 
-async def test_a_subscription_of_the_modern_era_that_the_line_did_not_survive_is_asked_for_again() -> None:
+async def test_lost_modern_subscription_is_requested_again() -> None:
     server = ScriptedServer(modern=True, answered=["server/discover"], capabilities=RESOURCES)
     async with Client(server, settings=QUICK, observers=[]) as client:
         subscribing = asyncio.create_task(client.subscribe("x://a"))

@@ -72,14 +72,14 @@ SAMPLES, ASKS = as_tasks(sampling={"createMessage": {}}), as_tasks(elicitation={
         ({"experimental": {"x": {}}}, {"experimental": {"x": {}}}),
     ],
 )
-async def test_what_is_not_given_is_not_declared(options: dict[str, Any], declared: dict[str, Any]) -> None:
+async def test_missing_callbacks_are_not_declared(options: dict[str, Any], declared: dict[str, Any]) -> None:
     server = ScriptedServer()
     async with Client(server, **options):
         pass
     assert server.line.transcript.said_by("client")[0]["params"]["capabilities"] == declared
 
 
-def test_tools_in_sampling_need_somebody_who_samples() -> None:
+def test_sampling_tools_need_a_sampling_callback() -> None:
     with pytest.raises(MisuseError, match="give one"):
         Client(ScriptedServer.__new__(ScriptedServer), sampling_tools=True)
 
@@ -88,7 +88,7 @@ def test_tools_in_sampling_need_somebody_who_samples() -> None:
 
 
 @pytest.mark.row("S01")
-async def test_a_function_writes_the_next_message() -> None:
+async def test_sampling_callback_writes_the_message() -> None:
     asked: list[CreateMessageParams] = []
 
     async def sample(params: CreateMessageParams) -> CreateMessageResult:
@@ -103,7 +103,7 @@ async def test_a_function_writes_the_next_message() -> None:
 
 
 @pytest.mark.row("S07", "S15")
-async def test_model_reason_and_content_come_back_to_the_handler_that_asked() -> None:
+async def test_model_reason_and_content_reach_the_handler() -> None:
     asking = Server("asking")
     replies: list[CreateMessageResult] = []
 
@@ -121,7 +121,7 @@ async def test_model_reason_and_content_come_back_to_the_handler_that_asked() ->
     assert replies == [CreateMessageResult("assistant", TextContent("Paris is the"), "model-1", "maxTokens")]
 
 
-async def test_a_plain_function_may_take_its_time_and_give_text() -> None:
+async def test_plain_callback_may_block_and_return_text() -> None:
     server = ScriptedServer()
     async with Client(server, sampling=lambda _: "hello"):
         answer = await server.line.call("sampling/createMessage", SAMPLE)
@@ -129,7 +129,7 @@ async def test_a_plain_function_may_take_its_time_and_give_text() -> None:
 
 
 @pytest.mark.parametrize("given", [5, None])
-async def test_what_is_no_message_is_an_error_of_the_host_and_told_to_nobody_else(given: Any) -> None:
+async def test_invalid_message_is_reported_on_the_host_only(given: Any) -> None:
     server, observer = ScriptedServer(), RecordingObserver()
     async with Client(server, sampling=lambda _: given, observers=[observer]):
         answer = await server.line.call("sampling/createMessage", SAMPLE)
@@ -138,7 +138,7 @@ async def test_what_is_no_message_is_an_error_of_the_host_and_told_to_nobody_els
     assert "CreateMessageResult or a string" in str(failure.error)
 
 
-async def test_tools_are_refused_where_they_were_not_declared() -> None:
+async def test_undeclared_sampling_tools_are_refused() -> None:
     server = ScriptedServer()
     async with Client(server, sampling=lambda _: "x"):
         tools = [{"name": "t", "inputSchema": {"type": "object"}}]
@@ -147,7 +147,7 @@ async def test_tools_are_refused_where_they_were_not_declared() -> None:
 
 
 @pytest.mark.row("S02")
-async def test_without_a_function_sampling_does_not_exist() -> None:
+async def test_sampling_without_callback_is_refused() -> None:
     server = ScriptedServer()
     async with Client(server):
         answer = await server.line.call("sampling/createMessage", SAMPLE)
@@ -155,7 +155,7 @@ async def test_without_a_function_sampling_does_not_exist() -> None:
 
 
 @pytest.mark.row("K03")
-async def test_a_server_may_ping() -> None:
+async def test_server_may_ping() -> None:
     server = ScriptedServer()
     async with Client(server):
         assert (await server.line.call("ping"))["result"] == {}
@@ -173,7 +173,7 @@ async def test_roots_are_listed(tmp_path: Path) -> None:
     assert [root["uri"] for root in answer["result"]["roots"]] == [tmp_path.as_uri(), "file:///srv", "file:///opt"]
 
 
-async def test_a_root_whose_name_is_not_utf_8_is_listed(tmp_path: Path) -> None:
+async def test_root_with_non_utf8_name_is_listed(tmp_path: Path) -> None:
     root = tmp_path / os.fsdecode(b"caf\xe9")
     server = ScriptedServer()
     async with Client(server, roots=[root]):
@@ -182,7 +182,7 @@ async def test_a_root_whose_name_is_not_utf_8_is_listed(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("O02")
-async def test_new_roots_are_told() -> None:
+async def test_new_roots_notify_the_server() -> None:
     server = ScriptedServer()
     async with Client(server, roots=[]) as client:
         await client.set_roots(["file:///new"])
@@ -191,13 +191,13 @@ async def test_new_roots_are_told() -> None:
 
 
 @pytest.mark.row("O03")
-async def test_a_client_without_roots_cannot_have_any_later() -> None:
+async def test_client_without_roots_cannot_set_them() -> None:
     async with Client(ScriptedServer()) as client:
         with pytest.raises(MisuseError, match="without roots"):
             await client.set_roots([])
 
 
-def test_a_root_is_a_file() -> None:
+def test_root_must_be_a_file_uri() -> None:
     with pytest.raises(MisuseError, match="file: URI or a path"):
         Client(ScriptedServer.__new__(ScriptedServer), roots=["https://example.org"])
 
@@ -205,7 +205,7 @@ def test_a_root_is_a_file() -> None:
 # --- forms ---------------------------------------------------------------------------------------------
 
 
-def test_every_field_of_a_form_has_one_shape() -> None:
+def test_form_fields_have_one_shape() -> None:
     fields = {field.name: field for field in question().fields}
     assert [(name, field.kind) for name, field in fields.items()] == [
         ("name", "text"),
@@ -229,7 +229,7 @@ def test_every_field_of_a_form_has_one_shape() -> None:
     assert fields["many_titled"].choices == (Choice("a", "Anton"),)
 
 
-def test_what_is_left_out_is_filled_in_by_the_defaults() -> None:
+def test_defaults_complete_the_answer() -> None:
     assert validate_answer(question(), {"name": "Ada"}) == ElicitResult(
         "accept",
         {"mail": "a@b.org", "age": 7, "weight": 1.5, "yes": True, "plain": "g", "many": ["a"], "name": "Ada"},
@@ -249,29 +249,29 @@ def test_what_is_left_out_is_filled_in_by_the_defaults() -> None:
         {"name": "Ada", "password": "unasked"},
     ],
 )
-def test_what_does_not_fit_the_form_is_never_sent(content: dict[str, Any]) -> None:
+def test_answer_not_fitting_the_form_is_not_sent(content: dict[str, Any]) -> None:
     with pytest.raises(MisuseError, match="does not fit the form"):
         validate_answer(question(), content)
 
 
-def test_a_user_may_decline_or_cancel() -> None:
+def test_user_may_decline_or_cancel() -> None:
     assert validate_answer(question(), None) == ElicitResult("decline")
     assert validate_answer(question(), ElicitResult("cancel")) == ElicitResult("cancel")
     assert validate_answer(question(), ElicitResult("accept", {"name": "Ada"})).action == "accept"
 
 
-def test_an_answer_that_is_none_is_refused() -> None:
+def test_answer_of_wrong_type_is_refused() -> None:
     with pytest.raises(MisuseError, match="not int"):
         validate_answer(question(), 5)
 
 
-def test_a_form_without_a_form_is_refused() -> None:
+def test_elicitation_without_schema_is_refused() -> None:
     with pytest.raises(InvalidParams, match="requestedSchema"):
         Question.of(ElicitParams(message="?"))
 
 
 @pytest.mark.row("H02")
-async def test_a_form_is_answered_over_the_line() -> None:
+async def test_form_is_answered_over_a_connection() -> None:
     asked: list[Question] = []
 
     async def ask(one: Question) -> dict[str, Any]:
@@ -297,7 +297,7 @@ URL = {"mode": "url", "message": "Sign in", "url": "https://example.org/a?b", "e
 @pytest.mark.parametrize(
     ("given", "action"), [(True, "accept"), (False, "decline"), (ElicitResult("cancel"), "cancel")]
 )
-async def test_a_url_is_opened_with_consent_only(given: Any, action: str) -> None:
+async def test_url_is_opened_only_with_consent(given: Any, action: str) -> None:
     asked: list[UrlQuestion] = []
 
     async def consent(one: UrlQuestion) -> Any:
@@ -311,7 +311,7 @@ async def test_a_url_is_opened_with_consent_only(given: Any, action: str) -> Non
     assert asked == [UrlQuestion("Sign in", "https://example.org/a?b", "example.org", "e1")]
 
 
-async def test_an_answer_that_is_no_consent_is_an_error() -> None:
+async def test_invalid_consent_raises() -> None:
     server = ScriptedServer()
     async with Client(server, open_url=lambda _: "yes"):
         assert (await server.line.call("elicitation/create", URL))["error"]["code"] == -32603
@@ -334,13 +334,13 @@ async def test_an_answer_that_is_no_consent_is_an_error() -> None:
         "https://[fd00::1]/",
     ],
 )
-def test_a_url_that_must_not_be_opened_is_refused(url: str) -> None:
+def test_forbidden_url_is_refused(url: str) -> None:
     with pytest.raises(InvalidParams):
         UrlQuestion.of(ElicitParams(message="?", mode="url", url=url))
 
 
 @pytest.mark.parametrize("url", ["http://localhost:8080/x", "http://127.0.0.1/x", "http://[::1]/x"])
-def test_a_url_of_this_machine_may_do_without_https(url: str) -> None:
+def test_local_url_needs_no_https(url: str) -> None:
     assert UrlQuestion.of(ElicitParams(message="?", mode="url", url=url)).url == url
 
 
@@ -351,14 +351,14 @@ def test_a_url_of_this_machine_may_do_without_https(url: str) -> None:
         ({"open_url": lambda _: True}, {"message": "Who?", "requestedSchema": FORM}),
     ],
 )
-async def test_a_mode_that_was_not_declared_is_refused(options: dict[str, Any], params: dict[str, Any]) -> None:
+async def test_undeclared_mode_is_refused(options: dict[str, Any], params: dict[str, Any]) -> None:
     server = ScriptedServer()
     async with Client(server, **options):
         answer = await server.line.call("elicitation/create", params)
     assert answer["error"]["code"] == -32602
 
 
-async def test_what_a_server_no_longer_wants_to_know_is_not_answered() -> None:
+async def test_cancelled_request_gets_no_reply() -> None:
     began, ended = asyncio.Event(), asyncio.Event()
 
     async def ask(_: Question) -> dict[str, Any]:
@@ -381,7 +381,7 @@ async def test_what_a_server_no_longer_wants_to_know_is_not_answered() -> None:
 
 
 @pytest.mark.parametrize("on_thread", [True, False])
-async def test_a_function_with_a_second_parameter_can_report_progress(on_thread: bool) -> None:
+async def test_callback_with_context_reports_progress(on_thread: bool) -> None:
     def plain(_: CreateMessageParams, answering: CallbackContext) -> str:
         assert not answering.cancelled
         answering.progress(1, 2, "half")

@@ -116,7 +116,7 @@ SCHEMAS: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-async def test_an_output_schema_cannot_stop_its_client(name: str) -> None:
+async def test_output_schema_cannot_block_the_client(name: str) -> None:
     schema, structured = SCHEMAS[name]
     async with attacked(schema) as (client, line):
         result = await answered(client, line, structured)
@@ -155,14 +155,14 @@ WRONG: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-async def test_a_wrong_result_is_refused_though_all_reasons_would_take_long(name: str) -> None:
+async def test_wrong_result_is_refused_without_collecting_all_reasons(name: str) -> None:
     schema, structured = WRONG[name]
     async with attacked(schema) as (client, line):
         with pytest.raises(BadAnswer, match="too large to list the reasons"):
             await answered(client, line, structured)
 
 
-async def test_results_of_an_ordinary_schema_are_checked_and_rebuilt_as_ever() -> None:
+async def test_ordinary_results_are_validated_and_rebuilt() -> None:
     schema = {"type": "object", "properties": {"when": {"type": "string", "format": "date"}}, "required": ["when"]}
     async with attacked(schema) as (client, line):
         assert (await answered(client, line, {"when": "2026-01-02"})).data.when.year == 2026
@@ -173,7 +173,7 @@ async def test_results_of_an_ordinary_schema_are_checked_and_rebuilt_as_ever() -
 # --- forms ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_form_that_is_too_large_is_refused_before_its_user_sees_it() -> None:
+async def test_oversized_form_is_refused_before_the_user_sees_it() -> None:
     shown: list[Any] = []
     async with attacked(elicitation=shown.append) as (_, line):
         fields = {f"f{number}": {"type": "string"} for number in range(60_000)}
@@ -185,7 +185,7 @@ async def test_a_form_that_is_too_large_is_refused_before_its_user_sees_it() -> 
         assert "the form is too large" in answer["error"]["message"]
 
 
-async def test_the_defaults_of_a_form_cannot_stop_its_client() -> None:
+async def test_form_defaults_cannot_block_the_client() -> None:
     async with attacked(elicitation=lambda _: {}) as (_, line):
         field = {"type": "string", "pattern": r"^(a|aa)+\1b$", "default": "a" * 60}
         form = {"type": "object", "properties": {f"f{number}": field for number in range(300)}}
@@ -199,9 +199,7 @@ async def test_the_defaults_of_a_form_cannot_stop_its_client() -> None:
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["plain", "async"])
-async def test_no_user_is_asked_to_open_an_address_of_a_private_network(
-    waits: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_private_network_url_is_refused_without_asking(waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"inside.example": "10.0.0.1", "outside.example": "93.184.216.34"}
 
     def look_up(host: str, *_: object, **__: object) -> list[object]:
@@ -245,7 +243,7 @@ async def test_no_user_is_asked_to_open_an_address_of_a_private_network(
     ],
     ids=str,
 )
-def test_only_a_server_on_this_machine_sends_its_user_to_this_machine(server: Any, local: bool) -> None:
+def test_only_a_local_server_may_refer_to_this_machine(server: Any, local: bool) -> None:
     settings = Settings(egress_allowed=("10.0.0.0/8",))
     reach = allowed_reach(make_connector(server, settings), settings)
     assert (reach.loopback, "10.0.0.0/8" in reach.allowed) == (local, True)
@@ -254,7 +252,7 @@ def test_only_a_server_on_this_machine_sends_its_user_to_this_machine(server: An
 # --- texts ------------------------------------------------------------------------------------------------------------
 
 
-async def test_no_text_of_a_server_reaches_a_terminal_as_it_is() -> None:
+async def test_server_text_is_escaped_for_terminals() -> None:
     hostile = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e" + "x" * 50_000
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     async with attacked(schema) as (client, line):

@@ -26,7 +26,7 @@ def kept(*entries: tuple[str, Any]) -> ResponseCache:
 
 
 @pytest.mark.row("CCH-04")
-def test_an_answer_is_good_until_its_time_and_not_at_it() -> None:
+def test_entry_expires_at_its_time() -> None:
     cache = kept(("tools/list", PAGE))
     assert cache.get("tools/list", PAGE, 9.999) == b"tools/list"
     assert cache.get("tools/list", PAGE, 10.0) is None
@@ -43,7 +43,7 @@ def test_an_answer_is_good_until_its_time_and_not_at_it() -> None:
         ("tools/list", PaginatedParams(meta={"a": 1})),
     ],
 )
-def test_only_the_very_same_question_has_the_same_answer(method: str, params: Any) -> None:
+def test_only_the_same_request_hits_the_cache(method: str, params: Any) -> None:
     assert kept(("tools/list", PAGE)).get(method, params, 0.0) is None
 
 
@@ -56,7 +56,7 @@ def test_only_the_very_same_question_has_the_same_answer(method: str, params: An
         ("resources/read", ReadResourceParams(uri="x://y", meta={"a": 1})),
     ],
 )
-def test_what_is_asked_anew_every_time_is_not_kept(method: str, params: Any) -> None:
+def test_uncacheable_requests_are_not_stored(method: str, params: Any) -> None:
     assert kept((method, params)).get(method, params, 0.0) is None
 
 
@@ -70,7 +70,7 @@ def test_what_is_asked_anew_every_time_is_not_kept(method: str, params: Any) -> 
         ("notifications/resources/updated", {"resources/read"}),
     ],
 )
-def test_a_notification_ends_what_it_is_about_and_nothing_else(told: str, gone: set[str]) -> None:
+def test_notification_drops_only_its_entries(told: str, gone: set[str]) -> None:
     lists = ("tools/list", "prompts/list", "resources/list", "resources/templates/list")
     cache = kept(*((name, PAGE) for name in lists), ("resources/read", READ))
     cache.notification_handlers()[told](READ)
@@ -83,20 +83,20 @@ def test_a_notification_ends_what_it_is_about_and_nothing_else(told: str, gone: 
 @pytest.mark.parametrize(
     ("updated", "gone"), [("x://z", False), ("x://yy", False), ("x://y", True), ("x://y/part", True), ("x:/", False)]
 )
-def test_an_update_ends_what_is_known_of_a_resource_and_of_what_it_is_a_part_of(updated: str, gone: bool) -> None:
+def test_update_drops_the_resource_and_its_containers(updated: str, gone: bool) -> None:
     cache = kept(("resources/read", READ))
     cache.notification_handlers()["notifications/resources/updated"](ReadResourceParams(uri=updated))
     assert (cache.get("resources/read", READ, 0.0) is None) == gone
 
 
-def test_an_answer_that_was_asked_for_before_a_change_is_not_kept_after_it() -> None:
+def test_response_requested_before_a_change_is_not_stored() -> None:
     cache, before = ResponseCache(), ResponseCache().drop_count
     cache.notification_handlers()["notifications/tools/list_changed"](None)
     cache.store("tools/list", PAGE, b"old", 10.0, drop_count=before)
     assert cache.get("tools/list", PAGE, 0.0) is None
 
 
-def test_all_pages_of_a_list_go_together_and_all_answers_can() -> None:
+def test_all_pages_of_a_list_are_dropped_together() -> None:
     cache = kept(("tools/list", PAGE), ("tools/list", NEXT), ("resources/read", READ))
     cache.drop("tools/list")
     assert cache.get("tools/list", PAGE, 0.0) is cache.get("tools/list", NEXT, 0.0) is None
@@ -110,7 +110,7 @@ def number(which: int) -> ReadResourceParams:
 
 
 @pytest.mark.row("A19")
-def test_only_so_many_answers_are_kept_and_what_was_not_used_for_longest_goes_first() -> None:
+def test_least_recently_used_entry_is_dropped_first() -> None:
     cache = kept(*(("resources/read", number(which)) for which in range(1000)))
     assert cache.get("resources/read", number(0), 0.0) is not None
     cache.store("resources/read", number(1000), b"one more", 10.0, drop_count=0)
@@ -122,7 +122,7 @@ def test_only_so_many_answers_are_kept_and_what_was_not_used_for_longest_goes_fi
 
 
 @pytest.mark.row("A19")
-def test_only_so_many_bytes_are_kept() -> None:
+def test_size_in_bytes_is_bounded() -> None:
     cache, large = ResponseCache(), bytes(12 * 1024 * 1024)
     for which in range(3):
         cache.store("resources/read", number(which), large, 10.0, drop_count=0)
@@ -137,12 +137,12 @@ def test_only_so_many_bytes_are_kept() -> None:
 @pytest.mark.parametrize(
     ("said", "seconds"), [(1500, 1.5), (0, 0), (-5, 0), ("x", 0), (True, 0), (1.5, 0), (None, 0), (2**80, 2**53 / 1000)]
 )
-def test_only_a_whole_number_above_zero_is_a_time(said: Any, seconds: float) -> None:
+def test_only_a_positive_integer_is_a_time_to_live(said: Any, seconds: float) -> None:
     head = read_result_header(codec.to_raw({"ttlMs": said, "resultType": "input_required"}))
     assert (head.fresh_for, head.result_type) == (seconds, "input_required")
 
 
-def test_a_result_that_is_no_object_says_nothing_about_itself() -> None:
+def test_result_without_object_has_no_time_to_live() -> None:
     assert (read_result_header(codec.to_raw([1])).result_type, read_result_header(codec.to_raw({})).fresh_for) == (
         "complete",
         0,
@@ -156,7 +156,7 @@ def page(ttl: int = 1000, **members: Any) -> dict[str, Any]:
     return {"resultType": "complete", "prompts": [], "ttlMs": ttl, "cacheScope": "private"} | members
 
 
-async def test_a_client_asks_again_when_the_time_is_over_and_when_something_changed() -> None:
+async def test_client_requests_again_after_expiry_or_change() -> None:
     server, clock = ScriptedServer(modern=True), ManualClock()
     async with Client(server, clock=clock) as client:
 
@@ -178,7 +178,7 @@ async def test_a_client_asks_again_when_the_time_is_over_and_when_something_chan
         assert [await asked(), await asked()] == [True, False]
 
 
-async def test_a_client_does_not_keep_what_was_overtaken_by_a_change() -> None:
+async def test_client_does_not_store_an_outdated_response() -> None:
     server = ScriptedServer(modern=True)
     async with Client(server) as client:
         for _ in range(2):
@@ -189,7 +189,7 @@ async def test_a_client_does_not_keep_what_was_overtaken_by_a_change() -> None:
             await listing
 
 
-async def test_a_refused_page_takes_all_others_along() -> None:
+async def test_refused_page_drops_all_pages() -> None:
     server = ScriptedServer(modern=True)
     async with Client(server) as client:
         listing = asyncio.create_task(client.list_prompts(cursor=None))
@@ -204,7 +204,7 @@ async def test_a_refused_page_takes_all_others_along() -> None:
         await listing
 
 
-async def test_a_client_that_is_closed_answers_nothing_from_memory() -> None:
+async def test_closed_client_does_not_answer_from_the_cache() -> None:
     server = ScriptedServer(modern=True, capabilities={"prompts": {}})
     async with Client(server) as client:
         listing = asyncio.create_task(client.list_prompts())
@@ -215,7 +215,7 @@ async def test_a_client_that_is_closed_answers_nothing_from_memory() -> None:
 
 
 @pytest.mark.row("A19")
-async def test_answers_of_the_handshake_era_are_not_kept_since_no_server_says_for_how_long() -> None:
+async def test_handshake_era_responses_are_not_cached() -> None:
     server = ScriptedServer()
     async with Client(server) as client:
         for _ in range(2):
@@ -225,7 +225,7 @@ async def test_answers_of_the_handshake_era_are_not_kept_since_no_server_says_fo
 
 
 @pytest.mark.row("A19")
-async def test_what_is_known_of_tools_ends_when_they_change() -> None:
+async def test_known_tools_end_with_a_list_change() -> None:
     server = ScriptedServer()
     async with Client(server) as client:
         for shown in ("1", "2"):
@@ -242,7 +242,7 @@ async def test_what_is_known_of_tools_ends_when_they_change() -> None:
 
 @pytest.mark.row("A19")
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_after_an_update_the_next_read_is_fresh(revision: str) -> None:
+async def test_read_after_an_update_is_fresh(revision: str) -> None:
     server, temperature = Server("weather", observers=[]), [20]
 
     @server.resource("weather://today", ttl=600)
@@ -266,7 +266,7 @@ async def test_after_an_update_the_next_read_is_fresh(revision: str) -> None:
 
 
 @pytest.mark.row("A19")
-async def test_what_was_answered_to_one_caller_is_forgotten_when_it_is_settled_anew_who_calls() -> None:
+async def test_new_authorization_clears_the_cache() -> None:
     server = ScriptedServer(modern=True)
     async with Client(server) as client:
         for _ in range(2):

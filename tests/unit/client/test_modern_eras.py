@@ -28,11 +28,11 @@ MODERN = "2026-07-28"
         ([], EraVerdict.HANDSHAKE),
     ],
 )
-def test_a_server_that_tells_what_it_speaks_is_taken_at_its_word(told: list[str], verdict: EraVerdict) -> None:
+def test_listed_revisions_decide_the_era(told: list[str], verdict: EraVerdict) -> None:
     assert classify_result(DiscoverResult(supported_versions=told, capabilities={}), ALL) is verdict
 
 
-def test_a_server_whose_revisions_are_none_of_ours_is_told_of() -> None:
+def test_no_common_revision_fails_the_handshake() -> None:
     with pytest.raises(HandshakeFailed, match="the server supports 2031-01-01, and the client supports"):
         classify_result(DiscoverResult(supported_versions=["2031-01-01"], capabilities={}), ALL)
     with pytest.raises(HandshakeFailed):
@@ -55,7 +55,7 @@ def test_a_server_whose_revisions_are_none_of_ours_is_told_of() -> None:
         (-32000, {"kind": "other", "status": 500}, EraVerdict.HANDSHAKE),
     ],
 )
-def test_an_error_is_judged_by_its_code_and_what_it_names(code: int, data: Any, verdict: EraVerdict) -> None:
+def test_error_code_and_named_revisions_decide_the_era(code: int, data: Any, verdict: EraVerdict) -> None:
     assert classify_error(PeerError(code, "no", data), ALL) is verdict
 
 
@@ -69,12 +69,12 @@ def test_an_error_is_judged_by_its_code_and_what_it_names(code: int, data: Any, 
         (-32000, {"kind": "http_error", "status": 503}),
     ],
 )
-def test_some_errors_end_the_matter(code: int, data: Any) -> None:
+def test_some_errors_fail_the_handshake(code: int, data: Any) -> None:
     with pytest.raises(HandshakeFailed):
         classify_error(PeerError(code, "no", data), ALL)
 
 
-def test_what_an_error_names_is_read_from_its_data() -> None:
+def test_supported_revisions_are_read_from_error_data() -> None:
     assert supported_revisions(PeerError(1, "no", {"supported": ["a", 5]})) == {"a"}
     assert supported_revisions(PeerError(1, "no", ["supported"])) == set()
 
@@ -109,7 +109,7 @@ async def opened(server: ScriptedServer, *answers: Any, **options: Any) -> Clien
 DISCOVERED = {"resultType": "complete", "supportedVersions": [MODERN], "capabilities": {"tools": {}}}
 
 
-async def test_a_modern_server_is_not_greeted() -> None:
+async def test_modern_server_gets_no_initialize() -> None:
     server = by_hand()
     client = await opened(server, DISCOVERED | {"instructions": "be kind"})
     assert (client.revision, client.instructions) == (MODERN, "be kind")
@@ -118,7 +118,7 @@ async def test_a_modern_server_is_not_greeted() -> None:
 
 
 @pytest.mark.row("VER-06")
-async def test_a_server_that_names_our_revision_is_asked_again_and_not_greeted() -> None:
+async def test_server_naming_our_revision_is_probed_again() -> None:
     server = by_hand()
     client = await opened(server, PeerError(-32022, "no", {"supported": [MODERN]}), DISCOVERED)
     assert client.revision == MODERN
@@ -136,7 +136,7 @@ async def test_a_server_that_names_our_revision_is_asked_again_and_not_greeted()
         [],
     ],
 )
-async def test_any_other_answer_leads_to_the_handshake(answer: Any) -> None:
+async def test_any_other_response_leads_to_initialize(answer: Any) -> None:
     server = by_hand()
     client = await opened(server, answer)
     assert client.revision == "2025-11-25"
@@ -144,7 +144,7 @@ async def test_any_other_answer_leads_to_the_handshake(answer: Any) -> None:
     assert methods(server) == ["server/discover", "initialize", "notifications/initialized"]
 
 
-async def test_no_answer_leads_to_the_handshake_and_a_late_one_changes_nothing() -> None:
+async def test_probe_timeout_leads_to_initialize() -> None:
     server = by_hand()
     client = await opened(server, None, settings=Settings(probe_timeout=0.02))
     server.line.send({"jsonrpc": "2.0", "id": "probe", "result": DISCOVERED})
@@ -153,21 +153,21 @@ async def test_no_answer_leads_to_the_handshake_and_a_late_one_changes_nothing()
     await client.close()
 
 
-async def test_a_client_that_speaks_no_modern_revision_does_not_ask() -> None:
+async def test_handshake_only_client_does_not_probe() -> None:
     server = by_hand()
     async with Client(server, revision="2025-11-25") as client:
         assert client.revision == "2025-11-25"
     assert methods(server) == ["initialize", "notifications/initialized"]
 
 
-async def test_a_server_of_the_modern_era_that_refuses_is_not_greeted() -> None:
+async def test_refusing_modern_server_gets_no_initialize() -> None:
     server = by_hand()
     with pytest.raises(HandshakeFailed, match="refuses server/discover"):
         await opened(server, PeerError(-32021, "needs sampling", {"requiredCapabilities": {"sampling": {}}}))
     assert methods(server) == ["server/discover"]
 
 
-async def test_a_silent_server_of_the_modern_era_is_asked_for_a_sign_of_life_that_it_knows() -> None:
+async def test_idle_modern_server_is_pinged_by_discover() -> None:
     asked = asyncio.Event()
 
     class Watching:

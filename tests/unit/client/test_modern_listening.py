@@ -40,7 +40,7 @@ async def subscribed(server: ScriptedServer, client: Client, uri: str) -> Any:
     return request
 
 
-def test_only_what_a_server_declares_is_wanted() -> None:
+def test_filter_contains_only_declared_notifications() -> None:
     declared = {"tools": {"listChanged": True}, "prompts": {"listChanged": False}, "resources": {}, "logging": {}}
     assert build_filter(declared, []) == SubscriptionFilter(tools_list_changed=True)
     assert build_filter({}, ["x://y"]) == SubscriptionFilter(resource_subscriptions=["x://y"])
@@ -48,20 +48,20 @@ def test_only_what_a_server_declares_is_wanted() -> None:
 
 
 @pytest.mark.row("SUB-01")
-async def test_a_client_listens_to_all_lists_from_the_beginning() -> None:
+async def test_client_listens_to_all_lists_from_the_start() -> None:
     server = ScriptedServer(modern=True)
     async with Client(server):
         wanted = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
         assert listens(server) == [(wanted, False)]
 
 
-async def test_a_server_that_tells_of_nothing_is_not_listened_to() -> None:
+async def test_server_without_notifications_is_not_asked() -> None:
     server = ScriptedServer(modern=True, capabilities={"tools": {}})
     async with Client(server):
         assert listens(server) == []
 
 
-async def test_a_subscription_takes_the_place_of_the_one_before_and_the_last_goes_without_a_trace() -> None:
+async def test_subscription_replaces_the_listen_request() -> None:
     server = ScriptedServer(modern=True, capabilities=RESOURCES)
     async with Client(server) as client:
         await client.subscribe("x://a")
@@ -74,7 +74,7 @@ async def test_a_subscription_takes_the_place_of_the_one_before_and_the_last_goe
         assert listens(server) == [(one, True), (both, True), (other, True)]
 
 
-async def test_subscriptions_at_once_do_not_overlook_each_other() -> None:
+async def test_concurrent_subscriptions_do_not_overwrite_each_other() -> None:
     server = ScriptedServer(modern=True, capabilities=RESOURCES)
     async with Client(server) as client:
         await asyncio.gather(*(client.subscribe(f"x://{number}") for number in range(5)))
@@ -86,7 +86,7 @@ async def test_subscriptions_at_once_do_not_overlook_each_other() -> None:
 
 @pytest.mark.row("SUB-07")
 @pytest.mark.parametrize("how", ["complete", "error"])
-async def test_a_subscription_that_ends_is_made_again_with_all_that_was_subscribed_to(how: str) -> None:
+async def test_ended_listen_request_is_renewed_with_all_subscriptions(how: str) -> None:
     server = by_hand()
     async with Client(server, settings=QUICK) as client:
         first = await subscribed(server, client, "x://a")
@@ -104,7 +104,7 @@ async def test_a_subscription_that_ends_is_made_again_with_all_that_was_subscrib
         assert len({first["id"], second["id"], again["id"]}) == 3
 
 
-async def test_what_may_have_been_missed_is_not_taken_from_memory() -> None:
+async def test_missed_notifications_clear_the_cache() -> None:
     server = by_hand(capabilities={"prompts": {"listChanged": True}})
     page = {"resultType": "complete", "prompts": [], "ttlMs": 60_000, "cacheScope": "private"}
     opening = asyncio.create_task((client := Client(server, settings=QUICK)).open())
@@ -128,7 +128,7 @@ async def test_what_may_have_been_missed_is_not_taken_from_memory() -> None:
 
 
 @pytest.mark.row("SUB-05")
-async def test_a_resource_that_the_server_does_not_tell_of_is_not_subscribed_to() -> None:
+async def test_ungranted_resource_is_not_subscribed() -> None:
     server = by_hand()
     async with Client(server, settings=QUICK) as client:
         subscribing = asyncio.create_task(client.subscribe("x://a"))
@@ -139,7 +139,7 @@ async def test_a_resource_that_the_server_does_not_tell_of_is_not_subscribed_to(
         assert client.subscriptions == ()
 
 
-async def test_a_server_without_subscriptions_is_not_asked() -> None:
+async def test_server_without_subscriptions_is_not_asked() -> None:
     server = ScriptedServer(modern=True, capabilities={"resources": {}})
     async with Client(server) as client:
         with pytest.raises(CapabilityNotSupported):
@@ -147,7 +147,7 @@ async def test_a_server_without_subscriptions_is_not_asked() -> None:
         assert listens(server) == []
 
 
-async def test_a_subscription_that_is_not_acknowledged_in_time_is_called_off_and_the_old_one_stays() -> None:
+async def test_unacknowledged_request_is_cancelled_and_the_old_one_stays() -> None:
     server = by_hand()
     async with Client(server, settings=QUICK) as client:
         await subscribed(server, client, "x://a")
@@ -157,7 +157,7 @@ async def test_a_subscription_that_is_not_acknowledged_in_time_is_called_off_and
         assert [off for _, off in listens(server)] == [False, True]
 
 
-async def test_who_is_cancelled_while_subscribing_leaves_nothing_open() -> None:
+async def test_cancelled_subscribe_leaves_no_request() -> None:
     server = by_hand()
     async with Client(server, settings=QUICK) as client:
         subscribing = asyncio.create_task(client.subscribe("x://a"))
@@ -167,14 +167,14 @@ async def test_who_is_cancelled_while_subscribing_leaves_nothing_open() -> None:
         assert client.subscriptions == ()
 
 
-async def test_a_server_that_does_not_acknowledge_at_first_is_asked_again() -> None:
+async def test_missing_first_acknowledgement_is_retried() -> None:
     server = by_hand(capabilities={"tools": {"listChanged": True}})
     async with Client(server, settings=Settings(backoff_first=0.01, quick_timeout=0.05)):
         await server.line.request(LISTEN)
         server.line.acknowledge(await server.line.request(LISTEN))
 
 
-async def test_a_server_that_knows_no_subscriptions_is_asked_once() -> None:
+async def test_server_without_listen_is_asked_once() -> None:
     server = by_hand(capabilities={"tools": {"listChanged": True}, "prompts": {}})
     opening = asyncio.create_task((client := Client(server, settings=QUICK)).open())
     line = await server.connected(1)
@@ -186,7 +186,7 @@ async def test_a_server_that_knows_no_subscriptions_is_asked_once() -> None:
 
 
 @pytest.mark.row("SUB-06")
-async def test_a_line_that_is_made_again_is_listened_to_again() -> None:
+async def test_reconnect_renews_the_listen_request() -> None:
     server = ScriptedServer(modern=True, capabilities=RESOURCES)
     async with Client(server, settings=QUICK) as client:
         await client.subscribe("x://a")
@@ -196,7 +196,7 @@ async def test_a_line_that_is_made_again_is_listened_to_again() -> None:
         assert listens(server) == [({"resourceSubscriptions": ["x://a"]}, False)]
 
 
-async def test_an_acknowledgement_of_nothing_that_was_asked_harms_nobody() -> None:
+async def test_unrelated_acknowledgement_is_ignored() -> None:
     server = ScriptedServer(modern=True)
     async with Client(server) as client:
         server.line.acknowledge({"id": 99, "params": {"notifications": {}}})

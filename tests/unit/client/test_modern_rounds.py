@@ -34,7 +34,7 @@ def modern() -> ScriptedServer:
 
 
 @pytest.mark.row("MRT-10", "MRT-11")
-async def test_a_retry_has_a_new_id_the_same_params_the_answers_and_the_very_state() -> None:
+async def test_next_round_has_new_id_same_params_answers_and_state() -> None:
     server = modern()
     async with Client(server, elicitation=sure) as client:
         calling = asyncio.create_task(client.call_tool("act", {"a": [1, None]}, meta={"mine": 1}))
@@ -50,7 +50,7 @@ async def test_a_retry_has_a_new_id_the_same_params_the_answers_and_the_very_sta
 
 
 @pytest.mark.row("MRT-10")
-async def test_who_was_given_no_state_sends_none_and_nothing_leaks_into_other_calls() -> None:
+async def test_round_without_state_sends_none() -> None:
     server = modern()
     async with Client(server, elicitation=sure) as client:
         calling = asyncio.create_task(client.call_tool("act"))
@@ -70,7 +70,7 @@ async def test_who_was_given_no_state_sends_none_and_nothing_leaks_into_other_ca
         await calling
 
 
-async def test_a_result_that_does_not_say_what_it_is_is_complete() -> None:
+async def test_result_without_type_is_complete() -> None:
     server = modern()
     async with Client(server) as client:
         calling = asyncio.create_task(client.call_tool("act"))
@@ -89,7 +89,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("result", BAD)
-async def test_a_result_of_another_kind_is_a_bad_answer(result: dict[str, Any]) -> None:
+async def test_result_of_unknown_type_is_rejected(result: dict[str, Any]) -> None:
     server = modern()
     async with Client(server, elicitation=sure) as client:
         calling = asyncio.create_task(client.call_tool("act"))
@@ -99,7 +99,7 @@ async def test_a_result_of_another_kind_is_a_bad_answer(result: dict[str, Any]) 
 
 
 @pytest.mark.row("MRT-02")
-async def test_lists_are_not_answered_with_questions() -> None:
+async def test_lists_cannot_require_input() -> None:
     server = modern()
     async with Client(server, elicitation=sure) as client:
         calling = asyncio.create_task(client.list_prompts())
@@ -123,9 +123,7 @@ async def fails(_form: Any) -> Any:
         (needs("a", method="tools/list"), {"elicitation": sure}, "which is no input request"),
     ],
 )
-async def test_a_question_without_an_answer_ends_the_call_and_nothing_is_sent(
-    asked: dict[str, Any], options: dict[str, Any], why: str
-) -> None:
+async def test_failed_input_ends_the_call(asked: dict[str, Any], options: dict[str, Any], why: str) -> None:
     server = modern()
     async with Client(server, **options) as client:
         calling = asyncio.create_task(client.call_tool("act"))
@@ -135,7 +133,7 @@ async def test_a_question_without_an_answer_ends_the_call_and_nothing_is_sent(
         assert server.line.waiting() == []
 
 
-async def test_when_one_question_fails_nobody_goes_on_with_the_others() -> None:
+async def test_failed_input_cancels_the_others() -> None:
     server, stopped = modern(), asyncio.Event()
 
     async def answer(form: Any) -> Any:
@@ -158,7 +156,7 @@ async def test_when_one_question_fails_nobody_goes_on_with_the_others() -> None:
 
 
 @pytest.mark.row("MRT-09")
-async def test_a_request_that_is_put_off_is_sent_again_until_its_time_is_up() -> None:
+async def test_deferred_request_is_repeated_until_its_timeout() -> None:
     server, clock = modern(), ManualClock()
     async with Client(server, clock=clock) as client:
         calling = asyncio.create_task(client.call_tool("act", timeout=0.3))
@@ -174,7 +172,7 @@ async def test_a_request_that_is_put_off_is_sent_again_until_its_time_is_up() ->
         assert server.line.waiting() == []
 
 
-async def test_a_server_that_asks_without_end_is_given_up() -> None:
+async def test_endless_input_rounds_are_refused() -> None:
     server = modern()
     async with Client(server, elicitation=sure) as client:
         calling = asyncio.create_task(client.call_tool("act"))
@@ -185,7 +183,7 @@ async def test_a_server_that_asks_without_end_is_given_up() -> None:
 
 
 @pytest.mark.row("MRT-12")
-async def test_the_answer_to_a_retry_is_not_kept() -> None:
+async def test_result_after_input_is_not_cached() -> None:
     server = modern()
     read = {"resultType": "complete", "contents": [], "ttlMs": 60_000, "cacheScope": "private"}
     async with Client(server, elicitation=sure) as client:

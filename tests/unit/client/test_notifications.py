@@ -15,7 +15,7 @@ UPDATED = "notifications/resources/updated"
 
 
 @pytest.mark.row("N07")
-async def test_a_function_is_told_of_every_notification_of_its_name() -> None:
+async def test_handler_receives_every_notification_of_its_name() -> None:
     server = ScriptedServer()
     heard: list[str] = []
     async with Client(server) as client:
@@ -30,7 +30,7 @@ async def test_a_function_is_told_of_every_notification_of_its_name() -> None:
 
 
 @pytest.mark.row("N07")
-async def test_notifications_can_be_read_one_by_one() -> None:
+async def test_reader_yields_notifications() -> None:
     server = ScriptedServer()
     async with Client(server) as client:
         reader = client.notifications(UPDATED)
@@ -46,7 +46,7 @@ async def test_notifications_can_be_read_one_by_one() -> None:
     assert [notice async for notice in reader] == []  # ends with the client
 
 
-async def test_a_reader_that_does_not_keep_up_loses_the_oldest() -> None:
+async def test_slow_reader_loses_the_oldest() -> None:
     server = ScriptedServer()
     async with Client(server, settings=Settings(max_heard=2)) as client:
         reader = client.notifications(UPDATED)
@@ -59,7 +59,7 @@ async def test_a_reader_that_does_not_keep_up_loses_the_oldest() -> None:
 
 
 @pytest.mark.row("N09")
-async def test_a_function_that_raises_harms_nobody() -> None:
+async def test_failing_handler_is_reported() -> None:
     server, observer = ScriptedServer(), RecordingObserver()
     heard: list[Any] = []
 
@@ -81,7 +81,7 @@ async def test_a_function_that_raises_harms_nobody() -> None:
 
 
 @pytest.mark.row("N08")
-async def test_a_notification_that_nobody_knows_harms_nobody() -> None:
+async def test_unknown_notification_is_ignored() -> None:
     server, observer = ScriptedServer(), RecordingObserver()
     async with Client(server, observers=[observer]) as client:
         server.line.notify("notifications/weather", {"sun": True})
@@ -89,7 +89,7 @@ async def test_a_notification_that_nobody_knows_harms_nobody() -> None:
     assert "notifications/weather" in observer.of(Dropped)[0].why
 
 
-async def test_log_messages_are_heard() -> None:
+async def test_log_messages_are_received() -> None:
     server = ScriptedServer(answered=["initialize", "ping", "logging/setLevel"])
     heard: list[LoggingMessageParams] = []
     async with Client(server, on_log=heard.append, log_level="warning") as client:
@@ -101,7 +101,7 @@ async def test_log_messages_are_heard() -> None:
 
 
 @pytest.mark.parametrize("name", ["notifications/nothing", "notifications/progress", "tools/list"])
-async def test_a_name_that_cannot_be_heard_is_refused(name: str) -> None:
+async def test_unknown_name_is_refused(name: str) -> None:
     client = Client(ScriptedServer())
     with pytest.raises(MisuseError, match="servers send no notification"):
         client.on(name, print)
@@ -110,7 +110,7 @@ async def test_a_name_that_cannot_be_heard_is_refused(name: str) -> None:
 
 
 @pytest.mark.row("N13")
-async def test_progress_under_an_unknown_token_is_dropped() -> None:
+async def test_progress_with_unknown_token_is_dropped() -> None:
     server, observer = ScriptedServer(), RecordingObserver()
     async with Client(server, observers=[observer]) as client:
         server.line.notify("notifications/progress", {"progressToken": 99, "progress": 1})
@@ -118,7 +118,7 @@ async def test_progress_under_an_unknown_token_is_dropped() -> None:
     assert [fact.kind for fact in observer.of(Dropped)] == ["invalid_progress_token"]
 
 
-async def test_bare_names_are_understood() -> None:
+async def test_short_names_are_accepted() -> None:
     server = ScriptedServer()
     heard: list[Any] = []
     async with Client(server) as client:

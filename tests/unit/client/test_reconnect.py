@@ -86,7 +86,7 @@ async def scene(revision: str) -> AsyncIterator[Scene]:
 
 
 @pytest.mark.row("F17")
-async def test_a_client_walks_through_the_phases_of_the_founding_documents() -> None:
+async def test_phases_follow_the_founding_documents() -> None:
     scene = Scene()
     assert FOUNDING[scene.client.phase].state == "disconnected"
     async with scene.client:
@@ -97,7 +97,7 @@ async def test_a_client_walks_through_the_phases_of_the_founding_documents() -> 
 
 
 @pytest.mark.row("F18")
-async def test_the_steps_on_the_way_are_told_in_order(scene: Scene) -> None:
+async def test_opening_steps_are_reported_in_order(scene: Scene) -> None:
     assert [fact.step for fact in scene.observer.of(OpeningStep)] == [
         "LoadConfig",
         "InitTransport",
@@ -108,7 +108,7 @@ async def test_the_steps_on_the_way_are_told_in_order(scene: Scene) -> None:
 
 
 @pytest.mark.row("F13", "F18")
-async def test_a_line_that_cannot_be_opened_fails_and_names_the_step() -> None:
+async def test_failed_open_names_its_step() -> None:
     scene = Scene()
     scene.server.refusals.append(TransportError("no server is listening there"))
     with pytest.raises(TransportError, match="no server is listening there") as raised:
@@ -121,7 +121,7 @@ async def test_a_line_that_cannot_be_opened_fails_and_names_the_step() -> None:
 
 
 @pytest.mark.row("F14", "L26")
-async def test_a_server_that_does_not_answer_initialize_fails_after_thirty_seconds() -> None:
+async def test_initialize_times_out_after_thirty_seconds() -> None:
     scene = Scene()
     scene.server.answered.discard("initialize")
     opening = asyncio.create_task(scene.client.open())
@@ -138,7 +138,7 @@ async def test_a_server_that_does_not_answer_initialize_fails_after_thirty_secon
 
 
 @pytest.mark.row("F08", "K17")
-async def test_a_handshake_that_was_completed_is_not_cut_off_later() -> None:
+async def test_completed_handshake_is_not_timed_out_later() -> None:
     scene = Scene()
     scene.server.answered.discard("initialize")
     opening = asyncio.create_task(scene.client.open())
@@ -158,7 +158,7 @@ async def test_a_handshake_that_was_completed_is_not_cut_off_later() -> None:
 
 
 @pytest.mark.row("L26")
-async def test_a_revision_that_we_do_not_speak_fails_the_handshake() -> None:
+async def test_unsupported_revision_fails_the_handshake() -> None:
     scene = Scene()
     scene.server.revision = "2099-01-01"
     with pytest.raises(HandshakeFailed, match="chose the unsupported revision '2099-01-01'"):
@@ -169,7 +169,7 @@ async def test_a_revision_that_we_do_not_speak_fails_the_handshake() -> None:
 @pytest.mark.row("L26")
 @pytest.mark.off_the_record
 @pytest.mark.parametrize("result", [{}, {"protocolVersion": 5}, []])
-async def test_an_answer_to_initialize_that_is_none_fails_the_handshake(result: Any) -> None:
+async def test_malformed_initialize_result_fails_the_handshake(result: Any) -> None:
     scene = Scene()
     scene.server.answered.discard("initialize")
     opening = asyncio.create_task(scene.client.open())
@@ -181,7 +181,7 @@ async def test_an_answer_to_initialize_that_is_none_fails_the_handshake(result: 
 
 
 @pytest.mark.row("L26")
-async def test_a_refusal_of_initialize_fails_the_handshake() -> None:
+async def test_refused_initialize_fails_the_handshake() -> None:
     scene = Scene()
     scene.server.answered.discard("initialize")
     opening = asyncio.create_task(scene.client.open())
@@ -191,7 +191,7 @@ async def test_a_refusal_of_initialize_fails_the_handshake() -> None:
         await opening
 
 
-async def test_a_server_that_dies_in_the_handshake_is_told_with_its_last_words() -> None:
+async def test_exit_during_handshake_reports_last_words() -> None:
     scene = Scene()
     scene.server.answered.discard("initialize")
     opening = asyncio.create_task(scene.client.open())
@@ -204,7 +204,7 @@ async def test_a_server_that_dies_in_the_handshake_is_told_with_its_last_words()
 
 
 @pytest.mark.row("F03")
-async def test_a_call_during_the_handshake_fails_at_once() -> None:
+async def test_call_during_handshake_fails_at_once() -> None:
     scene = Scene()
     scene.server.answered.discard("initialize")
     opening = asyncio.create_task(scene.client.open())
@@ -218,7 +218,7 @@ async def test_a_call_during_the_handshake_fails_at_once() -> None:
     await scene.client.close()
 
 
-async def test_a_client_whose_opening_is_cancelled_leaves_nothing_behind() -> None:
+async def test_cancelled_open_leaves_nothing_behind() -> None:
     scene = Scene()
     scene.server.answered.discard("initialize")
     opening = asyncio.create_task(scene.client.open())
@@ -231,7 +231,7 @@ async def test_a_client_whose_opening_is_cancelled_leaves_nothing_behind() -> No
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_one_of_two_who_open_may_be_cancelled() -> None:
+async def test_cancelling_one_of_two_openers_keeps_the_other() -> None:
     scene = Scene()
     scene.server.answered.discard("initialize")
     first, second = (asyncio.create_task(scene.client.open()) for _ in range(2))
@@ -247,7 +247,7 @@ async def test_one_of_two_who_open_may_be_cancelled() -> None:
     await scene.client.close()
 
 
-async def test_a_client_that_was_never_opened_says_so() -> None:
+async def test_unopened_client_raises_misuse() -> None:
     with pytest.raises(MisuseError, match="not open"):
         await Scene().client.ping()
 
@@ -256,7 +256,7 @@ async def test_a_client_that_was_never_opened_says_so() -> None:
 
 
 @pytest.mark.row("F11", "F22", "F24")
-async def test_a_lost_line_is_made_again_at_once_and_calls_work_again(scene: Scene) -> None:
+async def test_lost_connection_is_replaced_at_once(scene: Scene) -> None:
     await scene.client.ping()
     scene.server.line.die()
     await scene.server.connected(2)
@@ -268,7 +268,7 @@ async def test_a_lost_line_is_made_again_at_once_and_calls_work_again(scene: Sce
 
 
 @pytest.mark.row("F11")
-async def test_read_only_and_idempotent_tools_are_called_again_and_others_are_not(scene: Scene) -> None:
+async def test_only_read_only_and_idempotent_tools_are_repeated(scene: Scene) -> None:
     await scene.known()
     calls = {name: scene.call(name) for name in ("look", "put", "pay")}
     await settle()
@@ -285,7 +285,7 @@ async def test_read_only_and_idempotent_tools_are_called_again_and_others_are_no
     assert not [m for m in line.waiting() if m.get("method") == "tools/call"]
 
 
-async def test_who_is_asked_to_come_back_in_a_moment_does_so_some_times_and_not_for_ever(scene: Scene) -> None:
+async def test_retry_after_is_followed_a_bounded_number_of_times(scene: Scene) -> None:
     await scene.known()
     call, line = scene.call("pay", timeout=60), scene.server.line
     for pause in (1.0, 1.0, 1.0, 1.0, 2.0, 2.0):
@@ -309,7 +309,7 @@ async def test_who_is_asked_to_come_back_in_a_moment_does_so_some_times_and_not_
         "nothing",
     ],
 )
-async def test_who_is_not_asked_back_soon_does_not_come_back(scene: Scene, data: Any) -> None:
+async def test_long_retry_after_is_not_followed(scene: Scene, data: Any) -> None:
     await scene.known()
     call, line = scene.call("look", timeout=60), scene.server.line
     line.error(await line.request("tools/call"), 1008, "away", data)
@@ -317,7 +317,7 @@ async def test_who_is_not_asked_back_soon_does_not_come_back(scene: Scene, data:
         await call
 
 
-async def test_who_has_no_time_left_to_come_back_says_why(scene: Scene) -> None:
+async def test_retry_without_time_left_raises_the_server_error(scene: Scene) -> None:
     await scene.known()
     call, line = scene.call("look", timeout=0.5), scene.server.line
     line.error(await line.request("tools/call"), 1008, "away", SOON)
@@ -325,7 +325,7 @@ async def test_who_has_no_time_left_to_come_back_says_why(scene: Scene) -> None:
         await call
 
 
-async def test_a_tool_of_which_nothing_is_known_is_not_called_again() -> None:
+async def test_unknown_tool_is_not_repeated() -> None:
     scene = Scene()
     scene.server.answered.discard("tools/list")
     async with scene.client:
@@ -336,7 +336,7 @@ async def test_a_tool_of_which_nothing_is_known_is_not_called_again() -> None:
             await call
 
 
-async def test_reads_lists_prompts_and_completions_are_asked_again(scene: Scene) -> None:
+async def test_reads_lists_prompts_and_completions_are_repeated(scene: Scene) -> None:
     client = scene.client
     asked = [
         asyncio.create_task(client.read_resource("a:b")),
@@ -362,7 +362,7 @@ async def test_reads_lists_prompts_and_completions_are_asked_again(scene: Scene)
 
 
 @HANDSHAKE
-async def test_a_call_that_is_asked_again_keeps_its_deadline(scene: Scene) -> None:
+async def test_repeated_call_keeps_its_deadline(scene: Scene) -> None:
     await scene.known()
     scene.server.answered.discard("ping")
     call = scene.call("look", timeout=10)
@@ -377,7 +377,7 @@ async def test_a_call_that_is_asked_again_keeps_its_deadline(scene: Scene) -> No
         await call
 
 
-async def test_a_call_whose_line_does_not_come_back_in_time_says_so(scene: Scene) -> None:
+async def test_call_without_reconnect_in_time_raises(scene: Scene) -> None:
     await scene.known()
     scene.server.refusals = [TransportError("down")] * 50
     call = scene.call("look", timeout=5)
@@ -390,7 +390,7 @@ async def test_a_call_whose_line_does_not_come_back_in_time_says_so(scene: Scene
         await call
 
 
-async def test_new_calls_wait_while_the_line_is_made_again(scene: Scene) -> None:
+async def test_new_calls_wait_for_the_reconnect(scene: Scene) -> None:
     scene.server.refusals = [TransportError("down")]
     scene.server.line.die()
     await settle()
@@ -405,7 +405,7 @@ async def test_new_calls_wait_while_the_line_is_made_again(scene: Scene) -> None
 
 
 @pytest.mark.row("F23")
-async def test_the_way_back_is_told_step_by_step(scene: Scene) -> None:
+async def test_reconnect_steps_are_reported(scene: Scene) -> None:
     scene.server.refusals = [TransportError("down")] * 3
     scene.server.line.die()
     for seconds in (1, 2, 4):
@@ -427,7 +427,7 @@ async def test_the_way_back_is_told_step_by_step(scene: Scene) -> None:
 
 
 @pytest.mark.row("F12", "F25", "K13")
-async def test_after_the_last_attempt_the_client_fails_and_says_so() -> None:
+async def test_client_fails_after_the_last_attempt() -> None:
     scene = Scene(max_retries=2)
     async with scene.client:
         scene.server.refusals = [TransportError("down")] * 2
@@ -444,7 +444,7 @@ async def test_after_the_last_attempt_the_client_fails_and_says_so() -> None:
 
 
 @pytest.mark.row("F05")
-async def test_a_client_that_has_failed_can_be_opened_again() -> None:
+async def test_failed_client_can_be_opened_again() -> None:
     scene = Scene(max_retries=1)
     await scene.client.open()
     scene.server.refusals = [TransportError("down")]
@@ -457,7 +457,7 @@ async def test_a_client_that_has_failed_can_be_opened_again() -> None:
     await scene.client.close()
 
 
-async def test_after_too_many_losses_in_a_period_the_client_is_degraded() -> None:
+async def test_too_many_losses_in_a_period_degrade_the_client() -> None:
     scene = Scene()
     async with scene.client:
         await scene.known()
@@ -474,7 +474,7 @@ async def test_after_too_many_losses_in_a_period_the_client_is_degraded() -> Non
 
 
 @pytest.mark.parametrize("renewing", [False, True])
-async def test_a_server_that_falls_over_right_after_every_handshake_degrades_the_client(renewing: bool) -> None:
+async def test_server_that_exits_after_every_handshake_degrades_the_client(renewing: bool) -> None:
     scene = Scene()
     async with scene.client:
         if renewing:  # then it falls over before anybody else may use the line
@@ -494,7 +494,7 @@ async def test_a_server_that_falls_over_right_after_every_handshake_degrades_the
 
 
 @pytest.mark.row("F10", "W23")
-async def test_without_auto_reconnect_a_loss_fails_what_is_pending_and_the_client() -> None:
+async def test_without_auto_reconnect_a_loss_fails_the_client() -> None:
     scene = Scene(auto_reconnect=False)
     async with scene.client:
         await scene.known()
@@ -514,7 +514,7 @@ async def test_without_auto_reconnect_a_loss_fails_what_is_pending_and_the_clien
 
 
 @HANDSHAKE
-async def test_subscriptions_log_level_and_catalogue_are_renewed_with_the_line(scene: Scene) -> None:
+async def test_subscriptions_log_level_and_tools_are_renewed(scene: Scene) -> None:
     scene.server.answered |= {"resources/subscribe", "resources/unsubscribe", "logging/setLevel"}
     await scene.known()
     await scene.client.subscribe("a:1")
@@ -533,7 +533,7 @@ async def test_subscriptions_log_level_and_catalogue_are_renewed_with_the_line(s
 
 
 @HANDSHAKE
-async def test_a_subscription_that_cannot_be_renewed_keeps_nobody(scene: Scene) -> None:
+async def test_failed_renewal_of_a_subscription_does_not_block(scene: Scene) -> None:
     scene.server.answered.add("resources/subscribe")
     await scene.client.subscribe("a:1")
     scene.server.answered.discard("resources/subscribe")
@@ -544,7 +544,7 @@ async def test_a_subscription_that_cannot_be_renewed_keeps_nobody(scene: Scene) 
 
 
 @HANDSHAKE
-async def test_a_handshake_that_fails_on_the_way_back_is_one_more_attempt_and_no_failure(scene: Scene) -> None:
+async def test_failed_handshake_of_a_reconnect_counts_as_an_attempt(scene: Scene) -> None:
     scene.server.revision = "2099-01-01"
     scene.server.line.die()
     await scene.server.connected(2)
@@ -560,7 +560,7 @@ async def test_a_handshake_that_fails_on_the_way_back_is_one_more_attempt_and_no
 
 
 @pytest.mark.parametrize("last", ["initialize", "notifications/initialized"])
-async def test_a_line_that_breaks_with_a_message_of_the_handshake_has_told_every_phase_before(last: str) -> None:
+async def test_loss_during_handshake_reports_every_phase(last: str) -> None:
     scene = Scene()
     client = Client(Faults().kill(sent=last).on(scene.server), observers=[scene.observer])
     with pytest.raises(ConnectionClosed, match="killed by a fault"):
@@ -575,7 +575,7 @@ async def test_a_line_that_breaks_with_a_message_of_the_handshake_has_told_every
 
 @pytest.mark.row("K10")
 @HANDSHAKE
-async def test_after_a_timeout_a_ping_that_is_answered_leaves_the_line_alone(scene: Scene) -> None:
+async def test_answered_ping_after_timeout_keeps_the_connection(scene: Scene) -> None:
     scene.server.answered.discard("ping")
     call = scene.call("pay", timeout=2)
     await scene.server.line.request("tools/call")
@@ -591,7 +591,7 @@ async def test_after_a_timeout_a_ping_that_is_answered_leaves_the_line_alone(sce
 
 @pytest.mark.row("K10")
 @HANDSHAKE
-async def test_those_who_time_out_together_share_one_ping(scene: Scene) -> None:
+async def test_concurrent_timeouts_share_one_ping(scene: Scene) -> None:
     scene.server.answered.discard("ping")
     calls = [scene.call("pay", timeout=2) for _ in range(3)]
     await settle()
@@ -607,7 +607,7 @@ async def test_those_who_time_out_together_share_one_ping(scene: Scene) -> None:
 INTERRUPTED = {"kind": "outcome_unknown", "interrupted": True}
 
 
-async def test_call_that_the_server_interrupts_is_repeated_if_it_changes_nothing(scene: Scene) -> None:
+async def test_interrupted_repeatable_call_is_repeated(scene: Scene) -> None:
     await scene.known()
     looking, paying = scene.call("look"), scene.call("pay")
     for _ in range(2):
@@ -619,7 +619,7 @@ async def test_call_that_the_server_interrupts_is_repeated_if_it_changes_nothing
     assert len(scene.server.lines) == 1
 
 
-async def test_outcome_that_is_unknown_for_good_is_not_asked_for_again(scene: Scene) -> None:
+async def test_final_unknown_outcome_is_not_repeated(scene: Scene) -> None:
     await scene.known()
     looking = scene.call("look")
     scene.server.line.error(await scene.server.line.request("tools/call"), -32603, "lost", {"kind": "outcome_unknown"})
@@ -629,7 +629,7 @@ async def test_outcome_that_is_unknown_for_good_is_not_asked_for_again(scene: Sc
 
 @pytest.mark.row("K11")
 @HANDSHAKE
-async def test_a_server_that_answers_no_ping_either_is_given_up_and_reached_again(scene: Scene) -> None:
+async def test_unanswered_ping_after_timeout_reconnects(scene: Scene) -> None:
     scene.server.answered.discard("ping")
     call, other = scene.call("pay", timeout=2), scene.call("pay")
     await settle()
@@ -646,7 +646,7 @@ async def test_a_server_that_answers_no_ping_either_is_given_up_and_reached_agai
 
 
 @pytest.mark.row("K11")
-async def test_without_auto_reconnect_it_is_a_connection_timeout() -> None:
+async def test_unanswered_ping_without_reconnect_is_a_connection_timeout() -> None:
     scene = Scene(auto_reconnect=False)
     async with scene.client:
         scene.server.answered.discard("ping")
@@ -664,7 +664,7 @@ async def test_without_auto_reconnect_it_is_a_connection_timeout() -> None:
 
 @pytest.mark.row("K04")
 @HANDSHAKE
-async def test_a_ping_that_is_not_answered_is_a_timeout_and_no_more(scene: Scene) -> None:
+async def test_unanswered_ping_request_only_times_out(scene: Scene) -> None:
     scene.server.answered.discard("ping")
     ping = asyncio.create_task(scene.client.ping())
     await settle()
@@ -675,7 +675,7 @@ async def test_a_ping_that_is_not_answered_is_a_timeout_and_no_more(scene: Scene
 
 
 @pytest.mark.row("K18")
-async def test_a_late_answer_reaches_nobody(scene: Scene) -> None:
+async def test_late_response_is_ignored(scene: Scene) -> None:
     late = scene.call("pay", timeout=2)
     request = await scene.server.line.request("tools/call")
     scene.clock.advance(2)
@@ -690,7 +690,7 @@ async def test_a_late_answer_reaches_nobody(scene: Scene) -> None:
     assert (await next_call).data == "done"
 
 
-async def test_progress_renews_the_time_of_a_call_up_to_an_hour(scene: Scene) -> None:
+async def test_progress_renews_the_deadline_up_to_an_hour(scene: Scene) -> None:
     heard: list[float] = []
     call = scene.call("pay", timeout=10, on_progress=lambda told: heard.append(told.progress))
     request = await scene.server.line.request("tools/call")
@@ -717,7 +717,7 @@ def asked_on(scene: Scene, request: Any, *, begun: bool) -> None:
     last.authorizing(request["id"], begun=begun)  # type: ignore[union-attr]
 
 
-async def test_the_time_of_a_call_stands_still_while_somebody_is_asked_who_we_are(scene: Scene) -> None:
+async def test_deadline_is_suspended_during_authorization(scene: Scene) -> None:
     call = scene.call("pay", timeout=10)
     request = await scene.server.line.request("tools/call")
     asked_on(scene, request, begun=True)
@@ -734,7 +734,7 @@ async def test_the_time_of_a_call_stands_still_while_somebody_is_asked_who_we_ar
         await call
 
 
-async def test_the_time_to_open_a_line_stands_still_while_somebody_is_asked_who_we_are() -> None:
+async def test_open_timeout_is_suspended_during_authorization() -> None:
     for questions, opened in ((1, True), (0, False)):
         scene = Scene(modern=True, probe_timeout=None, initialize_timeout=30)
         scene.server.answered.discard("server/discover")
@@ -759,14 +759,14 @@ async def test_the_time_to_open_a_line_stands_still_while_somebody_is_asked_who_
 
 
 @pytest.mark.row("F06")
-async def test_a_closed_client_takes_no_calls(scene: Scene) -> None:
+async def test_closed_client_refuses_calls(scene: Scene) -> None:
     await scene.client.close()
     assert scene.client.phase is Phase.CLOSED
     with pytest.raises(ConnectionClosed, match="was closed"):
         await scene.client.ping()
 
 
-async def test_calls_that_are_under_way_when_the_client_is_closed_say_what_is_known_of_them(scene: Scene) -> None:
+async def test_close_fails_pending_calls_by_what_is_known(scene: Scene) -> None:
     await scene.known()
     looking, paying = scene.call("look"), scene.call("pay")
     await settle()
@@ -777,7 +777,7 @@ async def test_calls_that_are_under_way_when_the_client_is_closed_say_what_is_kn
         await paying
 
 
-async def test_a_client_can_be_closed_while_it_waits_to_reach_its_server_again(scene: Scene) -> None:
+async def test_client_can_be_closed_while_reconnecting(scene: Scene) -> None:
     scene.server.refusals = [TransportError("down")] * 9
     scene.server.line.die()
     await settle()
@@ -790,7 +790,7 @@ async def test_a_client_can_be_closed_while_it_waits_to_reach_its_server_again(s
     assert scene.clock.waiting == 0
 
 
-async def test_a_client_can_be_opened_and_closed_again_and_again(scene: Scene) -> None:
+async def test_client_can_be_opened_and_closed_repeatedly(scene: Scene) -> None:
     for times in range(2, 5):
         await scene.client.close()
         await scene.client.close()
@@ -800,7 +800,7 @@ async def test_a_client_can_be_opened_and_closed_again_and_again(scene: Scene) -
         assert len(scene.server.lines) == times
 
 
-async def test_whoever_is_cancelled_while_closing_does_not_stop_that(scene: Scene) -> None:
+async def test_cancelled_close_still_closes(scene: Scene) -> None:
     closing = asyncio.create_task(scene.client.close())
     await asyncio.sleep(0)
     closing.cancel()

@@ -82,7 +82,7 @@ UNUSUAL: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("name", UNUSUAL)
 @pytest.mark.off_the_record  # some of them are no valid schemas
-async def test_a_result_is_returned_whatever_its_schema_says(name: str) -> None:
+async def test_result_is_returned_whatever_its_schema(name: str) -> None:
     schema, structured = UNUSUAL[name]
     result = await answered(schema, structured)
     assert result.structured == structured
@@ -92,9 +92,7 @@ async def test_a_result_is_returned_whatever_its_schema_says(name: str) -> None:
 
 @pytest.mark.off_the_record
 @pytest.mark.parametrize("schema", [{"type": []}, {"type": "object", "required": True}, {"anyOf": []}])
-async def test_results_of_an_invalid_schema_are_not_checked_and_one_warning_says_so(
-    schema: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_invalid_schema_is_not_validated_and_logged_once(schema: Any, caplog: pytest.LogCaptureFixture) -> None:
     server = ScriptedServer(tools=[{"name": "t", "inputSchema": {"type": "object"}, "outputSchema": schema}])
     with caplog.at_level(logging.WARNING, "trunkline"):
         async with Client(server) as client:
@@ -108,7 +106,7 @@ async def test_results_of_an_invalid_schema_are_not_checked_and_one_warning_says
     assert warning.startswith("results of tool 't' are not checked: the schema of tool 't' is not valid: ")
 
 
-async def test_a_schema_that_changes_is_used_from_then_on() -> None:
+async def test_changed_schema_is_used() -> None:
     tool = {"name": "t", "inputSchema": {"type": "object"}, "outputSchema": {"type": "object"}}
     server = ScriptedServer(tools=[tool])
     async with Client(server) as client:
@@ -124,7 +122,7 @@ async def test_a_schema_that_changes_is_used_from_then_on() -> None:
 # --- structured content that is missing ---------------------------------------------------------------------------
 
 
-async def test_a_success_without_structured_content_is_an_error_if_there_is_an_output_schema() -> None:
+async def test_success_without_structured_content_raises_with_a_schema() -> None:
     result = {"content": [{"type": "text", "text": "{}"}]}
     for options in ({}, {"returns": dict}, {"raise_on_error": False}):
         async with called({"type": "object"}, result, **options) as call:
@@ -134,7 +132,7 @@ async def test_a_success_without_structured_content_is_an_error_if_there_is_an_o
                 await call
 
 
-async def test_a_failure_needs_no_structured_content() -> None:
+async def test_failure_needs_no_structured_content() -> None:
     failed = {"content": [{"type": "text", "text": "no"}], "isError": True}
     async with called({"type": "object", "required": ["n"]}, failed, raise_on_error=False) as call:
         assert (await call).is_error
@@ -143,7 +141,7 @@ async def test_a_failure_needs_no_structured_content() -> None:
             await call
 
 
-async def test_a_server_that_declares_a_type_never_answers_without_structured_content(revision: str) -> None:
+async def test_server_with_declared_type_sends_structured_content(revision: str) -> None:
     server = Server("s")
 
     @server.tool
@@ -237,7 +235,7 @@ class Tree:
     below: "list[Tree]"
 
 
-async def test_a_recursive_result_is_of_one_class_all_the_way_down(revision: str) -> None:
+async def test_recursive_result_has_one_class(revision: str) -> None:
     server = Server("s")
 
     @server.tool
@@ -311,7 +309,7 @@ async def proxied(inner: str, outer: str) -> AsyncIterator[tuple[Client, Client]
 
 
 @pytest.mark.parametrize("inner", ["2025-11-25", "2026-07-28"])
-async def test_a_tool_passes_on_the_result_of_another(inner: str, revision: str) -> None:
+async def test_tool_returns_the_result_of_another(inner: str, revision: str) -> None:
     async with proxied(inner, revision) as (client, other):
         for name, arguments in (("add", {"a": 1, "b": 2}), ("find", {}), ("picture", {}), ("fail", {})):
             sent = await client.call_tool(name, arguments, raise_on_error=False)
@@ -325,7 +323,7 @@ async def test_a_tool_passes_on_the_result_of_another(inner: str, revision: str)
             assert info["name"] == "outer"
 
 
-async def test_the_annotation_of_a_result_that_is_passed_on_declares_nothing(revision: str) -> None:
+async def test_annotation_of_a_forwarded_result_declares_nothing(revision: str) -> None:
     async with proxied(revision, revision) as (_, other):
         tools = {tool.name: tool async for tool in other.tools()}
         assert tools["typed"].output_schema is None
@@ -333,14 +331,14 @@ async def test_the_annotation_of_a_result_that_is_passed_on_declares_nothing(rev
 
 
 @pytest.mark.parametrize("inner", ["2025-11-25", "2026-07-28"])
-async def test_what_is_declared_of_a_result_that_is_passed_on_is_checked(inner: str, revision: str) -> None:
+async def test_declared_type_of_a_forwarded_result_is_validated(inner: str, revision: str) -> None:
     async with proxied(inner, revision) as (_, other):
         assert (await other.call_tool("declared")).data == 3
         with pytest.raises(ToolFailed, match=r"BadResult: .*declared return type"):
             await other.call_tool("undeclared")
 
 
-async def test_middleware_may_answer_with_a_result_of_a_client(revision: str) -> None:
+async def test_middleware_may_return_a_client_result(revision: str) -> None:
     server = Server("outer")
     async with Client(make_inner()) as inner:
 
@@ -366,7 +364,7 @@ BEYOND = [
 
 @pytest.mark.parametrize(("number", "told"), BEYOND)
 @pytest.mark.parametrize("size", [0, 100_000])  # short, and read at once
-async def test_an_argument_out_of_range_is_named(number: str, told: str, size: int, revision: str) -> None:
+async def test_argument_out_of_range_is_named(number: str, told: str, size: int, revision: str) -> None:
     server = Server("s")
 
     @server.tool
@@ -389,7 +387,7 @@ async def test_an_argument_out_of_range_is_named(number: str, told: str, size: i
 
 
 @pytest.mark.parametrize(("number", "told"), BEYOND)
-async def test_a_number_out_of_range_in_params_is_named(number: str, told: str, revision: str) -> None:
+async def test_number_out_of_range_in_params_is_named(number: str, told: str, revision: str) -> None:
     server = Server("s")
     server.add_prompt(lambda name: "hello", name="greet")
     server.add_tool(lambda: "hello", name="t")
@@ -402,14 +400,14 @@ async def test_a_number_out_of_range_in_params_is_named(number: str, told: str, 
 
 @pytest.mark.off_the_record
 @pytest.mark.parametrize(("number", "told"), BEYOND)
-async def test_a_number_out_of_range_in_a_result_is_named(number: str, told: str) -> None:
+async def test_number_out_of_range_in_a_result_is_named(number: str, told: str) -> None:
     result = {"content": [], "structuredContent": {"a": [Raw(number.encode())]}}
     async with called({"type": "object"}, result) as call:
         with pytest.raises(BadAnswer, match=re.escape(f"{told} - at `$.structuredContent.a[0]`")):
             await call
 
 
-async def test_arguments_that_have_no_json_are_an_error_of_the_caller() -> None:
+async def test_arguments_without_json_raise_misuse() -> None:
     circle: list[Any] = []
     circle.append(circle)
     async with Client(Server("s")) as client:
@@ -420,7 +418,7 @@ async def test_arguments_that_have_no_json_are_an_error_of_the_caller() -> None:
                 await client.request("tools/call", {"name": "t", "arguments": {"a": wrong}})
 
 
-async def test_metadata_that_has_no_json_leaves_no_request_behind(revision: str) -> None:
+async def test_meta_without_json_leaves_no_request(revision: str) -> None:
     server = Server("s")
     server.add_tool(lambda: "hello", name="t")
     async with Client(server, revision=revision) as client:
@@ -430,7 +428,7 @@ async def test_metadata_that_has_no_json_leaves_no_request_behind(revision: str)
         assert client.pending() == []
 
 
-async def test_a_decimal_may_be_larger_than_any_float(revision: str) -> None:
+async def test_decimal_may_exceed_a_float(revision: str) -> None:
     server = Server("s")
 
     @server.tool
@@ -444,7 +442,7 @@ async def test_a_decimal_may_be_larger_than_any_float(revision: str) -> None:
             await client.call_tool("same", Raw(b'{"a":1e9998}'), idempotency_key="k")
 
 
-async def test_arguments_nested_too_deep_for_a_schema_are_refused(revision: str) -> None:
+async def test_deeply_nested_arguments_are_refused(revision: str) -> None:
     server = Server("s")
 
     def read(a: Any, ctx: Context) -> str:

@@ -30,7 +30,7 @@ from trunkline.transports.unix import UnixConnector
         ("not-installed", ["not-installed"]),
     ],
 )
-def test_a_command_is_started(target: object, argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_is_started(target: object, argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("server", "server.py", "server.js"):
         Path(name).touch(mode=0o700)
@@ -39,7 +39,7 @@ def test_a_command_is_started(target: object, argv: list[str], tmp_path: Path, m
     assert connector.argv == argv
 
 
-def test_a_script_that_is_there_is_run_by_its_interpreter(tmp_path: Path) -> None:
+def test_existing_script_runs_with_its_interpreter(tmp_path: Path) -> None:
     script = tmp_path / "server.py"
     script.touch()
     connector = make_connector(str(script), Settings())
@@ -57,14 +57,14 @@ def test_a_script_that_is_there_is_run_by_its_interpreter(tmp_path: Path) -> Non
         ("https://example.org/mcp?key=secret", HttpConnector, "https://example.org/mcp"),
     ],
 )
-def test_an_address_is_connected_to(address: str, kind: type, name: str) -> None:
+def test_address_selects_a_connector(address: str, kind: type, name: str) -> None:
     connector = make_connector(address, Settings())
     assert type(connector) is kind
     assert connector.name == name
 
 
 @pytest.mark.parametrize("target", ["tcp://127.0.0.1", "http://", "gopher://x", [], 5, None])
-def test_what_is_nothing_to_connect_to_is_refused(target: object) -> None:
+def test_unsupported_target_is_refused(target: object) -> None:
     with pytest.raises(MisuseError):
         Client(target)
 
@@ -104,7 +104,7 @@ def test_what_is_nothing_to_connect_to_is_refused(target: object) -> None:
         (list(range(100)).__iter__(), "not to <list_iterator"),
     ],
 )
-def test_a_wrong_target_is_refused_with_what_to_write_instead(
+def test_wrong_target_is_refused_with_a_suggestion(
     target: object, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -114,21 +114,21 @@ def test_a_wrong_target_is_refused_with_what_to_write_instead(
         Client(target)
 
 
-def test_the_server_in_a_module_is_named() -> None:
+def test_suggestion_names_the_server_in_a_module() -> None:
     module = ModuleType("shop")
     module.till = Server("till")  # type: ignore[attr-defined]
     with pytest.raises(MisuseError, match=r"Client\(shop\.till\)"):
         Client(module)
 
 
-def test_secrets_of_a_configuration_are_not_shown() -> None:
+def test_configuration_secrets_are_not_shown() -> None:
     entry = {"command": "uvx", "args": ["--token", "SECRET"], "env": {"KEY": "SECRET"}}
     with pytest.raises(MisuseError) as raised:
         Client({"mcpServers": {"a": entry}})
     assert "SECRET" not in str(raised.value)
 
 
-async def test_a_script_that_never_runs_its_server_is_told_to(tmp_path: Path) -> None:
+async def test_script_that_never_serves_gets_advice(tmp_path: Path) -> None:
     script = tmp_path / "server.py"
     script.write_text("import sys\nprint('\\n'.join(map(str, range(30))), 'loaded', file=sys.stderr)\n")
     with pytest.raises(ConnectionClosed) as raised:
@@ -141,7 +141,7 @@ async def test_a_script_that_never_runs_its_server_is_told_to(tmp_path: Path) ->
     assert raised.value.last_words.startswith("0\n")
 
 
-async def test_a_script_that_fails_at_its_start_is_told_with_its_error(tmp_path: Path) -> None:
+async def test_script_that_fails_at_start_reports_its_error(tmp_path: Path) -> None:
     script = tmp_path / "server.py"
     script.write_text("import no_such_module\n")
     with pytest.raises(ConnectionClosed, match="exited with status 1 before it was ready\n") as raised:
@@ -149,7 +149,7 @@ async def test_a_script_that_fails_at_its_start_is_told_with_its_error(tmp_path:
     assert str(raised.value).endswith("ModuleNotFoundError: No module named 'no_such_module'")
 
 
-def test_a_server_is_connected_to_within_the_process() -> None:
+def test_server_is_connected_in_process() -> None:
     connector = make_connector(Server("here"), Settings())
     assert isinstance(connector, InProcessConnector)
     assert connector.name == "here"

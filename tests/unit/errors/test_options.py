@@ -74,7 +74,7 @@ def test_a_wrong_option_of_a_client_is_refused(kind: Any, options: Any, why: str
         kind(Server("s"), **options)
 
 
-async def test_a_level_that_log_messages_do_not_have_is_refused() -> None:
+async def test_unknown_log_level_is_refused() -> None:
     async with Client(Server("s")) as client:
         with pytest.raises(MisuseError, match=r"not 'warnin'. Did you mean \"warning\""):
             await client.set_log_level("warnin")  # type: ignore[arg-type]
@@ -144,26 +144,26 @@ def test_a_wrong_option_of_a_resource_is_refused(options: Any, why: str) -> None
         (lambda s: s.asgi(identify=5), "identify= takes a function, not 5"),
     ],
 )
-def test_a_wrong_value_is_refused_where_it_is_given(register: Any, why: str) -> None:
+def test_wrong_value_is_refused_at_call(register: Any, why: str) -> None:
     with pytest.raises(MisuseError, match=why):
         register(Server("s"))
 
 
-def test_middleware_takes_a_call_and_what_comes_next() -> None:
+def test_middleware_must_take_call_and_next() -> None:
     async def lonely(call: Any) -> None: ...
 
     with pytest.raises(RegistrationError, match=r"middleware lonely must take two arguments: \(call, next\)"):
         Server("s").middleware(lonely)  # type: ignore[type-var]
 
 
-def test_what_can_be_walked_through_once_is_not_walked_through_by_a_check() -> None:
+def test_iterators_are_not_consumed_by_checks() -> None:
     observers: list[Observer] = [RecordingObserver()]
     assert Server("s", observers=iter(observers)).observers
     client = Client(Server("s"), roots=(path for path in [Path("/x")]))
     assert [root.uri for root in client._runtime.callbacks.roots or ()] == ["file:///x"]
 
 
-def test_long_values_are_cut_off_and_others_told_by_their_type() -> None:
+def test_long_values_are_truncated_in_messages() -> None:
     assert describe_value("x" * 100) == "'" + "x" * 59 + "…"
     assert describe_value({"key": "SECRET"}) == "dict"
     assert describe_value(int) == "the class int"

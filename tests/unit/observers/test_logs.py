@@ -15,7 +15,7 @@ FAILED = HandlerFailed(**WHERE, request=7, method="tools/call", reference="abc",
 
 
 @pytest.mark.row("R16")
-def test_a_failure_is_an_error_with_its_reference_and_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_is_logged_with_reference_and_traceback(caplog: pytest.LogCaptureFixture) -> None:
     LogObserver().on(FAILED)
     (record,) = caplog.records
     assert (record.name, record.levelname) == ("trunkline", "ERROR")
@@ -23,7 +23,7 @@ def test_a_failure_is_an_error_with_its_reference_and_its_traceback(caplog: pyte
     assert "ValueError: reason" in caplog.text
 
 
-def test_failure_is_logged_with_what_the_call_was_about(caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_is_logged_with_target(caplog: pytest.LogCaptureFixture) -> None:
     LogObserver().on(replace(FAILED, target="audit"))
     LogObserver().on(replace(FAILED, target="a:\x1b[2J\n" + 300 * "x"))
     assert caplog.messages[0] == "tools/call of 'audit' failed (request 7, reference abc)"
@@ -31,7 +31,7 @@ def test_failure_is_logged_with_what_the_call_was_about(caplog: pytest.LogCaptur
     assert caplog.messages[1].isprintable()
 
 
-def test_unusable_messages_are_logged_once_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
+def test_unusable_messages_are_rate_limited(caplog: pytest.LogCaptureFixture) -> None:
     observer = LogObserver()
     for at in (0.0, 1.0, 9.9, 10.0, 25.0):
         observer.on(MessageUnreadable(connection=1, at=at, why="not JSON\n", excerpt=b"Hello\x1b"))
@@ -47,7 +47,7 @@ def test_unusable_message_without_an_excerpt_is_logged(caplog: pytest.LogCapture
 
 
 @pytest.mark.row("N08")
-def test_everything_else_is_for_debugging(caplog: pytest.LogCaptureFixture) -> None:
+def test_other_facts_are_logged_at_debug(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "trunkline"):
         observer = LogObserver()
         observer.on(Dropped(**WHERE, why="nobody wants it", kind="unwanted"))
@@ -58,15 +58,13 @@ def test_everything_else_is_for_debugging(caplog: pytest.LogCaptureFixture) -> N
 
 
 @pytest.mark.parametrize(("level", "all_of_it"), [(logging.DEBUG, True), (logging.INFO, False)])
-def test_without_debugging_only_failures_are_asked_for(
-    level: int, caplog: pytest.LogCaptureFixture, *, all_of_it: bool
-) -> None:
+def test_failures_only_without_debug_level(level: int, caplog: pytest.LogCaptureFixture, *, all_of_it: bool) -> None:
     with caplog.at_level(level, "trunkline"):
         assert bool(Observers([LogObserver()])) is all_of_it
 
 
 @pytest.mark.row("R16", "X11")
-async def test_the_log_has_the_traceback_and_the_wire_has_not(caplog: pytest.LogCaptureFixture) -> None:
+async def test_traceback_is_logged_but_not_sent(caplog: pytest.LogCaptureFixture) -> None:
     server = Server("t")
 
     @server.tool

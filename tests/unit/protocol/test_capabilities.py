@@ -29,7 +29,7 @@ OFFERED = {"tools": {"listChanged": True}, "resources": {"subscribe": True, "lis
         ("prompts.listChanged", False),
     ],
 )
-def test_a_capability_is_on_when_it_is_there(path: str, on: bool) -> None:
+def test_capability_is_on_if_present(path: str, on: bool) -> None:
     assert is_declared(OFFERED, path) is on
 
 
@@ -41,41 +41,41 @@ def test_a_capability_that_is_null_or_false_is_off(value: object) -> None:
 
 
 @pytest.mark.row("L14")
-def test_a_capability_that_is_no_object_has_no_members() -> None:
+def test_non_object_capability_has_no_members() -> None:
     assert is_declared({"tools": True}, "tools")
     assert not is_declared({"tools": True}, "tools.listChanged")
 
 
 @pytest.mark.row("L08", "AD004")
-def test_the_example_of_the_founding_documents() -> None:
+def test_founding_example_is_negotiated() -> None:
     assert negotiate_capabilities({"resources": {}}, {"resources": {}, "tools": {}}).server == {"resources": {}}
 
 
 @pytest.mark.row("L09", "X04")
-def test_a_client_that_declares_nothing_is_offered_everything() -> None:
+def test_client_without_capabilities_gets_all_features() -> None:
     assert negotiate_capabilities(OFFERED, {}).server == OFFERED
 
 
 @pytest.mark.row("X04")
-def test_what_a_client_turns_off_is_left_out() -> None:
+def test_feature_disabled_by_client_is_removed() -> None:
     theirs = {"tools": False, "resources": {"subscribe": False, "other": 1}, "logging": True}
     assert negotiate_capabilities(OFFERED, theirs).server == {"resources": {"listChanged": True}, "logging": {}}
 
 
 @pytest.mark.row("X04")
-def test_what_is_offered_as_a_plain_value_is_kept() -> None:
+def test_offered_scalar_value_is_preserved() -> None:
     assert negotiate_capabilities({"x": True}, {"x": {"a": False}}).server == {"x": True}
 
 
 @pytest.mark.row("L07")
-def test_what_was_agreed_upon_cannot_be_changed() -> None:
+def test_negotiated_capabilities_are_immutable() -> None:
     negotiated = negotiate_capabilities(OFFERED, {})
     with pytest.raises(AttributeError):
         negotiated.server = {}  # type: ignore[misc]
 
 
 @pytest.mark.row("L19")
-def test_what_a_client_declares_is_typed_and_kept_whole() -> None:
+def test_client_capabilities_keep_unknown_members() -> None:
     theirs = {
         "roots": {"listChanged": True},
         "sampling": {"modelPreferences": {}},
@@ -91,7 +91,7 @@ def test_what_a_client_declares_is_typed_and_kept_whole() -> None:
 
 
 @pytest.mark.row("L21")
-def test_what_a_server_offers_is_typed() -> None:
+def test_server_capabilities_are_typed() -> None:
     typed = negotiate_capabilities(OFFERED, {}).server_typed
     assert typed.resources is not None
     assert (typed.resources.subscribe, typed.resources.list_changed, typed.logging) == (True, True, {})
@@ -108,14 +108,14 @@ def test_what_a_server_offers_is_typed() -> None:
         ({}, {"a": {}}, set()),
     ],
 )
-def test_experimental_capabilities_are_those_of_both_sides(
+def test_experimental_capabilities_are_intersection(
     ours: dict[str, Any], theirs: dict[str, Any], common: set[str]
 ) -> None:
     assert negotiate_capabilities({"experimental": ours}, {"experimental": theirs}).experimental == common
 
 
 @pytest.mark.row("L20")
-def test_without_a_declaration_there_is_nothing_experimental() -> None:
+def test_no_experimental_capability_without_declaration() -> None:
     assert negotiate_capabilities({}, {"experimental": {"a": {}}}).experimental == set()
     assert NegotiatedCapabilities({"experimental": {"a": {}}}, {}).experimental == set()
 
@@ -131,7 +131,7 @@ def test_without_a_declaration_there_is_nothing_experimental() -> None:
         {"tasks": {"requests": []}},
     ],
 )
-def test_a_declaration_that_is_malformed_is_refused(theirs: dict[str, Any]) -> None:
+def test_malformed_capabilities_are_refused(theirs: dict[str, Any]) -> None:
     with pytest.raises(InvalidParams, match="client capabilities are malformed"):
         negotiate_capabilities(OFFERED, theirs)
 
@@ -154,7 +154,7 @@ def test_a_client_feature_may_be_turned_off_by_false_or_null() -> None:
         (Revision.V2026_07_28, ["tools", "completions", "elicitation", "extensions", "own"]),
     ],
 )
-def test_a_capability_is_not_named_to_a_revision_that_does_not_know_it(revision: Revision, names: list[str]) -> None:
+def test_capability_is_omitted_in_older_revision(revision: Revision, names: list[str]) -> None:
     everything = {name: {} for name in ("tools", "completions", "elicitation", "tasks", "extensions", "own")}
     assert list(restrict_to_revision(everything, revision)) == names
 
@@ -169,15 +169,13 @@ def test_a_capability_is_not_named_to_a_revision_that_does_not_know_it(revision:
         ({"sampling": {"tools": {}, "own": {}}}, {"sampling": {"own": {}}}),
     ],
 )
-def test_a_member_is_not_named_to_a_revision_that_does_not_know_it(
-    given: dict[str, Any], in_2025_06_18: dict[str, Any]
-) -> None:
+def test_member_is_omitted_in_older_revision(given: dict[str, Any], in_2025_06_18: dict[str, Any]) -> None:
     assert restrict_to_revision(given, Revision.V2025_06_18) == in_2025_06_18
     assert restrict_to_revision(given, Revision.V2025_11_25) == given
 
 
 @pytest.mark.row("X04")
-def test_a_member_is_no_longer_named_to_a_revision_that_has_dropped_it() -> None:
+def test_member_is_omitted_in_newer_revision() -> None:
     given = {"roots": {"listChanged": True, "own": {}}}
     assert restrict_to_revision(given, Revision.V2025_11_25) == given
     assert restrict_to_revision(given, Revision.V2026_07_28) == {"roots": {"own": {}}}

@@ -21,7 +21,7 @@ def on(params: Any) -> dict[str, Any]:
     return codec.decoder(object)(codec.to_json(params))["_meta"]
 
 
-def test_every_request_says_its_revision_and_who_sends_it(stamp: ClientEnvelope) -> None:
+def test_envelope_has_revision_and_client_info(stamp: ClientEnvelope) -> None:
     assert on(stamp.add_to(UNSET)) == {
         f"{PREFIX}protocolVersion": REVISION,
         f"{PREFIX}clientInfo": {"name": "c", "version": "1"},
@@ -29,14 +29,14 @@ def test_every_request_says_its_revision_and_who_sends_it(stamp: ClientEnvelope)
     }
 
 
-def test_what_a_request_says_besides_stays_there(stamp: ClientEnvelope) -> None:
+def test_envelope_keeps_other_metadata(stamp: ClientEnvelope) -> None:
     params = CallToolParams("add", meta={"progressToken": 3})
     assert on(stamp.add_to(params))["progressToken"] == 3
     assert to_builtins(params.meta) == {"progressToken": 3}
     assert f"{PREFIX}protocolVersion" in on(stamp.add_to(CallToolParams("add")))
 
 
-def test_log_messages_are_wanted_from_a_level_on_or_not_at_all(stamp: ClientEnvelope) -> None:
+def test_envelope_has_requested_log_level(stamp: ClientEnvelope) -> None:
     stamp.set_log_level("warning")
     assert on(stamp.add_to(UNSET))[f"{PREFIX}logLevel"] == "warning"
     stamp.set_log_level(None)
@@ -54,16 +54,16 @@ def test_log_messages_are_wanted_from_a_level_on_or_not_at_all(stamp: ClientEnve
         ([], "complete", 0.0),
     ],
 )
-def test_a_result_says_what_it_is_and_how_long_it_holds(said: Any, kind: str, seconds: float) -> None:
+def test_result_header_has_type_and_ttl(said: Any, kind: str, seconds: float) -> None:
     head = read_result_header(codec.to_raw(said))
     assert (head.result_type, head.fresh_for) == (kind, seconds)
 
 
-def test_a_result_that_nobody_can_read_is_left_to_others() -> None:
+def test_unreadable_result_has_default_header() -> None:
     assert read_result_header(Raw(b"[" * 5000)).result_type == "complete"
 
 
-def test_a_server_introduces_itself_or_does_not() -> None:
+def test_server_info_is_optional() -> None:
     assert read_server_info({f"{PREFIX}serverInfo": {"name": "s", "version": "1"}}) == Implementation("s", "1")
     assert read_server_info({f"{PREFIX}serverInfo": 5}) is None
     assert read_server_info(None) is None

@@ -22,7 +22,7 @@ def read_before(value: Any) -> DecodedJson:
     return DecodedJson(value, lambda: raw(value))
 
 
-def test_an_envelope_says_who_asks_and_what_it_can_do() -> None:
+def test_envelope_has_client_info_and_capabilities() -> None:
     said = meta({"sampling": {}, "new/thing": {"a": 1}}, **{f"{PREFIX}logLevel": "error", **TRACE, "tracestate": 7})
     envelope = read_envelope(raw({"name": "x", "_meta": said}))
     assert envelope is not None
@@ -34,7 +34,7 @@ def test_an_envelope_says_who_asks_and_what_it_can_do() -> None:
 
 
 @pytest.mark.parametrize("params", [UNSET, raw({}), raw({"_meta": {}}), raw({"_meta": {"progressToken": 1}})])
-def test_params_without_a_revision_are_of_the_handshake_era_unless_a_header_says_otherwise(params: Any) -> None:
+def test_params_without_revision_are_handshake_era(params: Any) -> None:
     assert read_envelope(params) is None
     with pytest.raises(InvalidEnvelope, match="protocolVersion"):
         read_envelope(params, expected=True)
@@ -52,20 +52,20 @@ def test_params_without_a_revision_are_of_the_handshake_era_unless_a_header_says
         {f"{PREFIX}logLevel": "loud"},
     ],
 )
-def test_an_envelope_that_cannot_be_used_is_refused(broken: dict[str, Any]) -> None:
+def test_invalid_envelope_is_refused(broken: dict[str, Any]) -> None:
     said = {name: value for name, value in {**meta(), **broken}.items() if value is not UNSET}
     with pytest.raises(InvalidEnvelope) as refused:
         read_envelope(raw({"_meta": said}))
     assert (refused.value.code, refused.value.data["kind"]) == (-32602, "invalid_envelope")
 
 
-def test_metadata_that_is_no_object_is_refused() -> None:
+def test_non_object_metadata_is_refused() -> None:
     with pytest.raises(InvalidEnvelope, match="_meta"):
         read_envelope(raw({"_meta": [PREFIX]}))
 
 
 @pytest.mark.parametrize("info", [UNSET, 5, {"name": 1}])
-def test_a_client_that_does_not_say_who_it_is_is_served_all_the_same(info: Any) -> None:
+def test_client_info_is_optional(info: Any) -> None:
     said = {name: value for name, value in {**meta(), f"{PREFIX}clientInfo": info}.items() if value is not UNSET}
     envelope = read_envelope(raw({"_meta": said}))
     assert envelope is not None
@@ -83,10 +83,10 @@ def test_a_client_that_does_not_say_who_it_is_is_served_all_the_same(info: Any) 
         (raw({"_meta": [f"{PREFIX}protocolVersion"]}), True, False),
     ],
 )
-def test_an_envelope_is_told_from_a_text_that_speaks_of_one(params: Any, carried: bool, held: bool) -> None:
+def test_key_inside_string_is_no_envelope(params: Any, carried: bool, held: bool) -> None:
     assert (may_have_envelope(params), has_envelope(params)) == (carried, held)
 
 
-def test_an_envelope_is_found_in_params_that_were_read_already() -> None:
+def test_envelope_is_found_in_decoded_params() -> None:
     modern, older = (read_before({"name": "x", "_meta": said}) for said in (meta(), {}))
     assert [may_have_envelope(modern), has_envelope(modern), may_have_envelope(older)] == [True, True, False]

@@ -37,24 +37,24 @@ STANDARD = {-32700, -32600, -32601, -32602, -32603}
         (UnsupportedVersion("1", ["2026-07-28"]), [-32600] * 4 + [-32022]),
     ],
 )
-def test_an_error_has_the_code_of_the_revision_that_is_spoken(error: ProtocolError, codes: list[int]) -> None:
+def test_error_code_depends_on_revision(error: ProtocolError, codes: list[int]) -> None:
     assert [code_of(error, revision) for revision in Revision] == codes
 
 
-def test_an_error_goes_out_with_its_sentence_and_its_kind() -> None:
+def test_error_object_has_message_and_kind() -> None:
     sent = error_object(ResourceNotFound("a://b"), Revision.V2025_11_25)
     data = {"kind": "resource_not_found", "uri": "a://b"}
     assert sent == ErrorObject(-32002, "there is no resource at 'a://b'", data)
 
 
-def test_a_client_is_told_which_capabilities_are_missing_as_it_would_declare_them() -> None:
+def test_error_lists_missing_capabilities_as_declared() -> None:
     error = MissingCapability("sampling.tools", "sampling.context", "roots")
     required = {"sampling": {"tools": {}, "context": {}}, "roots": {}}
     assert error.data == {"kind": "missing_client_capability", "requiredCapabilities": required}
     assert error.message == "the client must declare sampling.tools, sampling.context, roots"
 
 
-def test_a_client_is_told_which_versions_it_could_ask_for() -> None:
+def test_error_lists_supported_versions() -> None:
     error = UnsupportedVersion("1" * 1000, ["2026-07-28", "2025-11-25"])
     said = {"supported": ["2026-07-28", "2025-11-25"], "requested": "1" * 1000}
     assert error.data == {"kind": "unsupported_protocol_version", **said}
@@ -70,11 +70,11 @@ def protocol_errors(of: type[ProtocolError] = ProtocolError) -> Iterator[type[Pr
 @pytest.mark.parametrize(
     "error", [error for error in protocol_errors() if error.__module__.startswith(f"{errors.__name__}.")]
 )
-def test_the_default_code_of_an_error_is_one_of_json_rpc_or_has_a_row(error: type[ProtocolError]) -> None:
+def test_default_code_is_json_rpc_or_has_row(error: type[ProtocolError]) -> None:
     assert error.code in STANDARD or error.kind in CODES
 
 
-def test_every_row_covers_all_revisions_the_newest_first() -> None:
+def test_rows_cover_all_revisions_newest_first() -> None:
     for rows in CODES.values():
         since = [revision for revision, _ in rows]
         assert since == sorted(since, reverse=True)

@@ -10,12 +10,12 @@ from trunkline.protocol.extensions import negotiated_settings, validate_extensio
 
 
 @pytest.mark.parametrize("name", ["org.example/search", "a/b", "io.x-y.z/v1.2_a-b"])
-def test_a_name_has_a_prefix(name: str) -> None:
+def test_prefixed_name_is_accepted(name: str) -> None:
     assert validate_extensions({name: {"deep": True}}) == {name: {"deep": True}}
 
 
 @pytest.mark.parametrize("name", ["search", "/search", "org.example/", "1org/x", "org-/x", "org..x/y", "a/b/c", "a/-b"])
-def test_a_name_without_a_good_prefix_is_refused(name: str) -> None:
+def test_invalid_prefix_is_refused(name: str) -> None:
     with pytest.raises(RegistrationError, match="needs a prefix and a name"):
         validate_extensions({name: {}})
 
@@ -36,13 +36,13 @@ def test_settings_are_an_object() -> None:
         ({"a/b": {}}, {"a/b": True}, None),
     ],
 )
-def test_an_extension_is_there_if_both_have_it(ours: Any, theirs: Any, found: Any) -> None:
+def test_extension_needs_both_sides(ours: Any, theirs: Any, found: Any) -> None:
     assert negotiated_settings("a/b", {"extensions": ours}, {"extensions": theirs}) == found
     assert negotiated_settings("a/b", {}, {}) is None
 
 
 @pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25"])
-async def test_both_sides_find_out_in_the_modern_era(revision: str) -> None:
+async def test_modern_era_negotiates_extensions(revision: str) -> None:
     server = Server("x", extensions={"org.example/search": {"deep": True}, "org.example/only": {}})
 
     @server.tool

@@ -67,12 +67,12 @@ def marked(name: Any = "Region", **more: Any) -> dict[str, Any]:
         (False, "false"),
     ],
 )
-def test_a_value_is_written_plainly_if_it_can_be_and_in_base64_if_not(value: object, header: str) -> None:
+def test_value_is_plain_or_base64(value: object, header: str) -> None:
     assert encode_value(value) == header
 
 
 @pytest.mark.parametrize("value", [None, 1.5, float("inf"), float("nan"), [], {}, ["a"]], ids=repr)
-def test_what_is_no_string_integer_or_boolean_has_no_header(value: object) -> None:
+def test_other_types_have_no_header(value: object) -> None:
     assert encode_value(value) is None
 
 
@@ -81,18 +81,18 @@ def test_what_is_no_string_integer_or_boolean_has_no_header(value: object) -> No
     [LARGEST_INTEGER + 1, -LARGEST_INTEGER - 1, 10**5000, 1e300],
     ids=lambda v: f"{v:.1e}"[:9] if isinstance(v, float) else hex(v)[:20],
 )
-def test_an_integer_that_some_would_read_as_another_is_refused(value: float) -> None:
+def test_integer_beyond_double_precision_is_refused(value: float) -> None:
     with pytest.raises(InvalidValue, match=r"within ±\(2\*\*53 - 1\)"):
         encode_value(value)
 
 
-def test_text_that_is_no_unicode_is_refused() -> None:
+def test_lone_surrogate_is_refused() -> None:
     with pytest.raises(InvalidValue, match="surrogate"):
         encode_value("\ud800")
 
 
 @given(one_of(text(characters(exclude_categories=["Cs"])), integers(-LARGEST_INTEGER, LARGEST_INTEGER), booleans()))
-def test_every_value_comes_back_from_a_header_of_plain_characters(value: str | int | bool) -> None:
+def test_encoded_value_round_trips(value: str | int | bool) -> None:
     header = encode_value(value)
     assert header is not None
     assert all(" " <= c <= "~" for c in header)
@@ -114,7 +114,7 @@ def test_every_value_comes_back_from_a_header_of_plain_characters(value: str | i
         ("", ""),
     ],
 )
-def test_only_what_has_both_markers_is_decoded(header: str, value: str) -> None:
+def test_base64_needs_both_markers(header: str, value: str) -> None:
     assert decode_value(header) == value
 
 
@@ -127,7 +127,7 @@ def test_broken_base64_is_refused(inner: str) -> None:
 
 
 @pytest.mark.parametrize("header", ["é", "a\nb", "a\0", "a\x7fb", "=?base64?\xe9?="])
-def test_characters_that_no_header_may_have_are_refused(header: str) -> None:
+def test_illegal_header_characters_are_refused(header: str) -> None:
     with pytest.raises(InvalidValue, match="characters"):
         decode_value(header)
 
@@ -145,7 +145,7 @@ NAMED = [
 
 
 @pytest.mark.parametrize(("method", "params", "name"), NAMED)
-def test_what_a_request_is_about_is_repeated(method: str, params: dict[str, Any], name: str) -> None:
+def test_name_header_repeats_target(method: str, params: dict[str, Any], name: str) -> None:
     assert mirrored_name(method, params) == name
     assert routing_headers(method, params) == {"Mcp-Method": method, "Mcp-Name": name}
 
@@ -154,19 +154,19 @@ def test_what_a_request_is_about_is_repeated(method: str, params: dict[str, Any]
     ("method", "params"),
     [("tools/list", {"name": "x"}), ("tools/call", {}), ("tools/call", {"name": 5}), ("tools/call", None), ("a", None)],
 )
-def test_a_request_about_nothing_in_particular_has_no_name(method: str, params: dict[str, Any] | None) -> None:
+def test_request_without_target_has_no_name_header(method: str, params: dict[str, Any] | None) -> None:
     assert mirrored_name(method, params) is None
     assert routing_headers(method, params) == {"Mcp-Method": method}
 
 
-def test_a_name_that_is_no_header_is_encoded() -> None:
+def test_illegal_name_is_encoded() -> None:
     assert routing_headers("tools/call", {"name": "zählen"})["Mcp-Name"] == "=?base64?esOkaGxlbg==?="
 
 
 @pytest.mark.parametrize(
     ("method", "params", "name"), [*NAMED, ("tools/list", {}, None), ("tools/call", {"name": " ü"}, " ü")]
 )
-def test_what_a_client_writes_a_server_agrees_with(method: str, params: dict[str, Any], name: str | None) -> None:
+def test_server_accepts_client_headers(method: str, params: dict[str, Any], name: str | None) -> None:
     headers = {header.lower(): f" {value}\t" for header, value in routing_headers(method, params).items()}
     assert find_mismatch(method, name, headers) is None
 
@@ -187,9 +187,7 @@ def test_what_a_client_writes_a_server_agrees_with(method: str, params: dict[str
         ("tasks/get", "1", {"mcp-method": "tasks/get", "mcp-name": "1.0"}, "Mcp-Name is not the same as params.taskId"),
     ],
 )  # fmt: skip
-def test_a_request_that_contradicts_its_headers_is_told_how(
-    method: str, name: str | None, headers: dict[str, str], said: str
-) -> None:
+def test_header_mismatch_is_explained(method: str, name: str | None, headers: dict[str, str], said: str) -> None:
     assert find_mismatch(method, name, headers) == said
 
 
@@ -200,14 +198,14 @@ def test_a_request_that_contradicts_its_headers_is_told_how(
         ("tools/call", {"mcp-method": "tools/call"}),  # its params are broken, and that is said elsewhere
     ],
 )
-def test_a_name_is_not_asked_for_where_the_body_has_none(method: str, headers: dict[str, str]) -> None:
+def test_name_header_is_optional_without_name(method: str, headers: dict[str, str]) -> None:
     assert find_mismatch(method, None, headers) is None
 
 
 # --- arguments of tools -------------------------------------------------------------------------
 
 
-def test_annotated_properties_are_found_however_deep() -> None:
+def test_nested_annotations_are_found() -> None:
     given = schema(
         region=marked(),
         count=marked("Count", type="integer"),
@@ -229,22 +227,22 @@ def test_annotated_properties_are_found_however_deep() -> None:
     ],
     ids=str,
 )
-def test_what_only_looks_like_an_annotation_is_none(given: dict[str, Any]) -> None:
+def test_annotation_inside_data_is_ignored(given: dict[str, Any]) -> None:
     assert find_mirrored_arguments(given) == ()
 
 
-def test_a_header_may_be_called_like_another_of_the_protocol() -> None:
+def test_annotation_may_equal_protocol_header_name() -> None:
     assert find_mirrored_arguments(schema(a=marked("Method")))[0].header == "Mcp-Param-Method"
 
 
 @pytest.mark.parametrize("name", ["", None, 5, True, ["A"], {}], ids=repr)
-def test_an_annotation_is_a_text_that_is_not_empty(name: object) -> None:
+def test_empty_annotation_is_refused(name: object) -> None:
     with pytest.raises(InvalidAnnotation, match="x-mcp-header of 'a' must be a string that is not empty"):
         find_mirrored_arguments(schema(a=marked(name)))
 
 
 @pytest.mark.parametrize("name", ["My Region", "Region:Primary", "Région", "Region\t1", "Region\n", "a/b", '"a"', " "])
-def test_an_annotation_is_a_token(name: str) -> None:
+def test_annotation_must_be_token(name: str) -> None:
     with pytest.raises(
         InvalidAnnotation, match="x-mcp-header of 'a' has illegal characters for a header name"
     ) as raised:
@@ -253,7 +251,7 @@ def test_an_annotation_is_a_token(name: str) -> None:
 
 
 @pytest.mark.parametrize("other", ["Region", "REGION", "rEGION"])
-def test_no_two_annotations_are_the_same_in_any_case(other: str) -> None:
+def test_duplicate_annotations_are_refused(other: str) -> None:
     with pytest.raises(InvalidAnnotation, match=r"^'a' and 'b\.c' want the same x-mcp-header$"):
         find_mirrored_arguments(schema(a=marked(), b=schema(c=marked(other))))
 
@@ -261,7 +259,7 @@ def test_no_two_annotations_are_the_same_in_any_case(other: str) -> None:
 @pytest.mark.parametrize(
     "kind", ["number", "object", "array", "null", None, ["string", "null"], ["string"], {}], ids=str
 )
-def test_an_annotated_property_is_a_string_an_integer_or_a_boolean(kind: object) -> None:
+def test_annotated_property_must_be_primitive(kind: object) -> None:
     with pytest.raises(InvalidAnnotation, match="x-mcp-header of 'a' needs the type string or integer or boolean"):
         find_mirrored_arguments(schema(a=marked(type=kind)))
 
@@ -290,12 +288,12 @@ NAMED_ONES = ["patternProperties", "dependentSchemas", "dependencies", "$defs", 
     ],
     ids=str,
 )
-def test_an_annotation_elsewhere_than_on_a_property_of_properties_is_refused(given: dict[str, Any]) -> None:
+def test_annotation_outside_properties_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(InvalidAnnotation, match="must be at an argument that only `properties` leads to"):
         find_mirrored_arguments(given)
 
 
-def test_a_schema_may_be_as_deep_as_it_likes() -> None:
+def test_deep_schema_is_walked() -> None:
     deep = schema(leaf=marked())
     for _ in range(3000):
         deep = schema(a=deep)
@@ -322,18 +320,18 @@ def test_arguments_are_mirrored_where_the_schema_says() -> None:
     ],
     ids=str,
 )
-def test_what_is_null_absent_or_no_primitive_has_no_header_and_none_is_expected(arguments: dict[str, Any]) -> None:
+def test_null_or_absent_argument_has_no_header(arguments: dict[str, Any]) -> None:
     assert param_headers((REGION, COUNT, DRY), arguments) == {}
     assert find_param_mismatch((REGION, COUNT, DRY), arguments, {"mcp-param-other": "x"}) is None
 
 
-def test_an_argument_that_no_header_can_carry_is_named() -> None:
+def test_unencodable_argument_is_named() -> None:
     with pytest.raises(InvalidValue, match=r"argument 'count' cannot go into Mcp-Param-Count: .* within"):
         param_headers((COUNT,), {"count": 2**53})
 
 
 @given(text(characters(exclude_categories=["Cs"])), integers(-LARGEST_INTEGER, LARGEST_INTEGER), booleans())
-def test_what_a_client_mirrors_a_server_agrees_with(region: str, count: int, dry: bool) -> None:
+def test_server_accepts_mirrored_arguments(region: str, count: int, dry: bool) -> None:
     mirrors, arguments = (REGION, COUNT, DRY), {"region": region, "count": count, "options": {"dry": dry}}
     headers = {name.lower(): value for name, value in param_headers(mirrors, arguments).items()}
     assert len(headers) == 3
@@ -370,15 +368,13 @@ def test_integers_are_compared_as_numbers(value: float, header: str) -> None:
         (REGION, "Hello", "SGVsbG8=", "is not the same as argument 'region'"),
     ],
 )  # fmt: skip
-def test_a_call_that_contradicts_its_headers_is_told_how(
-    mirror: MirroredArgument, value: object, header: str | None, said: str
-) -> None:
+def test_param_mismatch_is_explained(mirror: MirroredArgument, value: object, header: str | None, said: str) -> None:
     headers = {} if header is None else {mirror.header.lower(): header}
     assert find_param_mismatch((mirror,), {mirror.path[0]: value}, headers) == f"{mirror.header} {said}"
 
 
 @pytest.mark.parametrize("header", ["True", "1", "false", ""])
-def test_booleans_are_written_in_one_way_only(header: str) -> None:
+def test_booleans_have_one_spelling(header: str) -> None:
     assert find_param_mismatch((DRY,), {"options": {"dry": True}}, {"mcp-param-dry": header}) is not None
     assert find_param_mismatch((DRY,), {"options": {"dry": True}}, {"mcp-param-dry": "true"}) is None
 
@@ -400,7 +396,7 @@ def test_booleans_are_written_in_one_way_only(header: str) -> None:
         ("tools/call", "a\tb", {"mcp-method": "tools/call", "mcp-name": "a\tb"}, False),
     ],
 )
-def test_what_is_repeated_to_the_letter_is_told_at_a_glance(
+def test_exact_repetition_takes_fast_path(
     method: str, name: str | None, repeated: dict[str, str], plainly: bool
 ) -> None:
     assert match_exactly(method, name, repeated) is plainly

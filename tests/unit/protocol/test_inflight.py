@@ -27,14 +27,14 @@ def request(
 @pytest.mark.parametrize(
     ("allowed", "longest", "deadline"), [(None, None, None), (5, None, 105), (None, 9, 109), (5, 9, 105), (9, 5, 105)]
 )
-def test_a_request_has_the_shorter_of_its_times(
+def test_deadline_is_shorter_of_timeout_and_maximum(
     allowed: float | None, longest: float | None, deadline: float | None
 ) -> None:
     assert request(allowed=allowed, longest=longest).deadline == deadline
 
 
 @pytest.mark.row("X07")
-def test_a_sign_of_life_renews_the_time_but_not_the_longest() -> None:
+def test_renewal_is_bounded_by_max_duration() -> None:
     tracked = request(allowed=5, longest=12)
     deadlines = []
     for now in (104.0, 106.0, 108.0):
@@ -44,7 +44,7 @@ def test_a_sign_of_life_renews_the_time_but_not_the_longest() -> None:
 
 
 @pytest.mark.row("X07")
-def test_time_stands_still_while_it_is_held() -> None:
+def test_suspension_stops_timeout() -> None:
     tracked = request(allowed=5, longest=60)
     tracked.suspend_deadline(101)
     tracked.suspend_deadline(102)
@@ -55,19 +55,19 @@ def test_time_stands_still_while_it_is_held() -> None:
 
 
 @pytest.mark.row("N12")
-def test_the_progress_that_we_report_must_grow() -> None:
+def test_reported_progress_must_grow() -> None:
     call = IncomingRequest(1, method(), 0.0)
     assert [call.record_progress(value, 0.0) for value in (1, 3, 2, 3, 3.5)] == [True, True, False, False, True]
 
 
 @pytest.mark.row("N13")
-def test_no_progress_is_reported_once_a_call_is_done() -> None:
+def test_no_progress_after_call_ended() -> None:
     call = IncomingRequest(1, method(), 0.0, done=True)
     assert not call.record_progress(1, 0.0)
 
 
 @pytest.mark.row("N12")
-def test_the_progress_that_we_hear_must_grow_and_renews_the_time() -> None:
+def test_received_progress_must_grow_and_renews_deadline() -> None:
     awaited = OutgoingRequest(1, method(), 0.0)
     awaited.set_timeout(0.0, 5, None)
     assert [awaited.record_progress(value, at) for value, at in ((1, 1.0), (3, 2.0), (2, 3.0), (3, 4.0))] == [
@@ -83,7 +83,7 @@ def test_the_progress_that_we_hear_must_grow_and_renews_the_time() -> None:
 
 
 @pytest.mark.row("K14")
-def test_requests_fall_due_in_the_order_of_their_deadlines() -> None:
+def test_requests_expire_in_deadline_order() -> None:
     timetable = DeadlineQueue()
     late, soon, never = request(1, allowed=9), request(2, allowed=5), request(3)
     for tracked in (late, soon, never):
@@ -97,7 +97,7 @@ def test_requests_fall_due_in_the_order_of_their_deadlines() -> None:
 
 
 @pytest.mark.row("F08", "K17")
-def test_a_request_that_is_done_never_falls_due() -> None:
+def test_finished_request_never_expires() -> None:
     timetable = DeadlineQueue()
     done, other = request(1, allowed=5), request(2, allowed=5)
     timetable.schedule(done)
@@ -106,7 +106,7 @@ def test_a_request_that_is_done_never_falls_due() -> None:
     assert timetable.pop_expired(3600) == [other]
 
 
-def test_a_request_that_is_done_is_not_waited_for() -> None:
+def test_finished_request_has_no_next_deadline() -> None:
     timetable = DeadlineQueue()
     done = request(allowed=5)
     timetable.schedule(done)
@@ -114,7 +114,7 @@ def test_a_request_that_is_done_is_not_waited_for() -> None:
     assert timetable.next_deadline() is None
 
 
-def test_a_deadline_that_moved_back_is_looked_at_again_at_its_new_time() -> None:
+def test_extended_deadline_is_rescheduled() -> None:
     timetable = DeadlineQueue()
     tracked = request(allowed=5)
     timetable.schedule(tracked)
@@ -124,7 +124,7 @@ def test_a_deadline_that_moved_back_is_looked_at_again_at_its_new_time() -> None
     assert timetable.pop_expired(109) == [tracked]
 
 
-def test_a_deadline_that_moved_forward_is_met_once() -> None:
+def test_shortened_deadline_expires_once() -> None:
     timetable = DeadlineQueue()
     tracked = request(allowed=50)
     timetable.schedule(tracked)
@@ -135,7 +135,7 @@ def test_a_deadline_that_moved_forward_is_met_once() -> None:
     assert timetable.pop_expired(200) == []
 
 
-def test_a_deadline_that_was_lifted_is_not_waited_for() -> None:
+def test_removed_deadline_is_not_scheduled() -> None:
     timetable = DeadlineQueue()
     tracked = request(allowed=5)
     timetable.schedule(tracked)
@@ -147,7 +147,7 @@ def test_a_deadline_that_was_lifted_is_not_waited_for() -> None:
     assert timetable.pop_expired(115) == [tracked]
 
 
-def test_a_request_watched_twice_falls_due_once() -> None:
+def test_request_scheduled_twice_expires_once() -> None:
     timetable = DeadlineQueue()
     tracked = request(allowed=5)
     for now in (101, 102, 103):
@@ -158,7 +158,7 @@ def test_a_request_watched_twice_falls_due_once() -> None:
     assert timetable.pop_expired(200) == [tracked]
 
 
-def test_requests_with_the_same_deadline_fall_due_in_the_order_they_came() -> None:
+def test_equal_deadlines_expire_in_order() -> None:
     timetable = DeadlineQueue()
     requests = [request(number, allowed=5) for number in range(20)]
     for tracked in requests:
@@ -166,7 +166,7 @@ def test_requests_with_the_same_deadline_fall_due_in_the_order_they_came() -> No
     assert timetable.pop_expired(105) == requests
 
 
-def test_what_is_done_is_not_kept_until_its_time_is_up() -> None:
+def test_finished_requests_are_swept() -> None:
     timetable = DeadlineQueue()
     waiting = [request(number, allowed=60) for number in range(10)]
     for tracked in waiting:

@@ -67,7 +67,7 @@ def source(value: Any) -> bytes:
         ),
     ],
 )
-def test_another_shape_is_read_as_the_type_of_the_specification(kind: type[Struct], sent: Any, read: Any) -> None:
+def test_founding_shape_is_read_as_specification_type(kind: type[Struct], sent: Any, read: Any) -> None:
     with pytest.raises(codec.DecodeError):
         codec.decoder(kind)(source(sent))
     found = lenient.read(kind, source(sent))
@@ -75,7 +75,7 @@ def test_another_shape_is_read_as_the_type_of_the_specification(kind: type[Struc
     assert {name: "*" if value == "*" else getattr(found, name) for name, value in read.items()} == read
 
 
-def test_contents_without_a_uri_are_of_the_resource_that_was_asked_for() -> None:
+def test_contents_without_uri_get_requested_uri() -> None:
     sent = source({"contents": [{"type": "image", "data": "eA=="}, {"uri": "a://other", "text": "x"}]})
     asked = t.ReadResourceParams(uri="a://b")
     assert lenient.read(t.ReadResourceResult, sent, asked).contents == [
@@ -88,7 +88,7 @@ def test_contents_without_a_uri_are_of_the_resource_that_was_asked_for() -> None
 
 @pytest.mark.parametrize("kind", lenient.REWRITES)
 @pytest.mark.parametrize("sent", [1, "text", []])
-def test_what_fits_no_shape_is_refused_with_the_error_of_the_specification(kind: type[Struct], sent: Any) -> None:
+def test_unknown_shape_raises_specification_error(kind: type[Struct], sent: Any) -> None:
     with pytest.raises(codec.DecodeError) as strict:
         codec.decoder(kind)(source(sent))
     with pytest.raises(codec.DecodeError) as raised:
@@ -110,25 +110,25 @@ def test_a_shape_with_members_of_a_wrong_type_is_refused(kind: type[Struct], sen
         lenient.read(kind, source(sent))
 
 
-def test_a_type_without_another_shape_is_read_by_the_specification_alone() -> None:
+def test_type_without_rewrite_is_read_by_specification() -> None:
     assert lenient.read_rewritten(t.ListRootsResult, b"null") is None
     with pytest.raises(codec.DecodeError):
         lenient.read(t.ListRootsResult, b"null")
 
 
-def test_json_that_is_nested_too_deep_is_refused() -> None:
+def test_deeply_nested_json_is_refused() -> None:
     deep = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
     assert lenient.read_rewritten(t.CallToolResult, deep) is None
 
 
-def test_the_result_of_a_task_may_stand_in_a_member() -> None:
+def test_task_result_may_be_nested() -> None:
     result = {"content": [TEXT]}
     assert lenient.read_task_result(source(result)) == lenient.read_task_result(source({"result": result}))
     with pytest.raises(codec.DecodeError):
         lenient.read_task_result(source({"result": "text"}))
 
 
-def test_a_task_may_stand_in_a_member() -> None:
+def test_task_may_be_nested() -> None:
     task = {"taskId": "1", "status": "processing", "createdAt": 1640995200000, "updatedAt": 1640995200500}
     read = t.Task("1", "working", "2022-01-01T00:00:00.000Z", "2022-01-01T00:00:00.500Z", None)
     assert lenient.read_task(t.Task, source({"task": task})) == lenient.read_task(t.Task, source(task)) == read

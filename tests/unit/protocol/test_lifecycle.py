@@ -45,7 +45,7 @@ EDGES = {
 
 
 @pytest.mark.row("F29", "AD001")
-def test_the_picture_has_a_cell_for_every_phase_and_signal() -> None:
+def test_picture_covers_every_phase_and_signal() -> None:
     assert CELLS.keys() == {(phase, signal) for phase in Phase for signal in Signal}
 
 
@@ -59,13 +59,13 @@ def test_the_table_equals_the_picture(phase: Phase, signal: Signal) -> None:
 
 @pytest.mark.row("F29")
 @pytest.mark.parametrize(("phase", "signal"), [pair for pair, cell in CELLS.items() if cell is not None])
-def test_a_pair_with_a_row_leads_where_it_says(phase: Phase, signal: Signal) -> None:
+def test_transition_leads_to_listed_phase(phase: Phase, signal: Signal) -> None:
     assert next_phase(phase, signal) is CELLS[phase, signal]
 
 
 @pytest.mark.row("F16", "F29")
 @pytest.mark.parametrize(("phase", "signal"), [pair for pair, cell in CELLS.items() if cell is None])
-def test_a_pair_without_a_row_is_illegal_and_says_so(phase: Phase, signal: Signal) -> None:
+def test_missing_transition_raises_wrong_phase(phase: Phase, signal: Signal) -> None:
     with pytest.raises(WrongPhase, match=f"{signal.name.lower()} .* {phase.name.lower()}") as caught:
         next_phase(phase, signal)
     assert caught.value.data == {"kind": "illegal_transition", "phase": phase.name.lower()}
@@ -74,18 +74,18 @@ def test_a_pair_without_a_row_is_illegal_and_says_so(phase: Phase, signal: Signa
 @pytest.mark.row("F29")
 @pytest.mark.parametrize("before", Phase)
 @pytest.mark.parametrize("after", Phase)
-def test_one_phase_follows_another_only_where_an_edge_is_drawn(before: Phase, after: Phase) -> None:
+def test_phase_changes_follow_drawn_edges(before: Phase, after: Phase) -> None:
     drawn = after.name in dict(EDGES)[before.name].split()
     assert (after in set(LIFECYCLE[before].values()) - {before}) is drawn
 
 
 @pytest.mark.row("F06")
-def test_nothing_but_closing_is_allowed_once_closed() -> None:
+def test_closed_phase_allows_close_only() -> None:
     assert LIFECYCLE[Phase.CLOSED] == {Signal.CLOSE: Phase.CLOSED}
 
 
 @pytest.mark.row("F05")
-def test_nothing_is_received_or_sent_once_failed() -> None:
+def test_failed_phase_allows_no_messages() -> None:
     assert LIFECYCLE[Phase.FAILED].keys() == {Signal.CONNECT, Signal.FAIL, Signal.CLOSE}
 
 

@@ -17,7 +17,7 @@ def test_a_progress_token_is_a_string_or_an_integer(token: int | str) -> None:
 
 @pytest.mark.row("L13")
 @pytest.mark.parametrize("given", [None, {}, {"progressToken": None}, {"other": 1}])
-def test_without_a_token_nobody_wants_to_hear_of_progress(given: dict[str, Any] | None) -> None:
+def test_missing_token_means_no_progress(given: dict[str, Any] | None) -> None:
     assert progress_token(given) is None
 
 
@@ -30,7 +30,7 @@ def test_a_token_of_another_type_counts_as_none(token: object) -> None:
 OURS = {"REFUSAL", "IDEMPOTENCY", "IDEMPOTENCY_KEY", "TASK_PROGRESS"}
 
 
-def test_our_own_keys_stand_under_no_prefix_that_the_specification_reserves() -> None:
+def test_own_keys_avoid_reserved_prefixes() -> None:
     keys = {name: getattr(meta, name) for name in meta.__all__ if name.isupper() and name != "TRACE_KEYS"}
     prefixes = {name: key.rpartition("/")[0] for name, key in keys.items()}
     assert prefixes.pop("PROGRESS_TOKEN") == ""

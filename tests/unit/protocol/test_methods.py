@@ -41,7 +41,7 @@ def official(revision: Revision, sender: str, kind: str) -> set[str]:
 @pytest.mark.row("L22")
 @pytest.mark.parametrize("revision", PUBLISHED)
 @pytest.mark.parametrize(("receiver", "sender"), [(Side.SERVER, "Client"), (Side.CLIENT, "Server")])
-def test_a_revision_has_the_methods_of_its_official_schema(revision: Revision, receiver: Side, sender: str) -> None:
+def test_revision_has_methods_of_official_schema(revision: Revision, receiver: Side, sender: str) -> None:
     rows = list(methods_for(revision, receiver))
     if revision is Revision.V2026_07_28:
         rows = [row for row in rows if row.name not in BY_EXTENSION[receiver]]
@@ -61,7 +61,7 @@ def test_notifications_are_those_without_a_result() -> None:
 
 
 @pytest.mark.row("X02", "X03")
-def test_every_notification_has_a_bare_name_that_is_no_method_of_a_revision() -> None:
+def test_bare_notification_names_are_no_methods() -> None:
     assert ALIASES["initialized"] == "notifications/initialized"
     assert ALIASES["resources/updated"] == "notifications/resources/updated"
     assert len(ALIASES) == sum(not row.is_request for row in METHODS)
@@ -81,26 +81,26 @@ def test_every_notification_has_a_bare_name_that_is_no_method_of_a_revision() ->
         ("notifications/message", Signal.RECV_NOTICE, Signal.SEND_NOTICE),
     ],
 )
-def test_every_method_is_a_signal_to_the_lifecycle(name: str, received: Signal, sent: Signal) -> None:
+def test_every_method_has_lifecycle_signals(name: str, received: Signal, sent: Signal) -> None:
     row = find_method(name)
     assert row is not None
     assert (row.receive_signal, row.send_signal) == (received, sent)
 
 
-def test_a_method_exists_from_its_first_to_its_last_revision() -> None:
+def test_method_exists_within_its_revisions() -> None:
     row = Method("a", Side.SERVER, object, since=Revision.V2025_03_26, until=Revision.V2025_06_18)
     assert [row.exists_in(revision) for revision in Revision] == [False, True, True, False, False]
     endless = Method("a", Side.SERVER, object, since=Revision.V2025_06_18)
     assert [endless.exists_in(revision) for revision in Revision] == [False, False, True, True, True]
 
 
-def test_a_method_reaches_the_side_that_it_names_or_either() -> None:
+def test_method_is_received_by_its_side() -> None:
     sides = (Side.SERVER, Side.CLIENT)
     assert [Method("a", Side.SERVER, object).is_received_by(side) for side in sides] == [True, False]
     assert [Method("a", Side.EITHER, object).is_received_by(side) for side in sides] == [True, True]
 
 
-def test_each_side_has_another() -> None:
+def test_sides_have_opposites() -> None:
     assert [side.other for side in (Side.SERVER, Side.CLIENT, Side.EITHER)] == [Side.CLIENT, Side.SERVER, Side.EITHER]
 
 
@@ -117,23 +117,23 @@ def test_each_side_has_another() -> None:
         (["tasks/result"], None),
     ],
 )
-def test_every_method_has_its_time(names: list[str], seconds: float | None) -> None:
+def test_every_method_has_time_limit(names: list[str], seconds: float | None) -> None:
     rows = [row for row in METHODS if row.name in names]
     assert len(rows) == len(names)
     assert {row.time_limit.seconds(Settings()) for row in rows} == {seconds}
 
 
 @pytest.mark.row("K16")
-def test_the_times_are_those_of_the_settings() -> None:
+def test_time_limits_come_from_settings() -> None:
     settings = Settings(initialize_timeout=1, quick_timeout=2, work_timeout=3, person_timeout=None)
     assert [wait.seconds(settings) for wait in TimeLimit] == [1, 2, 3, None, None]
 
 
-def test_only_the_failure_of_a_tool_is_a_result() -> None:
+def test_only_tool_failures_are_results() -> None:
     assert [row.name for row in METHODS if row.fails_as_result] == ["tools/call"]
 
 
-def test_a_profile_has_its_methods_in_every_revision_of_the_handshake_and_in_no_later_one() -> None:
+def test_profile_methods_exist_in_handshake_era_only() -> None:
     listed = find_method("tasks/list")
     assert listed is not None
     assert [listed.exists_in(revision, "erlmcp") for revision in Revision] == [True, True, True, True, False]

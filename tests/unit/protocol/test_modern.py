@@ -45,19 +45,19 @@ def why(stateless: ModernProtocol, request: Request, headers: dict[str, str] | N
 # --- requests ------------------------------------------------------------------------------------
 
 
-def test_a_request_with_an_envelope_is_admitted_with_headers_and_without(stateless: ModernProtocol) -> None:
+def test_request_with_envelope_is_accepted(stateless: ModernProtocol) -> None:
     for headers in (None, HEADERS):
         admitted = stateless.validate_request(call(), headers)
         assert admitted is not None
         assert (admitted[0].name, admitted[1].version) == ("tools/call", REVISION)
 
 
-def test_a_request_without_an_envelope_is_none_of_the_modern_era(stateless: ModernProtocol) -> None:
+def test_request_without_envelope_is_handshake_era(stateless: ModernProtocol) -> None:
     older = call(said={})
     assert stateless.validate_request(older, None) is None
 
 
-def test_who_got_several_things_wrong_is_told_the_first(stateless: ModernProtocol) -> None:
+def test_first_of_several_faults_is_reported(stateless: ModernProtocol) -> None:
     unknown = {**meta(), f"{PREFIX}protocolVersion": "2030-01-01"}
     wrong = {**HEADERS, "mcp-method": "tools/list"}
     later = {**HEADERS, "mcp-protocol-version": "2030-01-01", "mcp-method": "no/such"}
@@ -70,16 +70,14 @@ def test_who_got_several_things_wrong_is_told_the_first(stateless: ModernProtoco
 @pytest.mark.row("HTT-46")
 @pytest.mark.parametrize("name", ["mcp-protocol-version", "mcp-method", "mcp-name"])
 @pytest.mark.parametrize("value", [None, "other", ""])
-def test_47_48_a_header_that_is_missing_or_says_something_else_is_refused(
-    stateless: ModernProtocol, name: str, value: str | None
-) -> None:
+def test_47_48_missing_or_different_header_is_refused(stateless: ModernProtocol, name: str, value: str | None) -> None:
     headers = {other: text for other, text in {**HEADERS, name: value}.items() if text is not None}
     assert why(stateless, call(), headers) == -32020
 
 
 @pytest.mark.row("VER-05")
 @pytest.mark.parametrize("version", ["2025-11-25", "1.0", "2030-01-01"])
-def test_a_revision_of_the_handshake_era_is_not_reached_by_an_envelope(stateless: ModernProtocol, version: str) -> None:
+def test_envelope_with_handshake_revision_is_refused(stateless: ModernProtocol, version: str) -> None:
     with pytest.raises(ProtocolError) as refused:
         stateless.validate_request(call(said={**meta(), f"{PREFIX}protocolVersion": version}), None)
     assert (refused.value.code, refused.value.data["requested"]) == (-32022, version)
@@ -101,7 +99,7 @@ def test_a_revision_of_the_handshake_era_is_not_reached_by_an_envelope(stateless
         "prompts/list",  # which this server has none for
     ],
 )
-def test_what_the_modern_era_or_the_server_does_not_have_does_not_exist(stateless: ModernProtocol, method: str) -> None:
+def test_unavailable_method_is_not_found(stateless: ModernProtocol, method: str) -> None:
     assert why(stateless, call(method)) == -32601
 
 
@@ -117,48 +115,46 @@ def valid(result: Any, method: str) -> Any:
     return result
 
 
-def test_every_result_says_its_kind_and_who_gives_it(stateless: ModernProtocol) -> None:
+def test_result_has_type_and_server_info(stateless: ModernProtocol) -> None:
     assert dressed(stateless, Empty()) == {"resultType": "complete", "_meta": {INFO: {"name": "s", "version": "1"}}}
     told = valid(dressed(stateless, CallToolResult([TextContent("x")])), "tools/call")
     assert told["content"] == [{"type": "text", "text": "x"}]
 
 
-def test_metadata_of_a_handler_stays_also_when_it_returns_the_same_result_again(stateless: ModernProtocol) -> None:
+def test_handler_metadata_is_not_mutated(stateless: ModernProtocol) -> None:
     result = CallToolResult([TextContent("x")], meta={"own/key": 1})
     for _ in range(2):
         assert dressed(stateless, result)["_meta"] == {INFO: {"name": "s", "version": "1"}, "own/key": 1}
 
 
 @pytest.mark.row("CCH-01")
-def test_what_may_be_kept_says_how_long_and_for_whom(stateless: ModernProtocol) -> None:
+def test_cacheable_result_has_ttl_and_scope(stateless: ModernProtocol) -> None:
     told = valid(dressed(stateless, ListToolsResult([]), hint=CacheHint(1.5, "public")), "tools/list")
     assert (told["ttlMs"], told["cacheScope"]) == (1500, "public")
     told = dressed(stateless, ListToolsResult([]), hint=CacheHint())
     assert (told["ttlMs"], told["cacheScope"]) == (0, "private")
 
 
-def test_questions_are_not_to_be_kept(stateless: ModernProtocol) -> None:
+def test_input_required_result_is_not_cacheable(stateless: ModernProtocol) -> None:
     asking = InputRequiredResult({"a": InputRequest("roots/list")}, "opaque")
     told = valid(dressed(stateless, asking, hint=CacheHint(5, "public")), "resources/read")
     assert (told["resultType"], told.keys() & {"ttlMs", "cacheScope"}) == ("input_required", set())
 
 
 @pytest.mark.parametrize("value", [3, [1, 2], "text", None, True])
-def test_a_value_goes_as_it_is_where_older_revisions_need_an_object_around_it(
-    stateless: ModernProtocol, value: Any
-) -> None:
+def test_unwrapped_value_is_sent_directly(stateless: ModernProtocol, value: Any) -> None:
     result = CallToolResult([TextContent("x")], {"result": value})
     assert dressed(stateless, result, unwrap=True).get("structuredContent") == value
     assert dressed(stateless, result)["structuredContent"] == {"result": value}
 
 
 @pytest.mark.parametrize("content", [None, {"other": 1}, 5])
-def test_what_is_not_wrapped_is_not_unwrapped(stateless: ModernProtocol, content: Any) -> None:
+def test_result_without_wrapper_is_unchanged(stateless: ModernProtocol, content: Any) -> None:
     told = dressed(stateless, CallToolResult([TextContent("x")], content), unwrap=True)
     assert told.get("structuredContent") == content
 
 
-def test_a_value_is_put_into_an_object_and_comes_out_of_it_as_it_was() -> None:
+def test_wrap_and_unwrap_are_inverse() -> None:
     bare, valued = CallToolResult([]), CallToolResult([], 7, meta={"a": 1})
     wrapped = wrap_result(valued)
     assert wrapped.structured_content == {"result": 7}

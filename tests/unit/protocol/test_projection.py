@@ -110,7 +110,7 @@ def case_name(value: Any) -> str:
 
 
 @pytest.mark.parametrize(("row", "revision"), PARAMS, ids=case_name)
-def test_params_hold_what_the_revision_knows_and_nothing_else(row: Method, revision: Revision) -> None:
+def test_projected_params_match_revision_schema(row: Method, revision: Revision) -> None:
     _, definition = request_of(row, revision) or pytest.fail("no such request")
     params = closed(definition["properties"].get("params", {}), params=True)
 
@@ -120,7 +120,7 @@ def test_params_hold_what_the_revision_knows_and_nothing_else(row: Method, revis
 
 
 @pytest.mark.parametrize(("row", "revision"), RESULTS, ids=case_name)
-def test_results_hold_what_the_revision_knows_and_nothing_else(row: Method, revision: Revision) -> None:
+def test_projected_results_match_revision_schema(row: Method, revision: Revision) -> None:
     definition = result_definition(row, revision)
     assert definition
 
@@ -161,7 +161,7 @@ KNOWN = [(cls, revision) for cls in STRUCTS for revision in PUBLISHED if known_m
 
 
 @pytest.mark.parametrize(("cls", "revision"), KNOWN, ids=case_name)
-def test_the_members_left_are_those_that_the_revision_knows(cls: type[Struct], revision: Revision) -> None:
+def test_projection_keeps_members_of_revision(cls: type[Struct], revision: Revision) -> None:
     known = known_members(cls, revision)
     for sample in samples(cls):
         sent = project(sample, revision)
@@ -170,7 +170,7 @@ def test_the_members_left_are_those_that_the_revision_knows(cls: type[Struct], r
 
 
 @pytest.mark.parametrize("row", [row for row in METHODS if row.exists_in(OLDEST)], ids=case_name)
-def test_what_is_sent_in_2024_11_05_is_valid_there(row: Method) -> None:
+def test_projected_messages_are_valid_in_2024_11_05(row: Method) -> None:
     receiver = "server" if row.is_received_by(Side.SERVER) else "client"
     sender = "client" if receiver == "server" else "server"
     for params in samples(row.params):
@@ -187,7 +187,7 @@ def builtins(value: Any) -> Any:
 
 @pytest.mark.parametrize("revision", Revision, ids=case_name)
 @pytest.mark.parametrize("cls", list(dict.fromkeys([*WINDOWS, *OLDER_FORMS])))
-def test_what_a_revision_can_say_comes_back_as_the_same_object(cls: type[Struct], revision: Revision) -> None:
+def test_unchanged_value_is_same_object(cls: type[Struct], revision: Revision) -> None:
     for sample in samples(cls):
         sent = project(sample, revision)
 
@@ -195,11 +195,11 @@ def test_what_a_revision_can_say_comes_back_as_the_same_object(cls: type[Struct]
 
 
 @pytest.mark.parametrize("value", ["a", None, {"a": 1}, [1], Raw(b"{}")])
-def test_what_is_not_a_type_of_the_specification_is_left_alone(value: Any) -> None:
+def test_other_types_are_not_projected(value: Any) -> None:
     assert project(value, OLDEST) is value
 
 
-def test_every_row_names_a_member_that_can_be_left_out() -> None:
+def test_window_rows_name_optional_members() -> None:
     for cls, row in WINDOWS.items():
         optional = {
             field.name for field in fields(cls) if not field.required and field.default is not msgspec.NODEFAULT
@@ -220,7 +220,7 @@ def test_the_original_keeps_everything() -> None:
     assert result.tools[0].title == "A"
 
 
-def test_only_what_changes_is_copied() -> None:
+def test_only_changed_parts_are_copied() -> None:
     plain, titled = t.Tool("a", {"type": "object"}), t.Tool("b", {"type": "object"}, title="B")
     older = project(t.ListToolsResult([plain, titled]), OLDEST)
 
@@ -264,7 +264,7 @@ def test_only_what_changes_is_copied() -> None:
         ),
     ],
 )
-def test_2024_11_05_is_told_what_it_knows(cls: type[Struct], members: set[str]) -> None:
+def test_2024_11_05_gets_its_own_members(cls: type[Struct], members: set[str]) -> None:
     for sample in samples(cls):
         assert set(builtins(project(sample, OLDEST))) == members
 
@@ -274,7 +274,7 @@ def test_2024_11_05_is_told_what_it_knows(cls: type[Struct], members: set[str]) 
 ANNOTATIONS = t.Annotations(["user"], 0.5)
 
 
-def test_audio_becomes_a_resource_where_there_is_no_audio() -> None:
+def test_audio_becomes_resource_in_older_revision() -> None:
     sound = t.AudioContent("eA==", "audio/wav", ANNOTATIONS, meta={"k": 1})
     older = project(t.CallToolResult([sound, sound, t.AudioContent("eQ==", "audio/wav")]), OLDEST)
     first, again, other = older.content
@@ -297,14 +297,14 @@ def test_audio_becomes_a_resource_where_there_is_no_audio() -> None:
         (t.ResourceLink("file:///a", "a", annotations=ANNOTATIONS), "a: file:///a"),
     ],
 )
-def test_a_link_becomes_text_where_there_are_no_links(link: t.ResourceLink, text: str) -> None:
+def test_link_becomes_text_in_older_revision(link: t.ResourceLink, text: str) -> None:
     result = t.GetPromptResult([t.PromptMessage("user", link)])
 
     assert project(result, WITH_AUDIO) == t.GetPromptResult([t.PromptMessage("user", t.TextContent(text, ANNOTATIONS))])
     assert project(result, WITH_TITLES) is result
 
 
-def test_what_becomes_older_content_is_itself_projected() -> None:
+def test_converted_content_is_projected() -> None:
     annotations = t.Annotations(["user"], last_modified="2025-01-12T15:00:58Z")
     older = project(t.CallToolResult([t.ResourceLink("file:///a", "a", annotations=annotations)]), OLDEST)
 
@@ -344,13 +344,13 @@ def test_a_message_of_one_block_stays_the_same_object() -> None:
         ([], t.TextContent("")),
     ],
 )
-def test_an_answer_of_several_blocks_becomes_one(content: Any, older: t.SamplingBlock) -> None:
+def test_result_with_several_blocks_becomes_one(content: Any, older: t.SamplingBlock) -> None:
     result = t.CreateMessageResult("assistant", content, "m")
 
     assert project(result, WITH_TITLES) == t.CreateMessageResult("assistant", older, "m")
 
 
-def test_titled_choices_become_names_and_multiple_ones_go() -> None:
+def test_titled_choices_become_enum_names() -> None:
     options = [t.EnumOption("r", "Red"), t.EnumOption("g", "Green")]
     form = t.RequestedSchema(
         {
@@ -364,32 +364,32 @@ def test_titled_choices_become_names_and_multiple_ones_go() -> None:
     assert project(t.ElicitParams("Which?", form), WITH_TITLES) == t.ElicitParams("Which?", older)
 
 
-def test_a_pattern_is_sent_where_the_prose_has_it() -> None:
+def test_pattern_is_sent_in_2025_11_25_only() -> None:
     field = t.StringSchema(pattern="[a-z]+")
 
     assert project(field, WITH_TITLES) == project(field, MODERN) == t.StringSchema()
     assert project(field, WITH_ICONS) is field
 
 
-def test_a_form_that_was_always_possible_stays_the_same_object() -> None:
+def test_simple_form_is_same_object() -> None:
     params = t.ElicitParams("Sure?", t.RequestedSchema({"sure": t.BooleanSchema(default=True)}))
 
     assert project(params, WITH_TITLES) is params
 
 
-def test_an_answer_has_no_lists_where_there_were_no_multiple_choices() -> None:
+def test_lists_are_removed_from_older_form_results() -> None:
     result = t.ElicitResult("accept", {"one": "r", "many": ["r", "g"]})
 
     assert project(result, WITH_TITLES) == t.ElicitResult("accept", {"one": "r"})
     assert project(t.ElicitResult("decline"), WITH_TITLES) == t.ElicitResult("decline")
 
 
-def test_structured_content_is_unset_where_there_is_none() -> None:
+def test_missing_structured_content_stays_unset() -> None:
     assert project(t.CallToolResult([], None), WITH_AUDIO).structured_content is UNSET
 
 
 @pytest.mark.parametrize("value", [5, [1], "a", None, True])
-def test_structured_content_that_is_no_object_is_wrapped_in_the_handshake_era(value: Any) -> None:
+def test_non_object_content_is_wrapped_in_handshake_era(value: Any) -> None:
     result = t.CallToolResult([], value)
 
     assert project(result, Revision.V2026_07_28) is result

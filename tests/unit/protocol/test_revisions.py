@@ -17,7 +17,7 @@ def test_the_revisions_are_in_order_of_their_dates() -> None:
 
 
 @pytest.mark.row("X01")
-def test_all_but_the_last_begin_with_a_handshake() -> None:
+def test_only_last_revision_has_no_handshake() -> None:
     assert [revision.era for revision in Revision] == [*[Era.HANDSHAKE] * 4, Era.MODERN]
     assert NEWEST_HANDSHAKE is HANDSHAKE[-1] is Revision.V2025_11_25
 

@@ -113,7 +113,7 @@ def ignored(event: SessionEvent) -> str:
 
 
 @pytest.mark.row("F17")
-def test_a_server_walks_through_the_phases_of_the_handshake() -> None:
+def test_server_handshake_passes_all_phases() -> None:
     session = Session(Side.SERVER, info=ME)
     phases = [session.phase]
     session.transition(Signal.CONNECT)
@@ -128,7 +128,7 @@ def test_a_server_walks_through_the_phases_of_the_handshake() -> None:
 
 
 @pytest.mark.parametrize("side", [server, client])
-def test_no_side_has_a_capability_before_the_handshake_says_so(side: Any) -> None:
+def test_no_capability_before_handshake(side: Any) -> None:
     asked = [(Side.SERVER, "tools"), (Side.CLIENT, "sampling"), (Side.SERVER, "prompts")]
     for phase, found in ((Phase.CONNECTING, [False] * 3), (Phase.READY, [True, True, False])):
         session = side(until=phase)
@@ -136,7 +136,7 @@ def test_no_side_has_a_capability_before_the_handshake_says_so(side: Any) -> Non
 
 
 @pytest.mark.row("L03", "L07")
-def test_a_server_answers_initialize_with_what_was_agreed_upon() -> None:
+def test_initialize_result_has_negotiated_values() -> None:
     session = Session(Side.SERVER, info=ME, capabilities=OFFERED, instructions="be kind")
     session.transition(Signal.CONNECT)
     peer = Implementation("peer", "2")
@@ -148,7 +148,7 @@ def test_a_server_answers_initialize_with_what_was_agreed_upon() -> None:
 
 
 @pytest.mark.row("X04")
-def test_an_older_revision_is_not_told_of_newer_capabilities_but_may_use_them() -> None:
+def test_newer_capabilities_are_hidden_but_usable() -> None:
     session = Session(Side.SERVER, info=ME, capabilities={"completions": {}})
     session.transition(Signal.CONNECT)
     assert session.accept_initialize(InitializeParams("2024-11-05", {}, ME)).capabilities == {}
@@ -157,7 +157,7 @@ def test_an_older_revision_is_not_told_of_newer_capabilities_but_may_use_them() 
 
 @pytest.mark.row("L05", "X03")
 @pytest.mark.parametrize("method", ["notifications/initialized", "initialized"])
-def test_initialized_opens_the_conversation_once(method: str) -> None:
+def test_initialized_completes_handshake_once(method: str) -> None:
     session = server(until=Phase.INITIALIZING)
     assert session.receive(Notification(method), NOW) == HandshakeCompleted()
     assert ignored(session.receive(Notification(method), NOW)) == "duplicate_notification"
@@ -190,12 +190,12 @@ HELLO = Raw(b'{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"n
         (Phase.READY, Request(1, "ping"), False),
     ],
 )
-def test_only_a_readable_initialize_replaces_a_session(until: Phase, message: Request, replaced: bool) -> None:
+def test_only_valid_initialize_replaces_session(until: Phase, message: Request, replaced: bool) -> None:
     assert server(until=until).replaced_by(message) is replaced
 
 
 @pytest.mark.row("L06")
-def test_a_session_with_a_request_under_way_is_not_replaced() -> None:
+def test_session_with_running_request_is_not_replaced() -> None:
     session = server(until=Phase.READY)
     call = started(session, "ping")
     assert not session.replaced_by(Request("other", "initialize", HELLO))
@@ -204,13 +204,13 @@ def test_a_session_with_a_request_under_way_is_not_replaced() -> None:
 
 
 @pytest.mark.row("F02")
-def test_initialize_is_refused_while_a_conversation_ends_that_never_began() -> None:
+def test_initialize_is_refused_while_draining() -> None:
     session = server(until=Phase.CONNECTING)
     session.transition(Signal.DRAIN)
     assert refused(session.receive(Request(1, "initialize"), NOW)).code == 1008
 
 
-def test_until_a_revision_is_agreed_upon_the_newest_is_spoken() -> None:
+def test_newest_revision_applies_before_negotiation() -> None:
     assert server(until=Phase.CONNECTING).effective_revision is Revision.V2025_11_25
     assert server(Revision.V2024_11_05).effective_revision is Revision.V2024_11_05
 
@@ -219,7 +219,7 @@ def test_until_a_revision_is_agreed_upon_the_newest_is_spoken() -> None:
 
 
 @pytest.mark.row("F07", "F08")
-def test_a_client_walks_through_the_phases_of_the_handshake() -> None:
+def test_client_handshake_passes_all_phases() -> None:
     session = client(until=Phase.CONNECTING)
     awaited, request = session.call("initialize", InitializeParams("2025-11-25", DECLARED, ME), NOW)
     assert session.phase is Phase.INITIALIZING
@@ -249,7 +249,7 @@ def test_a_client_knows_the_experimental_capabilities_of_both_sides() -> None:
 
 @pytest.mark.row("L26", "F09")
 @pytest.mark.parametrize("version", ["2026-07-28", "1999-01-01"])
-def test_a_revision_that_the_client_does_not_speak_fails_the_handshake(version: str) -> None:
+def test_unsupported_revision_fails_handshake(version: str) -> None:
     session = client(until=Phase.INITIALIZING)
     with pytest.raises(InvalidRequest, match=version):
         session.complete_handshake(InitializeResult(version, OFFERED, ME))
@@ -260,21 +260,21 @@ def test_a_revision_that_the_client_does_not_speak_fails_the_handshake(version: 
 
 @pytest.mark.row("L26", "F09")
 @pytest.mark.parametrize("why", ["the server refused", "no answer in time", "the answer is malformed"])
-def test_a_handshake_that_is_given_up_keeps_its_reason(why: str) -> None:
+def test_failed_handshake_keeps_reason(why: str) -> None:
     session = client(until=Phase.INITIALIZING)
     session.fail_handshake(why)
     assert (session.phase, session.failure) == (Phase.FAILED, why)
 
 
 @pytest.mark.row("F09", "K14")
-def test_a_handshake_that_is_not_answered_falls_due() -> None:
+def test_unanswered_handshake_expires() -> None:
     session = client(until=Phase.INITIALIZING)
     assert session.expired(NOW + 29.9) == []
     (late,) = session.expired(NOW + 30)
     assert late.method.name == "initialize"
 
 
-def test_initialize_is_given_up_without_a_word() -> None:
+def test_abandoned_initialize_sends_no_cancellation() -> None:
     session = client(until=Phase.INITIALIZING)
     (awaited,) = session.outgoing_requests.values()
     assert session.cancel(awaited, "too slow") is None
@@ -284,7 +284,7 @@ def test_initialize_is_given_up_without_a_word() -> None:
 
 @pytest.mark.row("F03")
 @pytest.mark.parametrize("phase", [Phase.CONNECTING, Phase.INITIALIZING])
-def test_a_call_of_a_client_before_the_handshake_is_complete_fails_at_once(phase: Phase) -> None:
+def test_client_call_before_handshake_fails(phase: Phase) -> None:
     session = client(until=phase)
     with pytest.raises(WrongPhase, match=f"tools/list .* {phase.name.lower()}"):
         session.call("tools/list", PaginatedParams(), NOW)
@@ -294,7 +294,7 @@ def test_a_call_of_a_client_before_the_handshake_is_complete_fails_at_once(phase
 
 
 @pytest.mark.row("P01", "P17")
-def test_a_request_is_under_way_until_it_is_answered() -> None:
+def test_request_is_in_flight_until_answered() -> None:
     session = server()
     event = session.receive(wired(Request("a", "tools/call", {"name": "x"})), NOW)
     assert isinstance(event, CallReceived)
@@ -315,7 +315,7 @@ def test_a_request_is_answered_once() -> None:
 
 
 @pytest.mark.row("P17")
-def test_a_failed_request_is_answered_with_its_error() -> None:
+def test_failed_request_gets_error_response() -> None:
     session = server(Revision.V2025_11_25)
     answer = session.fail(started(session), ResourceNotFound("a://b"))
     assert answer is not None
@@ -323,13 +323,13 @@ def test_a_failed_request_is_answered_with_its_error() -> None:
     assert not session.incoming_requests
 
 
-def test_an_id_can_be_used_again_once_its_request_is_answered() -> None:
+def test_answered_id_can_be_reused() -> None:
     session = server()
     assert session.reply(started(session), Empty()) is not None
     assert started(session).id == 1
 
 
-def test_an_id_whose_request_is_under_way_is_refused() -> None:
+def test_id_in_use_is_refused() -> None:
     session = server()
     call = started(session)
     error = refused(session.receive(Request(1, "tools/call"), NOW))
@@ -339,14 +339,14 @@ def test_an_id_whose_request_is_under_way_is_refused() -> None:
 
 
 @pytest.mark.row("P01")
-def test_the_ids_1_and_1_in_quotes_are_two() -> None:
+def test_integer_and_string_ids_differ() -> None:
     session = server()
     started(session, ident=1)
     started(session, ident="1")
     assert list(session.incoming_requests) == [1, "1"]
 
 
-def test_a_result_is_cut_down_to_the_revision_unless_it_is_raw() -> None:
+def test_result_is_projected_unless_raw() -> None:
     session = server(Revision.V2025_03_26)
     result = CallToolResult([TextContent("a")], structured_content={"a": 1})
     assert session.reply(started(session), result) == Response(1, CallToolResult([TextContent("a")]))
@@ -365,7 +365,7 @@ def test_a_call_is_refused_in_the_wrong_phase(phase: Phase) -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.PAUSED, Phase.DRAINING])
-def test_a_call_is_declined_for_now_while_nothing_new_is_taken(phase: Phase) -> None:
+def test_call_is_refused_while_paused_or_draining(phase: Phase) -> None:
     error = refused(server(until=phase).receive(Request(1, "tools/list"), NOW))
     assert (error.code, error.data["kind"]) == (1008, "temporarily_unavailable")
     assert phase.name.lower() in error.message
@@ -373,7 +373,7 @@ def test_a_call_is_declined_for_now_while_nothing_new_is_taken(phase: Phase) -> 
 
 @pytest.mark.row("K02", "AD005", "X20")
 @pytest.mark.parametrize("phase", [phase for phase in Phase if Signal.RECV_PING in LIFECYCLE[phase]])
-def test_ping_is_taken_in_every_phase_with_a_line(phase: Phase) -> None:
+def test_ping_is_legal_in_connected_phases(phase: Phase) -> None:
     assert started(server(until=phase), "ping").method.name == "ping"
 
 
@@ -381,7 +381,7 @@ def test_ping_is_taken_in_every_phase_with_a_line(phase: Phase) -> None:
 @pytest.mark.parametrize(
     "method", ["foo/bar", "notifications/initialized", "roots/list", "initialized", "server/discover"]
 )
-def test_a_method_that_a_server_does_not_have_is_not_found(method: str) -> None:
+def test_unknown_method_is_not_found(method: str) -> None:
     error = refused(server().receive(Request(1, method), NOW))
     assert (error.code, error.data["kind"]) == (-32601, "method_not_found")
 
@@ -402,13 +402,13 @@ def test_a_method_of_a_later_revision_is_not_found() -> None:
 
 
 @pytest.mark.row("F15")
-def test_the_phase_is_looked_at_before_the_method_and_the_capability() -> None:
+def test_phase_is_checked_before_method_and_capability() -> None:
     session = server(until=Phase.CONNECTING)
     for method in ("foo/bar", "prompts/list", "roots/list"):
         assert refused(session.receive(Request(1, method), NOW)).data["kind"] == "server_not_initialized"
 
 
-def test_a_client_answers_what_a_server_may_ask() -> None:
+def test_client_accepts_server_requests() -> None:
     session = client()
     assert started(session, "sampling/createMessage").method.name == "sampling/createMessage"
     assert started(session, "ping", "p").method.name == "ping"
@@ -420,7 +420,7 @@ def test_a_client_answers_what_a_server_may_ask() -> None:
 
 
 @pytest.mark.row("X02")
-def test_a_notification_is_taken_by_its_name_or_its_bare_name() -> None:
+def test_notification_is_accepted_by_bare_name() -> None:
     for name in ("notifications/roots/list_changed", "roots/list_changed"):
         event = server().receive(Notification(name, Raw(b"{}")), NOW)
         assert isinstance(event, NotificationReceived)
@@ -429,11 +429,11 @@ def test_a_notification_is_taken_by_its_name_or_its_bare_name() -> None:
 
 @pytest.mark.row("P04")
 @pytest.mark.parametrize("method", ["foo/bar", "tools/list", "notifications/message", "notifications/tasks/status"])
-def test_a_notification_that_nobody_expects_is_ignored(method: str) -> None:
+def test_unexpected_notification_is_ignored(method: str) -> None:
     assert ignored(server().receive(Notification(method), NOW)) == "unknown_notification"
 
 
-def test_a_client_hears_of_changes_whether_the_server_has_declared_them_or_not() -> None:
+def test_client_accepts_undeclared_change_notifications() -> None:
     session = client(offered={"tools": {"listChanged": True}, "prompts": {}})
     assert isinstance(session.receive(Notification("notifications/tools/list_changed"), NOW), NotificationReceived)
     assert isinstance(session.receive(Notification("notifications/prompts/list_changed"), NOW), NotificationReceived)
@@ -441,7 +441,7 @@ def test_a_client_hears_of_changes_whether_the_server_has_declared_them_or_not()
 
 @pytest.mark.row("N15")
 @pytest.mark.parametrize("phase", [Phase.INITIALIZING, Phase.READY, Phase.PAUSED, Phase.DRAINING])
-def test_a_cancelled_call_is_given_up_in_every_phase_in_which_calls_run(phase: Phase) -> None:
+def test_cancellation_works_in_every_active_phase(phase: Phase) -> None:
     session = server(until=Phase.INITIALIZING if phase is Phase.INITIALIZING else Phase.READY)
     call = started(session, ident="a")
     if phase in {Phase.PAUSED, Phase.DRAINING}:
@@ -454,7 +454,7 @@ def test_a_cancelled_call_is_given_up_in_every_phase_in_which_calls_run(phase: P
 
 @pytest.mark.row("N15")
 @pytest.mark.parametrize("params", [b'{"requestId":2}', b'{"requestId":"1"}', b"{}"])
-def test_a_cancellation_of_nothing_is_ignored(params: bytes) -> None:
+def test_cancellation_of_unknown_request_is_ignored(params: bytes) -> None:
     session = server()
     started(session)
     assert ignored(session.receive(Notification("notifications/cancelled", Raw(params)), NOW)) == "unknown_request"
@@ -484,7 +484,7 @@ def test_initialize_cannot_be_cancelled() -> None:
 @pytest.mark.parametrize(
     "params", [Raw(b'{"requestId":[],"progressToken":1,"progress":"x"}'), UNSET, Raw(b'{"a":' * 5000)]
 )
-def test_notifications_with_params_that_cannot_be_read_are_ignored(method: str, params: Any) -> None:
+def test_notification_with_invalid_params_is_ignored(method: str, params: Any) -> None:
     assert ignored(server().receive(Notification(method, params), NOW)) in {"invalid_params", "unknown_request"}
 
 
@@ -492,7 +492,7 @@ def test_notifications_with_params_that_cannot_be_read_are_ignored(method: str, 
 
 
 @pytest.mark.row("A06")
-def test_our_ids_count_from_1_and_are_never_the_same() -> None:
+def test_own_ids_are_consecutive_and_unique() -> None:
     session = client()
     ids = [session.call("ping", Empty(), NOW)[1].id for _ in range(10_000)]
     assert ids == list(range(2, 10_002))  # the handshake took the first
@@ -500,7 +500,7 @@ def test_our_ids_count_from_1_and_are_never_the_same() -> None:
 
 
 @pytest.mark.row("A07")
-def test_what_we_wait_for_tells_its_method_its_age_and_its_waiter() -> None:
+def test_outgoing_request_has_method_age_and_waiter() -> None:
     session = client()
     session.call("tools/list", PaginatedParams(), NOW + 5, waiter="me")
     ((ident, awaited),) = session.outgoing_requests.items()
@@ -508,7 +508,7 @@ def test_what_we_wait_for_tells_its_method_its_age_and_its_waiter() -> None:
 
 
 @pytest.mark.row("P02")
-def test_answers_in_any_order_go_to_the_requests_they_name() -> None:
+def test_responses_match_requests_in_any_order() -> None:
     session = client()
     first, second = (session.call("ping", Empty(), NOW)[0] for _ in range(2))
     events = [session.receive(Response(awaited.id, Raw(b"{}")), NOW) for awaited in (second, first)]
@@ -518,7 +518,7 @@ def test_answers_in_any_order_go_to_the_requests_they_name() -> None:
 
 @pytest.mark.row("P03")
 @pytest.mark.parametrize("data", [UNSET, "text", {"a": 1}])
-def test_an_error_of_the_peer_comes_whole(data: object) -> None:
+def test_error_response_is_complete(data: object) -> None:
     session = client()
     awaited, request = session.call("ping", Empty(), NOW)
     error = ErrorObject(-5, "no", data)
@@ -527,7 +527,7 @@ def test_an_error_of_the_peer_comes_whole(data: object) -> None:
 
 @pytest.mark.row("P12")
 @pytest.mark.parametrize("ident", [7, "1", None, UNSET])
-def test_an_answer_to_nothing_that_we_wait_for_is_ignored(ident: Any) -> None:
+def test_unmatched_response_is_ignored(ident: Any) -> None:
     session = client()
     awaited, _ = session.call("ping", Empty(), NOW)
     assert ignored(session.receive(ErrorResponse(ident, ErrorObject(-5, "no")), NOW)) == "unexpected_reply"
@@ -535,7 +535,7 @@ def test_an_answer_to_nothing_that_we_wait_for_is_ignored(ident: Any) -> None:
 
 
 @pytest.mark.row("P12")
-def test_an_unreadable_answer_fails_its_request() -> None:
+def test_unreadable_response_fails_request() -> None:
     session = client()
     for named in (
         {"is_reply": True},
@@ -551,13 +551,13 @@ def test_an_unreadable_answer_fails_its_request() -> None:
 
 @pytest.mark.row("P12")
 @pytest.mark.parametrize("ident", [None, 99])
-def test_an_unreadable_answer_to_nothing_is_told_of(ident: int | None) -> None:
+def test_unreadable_unmatched_response_is_reported(ident: int | None) -> None:
     event = client().receive(Malformed(-32600, "both", ident, is_reply=True, excerpt=b"{"), NOW)
     assert event == MessageIgnored("unreadable response: both", "invalid_request", unassigned=True, excerpt=b"{")
 
 
 @pytest.mark.row("P12")
-def test_an_answer_whose_id_is_a_string_of_digits_fails_its_request() -> None:
+def test_response_with_digit_string_id_fails_request() -> None:
     session = client()
     awaited, _ = session.call("ping", Empty(), NOW)
     event = session.receive(Response(str(awaited.id), Raw(b"{}")), NOW)
@@ -568,14 +568,14 @@ def test_an_answer_whose_id_is_a_string_of_digits_fails_its_request() -> None:
 
 
 @pytest.mark.row("P12")
-def test_an_error_without_an_id_is_told_of() -> None:
+def test_error_without_id_is_reported() -> None:
     event = client().receive(ErrorResponse(None, ErrorObject(-32700, "what?")), NOW)
     why = "the peer could not decode a message: what? (-32700)"
     assert event == MessageIgnored(why, "unexpected_reply", unassigned=True)
 
 
 @pytest.mark.row("K18", "N16")
-def test_an_answer_after_we_gave_up_is_ignored() -> None:
+def test_late_response_after_cancellation_is_ignored() -> None:
     session = client()
     awaited, _ = session.call("ping", Empty(), NOW)
     notice = session.cancel(awaited, "too slow")
@@ -588,7 +588,7 @@ def test_an_answer_after_we_gave_up_is_ignored() -> None:
 
 
 @pytest.mark.row("N16")
-def test_what_is_answered_cannot_be_given_up() -> None:
+def test_answered_request_cannot_be_cancelled() -> None:
     session = client()
     awaited, _ = session.call("ping", Empty(), NOW)
     session.receive(Response(awaited.id, Raw(b"{}")), NOW)
@@ -596,7 +596,7 @@ def test_what_is_answered_cannot_be_given_up() -> None:
 
 
 @pytest.mark.row("K14", "K16")
-def test_a_request_has_the_time_of_its_method_or_the_one_it_is_given() -> None:
+def test_explicit_timeout_overrides_method_timeout() -> None:
     session = client(settings=Settings(quick_timeout=2, work_timeout=3, longest_call=7))
     call = CallToolParams("x")
     deadlines = [
@@ -609,7 +609,7 @@ def test_a_request_has_the_time_of_its_method_or_the_one_it_is_given() -> None:
 
 
 @pytest.mark.row("K14")
-def test_requests_fall_due_until_they_are_ended() -> None:
+def test_expired_request_is_reported_until_ended() -> None:
     session = client()
     slow, _ = session.call("tools/call", CallToolParams("x"), NOW)
     quick, _ = session.call("ping", Empty(), NOW)
@@ -620,7 +620,7 @@ def test_requests_fall_due_until_they_are_ended() -> None:
 
 
 @pytest.mark.row("N10")
-def test_progress_is_asked_for_under_the_id_of_the_request() -> None:
+def test_progress_token_is_request_id() -> None:
     session = client()
     params = CallToolParams("x", meta={"own": 1})
     heard: list[ProgressParams] = []
@@ -631,7 +631,7 @@ def test_progress_is_asked_for_under_the_id_of_the_request() -> None:
 
 
 @pytest.mark.row("N10", "N12", "X07")
-def test_progress_that_grows_is_heard_and_renews_the_time() -> None:
+def test_growing_progress_renews_deadline() -> None:
     session = client()
     awaited, _ = session.call("tools/call", CallToolParams("x"), NOW, on_progress=print)
 
@@ -659,7 +659,7 @@ def progress_of(session: Session, token: Any, progress: float) -> SessionEvent:
 
 
 @pytest.mark.row("TSK-23")
-def test_the_token_of_a_request_that_became_a_task_holds_as_long_as_somebody_holds_the_request() -> None:
+def test_task_progress_token_lives_with_request() -> None:
     session = client()
     awaited, _ = session.call("tools/call", CallToolParams("x"), NOW, on_progress=print)
     awaited.as_task = True
@@ -676,7 +676,7 @@ def test_the_token_of_a_request_that_became_a_task_holds_as_long_as_somebody_hol
 
 
 @pytest.mark.row("TSK-23")
-def test_a_request_for_a_task_that_was_refused_tells_no_more() -> None:
+def test_refused_task_request_has_no_progress() -> None:
     session = client()
     awaited, _ = session.call("tools/call", CallToolParams("x"), NOW, on_progress=print)
     awaited.as_task = True
@@ -685,7 +685,7 @@ def test_a_request_for_a_task_that_was_refused_tells_no_more() -> None:
 
 
 @pytest.mark.row("TSK-23")
-def test_a_request_for_a_task_is_given_up_without_a_word_and_its_answer_is_heard_once() -> None:
+def test_abandoned_task_request_gets_late_response_once() -> None:
     session = client()
     awaited, _ = session.call("tools/call", CallToolParams("x"), NOW)
     awaited.as_task, awaited.on_late_response = True, object()
@@ -698,7 +698,7 @@ def test_a_request_for_a_task_is_given_up_without_a_word_and_its_answer_is_heard
     assert ignored(session.receive(ErrorResponse(None, ErrorObject(-5, "no")), NOW)) == "unexpected_reply"
 
 
-def test_of_requests_that_were_given_up_only_so_many_are_remembered() -> None:
+def test_abandoned_requests_are_bounded() -> None:
     session = client()
     given_up = [session.call("tools/call", CallToolParams("x"), NOW)[0] for _ in range(257)]
     for awaited in given_up:
@@ -709,7 +709,7 @@ def test_of_requests_that_were_given_up_only_so_many_are_remembered() -> None:
 
 
 @pytest.mark.row("L23", "F29")
-def test_a_client_asks_for_nothing_that_the_server_did_not_declare() -> None:
+def test_client_sends_no_undeclared_method() -> None:
     session = client()
     with pytest.raises(CapabilityNotSupported) as caught:
         session.call("prompts/list", PaginatedParams(), NOW)
@@ -718,7 +718,7 @@ def test_a_client_asks_for_nothing_that_the_server_did_not_declare() -> None:
 
 
 @pytest.mark.row("L12", "L29")
-def test_a_server_asks_for_nothing_that_the_client_did_not_declare() -> None:
+def test_server_sends_no_undeclared_method() -> None:
     session = server()
     session.call("sampling/createMessage", Empty(), NOW)
     with pytest.raises(CapabilityNotSupported, match=r"sampling\.tools"):
@@ -728,27 +728,27 @@ def test_a_server_asks_for_nothing_that_the_client_did_not_declare() -> None:
 
 
 @pytest.mark.parametrize("method", ["foo/bar", "tools/list", "elicitation/create"])
-def test_a_server_asks_for_nothing_that_its_revision_does_not_have(method: str) -> None:
+def test_server_sends_no_method_of_other_revision(method: str) -> None:
     with pytest.raises(MethodNotFound, match=method):
         server(Revision.V2024_11_05).call(method, Empty(), NOW)
 
 
 @pytest.mark.row("L05")
-def test_requests_of_a_server_wait_for_initialized_but_ping_need_not() -> None:
+def test_server_requests_need_initialized_except_ping() -> None:
     session = server(until=Phase.INITIALIZING)
     with pytest.raises(WrongPhase, match="roots/list is not allowed while the session is initializing"):
         session.call("roots/list", Empty(), NOW)
     assert session.call("ping", Empty(), NOW)[1].method == "ping"
 
 
-def test_what_is_asked_is_cut_down_to_the_revision() -> None:
+def test_request_params_are_projected() -> None:
     session = server(Revision.V2024_11_05)
     params = ProgressParams(progress_token=1, progress=1, message="half")
     sent = session.notify("notifications/progress", params)
     assert sent == Notification("notifications/progress", ProgressParams(progress_token=1, progress=1))
 
 
-def test_a_method_says_what_it_is_answered_with() -> None:
+def test_method_has_result_type() -> None:
     assert client().result_type("tools/call") is CallToolResult
     for name in ("foo/bar", "notifications/message"):
         with pytest.raises(MethodNotFound, match=name):
@@ -768,7 +768,7 @@ def test_a_server_may_log_as_soon_as_initialize_is_answered(phase: Phase) -> Non
 
 @pytest.mark.row("F05", "F06")
 @pytest.mark.parametrize("phase", [Phase.CONNECTING, Phase.FAILED, Phase.CLOSED])
-def test_nothing_is_told_in_the_wrong_phase(phase: Phase) -> None:
+def test_notification_in_wrong_phase_is_refused(phase: Phase) -> None:
     session = server(until=phase)
     assert not session.may_send("notifications/message")
     with pytest.raises(WrongPhase):
@@ -776,14 +776,14 @@ def test_nothing_is_told_in_the_wrong_phase(phase: Phase) -> None:
 
 
 @pytest.mark.row("L15", "N06")
-def test_a_server_tells_of_no_changes_that_it_did_not_declare() -> None:
+def test_server_sends_no_undeclared_change_notification() -> None:
     session = server()
     assert session.may_send("notifications/tools/list_changed")
     assert session.notify("notifications/tools/list_changed") == Notification("notifications/tools/list_changed")
     assert not session.may_send("notifications/prompts/list_changed")
 
 
-def test_a_client_tells_of_changed_roots_if_it_declared_so() -> None:
+def test_client_sends_roots_changed_if_declared() -> None:
     assert client().may_send("notifications/roots/list_changed")
     assert not client().may_send("notifications/tools/list_changed")
 
@@ -802,13 +802,13 @@ def test_a_client_tells_of_changed_roots_if_it_declared_so() -> None:
         (Malformed(-32600, "nothing we wait for", 9, lacks_method=True), -32600, "invalid_request"),
     ],
 )
-def test_what_cannot_be_read_is_answered_with_its_fault(fault: Malformed, code: int, kind: str) -> None:
+def test_unreadable_message_gets_error_response(fault: Malformed, code: int, kind: str) -> None:
     error = refused(server().receive(fault, NOW))
     assert (error.code, error.data["kind"]) == (code, kind)
 
 
 @pytest.mark.row("W16", "W18")
-def test_a_message_that_is_too_large_is_told_the_limit() -> None:
+def test_oversized_message_error_has_limit() -> None:
     error = refused(server().receive(Malformed(-32600, "large", limit=16 << 20), NOW))
     expected = {"maxSize": 16_777_216, "unit": "bytes", "maxSizeReadable": "16 MiB"}
     assert error.data == {"kind": "message_size_exceeds_maximum", **expected}
@@ -816,12 +816,12 @@ def test_a_message_that_is_too_large_is_told_the_limit() -> None:
 
 @pytest.mark.row("P07")
 @pytest.mark.parametrize(("revision", "ident"), [*[(older, None) for older in HANDSHAKE[:-1]], (HANDSHAKE[-1], UNSET)])
-def test_an_unreadable_id_is_null_up_to_2025_06_18_and_left_out_since(revision: Revision, ident: object) -> None:
+def test_unreadable_id_is_null_or_omitted_by_revision(revision: Revision, ident: object) -> None:
     assert server(revision).malformed_response(Malformed(-32700, "not JSON")).id is ident
 
 
 @pytest.mark.row("P09")
-def test_a_readable_id_is_given_back() -> None:
+def test_readable_id_is_returned() -> None:
     assert server().malformed_response(Malformed(-32600, "no method", "a")).id == "a"
 
 
@@ -829,7 +829,7 @@ def test_a_readable_id_is_given_back() -> None:
 
 
 @pytest.mark.row("F06", "F10")
-def test_closing_ends_everything_that_is_under_way() -> None:
+def test_close_ends_all_requests() -> None:
     session = server()
     call = started(session)
     awaited, _ = session.call("roots/list", Empty(), NOW)
@@ -842,7 +842,7 @@ def test_closing_ends_everything_that_is_under_way() -> None:
 
 
 @pytest.mark.row("F10")
-def test_a_lost_line_fails_a_conversation() -> None:
+def test_lost_connection_fails_session() -> None:
     session = client()
     session.transition(Signal.FAIL)
     with pytest.raises(WrongPhase):
@@ -850,7 +850,7 @@ def test_a_lost_line_fails_a_conversation() -> None:
 
 
 @pytest.mark.row("F29")
-def test_a_phase_is_never_left_by_a_signal_that_it_does_not_have() -> None:
+def test_illegal_signal_keeps_phase() -> None:
     session = server()
     with pytest.raises(WrongPhase):
         session.transition(Signal.RESUME)
@@ -859,7 +859,7 @@ def test_a_phase_is_never_left_by_a_signal_that_it_does_not_have() -> None:
 
 @pytest.mark.row("D09")
 @pytest.mark.parametrize(("complete", "phase"), [(True, Phase.READY), (False, Phase.INITIALIZING)])
-def test_a_conversation_goes_on_where_it_was(complete: bool, phase: Phase) -> None:
+def test_handshake_is_restored(complete: bool, phase: Phase) -> None:
     before, after = server(), Session(Side.SERVER, info=Implementation(name="s", version="1"))
     after.transition(Signal.CONNECT)
     assert before.revision is not None
@@ -871,7 +871,7 @@ def test_a_conversation_goes_on_where_it_was(complete: bool, phase: Phase) -> No
     )
 
 
-def test_where_there_is_no_handshake_one_is_assumed_with_a_client_that_can_do_nothing() -> None:
+def test_assumed_handshake_has_no_client_capabilities() -> None:
     session = server(until=Phase.CONNECTING)
     session.assume_handshake(Revision.V2025_06_18)
     assert (session.phase, session.effective_revision, session.peer) == (Phase.READY, Revision.V2025_06_18, None)
@@ -882,7 +882,7 @@ def test_where_there_is_no_handshake_one_is_assumed_with_a_client_that_can_do_no
 @pytest.mark.parametrize(
     ("phase", "after"), [(Phase.NEW, Phase.FAILED), (Phase.RECONNECTING, Phase.RECONNECTING)], ids=["first", "again"]
 )
-def test_a_handshake_that_fails_ends_a_conversation_unless_there_was_one_before(phase: Phase, after: Phase) -> None:
+def test_failed_handshake_ends_new_sessions_only(phase: Phase, after: Phase) -> None:
     session = Session(Side.CLIENT, info=Implementation(name="c", version="1"), phase=phase)
     session.fail_handshake("no")
     assert (session.phase, session.failure) == (after, "no")

@@ -76,7 +76,7 @@ def written(message: Message | None) -> Any:
 
 
 @pytest.mark.parametrize("greeted", [False, True])
-def test_a_request_with_an_envelope_needs_no_handshake_and_is_not_disturbed_by_one(greeted: bool) -> None:
+def test_modern_request_is_independent_of_handshake(greeted: bool) -> None:
     session = server(greeted=greeted)
     call = taken(session.receive(asks("tools/call", name="a"), NOW))
     assert session.revision_of(call) is Revision.V2026_07_28
@@ -86,7 +86,7 @@ def test_a_request_with_an_envelope_needs_no_handshake_and_is_not_disturbed_by_o
     assert session.incoming_requests == {}
 
 
-def test_a_request_without_an_envelope_is_one_of_the_handshake_on_the_same_line() -> None:
+def test_request_without_envelope_uses_handshake() -> None:
     session = server(greeted=True)
     about_it = Request(1, "tools/call", Raw(json.dumps({"name": PROTOCOL_VERSION}).encode()))
     call = taken(session.receive(about_it, NOW))
@@ -94,7 +94,7 @@ def test_a_request_without_an_envelope_is_one_of_the_handshake_on_the_same_line(
     assert written(session.reply(call, CallToolResult([])))["result"] == {"content": [], "isError": False}
 
 
-def test_an_id_that_is_in_use_is_in_use_in_both_eras() -> None:
+def test_ids_are_shared_between_eras() -> None:
     session = server(greeted=True)
     taken(session.receive(asks("tools/call", name="a"), NOW))
     assert "1" in refused(session.receive(asks("tools/list"), NOW)).message
@@ -102,20 +102,20 @@ def test_an_id_that_is_in_use_is_in_use_in_both_eras() -> None:
 
 
 @pytest.mark.parametrize("signal", [Signal.PAUSE, Signal.DRAIN, Signal.CLOSE])
-def test_a_request_with_an_envelope_is_declined_while_nothing_new_is_taken(signal: Signal) -> None:
+def test_modern_request_is_refused_while_draining(signal: Signal) -> None:
     session = server(greeted=True)
     session.transition(signal)
     error = refused(session.receive(asks("tools/list"), NOW))
     assert "is refused while the session is" in error.message
 
 
-def test_what_the_modern_era_has_no_more_is_unknown_with_an_envelope() -> None:
+def test_removed_method_is_not_found_with_envelope() -> None:
     session = server(greeted=True)
     assert refused(session.receive(asks("ping"), NOW)).code == MethodNotFound.code
     assert taken(session.receive(Request(2, "ping"), NOW)).method.name == "ping"
 
 
-def test_an_error_has_the_code_of_the_revision_that_the_request_is_written_in() -> None:
+def test_error_code_follows_request_revision() -> None:
     session = server(greeted=True)
     modern = taken(session.receive(asks("resources/read", uri="a:1"), NOW))
     older = taken(session.receive(Request(2, "resources/read", Raw(b'{"uri":"a:1"}')), NOW))
@@ -124,7 +124,7 @@ def test_an_error_has_the_code_of_the_revision_that_the_request_is_written_in() 
     assert session.fail(modern, ResourceNotFound("a:1")) is None
 
 
-def test_whoever_asks_hears_of_it_before_any_handshake() -> None:
+def test_modern_request_gets_notifications_before_handshake() -> None:
     session = server()
     call = taken(session.receive(asks("tools/call", name="a"), NOW))
     notice = session.notify_about(call, "notifications/progress", ProgressParams("t", 1))
@@ -133,7 +133,7 @@ def test_whoever_asks_hears_of_it_before_any_handshake() -> None:
     assert session.notify_about(other, "notifications/progress", ProgressParams("t", 1)) is None
 
 
-def test_a_request_with_an_envelope_can_be_cancelled_before_any_handshake() -> None:
+def test_modern_request_can_be_cancelled_before_handshake() -> None:
     session = server()
     call = taken(session.receive(asks("tools/call", name="a"), NOW))
     event = session.receive(Notification("notifications/cancelled", Raw(b'{"requestId":1}')), NOW)
@@ -144,7 +144,7 @@ def test_a_request_with_an_envelope_can_be_cancelled_before_any_handshake() -> N
 # --- a client --------------------------------------------------------------------------------------------
 
 
-def test_a_client_asks_for_the_era_before_it_begins() -> None:
+def test_client_probes_era_first() -> None:
     session = client()
     awaited, question = session.start_probe(NOW, 3.0, None)
     said = written(question)
@@ -160,7 +160,7 @@ def test_a_client_asks_for_the_era_before_it_begins() -> None:
     assert session.last_id == 0
 
 
-def test_once_the_era_is_known_every_request_stands_for_itself() -> None:
+def test_every_request_has_envelope_after_discovery() -> None:
     session = client()
     session.transition(Signal.SEND_INITIALIZE)
     told = {SERVER_INFO: {"name": "you", "version": "2"}}
@@ -176,7 +176,7 @@ def test_once_the_era_is_known_every_request_stands_for_itself() -> None:
 
 
 @pytest.mark.row("X04")
-def test_what_an_old_revision_has_no_name_for_goes_without_saying() -> None:
+def test_undeclarable_capability_is_implied() -> None:
     for revision, allowed in (("2024-11-05", True), ("2025-03-26", False)):
         session = Session(Side.CLIENT, info=ME)
         session.transition(Signal.CONNECT)

@@ -110,7 +110,7 @@ def plain(value: Any) -> Any:
 
 
 @pytest.mark.row("J06")
-def test_the_picture_has_a_cell_for_every_state_and_signal() -> None:
+def test_picture_covers_every_state_and_signal() -> None:
     assert CELLS.keys() == {(state, signal) for state in TaskState for signal in TaskSignal}
     assert TASKS.keys() == set(TaskState)
 
@@ -125,20 +125,20 @@ def test_the_table_equals_the_picture(state: TaskState, signal: TaskSignal) -> N
 
 @pytest.mark.row("J06")
 @pytest.mark.parametrize(("state", "signal"), [pair for pair, cell in CELLS.items() if cell is not None])
-def test_a_pair_with_a_row_leads_where_it_says(state: TaskState, signal: TaskSignal) -> None:
+def test_transition_leads_to_listed_state(state: TaskState, signal: TaskSignal) -> None:
     assert next_state(state, signal) is CELLS[state, signal]
 
 
 @pytest.mark.row("J06")
 @pytest.mark.parametrize(("state", "signal"), [pair for pair, cell in CELLS.items() if cell is None])
-def test_a_pair_without_a_row_is_illegal_and_says_so(state: TaskState, signal: TaskSignal) -> None:
+def test_missing_transition_raises_error(state: TaskState, signal: TaskSignal) -> None:
     with pytest.raises(InternalError, match=f"{signal.name.lower()} .* {state.value}") as caught:
         next_state(state, signal)
     assert caught.value.data == {"kind": "task_state_invalid", "state": state.value}
 
 
 @pytest.mark.row("J06")
-def test_what_has_ended_stays_as_it_is() -> None:
+def test_finished_task_never_changes() -> None:
     assert {TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELLED} == TERMINAL
     assert {state: record.ended for state, record in RECORDS.items()} == {s: s in TERMINAL for s in TaskState}
 
@@ -146,7 +146,7 @@ def test_what_has_ended_stays_as_it_is() -> None:
 @pytest.mark.row("J06")
 @pytest.mark.parametrize("signal", ACTS)
 @pytest.mark.parametrize("state", TaskState)
-def test_whatever_happens_to_a_record_follows_the_table(state: TaskState, signal: TaskSignal) -> None:
+def test_record_methods_follow_table(state: TaskState, signal: TaskSignal) -> None:
     before = RECORDS[state]
     if CELLS[state, signal] is None:
         with pytest.raises(InternalError):
@@ -158,7 +158,7 @@ def test_whatever_happens_to_a_record_follows_the_table(state: TaskState, signal
 
 
 @pytest.mark.row("J06")
-def test_the_founding_diagram_has_every_change_of_what_it_shows() -> None:
+def test_founding_diagram_has_every_status_change() -> None:
     statuses = DIALECTS[Dialect.FOUNDING].statuses
     edges = {(statuses[state], statuses[after]) for state, row in TASKS.items() for after in row.values()}
     assert edges == FOUNDING_EDGES
@@ -168,14 +168,14 @@ def test_the_founding_diagram_has_every_change_of_what_it_shows() -> None:
 
 
 @pytest.mark.row("J09")
-def test_the_record_has_the_members_of_the_founding_documents() -> None:
+def test_record_has_founding_members() -> None:
     assert {"expires_at", "client", "progress", "total", "timeout_ms", "result", "error"} <= {
         *TaskRecord.__struct_fields__
     }
 
 
 @pytest.mark.parametrize("state", TaskState)
-def test_a_record_is_kept_as_json_and_read_again(state: TaskState) -> None:
+def test_record_round_trips_as_json(state: TaskState) -> None:
     written = codec.to_json(RECORDS[state])
     again = codec.json_decoder(TaskRecord)(written)
     assert codec.to_json(again) == written
@@ -183,12 +183,12 @@ def test_a_record_is_kept_as_json_and_read_again(state: TaskState) -> None:
     assert (again.result is UNSET) is (state is not TaskState.COMPLETED)
 
 
-def test_a_task_that_is_begun_again_counts_how_often() -> None:
+def test_restarted_task_counts_attempts() -> None:
     assert [WORKING.attempt, WORKING.resume(NOW + 5).attempt, ASKING.resume(NOW + 5).attempt] == [1, 2, 2]
     assert ASKING.resume(NOW + 5).questions == ASKING.questions
 
 
-def test_tries_are_counted_since_a_task_got_further_or_was_left_in_good_order() -> None:
+def test_tries_reset_by_checkpoint_or_release() -> None:
     third = WORKING.resume(NOW + 5).resume(NOW + 6)
     assert [WORKING.tries, third.tries, third.save_checkpoint(NOW + 7, Raw(b"1")).tries] == [1, 3, 1]
     assert [third.release(NOW + 7).tries, third.release(NOW + 7).attempt] == [2, 3]
@@ -196,25 +196,25 @@ def test_tries_are_counted_since_a_task_got_further_or_was_left_in_good_order() 
     assert (ended.release(NOW + 8), made().release(NOW + 8)) == (ended, made())
 
 
-def test_what_is_done_is_known_by_its_name() -> None:
+def test_effects_are_recorded_by_name() -> None:
     assert WORKING.record_effect(NOW + 1, "paid", Raw(b"7")).record_effect(NOW + 2, "sent", Raw(b"8")).effects == {
         "paid": Raw(b"7"),
         "sent": Raw(b"8"),
     }
 
 
-def test_progress_keeps_what_is_not_said_anew() -> None:
+def test_progress_keeps_unset_values() -> None:
     first = WORKING.advance(NOW + 2, 1, total=10, message="reading")
     second = first.advance(NOW + 3, 2)
     assert (second.progress, second.total, second.message) == (2, 10, "reading")
     assert second.advance(NOW + 4, 3, 20, "writing").message == "writing"
 
 
-def test_time_does_not_run_backwards_in_a_record() -> None:
+def test_updated_at_never_decreases() -> None:
     assert WORKING.advance(NOW - 100, 1).updated_at == WORKING.updated_at
 
 
-def test_a_task_whose_time_is_up_has_failed() -> None:
+def test_timed_out_task_has_failed() -> None:
     record = made(timeout_ms=50)
     assert (record.deadline, made().deadline) == (NOW + 0.05, None)
     late = record.start(NOW + 0.01).time_out(NOW + 0.05)
@@ -227,7 +227,7 @@ def test_a_task_whose_time_is_up_has_failed() -> None:
     )
 
 
-def test_answers_settle_questions_one_by_one_and_others_are_left_aside() -> None:
+def test_answers_settle_open_questions_only() -> None:
     some = ASKING.answer(NOW + 3, {"q1": Raw(b"1"), "unknown": Raw(b"2")})
     assert (some.state, list(some.questions), list(some.answers)) == (TaskState.INPUT_REQUIRED, ["q2"], ["q1"])
     assert some.answer(NOW + 4, {"q1": Raw(b"3"), "unknown": Raw(b"2")}) is some
@@ -237,7 +237,7 @@ def test_answers_settle_questions_one_by_one_and_others_are_left_aside() -> None
     assert all_of_them.answer(NOW + 6, {"q1": Raw(b"5")}) is all_of_them
 
 
-def test_questions_that_nobody_waits_for_any_more_are_withdrawn() -> None:
+def test_obsolete_questions_are_withdrawn() -> None:
     some = ASKING.withdraw(NOW + 3, ["q1", "unknown"])
     assert (some.state, list(some.questions), some.withdrawn) == (TaskState.INPUT_REQUIRED, ["q2"], ("q1",))
     assert some.answer(NOW + 4, {"q1": Raw(b"1")}) is some
@@ -245,7 +245,7 @@ def test_questions_that_nobody_waits_for_any_more_are_withdrawn() -> None:
 
 
 @pytest.mark.parametrize("name", ["open", "answered", "withdrawn"])
-def test_the_name_of_a_question_is_used_once_in_the_life_of_a_task(name: str) -> None:
+def test_question_names_are_unique_per_task(name: str) -> None:
     record = WORKING.ask(NOW + 2, {"open": QUESTION, "answered": QUESTION, "withdrawn": QUESTION})
     record = record.answer(NOW + 3, {"answered": Raw(b"1")}).withdraw(NOW + 4, ["withdrawn"])
     with pytest.raises(MisuseError, match=name):
@@ -256,14 +256,14 @@ def test_the_name_of_a_question_is_used_once_in_the_life_of_a_task(name: str) ->
 
 
 @pytest.mark.parametrize("ended", ["complete", "fail", "cancel"])
-def test_nothing_is_asked_any_more_once_a_task_has_ended(ended: str) -> None:
+def test_finished_task_has_no_open_questions(ended: str) -> None:
     what = {"complete": [RESULT], "fail": [ERROR], "cancel": []}[ended]
     assert getattr(ASKING, ended)(NOW + 3, *what).questions == {}
 
 
 @pytest.mark.row("J06")
 @given(st.lists(st.sampled_from([*ACTS, TaskSignal.ANSWER]), max_size=12))
-def test_no_history_leads_out_of_an_end_or_leaves_questions_where_none_are_asked(signals: list[TaskSignal]) -> None:
+def test_no_history_leaves_final_state(signals: list[TaskSignal]) -> None:
     record = made()
     for number, signal in enumerate(signals):
         before = record
@@ -295,12 +295,12 @@ DIALECT_NAMES, *SHOWN_ROWS = [line.split() for line in SHOWN.strip().splitlines(
 
 @pytest.mark.row("J06")
 @pytest.mark.parametrize("row", SHOWN_ROWS, ids=lambda row: row[0])
-def test_every_dialect_shows_a_state_in_its_own_words(row: list[str]) -> None:
+def test_dialects_map_states_to_statuses(row: list[str]) -> None:
     record = REFUSED if row[0] == "refused" else RECORDS[TaskState(row[0])]
     assert [status_in(record, Dialect(name)) for name in DIALECT_NAMES] == row[1:]
 
 
-def test_dialects_differ_in_what_can_be_done_with_a_task() -> None:
+def test_dialect_traits_differ() -> None:
     told = {dialect: traits[2:] for dialect, traits in DIALECTS.items()}
     assert told == {  # cancelling what has ended, tasks/result waits, tasks/list, progress
         Dialect.AUGMENTED: (False, True, True, True),
@@ -309,7 +309,7 @@ def test_dialects_differ_in_what_can_be_done_with_a_task() -> None:
     }
 
 
-def test_a_change_is_told_once_and_only_if_it_shows() -> None:
+def test_only_visible_changes_are_notable() -> None:
     history = [made(), WORKING, WORKING.advance(NOW + 2, 1), ASKING]
     history += [ASKING.answer(NOW + 3, {"q1": Raw(b"1")})]
     history += [history[-1].answer(NOW + 4, {"q2": Raw(b"1")})]
@@ -324,7 +324,7 @@ def test_a_change_is_told_once_and_only_if_it_shows() -> None:
 
 
 @pytest.mark.row("J08")
-def test_2025_11_25_shows_a_task_that_the_official_schema_accepts() -> None:
+def test_augmented_task_matches_official_schema() -> None:
     definitions = schema("2025-11-25")["$defs"]
     accepts = Draft202012Validator({"$ref": "#/$defs/Task", "$defs": definitions})
     for record in [*RECORDS.values(), REFUSED, made(expires_at=NOW + 60, poll_interval_ms=500, message="soon")]:
@@ -342,7 +342,7 @@ def test_2025_11_25_shows_a_task_that_the_official_schema_accepts() -> None:
     assert plain(to_augmented_task(made(), t.Task))["ttl"] is None
 
 
-def test_the_extension_shows_a_task_flat_and_without_what_belongs_to_its_status() -> None:
+def test_extension_task_has_no_status_members() -> None:
     record = made(expires_at=NOW + 60, poll_interval_ms=500, message="soon")
     assert plain(to_extension_task(record, TaskCreated)) == {
         "taskId": "t-1",
@@ -356,7 +356,7 @@ def test_the_extension_shows_a_task_flat_and_without_what_belongs_to_its_status(
     assert plain(to_extension_task(made(), TaskCreated))["ttlMs"] is None
 
 
-def test_the_extension_shows_open_questions_the_result_or_the_error_each_with_its_status() -> None:
+def test_detailed_task_has_status_members() -> None:
     extras = {"inputRequests", "result", "error"}
     found = {state.value: extras & plain(to_detailed_task(record)).keys() for state, record in RECORDS.items()}
     assert found == {
@@ -373,7 +373,7 @@ def test_the_extension_shows_open_questions_the_result_or_the_error_each_with_it
     assert plain(to_detailed_task(RECORDS[TaskState.FAILED]))["error"] == plain(ERROR)
 
 
-def test_the_extension_shows_progress_and_its_message_unless_that_says_how_the_task_ended() -> None:
+def test_detailed_task_has_progress_message() -> None:
     further = WORKING.advance(NOW + 2, 1, 3, "one")
     shown = {"progress": 1, "total": 3, "message": "one"}
     silent = {"progress": 1, "total": 3}
@@ -388,7 +388,7 @@ def test_the_extension_shows_progress_and_its_message_unless_that_says_how_the_t
     assert "_meta" not in plain(to_detailed_task(WORKING))
 
 
-def test_progress_is_worth_telling_where_the_call_has_asked_for_it() -> None:
+def test_progress_is_notable_if_requested() -> None:
     for token, dialect, told in (
         ("t", Dialect.EXTENSION, True),
         (None, Dialect.EXTENSION, False),
@@ -399,7 +399,7 @@ def test_progress_is_worth_telling_where_the_call_has_asked_for_it() -> None:
         assert not is_notable_change(before, before.save_checkpoint(NOW, Raw(b"1")), dialect)
 
 
-def test_answers_to_a_task_of_the_extension_can_be_read() -> None:
+def test_extension_answers_are_decoded() -> None:
     read = codec.decoder(UpdateTaskParams)(b'{"taskId":"t-1","inputResponses":{"q1":{"action":"accept"}}}')
     answered = ASKING.answer(NOW + 3, read.input_responses)
     assert bytes(answered.answers["q1"]) == b'{"action":"accept"}'
@@ -407,7 +407,7 @@ def test_answers_to_a_task_of_the_extension_can_be_read() -> None:
 
 @pytest.mark.row("J08")
 @pytest.mark.parametrize("state", TaskState)
-def test_the_founding_documents_show_every_member_and_an_error_only_of_what_failed(state: TaskState) -> None:
+def test_founding_task_has_all_members(state: TaskState) -> None:
     task = plain(to_founding_task(RECORDS[state]))
     assert list(task) == ["taskId", "status", "action", "result", "error", "createdAt", "updatedAt"]
     assert task["action"] == {"type": "x", "parameters": {"k": 1}}
@@ -419,7 +419,7 @@ def test_the_founding_documents_show_every_member_and_an_error_only_of_what_fail
 
 
 @pytest.mark.row("J14")
-def test_errors_have_their_founding_numbers_in_the_founding_dialect_alone() -> None:
+def test_founding_codes_only_in_founding_dialect() -> None:
     refused = to_founding_task(REFUSED)
     assert refused.error == ErrorObject(-32083, "no", {"kind": "task_failed"})
     assert plain(refused)["result"]["isError"] is True
@@ -440,30 +440,30 @@ def test_errors_have_their_founding_numbers_in_the_founding_dialect_alone() -> N
         ("ours", -32083),
     ],
 )
-def test_a_failed_result_has_the_number_of_what_it_says_of_itself(details: Any, code: int) -> None:
+def test_failed_result_has_code_of_its_kind(details: Any, code: int) -> None:
     result = codec.to_raw({"content": [], "isError": True, "_meta": {"trunkline/error": details}})
     assert to_founding_task(WORKING.complete(NOW, result, is_error=True)).error.code == code
 
 
 @pytest.mark.row("J14")
 @pytest.mark.parametrize("data", [UNSET, None, [1], {"kind": 7}, {"kind": "our_own"}, {"kind": "internal_error"}])
-def test_what_has_no_number_of_its_own_has_that_of_failed_tasks(data: Any) -> None:
+def test_unknown_kind_has_code_of_failed_task(data: Any) -> None:
     error = to_founding_task(WORKING.fail(NOW, ErrorObject(-32603, "x", data))).error
     assert (error.code, error.message, error.data["kind"]) == (-32083, "x", "task_failed")
 
 
-def test_a_code_that_a_program_has_chosen_stays_what_it_is() -> None:
+def test_application_code_is_preserved() -> None:
     own = ErrorObject(7, "x", {"kind": "internal_error"})
     assert to_founding_task(WORKING.fail(NOW, own)).error == own
 
 
-def test_a_task_is_spoken_of_as_it_was_asked_for() -> None:
+def test_task_dialect_follows_caller() -> None:
     assert dialect_of(made()) is Dialect.AUGMENTED
     assert dialect_of(made(caller=TaskCaller(founding=True))) is Dialect.FOUNDING
     assert dialect_of(made(caller=TaskCaller(modern=True))) is Dialect.EXTENSION
 
 
-def test_the_messages_of_the_founding_documents_can_be_read_and_written() -> None:
+def test_founding_messages_round_trip() -> None:
     asked = codec.decoder(CreateFoundingTaskParams)(
         b'{"action":{"type":"op","parameters":{"k":"v"}},"metadata":{"progressToken":"p","timeout":30000}}'
     )
@@ -486,7 +486,7 @@ def kind_and_code(error: ProtocolError) -> tuple[str, int]:
     return error.data["kind"], error.code
 
 
-def test_the_result_of_a_task_is_that_of_its_request_and_says_which_task_it_is_of() -> None:
+def test_task_result_names_related_task() -> None:
     related = {"io.modelcontextprotocol/related-task": {"taskId": "t-1"}}
     assert plain(task_outcome(RECORDS[TaskState.COMPLETED], Dialect.AUGMENTED)) == {
         "content": [],
@@ -503,7 +503,7 @@ def test_the_result_of_a_task_is_that_of_its_request_and_says_which_task_it_is_o
 
 
 @pytest.mark.parametrize("state", [TaskState.PENDING, TaskState.WORKING, TaskState.INPUT_REQUIRED])
-def test_a_result_is_waited_for_or_refused_before_there_is_one(state: TaskState) -> None:
+def test_pending_result_waits_or_is_refused(state: TaskState) -> None:
     assert task_outcome(RECORDS[state], Dialect.AUGMENTED) is None
     with pytest.raises(InternalError) as caught:
         task_outcome(RECORDS[state], Dialect.FOUNDING)
@@ -511,7 +511,7 @@ def test_a_result_is_waited_for_or_refused_before_there_is_one(state: TaskState)
 
 
 @pytest.mark.parametrize(("dialect", "code"), [(Dialect.AUGMENTED, -32602), (Dialect.FOUNDING, -32084)])
-def test_what_was_cancelled_has_no_result(dialect: Dialect, code: int) -> None:
+def test_cancelled_task_has_no_result(dialect: Dialect, code: int) -> None:
     with pytest.raises(InvalidParams, match="cancelled") as caught:
         task_outcome(RECORDS[TaskState.CANCELLED], dialect)
     assert kind_and_code(caught.value) == ("task_cancelled", code)
@@ -519,7 +519,7 @@ def test_what_was_cancelled_has_no_result(dialect: Dialect, code: int) -> None:
 
 @pytest.mark.parametrize(("dialect", "code"), [(Dialect.AUGMENTED, -32602), (Dialect.FOUNDING, -32090)])
 @pytest.mark.parametrize("state", TaskState)
-def test_what_has_ended_cannot_be_cancelled(state: TaskState, dialect: Dialect, code: int) -> None:
+def test_finished_task_cannot_be_cancelled(state: TaskState, dialect: Dialect, code: int) -> None:
     if state not in TERMINAL:
         assert check_cancellable(RECORDS[state], dialect)
         return
@@ -529,5 +529,5 @@ def test_what_has_ended_cannot_be_cancelled(state: TaskState, dialect: Dialect, 
 
 
 @pytest.mark.parametrize("state", TaskState)
-def test_by_the_extension_to_cancel_what_has_ended_is_no_mistake(state: TaskState) -> None:
+def test_extension_cancels_finished_task_silently(state: TaskState) -> None:
     assert check_cancellable(RECORDS[state], Dialect.EXTENSION) is (state not in TERMINAL)

@@ -142,15 +142,15 @@ def inline_objects(official: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any
 
 
 @pytest.mark.parametrize("cls", NAMED)
-def test_types_have_exactly_the_members_of_the_schema_and_the_same_ones_are_required(cls: type[Struct]) -> None:
+def test_types_match_schema_members(cls: type[Struct]) -> None:
     assert assert_same_members(cls, shapes(cls)) <= INSIDE_A_DEFINITION
 
 
-def test_types_without_a_definition_are_met_inside_of_one() -> None:
+def test_nested_types_match_schema() -> None:
     assert set().union(*(assert_same_members(cls, shapes(cls)) for cls in NAMED)) == INSIDE_A_DEFINITION
 
 
-def test_the_data_of_the_error_that_asks_for_urls_has_the_members_of_the_schema() -> None:
+def test_url_elicitation_error_data_matches_schema() -> None:
     _, specific = DEFINITIONS["URLElicitationRequiredError"]["properties"]["error"]["allOf"]
 
     assert_same_members(t.UrlElicitationRequired, [specific["properties"]["data"]])
@@ -169,7 +169,7 @@ def test_every_object_of_the_schema_has_a_type() -> None:
     assert objects - NOT_TYPES <= {name for cls in STRUCTS if cls not in OURS for name in definition_names(cls)}
 
 
-def test_every_object_that_only_the_modern_era_has_has_a_type() -> None:
+def test_every_modern_object_has_a_type() -> None:
     later = {
         name
         for name, shape in MODERN_DEFINITIONS.items()
@@ -219,7 +219,7 @@ def test_values_survive_a_round_trip(cls: type[Struct]) -> None:
         assert msgspec.json.decode(msgspec.json.encode(sample), type=cls) == sample
 
 
-def test_every_public_name_says_what_it_is() -> None:
+def test_every_public_name_has_docstring() -> None:
     assert [cls for cls in STRUCTS if not cls.__dict__.get("__doc__")] == []
 
 
@@ -230,7 +230,7 @@ def test_members_that_are_not_known_are_ignored() -> None:
 # content
 
 
-def test_text_needs_nothing_but_text() -> None:
+def test_text_content_needs_text_only() -> None:
     assert msgspec.json.encode(t.TextContent("hi")) == b'{"type":"text","text":"hi"}'
 
 
@@ -254,7 +254,7 @@ def test_text_keeps_its_mime_type() -> None:
         (t.EmbeddedResource(t.ResourceContents("file:///a", text="a")), "resource"),
     ],
 )
-def test_content_tells_its_kind(block: t.ContentBlock, kind: str) -> None:
+def test_content_has_type_tag(block: t.ContentBlock, kind: str) -> None:
     assert msgspec.json.decode(msgspec.json.encode(block))["type"] == kind
 
 
@@ -266,14 +266,14 @@ def test_content_tells_its_kind(block: t.ContentBlock, kind: str) -> None:
         *("audio/mp3", "audio/wav", "audio/aac", "application/vnd.trunkline.custom"),
     ],
 )
-def test_any_mime_type_can_be_said(mime_type: str) -> None:
+def test_any_mime_type_is_accepted(mime_type: str) -> None:
     contents = t.ResourceContents("file:///a", mime_type, blob="eA==")
 
     assert msgspec.json.decode(msgspec.json.encode(contents), type=t.ResourceContents).mime_type == mime_type
 
 
 @pytest.mark.row("X22")
-def test_contents_that_carry_a_type_are_read_and_never_written() -> None:
+def test_contents_type_is_read_but_never_written() -> None:
     contents = msgspec.json.decode(b'{"type":"text","uri":"file:///a","text":"a"}', type=t.ResourceContents)
 
     assert msgspec.json.encode(contents) == b'{"uri":"file:///a","text":"a"}'
@@ -296,7 +296,7 @@ def test_a_priority_is_between_nought_and_one(priority: bytes) -> None:
 
 
 @pytest.mark.row("R03", "R04")
-def test_a_resource_tells_all_about_itself() -> None:
+def test_resource_has_all_members() -> None:
     resource = t.Resource(
         "file:///a",
         "a",
@@ -319,7 +319,7 @@ def test_content_and_is_error_are_always_present() -> None:
     assert msgspec.json.encode(t.CallToolResult([])) == b'{"content":[],"isError":false}'
 
 
-def test_a_structured_null_is_not_the_same_as_none_at_all() -> None:
+def test_null_structured_content_differs_from_missing() -> None:
     assert t.CallToolResult([]).structured_content is UNSET
     assert b'"structuredContent":null' in msgspec.json.encode(t.CallToolResult([], None))
 
@@ -338,7 +338,7 @@ def test_arguments_stay_as_they_were_read() -> None:
 
 
 @pytest.mark.row("T02")
-def test_what_the_specification_has_no_member_for_goes_under_meta() -> None:
+def test_additional_members_go_into_meta() -> None:
     tool = t.Tool("a", {"type": "object"}, meta={"trunkline/version": "2", "trunkline/deprecated": True})
 
     assert msgspec.json.encode(tool) == (
@@ -364,7 +364,7 @@ def test_an_empty_cursor_is_a_cursor() -> None:
     assert msgspec.json.encode(t.ListToolsResult([], next_cursor="")) == b'{"tools":[],"nextCursor":""}'
 
 
-def test_a_wish_for_a_page_size_is_accepted() -> None:
+def test_page_size_request_is_accepted() -> None:
     assert msgspec.json.decode(b'{"limit":10}', type=t.PaginatedParams).limit == 10
 
 
@@ -372,7 +372,7 @@ def test_a_wish_for_a_page_size_is_accepted() -> None:
 
 
 @pytest.mark.row("L19")
-def test_what_a_client_declares_is_typed_and_extra_keys_do_no_harm() -> None:
+def test_client_capabilities_ignore_extra_keys() -> None:
     declared = b'{"roots":{"listChanged":true},"sampling":{},"tools":{"listChanged":true},"experimental":{"x":{}}}'
 
     assert msgspec.json.decode(declared, type=t.ClientCapabilities) == t.ClientCapabilities(
@@ -381,7 +381,7 @@ def test_what_a_client_declares_is_typed_and_extra_keys_do_no_harm() -> None:
 
 
 @pytest.mark.row("L21")
-def test_what_a_server_can_do_is_written_as_the_specification_has_it() -> None:
+def test_server_capabilities_match_specification() -> None:
     capabilities = t.ServerCapabilities(
         tools=t.ToolsCapability(list_changed=True),
         resources=t.ResourcesCapability(subscribe=True, list_changed=True),
@@ -447,12 +447,12 @@ def test_max_tokens_is_a_number_and_stop_sequences_keep_their_order() -> None:
         ("content_filter", "content_filter"),
     ],
 )
-def test_reasons_to_stop_are_said_in_the_words_of_the_specification(said: str, reason: str) -> None:
+def test_stop_reasons_are_normalized(said: str, reason: str) -> None:
     assert t.CreateMessageResult("assistant", t.TextContent("x"), "m", said).stop_reason == reason
 
 
 @pytest.mark.row("S17")
-def test_the_example_reply_of_the_founding_documents_is_understood() -> None:
+def test_founding_sampling_reply_is_decoded() -> None:
     reply = (
         b'{"role":"assistant","content":{"type":"text","text":"The capital of France is Paris."},'
         b'"model":"claude-3-sonnet-20240229","stopReason":"end_turn"}'
@@ -462,7 +462,7 @@ def test_the_example_reply_of_the_founding_documents_is_understood() -> None:
 
 
 @pytest.mark.row("X16")
-def test_a_message_has_one_block_or_several_and_any_reason_to_stop() -> None:
+def test_message_has_one_or_several_blocks() -> None:
     block = '{"type":"text","text":"a"}'
     for content in (block, f"[{block}]"):
         answer = f'{{"role":"assistant","content":{content},"model":"m","stopReason":"end_turn"}}'
@@ -510,7 +510,7 @@ def test_an_elicitation_without_a_mode_is_a_form() -> None:
 # tasks
 
 
-def test_a_task_without_a_limit_says_so() -> None:
+def test_task_without_ttl_has_null() -> None:
     task = t.Task("1", "working", "2025-11-25T10:30:00Z", "2025-11-25T10:30:00Z", None)
 
     assert b'"ttl":null' in msgspec.json.encode(task)

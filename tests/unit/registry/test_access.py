@@ -12,20 +12,20 @@ def nobody(_: object) -> bool:
     return False
 
 
-def test_nothing_said_is_no_rule_and_no_scopes_is_one() -> None:
+def test_empty_scopes_are_explicit_rule() -> None:
     assert parse_access("it", None, None) is None
     assert parse_access("it", (), None) == Access((), None)
     assert parse_access("it", None, nobody) == Access((), nobody)
 
 
-def test_each_scope_is_needed_once_in_the_order_in_which_they_were_written() -> None:
+def test_scopes_are_unique_and_ordered() -> None:
     assert parse_access("it", ["b", "a", "b"], None) == Access(("b", "a"), None)
 
 
 @pytest.mark.parametrize(
     ("access", "is_open"), [(Access(), True), (Access(("a",)), False), (Access(allow=nobody), False)]
 )
-def test_what_asks_for_nothing_is_open(access: Access, is_open: bool) -> None:
+def test_rule_without_requirements_is_unrestricted(access: Access, is_open: bool) -> None:
     assert access.unrestricted is is_open
 
 
@@ -42,13 +42,13 @@ def test_a_scope_is_a_token_of_oauth(scope: str) -> None:
 
 
 @pytest.mark.parametrize("scope", ["", " ", "a b", 'a"', "a\\", "ä", "a\n", "\x7f", None, 1])
-def test_what_cannot_stand_in_a_challenge_is_no_scope(scope: Any) -> None:
+def test_illegal_characters_make_invalid_scope(scope: Any) -> None:
     assert not is_scope(scope)
     with pytest.raises(RegistrationError, match="is no scope, which is a text without spaces and quotes"):
         parse_access("tool 'x'", [scope], None)
 
 
-def test_what_is_no_rule_is_refused_in_a_sentence() -> None:
+def test_invalid_rule_is_refused_with_reason() -> None:
     with pytest.raises(RegistrationError, match=r"tool 'x': scopes is a list of scopes; write scopes=\['a'\]"):
         parse_access("tool 'x'", "a", None)
     with pytest.raises(RegistrationError, match="tool 'x': allow is a function of the context, not True"):

@@ -38,7 +38,7 @@ from trunkline.registry.results import BadResult
         (Annotated[str, pydantic.Field(pattern=__import__("re").compile("^a"))], {"type": "string", "pattern": "^a"}),
     ],
 )
-def test_notes_are_told(kind: Any, schema: dict[str, Any]) -> None:
+def test_metadata_is_part_of_schema(kind: Any, schema: dict[str, Any]) -> None:
     described = schema_of_type(kind)
     described.pop("$defs", None)
     assert described == schema
@@ -61,21 +61,21 @@ def test_notes_are_told(kind: Any, schema: dict[str, Any]) -> None:
         (Annotated[str, at.MinLen(1), at.Predicate(str.islower), Meta(pattern="^a")], "ba", "does not match"),
     ],
 )
-def test_limits_are_kept(kind: Any, value: Any, why: str) -> None:
+def test_values_over_limits_are_refused(kind: Any, value: Any, why: str) -> None:
     with pytest.raises(InvalidArguments, match=why):
         given(taking(kind), value)
     with pytest.raises(BadResult):
         answered(kind, value)
 
 
-def test_what_keeps_within_its_limits_is_read() -> None:
+def test_values_within_limits_are_accepted() -> None:
     kind = Annotated[str, at.MinLen(1), at.MaxLen(3), at.Predicate(str.islower), Meta(pattern="^a")]
     assert given(taking(kind), "ab") == "ab"
     assert given(taking(Annotated[Decimal, at.Ge(1)]), 1.5) == Decimal("1.5")
     assert given(taking(Annotated[time, at.Timezone(None), at.Lt(time(12))]), "11:00:00") == time(11)
 
 
-def test_a_limit_of_a_union_is_that_of_the_options_that_it_suits() -> None:
+def test_union_limits_apply_to_matching_options() -> None:
     kind = Annotated[int | str | None, at.Ge(1), at.MinLen(2)]
 
     assert schema_of_type(kind) == {
@@ -100,19 +100,19 @@ def test_a_limit_of_a_union_is_that_of_the_options_that_it_suits() -> None:
         (Annotated[datetime, at.Timezone("UTC")], "times in JSON have a UTC offset, but no time zone"),
     ],
 )
-def test_a_limit_that_suits_nothing_is_refused_at_registration(kind: Any, why: str) -> None:
+def test_inapplicable_limit_is_refused(kind: Any, why: str) -> None:
     with pytest.raises(RegistrationError, match=why):
         taking(kind)
     with pytest.raises(RegistrationError, match=why):
         returning(kind)
 
 
-def test_a_limit_that_cannot_be_compared_refuses_the_value() -> None:
+def test_incomparable_limit_refuses_value() -> None:
     with pytest.raises(InvalidArguments, match="can't compare offset-naive and offset-aware"):
         given(taking(Annotated[datetime, at.Ge(datetime(2026, 1, 1))]), "2026-01-02T12:00:00Z")
 
 
-def test_limits_inside_of_members_are_kept_in_every_kind_of_class() -> None:
+def test_member_limits_apply_in_every_class_kind() -> None:
     @dataclass
     class Bill:
         amount: Annotated[Decimal, at.Ge(0), "how much"]

@@ -43,7 +43,7 @@ UserId = NewType("UserId", Annotated[int, at.Gt(0)])
 # --- how instances are made --------------------------------------------------------------------------
 
 
-def test_an_attrs_class_is_made_by_its_own_names_and_converters() -> None:
+def test_attrs_class_uses_aliases_and_converters() -> None:
     entry = taking(Limits)
 
     assert given(entry, {"_least": 1, "word": "ABC", "hidden": 9}) == Limits(least=1, word="abc")
@@ -53,7 +53,7 @@ def test_an_attrs_class_is_made_by_its_own_names_and_converters() -> None:
     assert answered(Limits, Limits(least=1)) == {"_least": 1, "most": 9, "word": "a", "hidden": 1}
 
 
-def test_a_converter_of_attrs_runs() -> None:
+def test_attrs_converter_runs() -> None:
     @attrs.define
     class Word:
         text: str = attrs.field(converter=str.lower)
@@ -72,13 +72,13 @@ class Counter:
 
 
 @pytest.mark.parametrize("kind", [Counter, AttrsCounter])
-def test_a_member_that_no_caller_can_give_is_for_no_peer_to_give(kind: Any) -> None:
+def test_non_init_member_is_no_argument(kind: Any) -> None:
     assert given(taking(kind), {"count": 5}) == kind()
     assert schema_of_type(kind)["properties"] == {}
     assert answered(kind, kind()) == {"count": 0}
 
 
-def test_an_attrs_default_may_look_at_the_instance() -> None:
+def test_attrs_default_may_use_instance() -> None:
     @attrs.define
     class Span:
         start: int
@@ -92,7 +92,7 @@ def test_an_attrs_default_may_look_at_the_instance() -> None:
     assert "default" not in schema_of_type(Span)["properties"]["end"]
 
 
-def test_what_only_an_initialiser_takes_is_an_argument_and_no_result() -> None:
+def test_init_var_is_argument_only() -> None:
     @dataclass
     class Doubled:
         once: InitVar[int]
@@ -107,7 +107,7 @@ def test_what_only_an_initialiser_takes_is_an_argument_and_no_result() -> None:
     assert list(schema_of_type(Doubled)["properties"]) == ["once", "times"]
 
 
-def test_an_error_of_a_class_is_told_where_it_is() -> None:
+def test_constructor_error_has_path() -> None:
     @dataclass
     class Even:
         number: Annotated[int, at.Ge(0)]
@@ -124,7 +124,7 @@ def test_an_error_of_a_class_is_told_where_it_is() -> None:
         given(taking(Holder), {"numbers": [{"number": 2}, {"number": 3}]})
 
 
-def test_a_union_says_of_each_option_why_it_does_not_fit() -> None:
+def test_union_error_explains_each_option() -> None:
     @dataclass
     class Bill:
         amount: Annotated[Decimal, at.Ge(0)]
@@ -141,13 +141,13 @@ def test_a_union_says_of_each_option_why_it_does_not_fit() -> None:
     ]
 
 
-def test_what_is_nested_too_deep_is_refused() -> None:
+def test_deeply_nested_value_is_refused() -> None:
     deep = b'{"value":' + b'{"label":"a","below":[' * 5000 + b"]}" * 5000 + b"}"
     with pytest.raises((RecursionError, codec.DecodeError)):
         taking(Tree).decode(deep)
 
 
-def test_a_renamed_struct_keeps_its_rules() -> None:
+def test_renamed_struct_keeps_constraints() -> None:
     with pytest.raises(InvalidArguments, match="unknown"):
         given(taking(Drawing), {"firstShape": {"side": 1}, "unknown": 1})
 
@@ -167,7 +167,7 @@ def test_a_tagged_struct_with_limits_keeps_its_tag() -> None:
     assert schema_of_type(Sized)["properties"]["more"] == {"type": "integer"}
 
 
-def test_defaults_that_have_json_are_told() -> None:
+def test_json_defaults_are_part_of_schema() -> None:
     assert schema_of_type(Place)["properties"]["where"] == {"type": "string", "format": "path", "default": "a"}
     told = taking(Path, default=Path("a/b")).definition.input_schema["properties"]["value"]
     assert told == {"type": "string", "format": "path", "default": "a/b"}
@@ -188,7 +188,7 @@ class Family:
     children: list[Self] = field(default_factory=list)
 
 
-def test_self_is_the_class() -> None:
+def test_self_refers_to_class() -> None:
     assert given(taking(Family), {"parent": {}, "children": [{}]}) == Family(Family(), [Family()])
     with pytest.raises(InvalidArguments, match=r"\$\.value\.parent\.parent: 1 is not of type \"object\""):
         given(taking(Family), {"parent": {"parent": 1}})
@@ -218,12 +218,12 @@ class Derived(Base[list[Item]], Generic[Item]):
         (Derived[int], {"item": [1], "other": 1, "limit": -1}, r"\$\.value\.limit"),
     ],
 )
-def test_variables_of_a_class_and_of_its_bases_are_filled_in(kind: Any, value: Any, where: str) -> None:
+def test_type_variables_are_substituted(kind: Any, value: Any, where: str) -> None:
     with pytest.raises(InvalidArguments, match=where):
         given(taking(kind), value)
 
 
-def test_a_variable_may_stand_in_quotes() -> None:
+def test_quoted_type_variable_is_resolved() -> None:
     if sys.version_info >= (3, 12):
         source = "@dataclass\nclass Crate[Own]:\n    items: 'list[Own]'\n"
     else:
@@ -246,7 +246,7 @@ class Fixed:
     size: Final[Annotated[int, at.Ge(1)]]
 
 
-def test_words_around_a_type_are_understood() -> None:
+def test_type_qualifiers_are_resolved() -> None:
     described = schema_of_type(Keys)
 
     assert described["required"] == ["a", "c"]
@@ -283,12 +283,12 @@ def test_words_around_a_type_are_understood() -> None:
         (msgspec.Raw, {}, 1, msgspec.Raw(b"1")),
     ],
 )
-def test_other_names_for_types_are_understood(kind: Any, schema: Any, value: Any, read: Any) -> None:
+def test_type_aliases_are_resolved(kind: Any, schema: Any, value: Any, read: Any) -> None:
     assert schema_of_type(kind) == schema
     assert given(taking(kind), value) == read
 
 
-def test_none_is_a_type_too() -> None:
+def test_none_is_a_type() -> None:
     assert given(taking(None), None) is None
     assert given(taking(list[None]), [None]) == [None]
     assert answered(list[None], [None]) == [None]
@@ -309,7 +309,7 @@ def _json() -> Any:
     return alias
 
 
-def test_an_alias_that_is_part_of_itself_is_read() -> None:
+def test_recursive_alias_is_decoded() -> None:
     alias = _json()
     entry = taking(alias)
     value = {"a": [1, {"b": None}]}
@@ -369,7 +369,7 @@ def test_two_classes_of_one_name_have_two_definitions() -> None:
     assert read[1] == first(Path("a"))
 
 
-def test_a_class_that_is_named_with_seventy_characters_is_no_trouble() -> None:
+def test_long_class_names_are_supported() -> None:
     name = "A" * 70
     kind = msgspec.defstruct(name, [("x", int)])
 
@@ -398,14 +398,14 @@ class WithField:
         (Cat | Dog | Square | bytearray | complex, "complex is not supported"),
     ],
 )
-def test_what_cannot_be_read_is_refused_at_registration(kind: Any, why: str) -> None:
+def test_undecodable_type_is_refused(kind: Any, why: str) -> None:
     with pytest.raises(RegistrationError, match=why):
         taking(kind)
     with pytest.raises(RegistrationError, match=why):
         returning(kind)
 
 
-def test_a_function_is_no_argument() -> None:
+def test_callable_type_is_refused() -> None:
     from collections.abc import Callable
 
     with pytest.raises(RegistrationError, match=r"take: .* value: Callable\[\[int\], str\] is not supported"):

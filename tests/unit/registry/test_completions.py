@@ -27,25 +27,25 @@ def complete(function: Any, value: str = "", context: dict[str, str] | None = No
     return msgspec.to_builtins(entry.run(entry.arguments(value, context or {}), None, labelled))
 
 
-def test_a_completer_is_known_by_what_it_completes() -> None:
+def test_completer_key_names_its_target() -> None:
     assert completer(list).key == completion_key("prompt", "review", "language")
     assert completion_key("prompt", "a", "b") != completion_key("tool", "a", "b")
 
 
-def test_a_completer_gets_the_text_so_far_and_the_arguments_if_it_likes() -> None:
+def test_completer_gets_text_and_optional_arguments() -> None:
     assert complete(lambda: ["a"]) == {"completion": {"values": ["a"], "total": 1, "hasMore": False}}
     assert complete(lambda value: [value + "!"], "a")["completion"]["values"] == ["a!"]
     assert complete(lambda value, filled: [value, *filled], "a", {"b": "c"})["completion"]["values"] == ["a", "b"]
 
 
-def test_a_hundred_values_at_most_are_proposed_and_how_many_there_are_is_told() -> None:
+def test_completion_is_limited_to_100_with_total() -> None:
     assert complete(lambda: HUNDRED)["completion"] == {"values": HUNDRED, "total": 100, "hasMore": False}
     more = [*HUNDRED, "x"]
     for propose in (lambda: more, lambda: Completion(more)):
         assert complete(propose)["completion"] == {"values": HUNDRED, "total": 101, "hasMore": True}
 
 
-def test_a_completer_may_say_itself_how_many_there_are() -> None:
+def test_completer_may_set_total() -> None:
     assert complete(lambda: Completion(["a"], 500, True))["completion"] == {
         "values": ["a"],
         "total": 500,
@@ -58,7 +58,7 @@ def test_values_become_text() -> None:
 
 
 @pytest.mark.row("X15")
-def test_labels_stand_beside_the_values_for_those_who_asked_that_way() -> None:
+def test_labels_are_added_on_request() -> None:
     assert complete(lambda: ["a"], labelled=True) == {
         "completion": {"values": ["a"], "total": 1, "hasMore": False},
         "completions": [{"value": "a", "label": "a"}],
@@ -67,13 +67,13 @@ def test_labels_stand_beside_the_values_for_those_who_asked_that_way() -> None:
     }
 
 
-def test_where_there_is_nothing_to_propose_the_answer_is_empty() -> None:
+def test_no_proposals_give_empty_result() -> None:
     assert empty_completion(False) == CompleteResult(Completion([], 0, False))
     assert msgspec.to_builtins(empty_completion(True))["completions"] == []
 
 
 @pytest.mark.parametrize("value", ["abc", None, 5, {"a": 1}])
-def test_what_is_no_list_is_a_bad_result(value: Any) -> None:
+def test_non_list_is_bad_result(value: Any) -> None:
     with pytest.raises(BadResult, match="a completer returns a list of strings, not "):
         complete(lambda: value)
 

@@ -14,7 +14,7 @@ KEY = b"k" * 32
 
 
 @given(position=st.integers(0, 2**64 - 1), kind=st.sampled_from(["tool", "resource", "resource_template"]))
-def test_a_cursor_is_read_back_as_the_position_it_was_made_of(position: int, kind: str) -> None:
+def test_cursor_round_trips(position: int, kind: str) -> None:
     cursors = Cursors()
 
     assert cursors.open(kind, cursors.seal(kind, position)) == position
@@ -34,13 +34,13 @@ def test_a_cursor_with_one_character_changed_is_refused(position: int, index: in
 
 @pytest.mark.row("Y02")
 @pytest.mark.parametrize("junk", ["", "a", "2", "MTAw", "not base64!", "é", "=" * 4, "A" * 22, "A" * 23, "A" * 400])
-def test_what_no_server_gave_is_refused(junk: str) -> None:
+def test_forged_cursor_is_refused(junk: str) -> None:
     with pytest.raises(InvalidCursor, match="this server did not issue the cursor"):
         Cursors().open("tool", junk)
 
 
 @pytest.mark.row("Y02")
-def test_a_cursor_does_not_show_its_position() -> None:
+def test_cursor_hides_position() -> None:
     cursors = Cursors(KEY)
     opened = [base64.urlsafe_b64decode(cursors.seal("tool", position) + "==") for position in (1, 2)]
 
@@ -50,20 +50,20 @@ def test_a_cursor_does_not_show_its_position() -> None:
         assert int.from_bytes(opened[0][index : index + 8], "big") != 1
 
 
-def test_who_comes_to_share_a_key_reads_the_cursors_of_others() -> None:
+def test_shared_key_reads_cursors_of_others() -> None:
     one, other = Cursors(), Cursors(b"k" * 32)
     one.use_key(b"k" * 32)
     assert one.open("tool", other.seal("tool", 3)) == other.open("tool", one.seal("tool", 3)) == 3
 
 
-def test_a_cursor_fits_one_kind_of_list_only() -> None:
+def test_cursor_is_bound_to_list_kind() -> None:
     cursors = Cursors(KEY)
 
     with pytest.raises(InvalidCursor):
         cursors.open("resource", cursors.seal("tool", 1))
 
 
-def test_those_who_share_a_key_read_each_others_cursors_and_others_do_not() -> None:
+def test_different_key_refuses_cursor() -> None:
     cursor = Cursors(KEY).seal("tool", 7)
 
     assert Cursors(KEY).open("tool", cursor) == 7
@@ -73,7 +73,7 @@ def test_those_who_share_a_key_read_each_others_cursors_and_others_do_not() -> N
 
 @pytest.mark.row("Y03")
 @given(position=st.integers(0, 2**64 - 1), given_at=st.floats(0, 1e9), waited=st.floats(0, 60))
-def test_a_cursor_that_expires_is_good_for_its_lifetime(position: int, given_at: float, waited: float) -> None:
+def test_cursor_is_valid_for_lifetime(position: int, given_at: float, waited: float) -> None:
     cursors = Cursors(lifetime=60)
 
     assert (
@@ -83,7 +83,7 @@ def test_a_cursor_that_expires_is_good_for_its_lifetime(position: int, given_at:
 
 @pytest.mark.row("Y03")
 @given(given_at=st.floats(0, 1e9), late=st.floats(0.01, 1e6))
-def test_a_cursor_that_was_given_too_long_ago_has_expired(given_at: float, late: float) -> None:
+def test_old_cursor_has_expired(given_at: float, late: float) -> None:
     cursors = Cursors(lifetime=60)
 
     with pytest.raises(CursorExpired, match="expired after 60 s"):
@@ -92,7 +92,7 @@ def test_a_cursor_that_was_given_too_long_ago_has_expired(given_at: float, late:
 
 @pytest.mark.row("Y02")
 @given(index=st.integers(0, 31), character=st.sampled_from(ALPHABET))
-def test_the_moment_in_a_cursor_cannot_be_altered_either(index: int, character: str) -> None:
+def test_cursor_time_cannot_be_altered(index: int, character: str) -> None:
     cursors = Cursors(KEY, lifetime=60)
     cursor = cursors.seal("tool", 1, 1000.0)
     assume(cursor[index] != character)
@@ -102,7 +102,7 @@ def test_the_moment_in_a_cursor_cannot_be_altered_either(index: int, character: 
 
 
 @pytest.mark.row("Y03")
-def test_cursors_that_expire_and_those_that_do_not_are_not_mistaken_for_each_other() -> None:
+def test_expiring_and_permanent_cursors_differ() -> None:
     lasting, expiring = Cursors(KEY), Cursors(KEY, lifetime=60)
 
     with pytest.raises(InvalidCursor):

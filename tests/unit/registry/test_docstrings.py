@@ -7,12 +7,12 @@ from trunkline.registry.docstrings import Docstring, parse
 ARGUMENTS = {"path": "Where to look. Relative paths too.", "depth": "How deep."}
 
 
-def test_without_a_docstring_there_is_nothing_to_say() -> None:
+def test_missing_docstring_is_empty() -> None:
     assert parse(None) == Docstring("", {})
     assert parse("") == Docstring("", {})
 
 
-def test_a_description_of_several_paragraphs_stays_as_it_is() -> None:
+def test_multi_paragraph_description_is_preserved() -> None:
     text = """Finds files.
 
         It looks everywhere:
@@ -69,7 +69,7 @@ SPHINX = """Finds files.
 
 
 @pytest.mark.parametrize("text", [GOOGLE, NUMPY, SPHINX], ids=["google", "numpy", "sphinx"])
-def test_each_style_gives_the_same(text: str) -> None:
+def test_styles_are_equivalent(text: str) -> None:
     assert parse(text) == Docstring("Finds files.", ARGUMENTS)
 
 
@@ -86,19 +86,19 @@ def test_google_arguments_may_be_indented_by_two() -> None:
     assert parse(text).arguments == {"path": "Where to look, for example: here.", "depth": "How deep."}
 
 
-def test_google_types_may_hold_parentheses_and_stars_are_left_out() -> None:
+def test_google_types_may_have_parentheses() -> None:
     text = "Finds.\n\nArgs:\n    size (tuple(int, int)): How large.\n    **options: More."
 
     assert parse(text).arguments == {"size": "How large.", "options": "More."}
 
 
-def test_what_is_back_at_the_margin_belongs_to_the_description() -> None:
+def test_line_at_margin_is_description() -> None:
     text = "Finds.\n\nArgs:\n    path: Where.\n\nIt is slow.\n\n:param depth: How deep.\n\nIt is old."
 
     assert parse(text) == Docstring("Finds.\n\nIt is slow.\n\nIt is old.", {"path": "Where.", "depth": "How deep."})
 
 
-def test_a_line_of_google_style_that_names_nothing_is_passed_over() -> None:
+def test_google_line_without_name_is_ignored() -> None:
     assert parse("Finds.\n\nArgs:\n    see above\n    path: Where.") == Docstring("Finds.", {"path": "Where."})
 
 
@@ -114,13 +114,13 @@ def test_sphinx_knows_several_words_for_an_argument() -> None:
     assert parse(text).arguments == {"a": "A.", "b": "B.", "c": "C.", "d": "D: or not."}
 
 
-def test_words_between_colons_that_are_no_field_stay_in_the_description() -> None:
+def test_unknown_sphinx_field_is_description() -> None:
     assert parse(":memory: is a database.\n\n:param : nothing.") == Docstring(
         ":memory: is a database.\n\n:param : nothing.", {}
     )
 
 
-def test_arguments_without_a_sentence_are_left_out() -> None:
+def test_arguments_without_description_are_omitted() -> None:
     assert parse("Finds.\n\nParameters\n----------\npath : str\ndepth : int\n    Deep.").arguments == {"depth": "Deep."}
     assert parse("Finds.\n\nArgs:\n    path:\n").arguments == {}
 

@@ -43,7 +43,7 @@ def plain_with_context(ctx: Context, limit: int) -> Iterator[Any]:
     ("function", "options"),
     [(counting, {}), (plain, {}), (plain, {"thread": False}), (with_context, {}), (plain_with_context, {})],
 )
-async def test_what_is_yielded_is_content_in_order_and_progress_is_reported(function: Any, options: Any) -> None:
+async def test_yielded_values_are_content_in_order(function: Any, options: Any) -> None:
     server = Server("generators")
     server.add_tool(function, name="it", **options)
     async with RawPeer(server) as peer:
@@ -93,7 +93,7 @@ async def test_a_generator_that_is_cancelled_cleans_up() -> None:
         await closed.wait()
 
 
-async def test_a_plain_generator_whose_caller_is_gone_is_let_go_at_its_next_piece() -> None:
+async def test_sync_generator_stops_at_next_piece_when_cancelled() -> None:
     loop, began, closed = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
     go = threading.Event()
 
@@ -171,9 +171,7 @@ def needing(recorder: Recorder, *, plain: bool, context: bool) -> Any:
 
 @pytest.mark.parametrize("context", [False, True])
 @pytest.mark.parametrize(("plain", "thread"), [(False, None), (True, None), (True, False)])
-async def test_what_a_generator_depends_on_is_there_until_its_last_piece(
-    plain: bool, thread: bool | None, context: bool
-) -> None:
+async def test_dependencies_stay_open_until_last_piece(plain: bool, thread: bool | None, context: bool) -> None:
     recorder, server = Recorder(), Server("generators")
     server.add_tool(needing(recorder, plain=plain, context=context), name="it", thread=thread)
     async with RawPeer(server) as peer:
@@ -189,7 +187,7 @@ async def test_what_a_generator_depends_on_is_there_until_its_last_piece(
     assert closed == ["cursor closed", "pool closed"]
 
 
-async def test_a_generator_whose_piece_cannot_be_taken_is_closed_before_what_it_depends_on() -> None:
+async def test_failed_generator_closes_before_dependencies() -> None:
     steps: list[str] = []
 
     async def pool() -> AsyncIterator[str]:
@@ -212,7 +210,7 @@ async def test_a_generator_whose_piece_cannot_be_taken_is_closed_before_what_it_
     assert steps == ["generator closed", "pool closed"]
 
 
-async def test_what_a_generator_depends_on_is_torn_down_when_it_is_cancelled() -> None:
+async def test_cancellation_tears_down_dependencies() -> None:
     steps: list[str] = []
     began, closed = asyncio.Event(), asyncio.Event()
 

@@ -124,7 +124,7 @@ class Filter(Struct):
         (Annotated[int, Meta(gt=1)], 2, 2),
     ],
 )
-def test_arguments_arrive_in_the_type_that_the_function_declares(kind: Any, given: Any, seen: Any) -> None:
+def test_arguments_are_decoded_to_declared_types(kind: Any, given: Any, seen: Any) -> None:
     def take(value):
         return value
 
@@ -174,7 +174,7 @@ def test_unknown_and_missing_arguments_are_refused() -> None:
         call(take)
 
 
-def test_values_that_are_all_text_are_converted() -> None:
+def test_string_values_are_converted() -> None:
     def take(number: int, flag: bool = False) -> tuple[int, bool]:
         return number, flag
 
@@ -189,7 +189,7 @@ def test_values_that_are_all_text_are_converted() -> None:
 
 
 @pytest.mark.row("T09")
-def test_a_default_is_filled_in_and_told() -> None:
+def test_default_is_applied_and_published() -> None:
     def find(limit: Annotated[int, Meta(ge=1, le=1000)] = 100) -> int:
         return limit
 
@@ -197,7 +197,7 @@ def test_a_default_is_filled_in_and_told() -> None:
     assert call(find) == 100
 
 
-def test_a_default_that_can_change_is_new_for_every_call() -> None:
+def test_mutable_default_is_copied_per_call() -> None:
     def collect(names: list[str] = ["a"], more: dict[str, int] = {}) -> tuple[list[str], dict[str, int]]:  # noqa: B006
         names.append("b")
         more["c"] = 1
@@ -208,7 +208,7 @@ def test_a_default_that_can_change_is_new_for_every_call() -> None:
     assert [call(collect), call(collect)] == [(["a", "b"], {"c": 1})] * 2
 
 
-def test_a_default_without_json_is_used_but_not_told() -> None:
+def test_unencodable_default_is_used_but_not_published() -> None:
     missing = object()
 
     def take(value: Any = missing, values: list[Any] = [missing]) -> tuple[Any, Any]:  # noqa: B006
@@ -219,7 +219,7 @@ def test_a_default_without_json_is_used_but_not_told() -> None:
     assert call(take) == (missing, [missing])
 
 
-def test_a_default_of_an_enum_is_told_by_its_value() -> None:
+def test_enum_default_is_published_by_value() -> None:
     def paint(colour: Colour = Colour.RED) -> Colour:
         return colour
 
@@ -231,7 +231,7 @@ def test_a_default_of_an_enum_is_told_by_its_value() -> None:
 
 
 @pytest.mark.row("X23")
-def test_the_docstring_is_the_description_and_tells_of_arguments() -> None:
+def test_docstring_describes_function_and_arguments() -> None:
     def find(path: str, depth: int = 1, other: str = "") -> list[str]:
         """Finds files.
 
@@ -247,7 +247,7 @@ def test_the_docstring_is_the_description_and_tells_of_arguments() -> None:
     assert "description" not in properties(find)["other"]
 
 
-def test_a_string_in_annotated_describes_an_argument_and_meta_comes_first() -> None:
+def test_annotated_string_describes_argument() -> None:
     def find(
         a: Annotated[int, "plain"],
         b: Annotated[int, Meta(description="meta", ge=1), "plain"],
@@ -354,7 +354,7 @@ def test_callables_of_every_kind_are_called(function: Any, arguments: Any, value
     assert call(function, **arguments) == value
 
 
-def test_a_partial_is_described_by_its_function_and_takes_what_is_left() -> None:
+def test_partial_takes_remaining_arguments() -> None:
     handler = read_handler(functools.partial(scale, 3.0, offset=1.0), Context)
 
     assert handler.description == "Scales a number."
@@ -370,7 +370,7 @@ def test_a_partial_is_described_by_its_function_and_takes_what_is_left() -> None
 
 
 @pytest.mark.row("T10")
-def test_a_function_with_open_arguments_takes_any_object() -> None:
+def test_kwargs_accept_any_object() -> None:
     def anything(**values: Any) -> dict[str, Any]:
         return values
 
@@ -378,7 +378,7 @@ def test_a_function_with_open_arguments_takes_any_object() -> None:
     assert call(anything, x=1) == {"x": 1}
 
 
-def test_open_arguments_do_not_loosen_those_with_a_name() -> None:
+def test_kwargs_keep_named_arguments_strict() -> None:
     with pytest.raises(msgspec.ValidationError):
         call(open_ended, a="1")
     handler = read_handler(open_ended, Context)
@@ -386,20 +386,20 @@ def test_open_arguments_do_not_loosen_those_with_a_name() -> None:
 
 
 @pytest.mark.parametrize("function", [Robot().agreet, AsyncRobot(), functools.partial(Robot().agreet)])
-async def test_async_callables_are_known_as_such(function: Any) -> None:
+async def test_async_callables_are_detected(function: Any) -> None:
     handler = read_handler(function, Context, thread=True)
 
     assert handler.start is StartMode.ASYNC
     assert await call(function, whom="x") in {"R greets x", "x"}
 
 
-def test_a_plain_function_goes_to_a_thread_unless_told_otherwise() -> None:
+def test_sync_function_runs_on_thread_by_default() -> None:
     assert read_handler(scale, Context).start is StartMode.THREAD
     assert read_handler(scale, Context, thread=True).start is StartMode.THREAD
     assert read_handler(scale, Context, thread=False).start is StartMode.INLINE
 
 
-def test_what_a_function_returns_is_known() -> None:
+def test_return_annotation_is_read() -> None:
     assert read_handler(scale, Context).returns is float
     assert read_handler(lambda: 1, Context).returns is UNSET
 
@@ -452,7 +452,7 @@ def context_open(a: int, ctx: "Context", **more: Any) -> Any:
         context_open,
     ],
 )
-def test_the_context_is_given_and_never_asked_of_the_peer(function: Any) -> None:
+def test_context_is_injected_and_not_in_schema(function: Any) -> None:
     handler = read_handler(function, Context)
 
     assert handler.wants_context
@@ -462,7 +462,7 @@ def test_the_context_is_given_and_never_asked_of_the_peer(function: Any) -> None
         call(function, a=1, ctx=2)
 
 
-def test_a_context_alone_is_given() -> None:
+def test_context_only_function_is_called() -> None:
     def alone(ctx: Context) -> Any:
         return ctx
 
@@ -512,12 +512,12 @@ def mangled(__a: int) -> None: ...  # noqa: PYI063
         (max, "max: its signature cannot be read"),
     ],
 )
-def test_what_can_never_be_called_is_refused_with_a_sentence(function: Any, sentence: str) -> None:
+def test_uncallable_function_is_refused_with_reason(function: Any, sentence: str) -> None:
     with pytest.raises(RegistrationError, match=f"^{sentence}"):
         read_handler(function, Context)
 
 
-def test_a_type_hint_that_typing_refuses_is_refused_with_a_sentence() -> None:
+def test_invalid_type_hint_is_refused_with_reason() -> None:
     def bad(a: int) -> None: ...
 
     bad.__annotations__["a"] = "Literal[int](5)"
@@ -540,7 +540,7 @@ async def test_an_async_function_is_awaited() -> None:
     assert await run(read_handler(answer, Context)) == (42, "subject")
 
 
-async def test_a_plain_function_is_left_for_a_thread_or_called_at_once() -> None:
+async def test_sync_function_runs_on_thread_or_inline() -> None:
     work = run(read_handler(lambda: 42, Context))
     assert isinstance(work, ThreadCall)
     assert work.finish(work.function()) == (42, "subject")
@@ -548,7 +548,7 @@ async def test_a_plain_function_is_left_for_a_thread_or_called_at_once() -> None
     assert run(read_handler(lambda: 42, Context, thread=False)) == (42, "subject")
 
 
-async def test_a_plain_function_may_return_something_to_be_awaited() -> None:
+async def test_sync_function_may_return_awaitable() -> None:
     async def answer() -> int:
         return 42
 
@@ -586,7 +586,7 @@ def test_a_parameter_is_required_without_a_default() -> None:
 # --- arguments that are all text -------------------------------------------------------------------
 
 
-def test_texts_are_taken_as_they_are_by_a_function_of_strings() -> None:
+def test_string_function_takes_texts_unchanged() -> None:
     def greet(name: str, greeting: str = "Hello") -> str:
         return f"{greeting} {name}"
 
@@ -600,7 +600,7 @@ def test_texts_are_taken_as_they_are_by_a_function_of_strings() -> None:
             convert(wrong)
 
 
-def test_texts_become_numbers_where_a_function_takes_one_beside_strings() -> None:
+def test_texts_are_converted_to_numbers() -> None:
     handler = read_handler(lambda name, times: name * times, Context)
     assert text_converter(handler) is handler.convert
 
@@ -616,5 +616,5 @@ def test_texts_become_numbers_where_a_function_takes_one_beside_strings() -> Non
     [(lambda one: one, 1, True), (lambda: None, 1, False), (lambda *many: many, 5, True), (dict, 1, True)],
     ids=["exact", "too many", "any", "without a signature"],
 )
-def test_it_is_known_how_many_arguments_a_function_takes(function: Any, count: int, expected: bool) -> None:
+def test_positional_arity_is_detected(function: Any, count: int, expected: bool) -> None:
     assert accepts_positional(function, count) is expected

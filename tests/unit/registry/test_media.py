@@ -31,23 +31,23 @@ IN_BASE64 = base64.b64encode(PNG).decode()
         (Audio, b"fLaC", "audio/flac"),
     ],
 )
-def test_bytes_tell_their_mime_type(kind: Any, data: bytes, mime_type: str) -> None:
+def test_mime_type_is_guessed_from_bytes(kind: Any, data: bytes, mime_type: str) -> None:
     assert kind(data).mime_type == mime_type
     assert kind(data, f"{kind.kind}x-mine").mime_type == f"{kind.kind}x-mine"
 
 
-def test_a_file_name_that_looks_like_a_url_tells_its_mime_type(tmp_path: Path) -> None:
+def test_mime_type_is_guessed_from_url_like_name(tmp_path: Path) -> None:
     (tmp_path / "data:,x?y#z.png").write_bytes(PNG)
     assert File(tmp_path / "data:,x?y#z.png").mime_type == "image/png"
 
 
 @pytest.mark.parametrize("make", [lambda: Image(b"?"), lambda: Audio(PNG), lambda: Image(b"RIFF....????")])
-def test_bytes_that_tell_nothing_need_a_mime_type(make: Any) -> None:
+def test_unknown_bytes_need_mime_type(make: Any) -> None:
     with pytest.raises(ValueError, match=r"these bytes: not recognised as .*; pass mime_type="):
         make()
 
 
-def test_the_name_of_a_file_tells_its_mime_type(tmp_path: Path) -> None:
+def test_mime_type_is_guessed_from_name(tmp_path: Path) -> None:
     for name, kind, mime_type in (
         ("a.png", Image, "image/png"),
         ("a.mp3", Audio, "audio/mpeg"),
@@ -64,7 +64,7 @@ def test_the_name_of_a_file_tells_its_mime_type(tmp_path: Path) -> None:
         Image(path)
 
 
-def test_each_becomes_its_content() -> None:
+def test_media_become_content_blocks() -> None:
     settings = Settings()
     file = File(b"?", uri="a://b")
 
@@ -80,17 +80,17 @@ def test_a_file_of_bytes_needs_a_uri() -> None:
         File(b"?")
 
 
-def test_what_has_no_form_of_its_own_has_no_content() -> None:
+def test_media_base_class_has_no_content() -> None:
     with pytest.raises(NotImplementedError):
         Media(b"?").block()
 
 
 @pytest.mark.parametrize("returns", [Image, Image | None, list[Image], list[str | File], Audio | str])
-def test_an_annotation_of_media_declares_nothing(returns: Any) -> None:
+def test_media_annotation_has_no_output_schema(returns: Any) -> None:
     assert tool_output(returns, "tool", Settings()).returns is UNSET
 
 
-def test_media_may_stand_among_other_content() -> None:
+def test_media_can_be_mixed_with_content() -> None:
     result = tool_output(list[str | Image], "tool", Settings()).convert(["look", Image(PNG)], None)
 
     assert result.content == [TextContent("look"), ImageContent(IN_BASE64, "image/png")]

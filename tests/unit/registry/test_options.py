@@ -48,7 +48,7 @@ def of_prompt(**options: Any) -> Any:
 @pytest.mark.parametrize(
     "given", [{"read_only_hint": True}, {"readOnlyHint": True}, ToolAnnotations(read_only_hint=True)], ids=str
 )
-def test_annotations_of_a_tool_have_names_of_python_or_of_the_wire(given: Any) -> None:
+def test_tool_annotations_accept_python_and_wire_names(given: Any) -> None:
     definition = of_tool(annotations=given)
     assert definition.annotations == ToolAnnotations(read_only_hint=True)
     assert msgspec.to_builtins(definition)["annotations"] == {"readOnlyHint": True}
@@ -56,7 +56,7 @@ def test_annotations_of_a_tool_have_names_of_python_or_of_the_wire(given: Any) -
 
 @pytest.mark.parametrize("given", [{"last_modified": "2025-01-02T03:04:05Z"}, {"lastModified": "2025-01-02T03:04:05Z"}])
 @pytest.mark.parametrize("register", [of_resource, of_template])
-def test_annotations_of_a_resource_have_names_of_python_or_of_the_wire(register: Any, given: Any) -> None:
+def test_resource_annotations_accept_python_and_wire_names(register: Any, given: Any) -> None:
     assert register(annotations=given).annotations == Annotations(last_modified="2025-01-02T03:04:05Z")
 
 
@@ -124,7 +124,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("register", "options", "said"), REFUSED)
-def test_mapping_that_is_not_of_its_type_is_refused_when_registered(register: Any, options: Any, said: str) -> None:
+def test_invalid_mapping_is_refused(register: Any, options: Any, said: str) -> None:
     with pytest.raises(RegistrationError) as refused:
         register(**options)
     assert str(refused.value) == said

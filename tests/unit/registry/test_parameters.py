@@ -45,7 +45,7 @@ def by_field(  # noqa: PLR0917 - one of each
     return needed, plain, limited, made, required, noted
 
 
-def test_a_field_of_pydantic_gives_default_limits_and_description() -> None:
+def test_pydantic_field_sets_default_limits_and_description() -> None:
     schema = tool(by_field).definition.input_schema
 
     assert schema["required"] == ["needed", "required"]
@@ -62,7 +62,7 @@ def test_a_field_of_pydantic_gives_default_limits_and_description() -> None:
         called(by_field, needed="ab", required="a", limited=0)
 
 
-def test_a_default_that_is_made_is_made_for_each_call() -> None:
+def test_default_factory_runs_per_call() -> None:
     def take(made: list[int] = Field(default_factory=lambda: [1]), given: list[int] = [2]) -> Any:  # noqa: B006, B008
         return made, given
 
@@ -101,12 +101,12 @@ def _looking_around(a: int, b: int = Field(default_factory=lambda data: data["a"
         (_looking_around, "_looking_around: parameter b: its default_factory must not depend on other parameters"),
     ],
 )
-def test_what_has_no_meaning_for_a_function_is_refused(function: Any, why: str) -> None:
+def test_meaningless_field_options_are_refused(function: Any, why: str) -> None:
     with pytest.raises(RegistrationError, match=why):
         tool(function)
 
 
-def test_a_description_stands_before_the_limits_that_a_schema_cannot_tell() -> None:
+def test_description_precedes_limits_in_words() -> None:
     def due(
         day: Annotated[date, at.Gt(date(2026, 1, 1))],
         option: Annotated[int, "noted"] | None = None,

@@ -70,7 +70,7 @@ def test_the_parameters_of_a_function_are_the_arguments() -> None:
     }
 
 
-def test_a_prompt_without_arguments_says_nothing_of_them() -> None:
+def test_prompt_without_arguments_omits_member() -> None:
     assert msgspec.to_builtins(prompt(lambda: "hi", name="hi", description="d").definition) == {
         "name": "hi",
         "description": "d",
@@ -79,7 +79,7 @@ def test_a_prompt_without_arguments_says_nothing_of_them() -> None:
 
 
 @pytest.mark.row("M04")
-def test_the_places_of_a_text_are_the_arguments() -> None:
+def test_placeholders_are_arguments() -> None:
     entry = text(
         "Review {language} in {style} style. {{not}} {language}", defaults={"style": "strict"}, description="d"
     )
@@ -93,18 +93,18 @@ def test_the_places_of_a_text_are_the_arguments() -> None:
     assert get(entry, language="Erlang", style="kind") == [user("Review Erlang in kind style. {not} Erlang")]
 
 
-def test_values_are_put_in_as_they_are() -> None:
+def test_values_are_inserted_unchanged() -> None:
     assert get(text("{a} and {b}"), a="{b}", b="{a.__class__}") == [user("{b} and {a.__class__}")]
 
 
 @pytest.mark.parametrize("template", ["{a.b}", "{a[0]}", "{}", "{0}", "{a-b}"])
-def test_a_place_that_is_no_name_is_refused(template: str) -> None:
+def test_invalid_placeholder_is_refused(template: str) -> None:
     with pytest.raises(RegistrationError, match="is not the name of an argument"):
         text(template)
 
 
 @pytest.mark.row("M12")
-def test_a_text_that_cannot_be_read_is_refused() -> None:
+def test_malformed_text_is_refused() -> None:
     with pytest.raises(RegistrationError, match="prompt 'it': ") as caught:
         text("{a")
 
@@ -145,7 +145,7 @@ def test_arguments_are_read_in_the_type_that_the_function_declares() -> None:
     assert refusal(prompt(repeat), times="three") == {"kind": "invalid_prompt_arguments", "name": "repeat"}
 
 
-def test_a_function_with_open_arguments_takes_any() -> None:
+def test_kwargs_accept_any_argument() -> None:
     assert get(prompt(lambda **values: str(values), name="any"), a="1") == [user("{'a': '1'}")]
 
 
@@ -153,7 +153,7 @@ SCHEMA = {"type": "object", "properties": {"language": {"enum": ["Erlang", "Pyth
 
 
 @pytest.mark.row("M08")
-def test_a_schema_makes_the_checks_stricter_and_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_schema_is_enforced_and_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[Any] = []
     compile_schema = jsonschema_rs.validator_for
 
@@ -171,7 +171,7 @@ def test_a_schema_makes_the_checks_stricter_and_is_compiled_once(monkeypatch: py
 
 
 @pytest.mark.row("M08")
-def test_a_schema_that_is_none_is_refused() -> None:
+def test_invalid_schema_is_refused() -> None:
     with pytest.raises(RegistrationError, match="the schema of prompt 'review' is not valid"):
         prompt(review, input_schema={"type": "nonsense"})
 
@@ -202,12 +202,12 @@ IMAGE = ImageContent("AAEC", "image/png")
         (GetPromptResult([PromptMessage("user", Text("hi"))], "described"), [user("hi")]),
     ],
 )
-def test_text_content_and_messages_of_every_kind_become_messages(value: Any, messages: Any) -> None:
+def test_values_become_messages(value: Any, messages: Any) -> None:
     assert get(prompt(lambda: value, name="it")) == messages
 
 
 @pytest.mark.row("X22")
-def test_a_link_by_its_other_name_is_understood() -> None:
+def test_resource_link_alias_is_accepted() -> None:
     link = {"role": "user", "content": {"type": "resource/link", "uri": "a://b", "name": "b"}}
 
     (message,) = get(prompt(lambda: link, name="it"))
@@ -215,7 +215,7 @@ def test_a_link_by_its_other_name_is_understood() -> None:
     assert message["content"]["type"] == "resource_link"
 
 
-def test_a_result_keeps_its_own_description_and_others_get_that_of_the_prompt() -> None:
+def test_result_description_defaults_to_prompt() -> None:
     whole = prompt(lambda: GetPromptResult([], "own"), name="it", description="d")
     plain = prompt(lambda: "hi", name="it", description="d")
 
@@ -252,14 +252,14 @@ def test_the_role_system_is_refused(value: Any) -> None:
         (PromptMessage("user", ImageContent("AAEC", "foo")), "invalid_mime_type"),
     ],
 )
-def test_what_is_no_message_is_a_bad_result(value: Any, kind: str) -> None:
+def test_invalid_message_is_bad_result(value: Any, kind: str) -> None:
     with pytest.raises(BadResult) as caught:
         get(prompt(lambda: value, name="it"))
 
     assert caught.value.data["kind"] == kind
 
 
-def test_a_function_may_ask_for_the_context() -> None:
+def test_function_may_take_context() -> None:
     def who(ctx: Context) -> str:
         return type(ctx).__name__
 

@@ -20,7 +20,7 @@ Item = TypeVar("Item")
 WRITTEN = {"day": "2026-01-02", "howMany": 2, "twice": 4}
 
 
-def test_what_a_model_is_read_from_is_told_of_arguments_and_what_it_is_written_as_of_results() -> None:
+def test_model_schema_depends_on_direction() -> None:
     entry, output = taking(Report), returning(Report)
 
     assert entry.definition.input_schema["$defs"]["Report"] == {
@@ -52,7 +52,7 @@ def test_what_a_model_is_read_from_is_told_of_arguments_and_what_it_is_written_a
     assert answered(list[Report | None], [report, None]) == [WRITTEN, None]
 
 
-def test_a_result_that_breaks_its_own_schema_is_refused() -> None:
+def test_result_violating_schema_is_refused() -> None:
     report = Report(on=date(2026, 1, 2), howMany=2)
     report.count = -1
     with pytest.raises(BadResult, match=r"\$\.howMany: -1 is less than the minimum of 0"):
@@ -63,7 +63,7 @@ def test_a_result_that_breaks_its_own_schema_is_refused() -> None:
         answered(ModelPoint, ModelPoint.model_construct(x="a"))
 
 
-def test_a_value_that_pydantic_cannot_write_is_refused() -> None:
+def test_unencodable_model_is_refused() -> None:
     class Anything(pydantic.BaseModel):
         value: Any
 
@@ -71,7 +71,7 @@ def test_a_value_that_pydantic_cannot_write_is_refused() -> None:
         answered(Anything, Anything(value=object()))
 
 
-def test_a_whole_result_is_held_to_the_type_that_it_is_annotated_with() -> None:
+def test_whole_result_is_checked_against_annotation() -> None:
     def give(day: str, note: str = "") -> Annotated[CallToolResult, Report, "a report"]:
         return CallToolResult([], {**WRITTEN, "day": day} if not note else {"note": note})
 
@@ -83,7 +83,7 @@ def test_a_whole_result_is_held_to_the_type_that_it_is_annotated_with() -> None:
     assert returning(Annotated[CallToolResult, "as it is"]).definition.output_schema is None
 
 
-def test_a_model_says_what_it_misses() -> None:
+def test_missing_member_is_reported() -> None:
     class Strict(pydantic.BaseModel):
         day: date
 
@@ -99,7 +99,7 @@ def test_a_model_says_what_it_misses() -> None:
         given(entry, {"day": "1999-01-02"})
 
 
-def test_the_validators_of_a_pydantic_dataclass_run_wherever_it_stands() -> None:
+def test_nested_dataclass_validators_run() -> None:
     @dataclass
     class Holder:
         points: list[PydanticPoint]
@@ -120,7 +120,7 @@ def test_a_generic_pydantic_dataclass_is_read_by_pydantic() -> None:
         given(taking(Crate[int]), {"item": "a"})
 
 
-def test_a_root_model_is_what_its_root_is() -> None:
+def test_root_model_is_its_root() -> None:
     class Names(pydantic.RootModel[list[str]]):
         """Names."""
 
@@ -143,7 +143,7 @@ def test_models_that_share_a_model_share_its_definition() -> None:
     assert list(schema_of_type(tuple[Line, Path, ModelPoint])["$defs"]) == ["Line", "ModelPoint", "Path"]
 
 
-def test_models_that_share_a_name_do_not() -> None:
+def test_models_of_same_name_have_two_definitions() -> None:
     def line_of(point: Any) -> Any:
         return pydantic.create_model("Line", start=(point, ...))
 
@@ -156,7 +156,7 @@ def test_models_that_share_a_name_do_not() -> None:
     assert given(taking(kind), [{"start": {"x": 1}}, {"start": {"z": 1}}])[1].start.z == 1
 
 
-def test_a_model_that_holds_another_of_its_own_name_is_described() -> None:
+def test_nested_model_of_same_name_is_described() -> None:
     other = pydantic.create_model("Point", z=(int, ...))
     kind = pydantic.create_model("Point", other=(other, ...))
     described = schema_of_type(list[kind])
@@ -165,7 +165,7 @@ def test_a_model_that_holds_another_of_its_own_name_is_described() -> None:
     assert given(taking(kind), {"other": {"z": 1}}).other.z == 1
 
 
-def test_models_stand_in_unions_with_others() -> None:
+def test_models_work_in_unions() -> None:
     class Text(pydantic.BaseModel):
         value: str
 
@@ -176,7 +176,7 @@ def test_models_stand_in_unions_with_others() -> None:
     assert given(taking(Number | Point | None), {"x": 1}) == Point(1)
 
 
-def test_a_note_that_only_pydantic_understands_hands_it_the_whole_type() -> None:
+def test_pydantic_metadata_selects_pydantic() -> None:
     kind = Annotated[str, pydantic.AfterValidator(str.strip), "some text"]
     entry = taking(kind)
 
@@ -184,13 +184,13 @@ def test_a_note_that_only_pydantic_understands_hands_it_the_whole_type() -> None
     assert entry.definition.input_schema["properties"]["value"] == {"type": "string", "description": "some text"}
 
 
-def test_words_about_a_model_stand_beside_it() -> None:
+def test_model_description_is_beside_reference() -> None:
     schema = taking(Annotated[ModelPoint, pydantic.Field(description="where")]).definition.input_schema
 
     assert schema["properties"]["value"] == {"$ref": "#/$defs/ModelPoint", "description": "where"}
 
 
-def test_limits_of_a_type_of_pydantics_are_for_pydantic() -> None:
+def test_limits_of_pydantic_types_use_pydantic() -> None:
     entry = taking(Annotated[pydantic.AnyUrl, at.MaxLen(20)])
 
     assert entry.definition.input_schema["properties"]["value"]["maxLength"] == 20
@@ -198,7 +198,7 @@ def test_limits_of_a_type_of_pydantics_are_for_pydantic() -> None:
         given(entry, "https://example.com/long")
 
 
-def test_what_pydantic_cannot_read_or_describe_is_refused_at_registration() -> None:
+def test_unsupported_pydantic_type_is_refused() -> None:
     class Plain:
         pass
 
@@ -216,7 +216,7 @@ def test_what_pydantic_cannot_read_or_describe_is_refused_at_registration() -> N
         taking(Lost)
 
 
-def test_what_is_pydantics_is_written_as_text_too() -> None:
+def test_pydantic_result_has_text_content() -> None:
     def give() -> Any: ...
 
     output = tool(give).output

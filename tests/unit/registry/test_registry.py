@@ -33,7 +33,7 @@ def walk(registry: Registry[Thing], limit: int) -> list[list[str]]:
             return pages
 
 
-def test_entries_keep_the_order_in_which_they_were_added() -> None:
+def test_entries_keep_insertion_order() -> None:
     registry = filled("c", "a", "b")
 
     assert keys(registry) == ["c", "a", "b"]
@@ -44,7 +44,7 @@ def test_entries_keep_the_order_in_which_they_were_added() -> None:
     assert registry.get("x") is None
 
 
-def test_a_removed_entry_is_gone_and_one_added_again_comes_last() -> None:
+def test_readded_entry_comes_last() -> None:
     registry = filled("a", "b")
     registry.remove("a")
     assert keys(registry) == ["b"]
@@ -54,7 +54,7 @@ def test_a_removed_entry_is_gone_and_one_added_again_comes_last() -> None:
     assert keys(registry) == ["b", "a"]
 
 
-def test_what_is_not_there_cannot_be_removed_or_switched() -> None:
+def test_unknown_entry_cannot_be_changed() -> None:
     registry = filled()
     for change in (registry.remove, registry.enable, registry.disable):
         with pytest.raises(NotRegistered) as caught:
@@ -112,7 +112,7 @@ def test_an_entry_that_is_replaced_while_disabled_stays_disabled() -> None:
 # --- switching -----------------------------------------------------------------------------------
 
 
-def test_a_disabled_entry_is_kept_but_not_offered() -> None:
+def test_disabled_entry_is_not_listed() -> None:
     registry = filled("a", "b")
 
     registry.disable("a")
@@ -126,7 +126,7 @@ def test_a_disabled_entry_is_kept_but_not_offered() -> None:
     assert registry.get("a") == Thing("a")
 
 
-def test_an_entry_that_is_enabled_again_is_back_in_its_place() -> None:
+def test_enabled_entry_keeps_its_position() -> None:
     registry = filled("a", "b", "c")
     registry.disable("a")
 
@@ -136,7 +136,7 @@ def test_an_entry_that_is_enabled_again_is_back_in_its_place() -> None:
     assert registry.live.keys() == {"a", "b", "c"}
 
 
-def test_every_change_is_told_and_nothing_else() -> None:
+def test_every_change_notifies() -> None:
     told: list[str] = []
     registry = filled(on_change=told.append, on_duplicate="replace")
     steps = [
@@ -152,7 +152,7 @@ def test_every_change_is_told_and_nothing_else() -> None:
         assert registry.version == number
 
 
-def test_switching_what_is_so_already_changes_nothing() -> None:
+def test_redundant_enable_does_not_notify() -> None:
     told: list[str] = []
     registry = filled("a", on_change=told.append)
     registry.enable("a")
@@ -175,7 +175,7 @@ def test_switching_what_is_so_already_changes_nothing() -> None:
         (5, [["a", "b", "c", "d"]]),
     ],
 )
-def test_pages_hold_so_many_entries_and_the_last_has_no_cursor(limit: int, pages: list[list[str]]) -> None:
+def test_last_page_has_no_cursor(limit: int, pages: list[list[str]]) -> None:
     assert walk(filled("a", "b", "c", "d"), limit) == pages
 
 
@@ -192,13 +192,13 @@ def test_the_size_of_a_page_can_be_set() -> None:
 
 @pytest.mark.row("Y03")
 @pytest.mark.parametrize("limit", [0, -1, "x", "5", 1.5, True, [1]])
-def test_a_limit_that_is_no_positive_whole_number_is_refused(limit: object) -> None:
+def test_invalid_limit_is_refused(limit: object) -> None:
     with pytest.raises(InvalidPageSize, match="limit must be an integer of 1 or more"):
         filled("a").page(None, limit)
 
 
 @pytest.mark.row("Y03")
-def test_a_limit_above_the_largest_page_is_refused() -> None:
+def test_limit_above_maximum_is_refused() -> None:
     registry = filled("a", page_size=2, max_page_size=2)
     assert registry.page(None, 2).entries == [Thing("a")]
 
@@ -208,7 +208,7 @@ def test_a_limit_above_the_largest_page_is_refused() -> None:
     assert caught.value.data["maximum"] == 2
 
 
-def test_a_cursor_survives_the_removal_of_the_entry_that_it_stands_after() -> None:
+def test_cursor_survives_removal_of_its_entry() -> None:
     registry = filled("a", "b", "c")
     cursor = registry.page(None, 2).next_cursor
     registry.remove("b")
@@ -216,7 +216,7 @@ def test_a_cursor_survives_the_removal_of_the_entry_that_it_stands_after() -> No
     assert [thing.key for thing in registry.page(cursor).entries] == ["c"]
 
 
-def test_an_entry_that_was_added_again_is_not_taken_for_the_old_one() -> None:
+def test_readded_entry_has_new_number() -> None:
     registry = filled("a", "b", "c")
     cursor = registry.page(None, 2).next_cursor
     registry.remove("a")
@@ -255,7 +255,7 @@ class CountingKey(str):
 
 
 @pytest.mark.row("A08")
-def test_looking_up_one_of_a_hundred_thousand_entries_compares_a_handful_of_keys() -> None:
+def test_lookup_compares_few_keys() -> None:
     registry = filled(*(f"resource://{number}" for number in range(100_000)))
     wanted = CountingKey("resource://77777")
 
@@ -277,7 +277,7 @@ def test_ten_thousand_tools_can_be_added_replaced_removed_and_looked_up() -> Non
 
 
 @pytest.mark.row("Y04")
-def test_entries_that_are_passed_over_take_no_room_on_a_page() -> None:
+def test_skipped_entries_do_not_count_in_page() -> None:
     registry = filled("a", "b", "c", "d")
 
     first = registry.page(None, 2, without={"a"})
@@ -286,7 +286,7 @@ def test_entries_that_are_passed_over_take_no_room_on_a_page() -> None:
     assert [thing.key for thing in registry.page(first.next_cursor, 2, without={"a"}).entries] == ["d"]
 
 
-def test_all_entries_are_given_in_order_enabled_or_not() -> None:
+def test_all_returns_disabled_entries_too() -> None:
     registry = filled("a", "b")
     registry.disable("a")
 

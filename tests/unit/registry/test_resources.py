@@ -70,7 +70,7 @@ def test_an_absolute_uri_passes(uri: str) -> None:
         ('doc://"a"', "uri_syntax_error", "it has a character that is illegal at this position"),
     ],
 )
-def test_what_is_no_usable_uri_is_refused(uri: str, kind: str, why: str) -> None:
+def test_invalid_uri_is_refused(uri: str, kind: str, why: str) -> None:
     with pytest.raises(InvalidUri, match=why) as caught:
         check_uri(uri, SETTINGS)
     assert caught.value.data["kind"] == kind
@@ -85,7 +85,7 @@ def test_what_is_no_usable_uri_is_refused(uri: str, kind: str, why: str) -> None
 
 
 @pytest.mark.row("R04")
-def test_a_definition_has_everything_that_was_given() -> None:
+def test_resource_definition_has_all_options() -> None:
     entry = resource(
         "doc://readme",
         "# Hi",
@@ -113,7 +113,7 @@ def test_a_definition_has_everything_that_was_given() -> None:
     }
 
 
-def test_a_function_gives_its_resource_name_and_description() -> None:
+def test_resource_name_comes_from_function() -> None:
     def readme() -> str:
         """Start here."""
         return "# Hi"
@@ -126,7 +126,7 @@ def test_a_function_gives_its_resource_name_and_description() -> None:
 
 
 @pytest.mark.row("R10")
-def test_a_resource_is_a_value_or_a_function_that_makes_one() -> None:
+def test_resource_is_value_or_function() -> None:
     static = resource("doc://readme", "text")
     dynamic = resource("doc://now", lambda limit=5: f"made with {limit}")
     expected = [("text", static), ("made with 5", dynamic)]
@@ -135,7 +135,7 @@ def test_a_resource_is_a_value_or_a_function_that_makes_one() -> None:
         assert result == ReadResourceResult([ResourceContents(entry.key, "text/plain", text=text)])
 
 
-def test_a_function_that_needs_an_argument_is_no_resource() -> None:
+def test_function_with_required_argument_is_refused() -> None:
     def greet(name: str) -> str:
         return name
 
@@ -149,7 +149,7 @@ def test_a_resource_with_a_malformed_mime_type_is_refused() -> None:
         resource("doc://readme", "x", mime_type="foo")
 
 
-def test_a_whole_result_is_passed_on_if_its_contents_may_be_sent() -> None:
+def test_whole_result_is_checked_and_forwarded() -> None:
     good = ReadResourceResult([ResourceContents("doc://a", text="x")])
     bad = ReadResourceResult([ResourceContents("doc://a")])
 
@@ -160,7 +160,7 @@ def test_a_whole_result_is_passed_on_if_its_contents_may_be_sent() -> None:
         entry.run(entry.arguments, None, entry.key)
 
 
-def test_a_text_above_the_limit_is_not_sent() -> None:
+def test_text_above_limit_is_refused() -> None:
     handler = read_handler(lambda: "abcd", Context, thread=False)
     entry = make_resource("doc://a", handler, Settings(max_text=4))
     assert entry.run(entry.arguments, None, entry.key).contents[0].text == "abcd"
@@ -174,7 +174,7 @@ def test_a_text_above_the_limit_is_not_sent() -> None:
 
 
 @pytest.mark.row("R07")
-def test_a_template_has_everything_that_was_given() -> None:
+def test_template_definition_has_all_options() -> None:
     def profile(username: str) -> str:
         """Whose it is."""
         return username
@@ -205,7 +205,7 @@ def test_a_template_has_everything_that_was_given() -> None:
 
 
 @pytest.mark.row("R08")
-def test_the_handler_gets_what_stands_in_the_uri() -> None:
+def test_handler_gets_uri_variables() -> None:
     entry = template("user://{username}/profile", lambda username: f"profile of {username}")
 
     assert read_template(entry, "user://alice/profile") == "profile of alice"
@@ -214,7 +214,7 @@ def test_the_handler_gets_what_stands_in_the_uri() -> None:
 
 
 @pytest.mark.row("R09")
-def test_a_last_variable_may_span_segments_but_not_climb() -> None:
+def test_last_variable_cannot_traverse_path() -> None:
     entry = template("file:///{path}", lambda path: path)
 
     assert read_template(entry, "file:///app/config.json") == "app/config.json"
@@ -223,12 +223,12 @@ def test_a_last_variable_may_span_segments_but_not_climb() -> None:
             entry.arguments(climbing)
 
 
-def test_climbing_is_allowed_where_the_guard_is_off() -> None:
+def test_traversal_is_allowed_without_guard() -> None:
     assert read_template(template("file:///{path}", lambda path: path, guard=False), "file:///../a") == "../a"
 
 
 @pytest.mark.row("Y11")
-def test_a_template_that_begins_with_a_variable_is_asked_for_uris_only() -> None:
+def test_template_without_scheme_gets_valid_uris_only() -> None:
     entry = template("{+path}", lambda path: f"at {path}")
 
     assert read_template(entry, "doc://a/b") == "at doc://a/b"
@@ -236,21 +236,21 @@ def test_a_template_that_begins_with_a_variable_is_asked_for_uris_only() -> None
         entry.arguments("a/b")
 
 
-def test_values_of_a_template_are_decoded_whatever_their_number() -> None:
+def test_all_uri_values_are_decoded() -> None:
     assert read_template(template("x:{a}:{b}", lambda a, b: a + b), "x:1%20:2") == "1 2"
     assert read_template(template("x:{a}:{b}", lambda a, b: a + b), "x:1:2") == "12"
     assert read_template(template("x:{a.b}", lambda **more: more["a.b"]), "x:1") == "1"
 
 
 @pytest.mark.row("A09")
-def test_characters_of_a_template_mean_themselves() -> None:
+def test_template_characters_are_literal() -> None:
     entry = template("a.b://{x}", lambda x: x)
 
     assert read_template(entry, "a.b://1") == "1"
     assert read_template(entry, "aXb://1") is UNSET
 
 
-def test_values_of_a_uri_are_read_in_the_type_that_the_function_declares() -> None:
+def test_uri_values_are_converted_to_parameter_types() -> None:
     def item(number: int, verbose: bool = False) -> str:
         return f"{number!r} {verbose!r}"
 
@@ -263,7 +263,7 @@ def test_values_of_a_uri_are_read_in_the_type_that_the_function_declares() -> No
     assert caught.value.data["uri"] == "item://five"
 
 
-def test_a_function_with_open_arguments_takes_every_variable() -> None:
+def test_kwargs_accept_every_variable() -> None:
     entry = template("a://{x}/{y}", lambda x, **more: f"{x} {more}")
 
     assert read_template(entry, "a://1/2") == "1 {'y': '2'}"
@@ -277,7 +277,7 @@ def part(x: str, z: str = "") -> str:
     return x + z
 
 
-def test_a_pair_of_pattern_and_function_that_do_not_fit_is_refused() -> None:
+def test_mismatched_pattern_and_function_are_refused() -> None:
     with pytest.raises(TemplateError, match=r"URI template 'a://\{x\}/\{y\}': item has no parameter for \{y\}"):
         template("a://{x}/{y}", item)
     with pytest.raises(TemplateError, match=r"URI template 'a://b\{\?z\}': nothing in it gives part its argument 'x'"):
@@ -285,7 +285,7 @@ def test_a_pair_of_pattern_and_function_that_do_not_fit_is_refused() -> None:
 
 
 @pytest.mark.row("Y11")
-def test_a_template_that_is_none_is_refused() -> None:
+def test_invalid_template_is_refused() -> None:
     with pytest.raises(TemplateError) as caught:
         template("a://{x", item)
     assert caught.value.kind == "invalid_uri_template"

@@ -87,7 +87,7 @@ Age = NewType("Age", int)
         (Annotated[dict[str, int], "counts"], {"a": 1}, {"a": 1}),
     ],
 )
-def test_an_object_goes_out_as_it_is_and_as_text(returns: Any, value: Any, structured: Any) -> None:
+def test_object_is_sent_structured_and_as_text(returns: Any, value: Any, structured: Any) -> None:
     result = converted(returns, value)
 
     assert result["structuredContent"] == structured
@@ -116,12 +116,12 @@ def test_an_object_goes_out_as_it_is_and_as_text(returns: Any, value: Any, struc
         (list[Any], [], []),
     ],
 )
-def test_what_is_no_object_is_wrapped(returns: Any, value: Any, structured: Any) -> None:
+def test_non_object_is_wrapped(returns: Any, value: Any, structured: Any) -> None:
     assert converted(returns, value)["structuredContent"] == {"result": structured}
 
 
 @pytest.mark.parametrize("settings", [DEFAULTS, SMALL])
-def test_text_is_wrapped_and_stands_as_it_is_in_the_content(settings: Settings) -> None:
+def test_text_is_wrapped_in_structured_content(settings: Settings) -> None:
     result = converted(str, 'a "b"', settings)
 
     assert text_of(result) == 'a "b"'
@@ -167,14 +167,14 @@ def test_a_wrapped_schema_keeps_its_definitions_at_the_root() -> None:
         (Point, None),
     ],
 )
-def test_a_value_that_breaks_its_declared_type_is_a_bad_result(returns: Any, value: Any) -> None:
+def test_value_violating_type_is_bad_result(returns: Any, value: Any) -> None:
     with pytest.raises(BadResult, match="the value does not match the declared return type") as caught:
         converted(returns, value)
 
     assert caught.value.data["kind"] == "invalid_content"
 
 
-def test_a_type_without_json_is_refused_with_a_sentence() -> None:
+def test_type_without_json_is_refused_with_reason() -> None:
     with pytest.raises(
         RegistrationError, match=r"^find: its return type has no schema: complex is not supported"
     ) as caught:
@@ -210,7 +210,7 @@ def test_a_type_without_json_is_refused_with_a_sentence() -> None:
         tuple[str, ImageContent],
     ],
 )
-def test_an_annotation_of_content_declares_nothing(returns: Any) -> None:
+def test_content_annotation_has_no_output_schema(returns: Any) -> None:
     output = tool_output(returns, "tool", DEFAULTS)
 
     assert output.returns is UNSET
@@ -244,14 +244,14 @@ def test_an_annotation_of_content_declares_nothing(returns: Any) -> None:
         (CallToolResult(["a"]), [{"type": "text", "text": "a"}]),
     ],
 )
-def test_values_and_content_of_every_kind_become_content(value: Any, content: Any) -> None:
+def test_values_become_content_blocks(value: Any, content: Any) -> None:
     result = converted(UNSET, value)
 
     assert result["content"] == content
     assert "structuredContent" not in result
 
 
-def test_without_structure_a_declared_value_is_text_alone() -> None:
+def test_structured_false_sends_text_only() -> None:
     result = converted(dict[str, int], {"a": 1}, structured=False)
 
     assert text_of(result) == '{"a":1}'
@@ -266,12 +266,12 @@ def test_a_value_without_json_is_a_bad_result() -> None:
 # --- whole results -------------------------------------------------------------------------------
 
 
-def test_a_whole_result_may_stand_for_a_declared_value_that_it_carries() -> None:
+def test_whole_result_may_carry_declared_value() -> None:
     assert converted(Point, CallToolResult([Text("a")], {"x": 1}))["structuredContent"] == {"x": 1}
     assert converted(int, CallToolResult([Text("a")], {"result": 1}))["structuredContent"] == {"result": 1}
 
 
-def test_a_whole_result_that_says_it_failed_need_not_carry_a_value() -> None:
+def test_failed_whole_result_needs_no_value() -> None:
     assert converted(Point, CallToolResult([Text("a")], is_error=True))["isError"] is True
 
 
@@ -279,7 +279,7 @@ def test_a_whole_result_that_says_it_failed_need_not_carry_a_value() -> None:
     ("returns", "structured"),
     [(Point, UNSET), (Point, {"x": "a"}), (int, UNSET), (int, {"x": 1}), (int, {"result": "a"})],
 )
-def test_a_whole_result_that_breaks_the_declared_type_is_a_bad_result(returns: Any, structured: Any) -> None:
+def test_whole_result_violating_type_is_bad_result(returns: Any, structured: Any) -> None:
     with pytest.raises(BadResult):
         converted(returns, CallToolResult([Text("a")], structured))
 
@@ -335,14 +335,14 @@ MIME_TYPES = [
 
 @pytest.mark.row("Y06")
 @pytest.mark.parametrize("mime_type", MIME_TYPES)
-def test_mime_types_are_accepted_one_of_your_own_among_them(mime_type: str) -> None:
+def test_custom_mime_types_are_accepted(mime_type: str) -> None:
     assert check_mime(mime_type) == mime_type
     assert as_block(ImageContent("AAEC", mime_type), DEFAULTS)
 
 
 @pytest.mark.row("Y06")
 @pytest.mark.parametrize("mime_type", ["foo", "", "text/", "/plain", "text/plain/x", "text plain", "a/b\n"])
-def test_what_is_no_mime_type_is_refused(mime_type: str) -> None:
+def test_invalid_mime_type_is_refused(mime_type: str) -> None:
     with pytest.raises(RegistrationError, match="is not a MIME type, such as text/markdown") as caught:
         check_mime(mime_type)
     assert caught.value.kind == "invalid_mime_type"
@@ -388,7 +388,7 @@ FROM_ELSEWHERE = {"io.modelcontextprotocol/serverInfo": {"name": "s", "version":
 
 
 @pytest.mark.parametrize("returns", [UNSET, ToolResult, ToolResult | None, list[ToolResult]])
-def test_a_result_of_a_client_is_passed_on(returns: Any) -> None:
+def test_client_result_is_forwarded(returns: Any) -> None:
     failed = ToolResult([Text("a"), IMAGE], None, {"x": 1}, True, FROM_ELSEWHERE)
 
     assert converted(returns, failed) == {
@@ -400,7 +400,7 @@ def test_a_result_of_a_client_is_passed_on(returns: Any) -> None:
     assert converted(returns, ToolResult([], "a")) == {"content": [], "isError": False}
 
 
-def test_what_is_declared_of_a_passed_on_result_is_checked() -> None:
+def test_forwarded_result_is_checked_against_type() -> None:
     declared = Annotated[ToolResult, int]
     for structured in (5, {"result": 5}):
         assert converted(declared, ToolResult([], 5, structured))["structuredContent"] == {"result": 5}
@@ -414,5 +414,5 @@ def test_what_is_declared_of_a_passed_on_result_is_checked() -> None:
     assert converted(declared, ToolResult([Text("no")], None, None, True))["isError"]
 
 
-def test_text_of_a_result_is_that_of_all_blocks() -> None:
+def test_result_text_joins_all_blocks() -> None:
     assert ToolResult([Text("a"), IMAGE, Text("b")], None).text == "a\nb"

@@ -51,7 +51,7 @@ def call(entry: ToolEntry, arguments: Any) -> Any:
 
 
 @pytest.mark.row("T01")
-def test_a_definition_has_everything_that_was_given() -> None:
+def test_definition_has_all_options() -> None:
     def add(a: int) -> int:
         """Adds."""
         return a
@@ -86,7 +86,7 @@ def test_a_definition_has_everything_that_was_given() -> None:
 
 
 @pytest.mark.row("X23")
-def test_a_tool_without_description_has_none_and_one_without_schema_has_one() -> None:
+def test_tool_always_has_schema() -> None:
     entry = tool(lambda: None, name="nothing")
 
     assert msgspec.to_builtins(entry.definition) == {
@@ -95,7 +95,7 @@ def test_a_tool_without_description_has_none_and_one_without_schema_has_one() ->
     }
 
 
-def test_a_description_given_replaces_that_of_the_docstring() -> None:
+def test_explicit_description_overrides_docstring() -> None:
     def documented() -> None:
         """Said in the docstring."""
 
@@ -105,7 +105,7 @@ def test_a_description_given_replaces_that_of_the_docstring() -> None:
 
 
 @pytest.mark.row("T03")
-def test_a_description_of_ten_thousand_characters_passes_and_a_longer_one_does_not() -> None:
+def test_description_length_is_limited() -> None:
     assert tool(search, description="x" * 10_000).description == "x" * 10_000
 
     with pytest.raises(ValueError, match="has 10001 characters; 10000 is the most") as caught:
@@ -118,12 +118,12 @@ def test_a_description_of_ten_thousand_characters_passes_and_a_longer_one_does_n
 
 
 @pytest.mark.parametrize("name", ["a", "A-b_c.9", "x" * 128])
-def test_names_of_the_specification_are_accepted(name: str) -> None:
+def test_valid_names_are_accepted(name: str) -> None:
     assert tool(search, name=name).key == name
 
 
 @pytest.mark.parametrize("name", ["x" * 129, "a b", "a/b", "é", "a\n"])
-def test_other_names_are_refused(name: str) -> None:
+def test_invalid_names_are_refused(name: str) -> None:
     with pytest.raises(RegistrationError, match="must be 1 to 128 of the characters"):
         tool(search, name=name)
 
@@ -137,7 +137,7 @@ def test_a_lambda_needs_a_name() -> None:
 
 
 @pytest.mark.row("T08", "T09")
-def test_a_schema_written_by_hand_is_enforced_and_its_defaults_are_filled_in() -> None:
+def test_custom_schema_is_enforced_with_defaults() -> None:
     entry = tool(search, input_schema=SEARCH)
 
     assert entry.definition.input_schema == SEARCH
@@ -149,7 +149,7 @@ def test_a_schema_written_by_hand_is_enforced_and_its_defaults_are_filled_in() -
         assert [fault["path"] for fault in caught.value.data["errors"]] == [path]
 
 
-def test_a_schema_without_properties_is_enforced() -> None:
+def test_custom_schema_without_properties_is_enforced() -> None:
     entry = tool(search, input_schema={"type": "object", "required": ["query"]})
 
     assert call(entry, {"query": "a", "limit": 5}) == ("a", 5, {})
@@ -157,7 +157,7 @@ def test_a_schema_without_properties_is_enforced() -> None:
         call(entry, {"limit": 5})
 
 
-def test_a_schema_written_by_hand_lists_properties_also_if_it_has_none() -> None:
+def test_custom_schema_always_has_properties() -> None:
     given = {"type": "object", "required": ["query"]}
     entry = tool(search, input_schema=given)
 
@@ -165,7 +165,7 @@ def test_a_schema_written_by_hand_lists_properties_also_if_it_has_none() -> None
     assert given == {"type": "object", "required": ["query"]}
 
 
-def test_arguments_nested_too_deep_to_be_compared_are_refused() -> None:
+def test_deeply_nested_arguments_are_refused() -> None:
     deep: list[Any] = []
     for _ in range(300):
         deep = [deep]
@@ -177,7 +177,7 @@ def test_arguments_nested_too_deep_to_be_compared_are_refused() -> None:
         entry.decode_leniently(raw, caught.value)
 
 
-def test_what_fits_the_schema_but_not_the_function_is_refused() -> None:
+def test_arguments_must_fit_function_too() -> None:
     entry = tool(search, input_schema={"type": "object"})
 
     with pytest.raises(InvalidArguments, match=r"\$.limit: Expected `int`, got `str`"):
@@ -185,7 +185,7 @@ def test_what_fits_the_schema_but_not_the_function_is_refused() -> None:
 
 
 @pytest.mark.row("A03")
-def test_a_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[Any] = []
     compile_schema = jsonschema_rs.validator_for
 
@@ -205,7 +205,7 @@ def test_a_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("schema", [{}, {"type": "array"}, {"type": ["object", "null"]}, True, [], 3])
-def test_a_schema_whose_root_is_no_object_is_refused(schema: Any) -> None:
+def test_schema_root_must_be_object(schema: Any) -> None:
     with pytest.raises(RegistrationError, match="the schema of tool 'search' must have") as caught:
         tool(search, input_schema=schema)
 
@@ -213,14 +213,14 @@ def test_a_schema_whose_root_is_no_object_is_refused(schema: Any) -> None:
 
 
 @pytest.mark.row("T18")
-def test_a_schema_that_is_none_is_refused_when_the_tool_is_added() -> None:
+def test_invalid_schema_is_refused() -> None:
     with pytest.raises(RegistrationError, match="the schema of tool 'search' is not valid") as caught:
         tool(search, input_schema={"type": "object", "properties": {"a": {"type": "nonsense"}}})
 
     assert caught.value.kind == "tool_schema_invalid"
 
 
-def test_a_schema_with_a_header_that_cannot_be_sent_is_refused_when_the_tool_is_added() -> None:
+def test_invalid_header_annotation_is_refused() -> None:
     for query in ({"type": "string", "x-mcp-header": "Que ry"}, {"type": "array", "x-mcp-header": "Query"}):
         with pytest.raises(RegistrationError, match=r"^tool 'search': x-mcp-header of 'query' ") as caught:
             tool(search, input_schema={"type": "object", "properties": {"query": query}})
@@ -232,7 +232,7 @@ def test_a_schema_with_a_header_that_cannot_be_sent_is_refused_when_the_tool_is_
 
 
 @pytest.mark.row("T11", "X09")
-def test_a_refusal_says_everything_that_is_wrong_by_the_schema() -> None:
+def test_error_lists_all_schema_faults() -> None:
     def find(
         query: Annotated[str, Meta(pattern="^[a-z]+$")], limit: Annotated[int, Meta(le=9)], deep: bool
     ) -> None: ...
@@ -250,7 +250,7 @@ def test_a_refusal_says_everything_that_is_wrong_by_the_schema() -> None:
     assert all(fault["message"] in str(caught.value) for fault in caught.value.data["errors"])
 
 
-def test_a_refusal_says_what_decoding_ran_into_where_the_schema_sees_no_fault() -> None:
+def test_error_falls_back_to_decoder_message() -> None:
     def at(when: datetime) -> None: ...
 
     with pytest.raises(InvalidArguments) as caught:
@@ -261,7 +261,7 @@ def test_a_refusal_says_what_decoding_ran_into_where_the_schema_sees_no_fault() 
     ]
 
 
-def test_a_refusal_does_without_a_schema_that_only_python_understands() -> None:
+def test_error_without_usable_schema_uses_decoder() -> None:
     def find(query: Annotated[str, Meta(pattern=r"(?P<q>a)(?P=q)\Z(?#)")]) -> str:
         return query
 
@@ -271,7 +271,7 @@ def test_a_refusal_does_without_a_schema_that_only_python_understands() -> None:
         call(entry, {"query": "b"})
 
 
-def test_a_refusal_of_what_is_nested_too_deeply_says_what_decoding_ran_into() -> None:
+def test_deep_nesting_error_uses_decoder_message() -> None:
     def find(query: str) -> str:
         return query
 
@@ -281,7 +281,7 @@ def test_a_refusal_of_what_is_nested_too_deeply_says_what_decoding_ran_into() ->
 
 
 @pytest.mark.parametrize("arguments", [[], "a", 5, None])
-def test_arguments_that_are_no_object_are_a_malformed_request(arguments: Any) -> None:
+def test_non_object_arguments_are_invalid_params(arguments: Any) -> None:
     with pytest.raises(InvalidParams, match="the arguments must be an object") as caught:
         call(tool(search), arguments)
 
@@ -296,7 +296,7 @@ def test_arguments_that_are_no_object_are_a_malformed_request(arguments: Any) ->
         (b' {"limit": %b}' % (b"9" * 5000), "$.limit: an integer of 5000 digits is out of range"),
     ],
 )
-def test_a_number_out_of_range_is_named_with_its_place(arguments: bytes, told: str) -> None:
+def test_number_out_of_range_has_path(arguments: bytes, told: str) -> None:
     for options in ({}, {"input_schema": SEARCH}):
         with pytest.raises(InvalidArguments) as caught:
             tool(search, **options).decode_leniently(
@@ -307,7 +307,7 @@ def test_a_number_out_of_range_is_named_with_its_place(arguments: bytes, told: s
         assert f"{fault['path']}: {fault['message']}" == told
 
 
-def test_a_refusal_of_arguments_with_too_many_faults_says_what_decoding_ran_into() -> None:
+def test_too_many_faults_use_decoder_message() -> None:
     def add(numbers: list[int]) -> int:
         return sum(numbers)
 

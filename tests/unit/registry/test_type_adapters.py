@@ -70,7 +70,7 @@ def _with(definitions: dict[str, Schema]) -> Schema:
 
 @each_row
 @each_shape
-def test_an_argument_of_a_type_has_its_schema(shape: str, row: Row) -> None:
+def test_argument_schema_matches_type(shape: str, row: Row) -> None:
     inner, known = _described(shape, row, row.schema)
     told = taking(_shaped(shape, row.kind)).definition.input_schema
     words = row.schema.get("description", "").partition("(")[0].strip()
@@ -84,7 +84,7 @@ def test_an_argument_of_a_type_has_its_schema(shape: str, row: Row) -> None:
 
 @each_row
 @each_shape
-def test_a_result_of_a_type_has_its_schema(shape: str, row: Row) -> None:
+def test_result_schema_matches_type(shape: str, row: Row) -> None:
     inner, known = _described(shape, row, row.schema if row.result is None else row.result)
     told = returning(_shaped(shape, row.kind)).definition.output_schema
 
@@ -98,7 +98,7 @@ def test_a_result_of_a_type_has_its_schema(shape: str, row: Row) -> None:
 
 @each_row
 @each_shape
-def test_an_argument_of_a_type_is_read(shape: str, row: Row) -> None:
+def test_argument_is_decoded_to_type(shape: str, row: Row) -> None:
     entry = taking(_shaped(shape, row.kind))
     read = given(entry, _in_json(shape, row.value))
     inside = {"list": lambda: read[1], "nested": lambda: read.inner}.get(shape, lambda: read)()
@@ -112,7 +112,7 @@ def test_an_argument_of_a_type_is_read(shape: str, row: Row) -> None:
 
 @each_row
 @each_shape
-def test_an_argument_that_does_not_fit_is_refused_with_a_sentence(shape: str, row: Row) -> None:
+def test_invalid_argument_is_refused_with_reason(shape: str, row: Row) -> None:
     entry = taking(_shaped(shape, row.kind))
     where = {"list": ("$.value[0]", "$.value[1]"), "nested": ("$.value.inner",)}.get(shape, ("$.value",))
 
@@ -131,7 +131,7 @@ def test_an_argument_that_does_not_fit_is_refused_with_a_sentence(shape: str, ro
 
 @each_row
 @each_shape
-def test_a_result_of_a_type_is_written(shape: str, row: Row) -> None:
+def test_result_is_encoded(shape: str, row: Row) -> None:
     kind = _shaped(shape, row.kind)
     native = {"list": lambda: [row.python, row.python], "nested": lambda: kind(row.python)}.get(
         shape, lambda: row.python
@@ -146,7 +146,7 @@ def test_a_result_of_a_type_is_written(shape: str, row: Row) -> None:
 
 @each_row
 @each_shape
-def test_a_result_that_does_not_fit_is_refused(shape: str, row: Row) -> None:
+def test_invalid_result_is_refused(shape: str, row: Row) -> None:
     kind = _shaped(shape, row.kind)
 
     for wrong in (object(), *(wrong for wrong, *_ in row.wrong)):
@@ -156,7 +156,7 @@ def test_a_result_that_does_not_fit_is_refused(shape: str, row: Row) -> None:
             answered(kind, _in_json(shape, wrong))
 
 
-def test_what_msgspec_can_read_alone_is_read_by_msgspec_alone() -> None:
+def test_native_types_need_no_hooks() -> None:
     for kind in (int, list[str], dict[str, int | None], Point, set[UUID], StructPoint, Cat | Dog, Annotated[int, "a"]):
         assert not type_adapters.needs_hooks(kind)
         assert type_adapters.adapt(kind, ValueDirection.ARGUMENT) is kind
@@ -168,7 +168,7 @@ def test_what_msgspec_can_read_alone_is_read_by_msgspec_alone() -> None:
 # --- texts -----------------------------------------------------------------------------------------------
 
 
-def test_texts_are_read_into_every_type_that_they_can_be() -> None:
+def test_texts_are_converted_to_types() -> None:
     def find(
         path: Path, count: Annotated[int, at.Ge(1)], price: Annotated[Decimal, at.Ge(0)], either: Circle | int | None
     ) -> Any:
@@ -182,7 +182,7 @@ def test_texts_are_read_into_every_type_that_they_can_be() -> None:
             handler.convert({**texts, name: wrong})
 
 
-def test_texts_are_read_beside_arguments_that_have_no_name() -> None:
+def test_texts_are_converted_beside_kwargs() -> None:
     def find(path: Path, number: Circle | int, **more: Any) -> Any:
         return path, number, more
 
@@ -212,7 +212,7 @@ class Sized(Struct, array_like=True):
         (Circle | Square, '{"side": 1}', Square(1)),
     ],
 )
-def test_json_inside_a_string_is_read_where_no_string_fits(kind: Any, value: str, read_as: Any) -> None:
+def test_json_in_string_is_decoded_if_no_string_fits(kind: Any, value: str, read_as: Any) -> None:
     assert given(taking(kind), value) == read_as
 
 
@@ -227,13 +227,13 @@ def test_json_inside_a_string_is_read_where_no_string_fits(kind: Any, value: str
         (Literal["a"], "1"),
     ],
 )
-def test_a_string_that_does_not_help_is_refused_as_it_came(kind: Any, value: str) -> None:
+def test_useless_string_is_refused_unchanged(kind: Any, value: str) -> None:
     with pytest.raises(InvalidArguments) as caught:
         given(taking(kind), value)
     assert caught.value.data["errors"][0]["path"] == "$.value"
 
 
-def test_strings_are_left_alone_where_strings_fit() -> None:
+def test_strings_stay_strings_if_they_fit() -> None:
     def take(text: str, number: int, anything: Any = None) -> Any:
         return text, number, anything
 
@@ -244,7 +244,7 @@ def test_strings_are_left_alone_where_strings_fit() -> None:
     assert entry.handler.bind(entry.decode_leniently(raw, caught.value), None) == ("1", 2, "3")
 
 
-def test_hand_written_schemas_are_read_at_a_glance() -> None:
+def test_custom_schemas_decide_about_strings() -> None:
     schema = {
         "type": "object",
         "properties": {"a": {"oneOf": [{"type": ["integer", "null"]}]}, "b": {"$ref": "#/$defs/n"}, "c": True},

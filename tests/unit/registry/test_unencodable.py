@@ -56,7 +56,7 @@ def nested(levels: int) -> Any:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_the_first_part_without_json_is_named(value: Any, why: str) -> None:
+def test_first_unencodable_part_is_named(value: Any, why: str) -> None:
     with pytest.raises(TypeError) as raised:
         to_json(value)
     assert str(raised.value).startswith(why)

@@ -56,12 +56,12 @@ POINT = {
         (list[Point], {"type": "array", "items": {"$ref": "#/$defs/Point"}, "$defs": {"Point": POINT}}),
     ],
 )
-def test_a_type_has_a_schema_that_stands_alone(kind: Any, schema: dict[str, Any]) -> None:
+def test_type_has_self_contained_schema(kind: Any, schema: dict[str, Any]) -> None:
     assert schema_of_type(kind) == schema
     jsonschema_rs.meta.validate(schema)
 
 
-def test_a_type_that_holds_itself_refers_to_itself() -> None:
+def test_recursive_type_refers_to_itself() -> None:
     made = schema_of_type(Node)
 
     assert made["type"] == "object"
@@ -74,7 +74,7 @@ def test_a_type_that_holds_itself_refers_to_itself() -> None:
     assert not jsonschema_rs.is_valid(made, {"name": "a", "children": [{"name": 1}]})
 
 
-def test_only_definitions_that_are_needed_are_given() -> None:
+def test_only_needed_definitions_are_included() -> None:
     made = schema_of_type(Options)
 
     assert list(made["$defs"]) == ["Colour"]
@@ -100,7 +100,7 @@ SEARCH = {
 }
 
 
-def test_a_value_that_fits_has_no_faults() -> None:
+def test_valid_value_has_no_faults() -> None:
     validator = Validator(SEARCH, "search")
 
     assert validator.accepts({"query": "abc", "limit": 1})
@@ -118,7 +118,7 @@ def test_a_value_that_fits_has_no_faults() -> None:
         ({"query": "a", "tags": ["x", 2]}, "$.tags[1]", "type"),
     ],
 )
-def test_types_required_ranges_and_patterns_are_enforced_and_told(value: Any, path: str, rule: str) -> None:
+def test_schema_rules_are_enforced_and_explained(value: Any, path: str, rule: str) -> None:
     validator = Validator(SEARCH, "search")
 
     assert not validator.accepts(value)
@@ -127,7 +127,7 @@ def test_types_required_ranges_and_patterns_are_enforced_and_told(value: Any, pa
     assert fault.message
 
 
-def test_all_faults_are_told_but_twenty_at_most() -> None:
+def test_at_most_twenty_faults_are_listed() -> None:
     validator = Validator({"type": "array", "items": {"type": "integer"}}, "list")
 
     assert [fault.path for fault in validator.faults(["a", 1, "b"])] == ["$[0]", "$[2]"]
@@ -155,12 +155,12 @@ def test_a_schema_that_refuses_everything_names_no_rule() -> None:
         ({"prefixItems": [{"type": "string"}]}, [1]),
     ],
 )
-def test_a_schema_is_read_by_the_draft_that_it_names_and_by_2020_12_otherwise(schema: Any, value: Any) -> None:
+def test_schema_draft_defaults_to_2020_12(schema: Any, value: Any) -> None:
     assert not Validator(schema, "it").accepts(value)
 
 
 @pytest.mark.row("X30")
-def test_a_keyword_of_another_draft_means_nothing() -> None:
+def test_keyword_of_other_draft_is_ignored() -> None:
     schema = {"$schema": "http://json-schema.org/draft-07/schema#", "prefixItems": [{"type": "string"}]}
 
     assert Validator(schema, "it").accepts([1])
@@ -175,7 +175,7 @@ def test_a_keyword_of_another_draft_means_nothing() -> None:
         {"$ref": "#/$defs/missing"},
     ],
 )
-def test_a_schema_that_cannot_be_used_is_refused_with_a_sentence(schema: Any) -> None:
+def test_invalid_schema_is_refused_with_reason(schema: Any) -> None:
     with pytest.raises(RegistrationError, match=r"^the schema of tool 'x' is not valid: [^\n]+$") as caught:
         Validator(schema, "tool 'x'")
 
@@ -208,7 +208,7 @@ def nested(levels: int) -> list[Any]:
     return value
 
 
-def test_a_value_nested_too_deep_is_not_compared() -> None:
+def test_deeply_nested_value_raises_recursion_error() -> None:
     unique = Validator({"uniqueItems": True}, "it")
 
     with pytest.raises(RecursionError, match="the value is nested too deep"):
@@ -217,7 +217,7 @@ def test_a_value_nested_too_deep_is_not_compared() -> None:
         unique.faults([nested(300), nested(301)])
 
 
-def test_reasons_that_cannot_be_found_in_a_deep_value_are_not_listed() -> None:
+def test_deep_value_has_no_listed_reasons() -> None:
     both = Validator({"allOf": [{"type": "object"}, {"uniqueItems": True}]}, "it")
 
     [fault] = both.faults([nested(300), nested(301)])

@@ -45,7 +45,7 @@ def dispatch(method: str, params: Any) -> Any:
 
 
 @pytest.mark.row("A20")
-def test_params_come_in_their_type() -> None:
+def test_params_are_decoded() -> None:
     assert dispatch("tools/list", Raw(b'{"cursor":"c"}')).cursor == "c"
     assert dispatch("tools/list", UNSET).cursor is None
 
@@ -54,7 +54,7 @@ def test_params_come_in_their_type() -> None:
     ("params", "where"),
     [(b"{}", "$"), (b'{"name":1}', "$.name"), (b"[]", "$"), (b'{"name":"x","arguments":[]}', "$.arguments")],
 )
-def test_params_that_do_not_fit_are_refused_saying_where(params: bytes, where: str) -> None:
+def test_invalid_params_name_the_location(params: bytes, where: str) -> None:
     with pytest.raises(InvalidParams) as refused:
         dispatch("prompts/get", Raw(params))
     assert refused.value.data["errors"][0]["path"] == where
@@ -62,7 +62,7 @@ def test_params_that_do_not_fit_are_refused_saying_where(params: bytes, where: s
 
 
 @pytest.mark.row("A21")
-def test_a_method_that_no_feature_answers_does_not_exist() -> None:
+def test_method_without_handler_is_not_found() -> None:
     dispatcher = Dispatcher(FEATURES[:1])
     assert dispatcher.has_handler("ping")
     assert not dispatcher.has_handler("tools/list")
@@ -70,13 +70,13 @@ def test_a_method_that_no_feature_answers_does_not_exist() -> None:
         dispatcher.dispatch(None, call_of("tools/list"), UNSET)  # type: ignore[arg-type]
 
 
-def test_a_feature_cannot_answer_a_method_that_the_specification_does_not_have() -> None:
+def test_feature_cannot_handle_unknown_methods() -> None:
     with pytest.raises(MethodNotFound):
         Dispatcher([Feature("odd", {"no/such": lambda connection, call, params: None})])
 
 
 @pytest.mark.parametrize("method", [method for feature in FEATURES for method in feature.handlers])
-def test_every_feature_answers_methods_of_the_specification(method: str) -> None:
+def test_features_handle_methods_of_the_specification(method: str) -> None:
     assert Dispatcher(FEATURES).has_handler(method)
 
 
@@ -94,9 +94,7 @@ def test_every_feature_answers_methods_of_the_specification(method: str) -> None
         ("resources/read", "internal_error"),
     ],
 )
-def test_what_was_not_meant_for_the_peer_becomes_a_sentence_with_a_reference(
-    error: BaseException, method: str, kind: str
-) -> None:
+def test_unexpected_error_becomes_a_reference(error: BaseException, method: str, kind: str) -> None:
     failure = build_failure(error, call_of(method), NEWEST)
     assert isinstance(failure.reply, InternalError)
     assert failure.reference is not None
@@ -106,7 +104,7 @@ def test_what_was_not_meant_for_the_peer_becomes_a_sentence_with_a_reference(
 
 
 @pytest.mark.row("X11")
-def test_a_tool_that_raises_is_a_result_that_says_so() -> None:
+def test_failing_tool_returns_an_error_result() -> None:
     failure = build_failure(ValueError("secret"), CALL, NEWEST)
     assert isinstance(failure.reply, CallToolResult)
     assert failure.reply.is_error
@@ -114,11 +112,11 @@ def test_a_tool_that_raises_is_a_result_that_says_so() -> None:
     assert failure.reply.meta == {"trunkline/error": {"kind": "tool_execution_failed", "reference": failure.reference}}
 
 
-def test_each_failure_has_a_reference_of_its_own() -> None:
+def test_each_failure_has_its_own_reference() -> None:
     assert len({build_failure(ValueError(), CALL, NEWEST).reference for _ in range(100)}) == 100
 
 
-def test_a_result_that_cannot_be_is_hidden_like_any_fault_of_ours() -> None:
+def test_bad_result_is_hidden_as_internal_error() -> None:
     failure = build_failure(BadResult("secret"), CALL, NEWEST)
     assert isinstance(failure.reply, CallToolResult)
     assert failure.reference is not None
@@ -126,7 +124,7 @@ def test_a_result_that_cannot_be_is_hidden_like_any_fault_of_ours() -> None:
 
 
 @pytest.mark.row("X09")
-def test_bad_arguments_are_a_result_since_2025_11_25_and_an_error_before() -> None:
+def test_invalid_arguments_are_a_result_since_2025_11_25() -> None:
     error = InvalidArguments("bad", errors=[{"path": "$.a"}])
     newest = build_failure(error, CALL, NEWEST)
     assert isinstance(newest.reply, CallToolResult)
@@ -136,7 +134,7 @@ def test_bad_arguments_are_a_result_since_2025_11_25_and_an_error_before() -> No
     assert build_failure(error, GET, NEWEST).reply is error
 
 
-def test_a_refusal_of_a_tool_carries_its_reason_for_the_model_to_read() -> None:
+def test_tool_refusal_carries_its_reason() -> None:
     error = Refusal(1003, "not now", name="rate_limited", hint="wait", retry_after=1.5)
     failure = build_failure(error, CALL, NEWEST)
     assert isinstance(failure.reply, CallToolResult)
@@ -154,7 +152,7 @@ def test_a_refusal_of_a_tool_carries_its_reason_for_the_model_to_read() -> None:
     "error", [UrlElicitationRequired([]), ToolNotFound("x"), ProtocolError("mine"), CapabilityNotSupported("x", "y")]
 )
 @pytest.mark.parametrize("call", [CALL, GET])
-def test_an_error_that_was_raised_on_purpose_goes_as_it_is(error: ProtocolError, call: IncomingRequest) -> None:
+def test_protocol_error_is_sent_unchanged(error: ProtocolError, call: IncomingRequest) -> None:
     assert build_failure(error, call, NEWEST).reply is error
     assert build_failure(error, call, NEWEST).reference is None
 
@@ -162,7 +160,7 @@ def test_an_error_that_was_raised_on_purpose_goes_as_it_is(error: ProtocolError,
 @pytest.mark.parametrize(
     "error", [ToolError("read me"), PeerError(-1, "read me"), InternalError("read me"), RequestTimeout("read me", 1)]
 )
-def test_what_a_tool_says_of_its_failure_is_a_result_and_elsewhere_an_error(error: Any) -> None:
+def test_tool_error_is_a_result_for_tools_only(error: Any) -> None:
     as_result = build_failure(error, CALL, NEWEST).reply
     assert isinstance(as_result, CallToolResult)
     assert as_result.is_error
@@ -174,7 +172,7 @@ def test_what_a_tool_says_of_its_failure_is_a_result_and_elsewhere_an_error(erro
 
 @pytest.mark.row("P26")
 @pytest.mark.parametrize("data", [[1, 2], "why", 0])
-def test_the_data_of_a_failed_tool_may_be_any_json(data: Any) -> None:
+def test_data_of_a_failed_tool_may_be_any_json(data: Any) -> None:
     answer = build_failure(InternalError("broken", data=data), CALL, NEWEST).reply
     assert isinstance(answer, CallToolResult)
     assert answer.meta == {"trunkline/error": data}

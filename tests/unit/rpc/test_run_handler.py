@@ -42,13 +42,13 @@ class Told:
         return end
 
 
-async def test_an_outcome_is_told_at_once(threads: ThreadPool) -> None:
+async def test_plain_result_is_reported_at_once(threads: ThreadPool) -> None:
     told = Told()
     assert run_handler.start_work("outcome", threads, told, CALL) is None
     assert told.ends == [("outcome", None)]
 
 
-async def test_a_coroutine_that_does_not_wait_is_told_of_once(threads: ThreadPool) -> None:
+async def test_coroutine_without_waiting_is_reported_once(threads: ThreadPool) -> None:
     told = Told()
 
     async def quick() -> str:
@@ -61,7 +61,7 @@ async def test_a_coroutine_that_does_not_wait_is_told_of_once(threads: ThreadPoo
     assert await told.end() == ("quick", None)
 
 
-async def test_an_outcome_that_waits_for_something_else_is_told_when_that_is_done(threads: ThreadPool) -> None:
+async def test_deferred_result_is_reported_when_its_future_is_done(threads: ThreadPool) -> None:
     told, failed, first = Told(), Told(), asyncio.get_running_loop().create_future()
     run_handler.start_work(run_handler.DeferredResult(first, "kept"), threads, told, CALL)
     assert told.ends == []
@@ -74,7 +74,7 @@ async def test_an_outcome_that_waits_for_something_else_is_told_when_that_is_don
     assert await failed.end() == (None, error)
 
 
-async def test_who_waits_no_more_for_something_leaves_it_to_the_others(threads: ThreadPool) -> None:
+async def test_cancelled_deferred_result_keeps_the_future(threads: ThreadPool) -> None:
     told, others, first = Told(), Told(), asyncio.get_running_loop().create_future()
     working = run_handler.start_work(run_handler.DeferredResult(first, "kept"), threads, told, CALL)
     run_handler.start_work(run_handler.DeferredResult(first, "kept"), threads, others, CALL)
@@ -89,7 +89,7 @@ async def test_who_waits_no_more_for_something_leaves_it_to_the_others(threads: 
     assert len(told.ends) == 1
 
 
-async def test_a_coroutine_that_waits_can_be_cancelled_and_that_is_its_end(threads: ThreadPool) -> None:
+async def test_waiting_coroutine_can_be_cancelled(threads: ThreadPool) -> None:
     told, began = Told(), asyncio.Event()
 
     async def slow() -> None:
@@ -106,7 +106,7 @@ async def test_a_coroutine_that_waits_can_be_cancelled_and_that_is_its_end(threa
 
 
 @pytest.mark.parametrize("waits", [False, True])
-async def test_what_a_coroutine_raises_is_told(threads: ThreadPool, *, waits: bool) -> None:
+async def test_coroutine_exception_is_reported(threads: ThreadPool, *, waits: bool) -> None:
     told = Told()
 
     async def fail() -> None:
@@ -118,7 +118,7 @@ async def test_what_a_coroutine_raises_is_told(threads: ThreadPool, *, waits: bo
     assert str((await told.end())[1]) == "no"
 
 
-async def test_a_plain_function_runs_on_a_thread_and_its_value_is_finished_on_the_loop(threads: ThreadPool) -> None:
+async def test_plain_function_runs_on_a_thread_and_finishes_on_the_loop(threads: ThreadPool) -> None:
     told, here = Told(), threading.get_ident()
     work = ThreadCall(threading.get_ident, lambda value: (value, threading.get_ident()))
     assert run_handler.start_work(work, threads, told, CALL) is not None
@@ -128,7 +128,7 @@ async def test_a_plain_function_runs_on_a_thread_and_its_value_is_finished_on_th
     assert error is None
 
 
-async def test_what_a_plain_function_or_its_finish_raises_is_told(threads: ThreadPool) -> None:
+async def test_exception_of_a_function_or_its_finish_is_reported(threads: ThreadPool) -> None:
     def fail(_: Any = None) -> None:
         raise ValueError("no")
 
@@ -138,7 +138,7 @@ async def test_what_a_plain_function_or_its_finish_raises_is_told(threads: Threa
         assert str((await told.end())[1]) == "no"
 
 
-async def test_a_plain_function_that_gives_an_awaitable_is_awaited_on_the_loop(threads: ThreadPool) -> None:
+async def test_awaitable_of_a_plain_function_is_awaited_on_the_loop(threads: ThreadPool) -> None:
     told = Told()
 
     async def later() -> str:
@@ -149,7 +149,7 @@ async def test_a_plain_function_that_gives_an_awaitable_is_awaited_on_the_loop(t
     assert await told.end() == (threading.current_thread().name.upper(), None)
 
 
-async def test_a_plain_function_whose_awaitable_waits_can_be_cancelled(threads: ThreadPool) -> None:
+async def test_awaitable_of_a_plain_function_can_be_cancelled(threads: ThreadPool) -> None:
     told, began, stopped = Told(), asyncio.Event(), asyncio.Event()
 
     async def later() -> None:
@@ -167,7 +167,7 @@ async def test_a_plain_function_whose_awaitable_waits_can_be_cancelled(threads: 
     assert stopped.is_set()
 
 
-async def test_a_thread_that_is_given_up_is_told_of_at_once_and_only_once(threads: ThreadPool) -> None:
+async def test_abandoned_thread_is_reported_once_at_once(threads: ThreadPool) -> None:
     told, began, go, ended = Told(), threading.Event(), threading.Event(), threading.Event()
 
     def work() -> str:

@@ -32,7 +32,7 @@ def alive() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name.startswith("trunkline-")}
 
 
-async def test_a_function_runs_on_a_thread_and_its_end_is_told_on_the_loop(threads: ThreadPool) -> None:
+async def test_function_runs_on_a_thread_and_reports_on_the_loop(threads: ThreadPool) -> None:
     here, told = threading.get_ident(), []
     done = asyncio.Event()
 
@@ -49,9 +49,7 @@ async def test_a_function_runs_on_a_thread_and_its_end_is_told_on_the_loop(threa
 
 
 @pytest.mark.parametrize("raised", [ValueError("no"), SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
-async def test_whatever_a_function_raises_is_handed_on_and_the_thread_lives(
-    threads: ThreadPool, raised: BaseException
-) -> None:
+async def test_any_exception_is_passed_on(threads: ThreadPool, raised: BaseException) -> None:
     def fail() -> None:
         raise raised
 
@@ -59,12 +57,12 @@ async def test_whatever_a_function_raises_is_handed_on_and_the_thread_lives(
     assert await outcome(threads, lambda: "alive") == ("alive", None)
 
 
-async def test_a_function_sees_the_context_of_whoever_asked_for_it(threads: ThreadPool) -> None:
+async def test_function_sees_the_context_of_its_caller(threads: ThreadPool) -> None:
     wanted.set("this")
     assert (await outcome(threads, wanted.get))[0] == "this"
 
 
-async def test_short_jobs_are_done_by_few_threads() -> None:
+async def test_short_jobs_use_few_threads() -> None:
     threads, before = ThreadPool(asyncio.get_running_loop(), 32), alive()
     for _ in range(100):
         await outcome(threads, lambda: None)
@@ -72,7 +70,7 @@ async def test_short_jobs_are_done_by_few_threads() -> None:
     threads.close()
 
 
-async def test_a_blocked_job_does_not_keep_others_waiting(threads: ThreadPool) -> None:
+async def test_blocked_job_does_not_delay_others(threads: ThreadPool) -> None:
     held = threading.Event()
     threads.submit(Job(lambda: held.wait(PATIENCE), lambda value, error: None))
     assert (await outcome(threads, lambda: "not kept waiting"))[0] == "not kept waiting"
@@ -87,7 +85,7 @@ async def test_two_slow_jobs_overlap(threads: ThreadPool) -> None:
     assert first[1] is second[1] is None
 
 
-async def test_no_more_threads_run_than_allowed_and_all_jobs_get_their_turn(threads: ThreadPool) -> None:
+async def test_thread_limit_is_kept_and_all_jobs_run(threads: ThreadPool) -> None:
     running, most, lock = 0, 0, threading.Lock()
     release = threading.Event()
 
@@ -108,7 +106,7 @@ async def test_no_more_threads_run_than_allowed_and_all_jobs_get_their_turn(thre
     assert most == 4
 
 
-async def test_a_job_dropped_before_its_turn_is_never_run_and_never_told() -> None:
+async def test_job_cancelled_in_the_queue_never_runs() -> None:
     threads, go, ran = ThreadPool(asyncio.get_running_loop(), 1), threading.Event(), []
     threads.submit(Job(lambda: go.wait(PATIENCE), lambda value, error: None))
     dropped = Job(lambda: ran.append("dropped"), lambda value, error: ran.append("told"))
@@ -120,7 +118,7 @@ async def test_a_job_dropped_before_its_turn_is_never_run_and_never_told() -> No
     threads.close()
 
 
-async def test_a_job_dropped_while_it_runs_is_not_told(threads: ThreadPool) -> None:
+async def test_job_cancelled_while_running_is_not_reported(threads: ThreadPool) -> None:
     began, go, told = threading.Event(), threading.Event(), []
 
     def work() -> None:
@@ -137,7 +135,7 @@ async def test_a_job_dropped_while_it_runs_is_not_told(threads: ThreadPool) -> N
     assert told == []
 
 
-async def test_what_a_thread_posts_gets_to_the_loop_before_the_end_of_its_job(threads: ThreadPool) -> None:
+async def test_posted_action_runs_before_the_job_ends(threads: ThreadPool) -> None:
     """Also when another job has ended just before, and the loop has been told of that one already."""
     seen: list[str] = []
     other_ended, all_ended = threading.Event(), threading.Event()
@@ -163,7 +161,7 @@ async def test_what_a_thread_posts_gets_to_the_loop_before_the_end_of_its_job(th
     assert seen == ["other", "posted", "ended"]
 
 
-async def test_something_posted_that_fails_does_not_keep_the_rest_from_the_loop(threads: ThreadPool) -> None:
+async def test_failing_posted_action_does_not_stop_the_rest(threads: ThreadPool) -> None:
     loop, seen, failures = asyncio.get_running_loop(), asyncio.Event(), []
     loop.set_exception_handler(lambda loop, context: failures.append(context["exception"]))
 
@@ -176,7 +174,7 @@ async def test_something_posted_that_fails_does_not_keep_the_rest_from_the_loop(
     assert [str(failure) for failure in failures] == ["no"]
 
 
-async def test_threads_end_when_the_pool_is_closed_and_what_was_not_begun_is_dropped() -> None:
+async def test_close_ends_threads_and_drops_queued_jobs() -> None:
     before = alive()
     threads, began, go, ran = ThreadPool(asyncio.get_running_loop(), 2), threading.Semaphore(0), threading.Event(), []
     await asyncio.gather(*(outcome(threads, threading.Event().is_set) for _ in range(3)))
@@ -198,7 +196,7 @@ async def test_threads_end_when_the_pool_is_closed_and_what_was_not_begun_is_dro
     assert ran == ["told", "told"]
 
 
-def test_a_job_that_outlives_its_loop_ends_without_a_word() -> None:
+def test_job_outliving_its_loop_ends_silently() -> None:
     go, threads = threading.Event(), []
 
     async def begin() -> None:

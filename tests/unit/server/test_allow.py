@@ -48,7 +48,7 @@ async def listed(peer: RawPeer, **params: Any) -> list[str]:
     ("principal", "may"),
     [("ann", ["hers", "anybodys", "also_hers"]), ("bob", ["anybodys", "his"]), (None, ["anybodys"])],
 )
-async def test_what_a_session_may_not_call_it_is_not_shown(principal: str | None, may: list[str]) -> None:
+async def test_denied_tools_are_not_listed(principal: str | None, may: list[str]) -> None:
     server = served()
     async with RawPeer(server, principal=principal) as peer:
         await peer.initialize()
@@ -60,7 +60,7 @@ async def test_what_a_session_may_not_call_it_is_not_shown(principal: str | None
 
 
 @pytest.mark.row("T18")
-async def test_a_predicate_that_fails_lets_nobody_in_and_its_reason_is_the_operators() -> None:
+async def test_raising_predicate_denies_and_is_reported() -> None:
     observer = RecordingObserver()
     async with RawPeer(served(observers=[observer])) as peer:
         await peer.initialize()
@@ -72,7 +72,7 @@ async def test_a_predicate_that_fails_lets_nobody_in_and_its_reason_is_the_opera
 
 
 @pytest.mark.row("T12")
-async def test_the_name_is_checked_before_who_may_call_and_that_before_the_arguments() -> None:
+async def test_checks_run_in_order_name_access_arguments() -> None:
     server, asked = Server("t", observers=[]), []
 
     def allow(ctx: Context) -> bool:
@@ -96,7 +96,7 @@ async def test_the_name_is_checked_before_who_may_call_and_that_before_the_argum
 
 
 @pytest.mark.row("Y04")
-async def test_pages_are_filled_with_what_a_session_may_see() -> None:
+async def test_pages_contain_only_visible_entries() -> None:
     server = Server("t", observers=[], settings=Settings(page_size=2))
     for number in range(7):
         server.add_tool(lambda: None, name=f"tool{number}", allow=is_ann if number % 2 else None)
@@ -114,7 +114,7 @@ async def test_pages_are_filled_with_what_a_session_may_see() -> None:
     assert pages["bob"] == [["tool0", "tool2"], ["tool4", "tool6"]]
 
 
-async def test_many_tools_with_one_predicate_ask_it_once_for_a_list() -> None:
+async def test_shared_predicate_is_evaluated_once_per_list() -> None:
     server, asked = Server("t", observers=[]), []
 
     def allow(ctx: Context) -> bool:
@@ -129,7 +129,7 @@ async def test_many_tools_with_one_predicate_ask_it_once_for_a_list() -> None:
     assert len(asked) == 1
 
 
-async def test_lists_are_kept_as_bytes_for_those_who_may_see_the_same() -> None:
+async def test_encoded_lists_are_cached_by_visible_entries() -> None:
     server = served()
     async with RawPeer(server, principal="ann") as peer:
         await peer.initialize()

@@ -26,7 +26,7 @@ def make_offer(entries: int = 3, **options: Any) -> ServerCatalog:
 
 
 @pytest.mark.row("L07")
-def test_nothing_is_declared_that_there_is_nothing_for() -> None:
+def test_capabilities_without_entries_are_not_declared() -> None:
     assert make_offer(0).capabilities() == {"logging": {}}
     assert make_offer(1).capabilities() == {
         "tools": {"listChanged": True},
@@ -37,7 +37,7 @@ def test_nothing_is_declared_that_there_is_nothing_for() -> None:
 
 
 @pytest.mark.row("L07")
-def test_what_was_asked_for_is_declared_and_what_was_turned_off_is_not() -> None:
+def test_capability_flags_override_the_default() -> None:
     on = CapabilityFlags(tools=True, resources=True, prompts=True, completions=True, logging=False, subscribe=False)
     offer = ServerCatalog(Implementation("t", "1"), capability_flags=on, experimental={"x": {}})
     assert offer.capabilities() == {
@@ -61,7 +61,7 @@ def test_what_was_asked_for_is_declared_and_what_was_turned_off_is_not() -> None
         ("templates", "resourceTemplates", "uriTemplate", "r://0/{x}"),
     ],
 )
-def test_each_list_is_cut_into_pages(registry: str, member: str, key: str, first: str) -> None:
+def test_lists_are_paginated(registry: str, member: str, key: str, first: str) -> None:
     offer = make_offer(settings=Settings(page_size=2))
     page = json.loads(bytes(offer.get_encoded_page(getattr(offer, registry), NEWEST, None, None)))
     assert page[member][0][key] == first
@@ -72,7 +72,7 @@ def test_each_list_is_cut_into_pages(registry: str, member: str, key: str, first
 
 
 @pytest.mark.row("A19")
-def test_a_list_is_made_once_and_made_anew_when_something_has_changed() -> None:
+def test_encoded_list_is_cached_until_a_registry_changes() -> None:
     offer = make_offer()
     kept = offer.get_encoded_page(offer.tools, NEWEST, None, None)
     assert offer.get_encoded_page(offer.tools, NEWEST, None, None) is kept
@@ -86,7 +86,7 @@ def test_a_list_is_made_once_and_made_anew_when_something_has_changed() -> None:
 
 
 @pytest.mark.row("A19")
-def test_each_revision_and_limit_has_its_own_list() -> None:
+def test_cache_is_keyed_by_revision_and_limit() -> None:
     offer = make_offer()
     newest, oldest = (
         offer.get_encoded_page(offer.tools, NEWEST, None, None),
@@ -98,14 +98,14 @@ def test_each_revision_and_limit_has_its_own_list() -> None:
 
 
 @pytest.mark.row("A19")
-def test_a_peer_that_asks_for_ever_other_pages_fills_no_memory() -> None:
+def test_page_cache_is_bounded() -> None:
     offer = make_offer()
     for limit in range(1, 600):
         offer.get_encoded_page(offer.tools, NEWEST, None, limit)
     assert len(offer._page_cache) <= 256
 
 
-def test_a_refused_page_is_not_kept() -> None:
+def test_failed_page_is_not_cached() -> None:
     offer = make_offer()
     for cursor, limit, error in (("made up", None, InvalidCursor), (None, 10_000, PageSizeTooLarge)):
         for _ in range(2):
@@ -114,7 +114,7 @@ def test_a_refused_page_is_not_kept() -> None:
 
 
 @pytest.mark.row("N02")
-def test_a_change_is_told_with_its_kind() -> None:
+def test_change_callback_receives_the_registry_kind() -> None:
     told: list[str] = []
     offer = ServerCatalog(Implementation("t", "1"), on_change=told.append)
     server = Server("t")
@@ -124,7 +124,7 @@ def test_a_change_is_told_with_its_kind() -> None:
 
 
 @pytest.mark.row("A19")
-def test_a_list_that_changes_while_it_is_made_is_made_anew() -> None:
+def test_list_changed_during_encoding_is_encoded_again() -> None:
     offer = make_offer()
     other = offer.tools.get("tool2")
     offer.tools.remove("tool2")

@@ -66,7 +66,7 @@ async def turns(number: int = 10) -> None:
 
 
 @pytest.mark.row("A12")
-async def test_a_blocking_plain_tool_does_not_stall_ping() -> None:
+async def test_blocking_plain_tool_does_not_stall_ping() -> None:
     server, began, go = Server("t"), threading.Event(), threading.Event()
 
     @server.tool
@@ -86,7 +86,7 @@ async def test_a_blocking_plain_tool_does_not_stall_ping() -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_two_slow_calls_overlap(kind: str) -> None:
+async def test_slow_calls_run_concurrently(kind: str) -> None:
     server, both, meeting = Server("t"), asyncio.Barrier(2), threading.Barrier(2)
 
     async def meet() -> str:
@@ -106,7 +106,7 @@ async def test_two_slow_calls_overlap(kind: str) -> None:
     assert [answer["result"]["content"][0]["text"] for answer in answers] == ["met", "met"]
 
 
-async def test_no_more_calls_run_than_allowed_and_the_others_get_their_turn_in_order() -> None:
+async def test_call_limit_queues_further_calls_in_order() -> None:
     gate = Gate(settings=Settings(max_calls=2))
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
@@ -121,7 +121,7 @@ async def test_no_more_calls_run_than_allowed_and_the_others_get_their_turn_in_o
     assert sorted(answer["result"]["structuredContent"]["result"] for answer in answers) == [0, 1, 2, 3, 4, 5]
 
 
-async def test_thousands_that_wait_and_are_done_at_once_do_not_pile_up_on_the_stack() -> None:
+async def test_thousands_of_queued_calls_do_not_overflow_the_stack() -> None:
     gate = Gate(settings=Settings(max_calls=1, max_waiting=5000))
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
@@ -134,7 +134,7 @@ async def test_thousands_that_wait_and_are_done_at_once_do_not_pile_up_on_the_st
     assert not any("error" in answer for answer in answers)
 
 
-async def test_reading_pauses_when_too_many_wait_and_goes_on_when_half_of_them_have_had_their_turn() -> None:
+async def test_full_queue_pauses_reading_until_half_empty() -> None:
     gate = Gate(settings=Settings(max_calls=2, max_waiting=4))
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
@@ -153,7 +153,7 @@ async def test_reading_pauses_when_too_many_wait_and_goes_on_when_half_of_them_h
 
 
 @pytest.mark.row("PNG-01", "K01")
-async def test_pings_are_answered_while_calls_wait_their_turn() -> None:
+async def test_ping_is_answered_while_calls_are_queued() -> None:
     gate = Gate(settings=Settings(max_calls=1))
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
@@ -169,7 +169,7 @@ async def test_pings_are_answered_while_calls_wait_their_turn() -> None:
 
 
 @pytest.mark.row("K03", "K04")
-async def test_a_server_may_ping_its_client_and_waits_five_seconds_by_default() -> None:
+async def test_server_ping_times_out_after_five_seconds_by_default() -> None:
     clock, outcome = ManualClock(), []
     server = Server("t", clock=clock)
 
@@ -199,21 +199,21 @@ async def test_a_server_may_ping_its_client_and_waits_five_seconds_by_default() 
 
 
 @pytest.mark.row("K03")
-async def test_ping_does_not_wait_for_initialized() -> None:
+async def test_ping_is_answered_before_initialized() -> None:
     async with RawPeer(Server("t")) as peer:
         asking = asyncio.ensure_future(peer.connection.request("ping"))
         peer.reply(await peer.receive(), {})
         await asyncio.wait_for(asking, PATIENCE)
 
 
-async def test_a_request_before_the_handshake_is_refused_here() -> None:
+async def test_request_before_handshake_is_refused() -> None:
     async with RawPeer(Server("t")) as peer:
         with pytest.raises(WrongPhase):
             await peer.connection.request("roots/list")
 
 
 @pytest.mark.row("P15")
-async def test_an_answer_that_nobody_waits_for_is_dropped_and_counted() -> None:
+async def test_unexpected_response_is_dropped_and_counted() -> None:
     gate = Gate()
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
@@ -223,7 +223,7 @@ async def test_an_answer_that_nobody_waits_for_is_dropped_and_counted() -> None:
     assert [fact.kind for fact in gate.observer.of(Dropped)] == ["unexpected_reply"] * 2
 
 
-async def test_an_answer_that_comes_when_its_asker_has_just_given_up_harms_nobody() -> None:
+async def test_response_racing_a_timeout_is_harmless() -> None:
     async with RawPeer(Server("t")) as peer:
         await peer.initialize()
         asking = asyncio.ensure_future(peer.connection.request("ping"))
@@ -240,7 +240,7 @@ async def test_an_answer_that_comes_when_its_asker_has_just_given_up_harms_nobod
 
 
 @pytest.mark.parametrize("thread", [False, True])
-async def test_a_value_without_json_is_a_failure_whose_reason_the_operator_sees(*, thread: bool) -> None:
+async def test_unencodable_result_is_reported_to_the_operator(*, thread: bool) -> None:
     observer = RecordingObserver()
     server = Server("t", observers=[observer])
 
@@ -265,7 +265,7 @@ async def test_a_value_without_json_is_a_failure_whose_reason_the_operator_sees(
     assert error["data"]["reference"] == failures[0].reference
 
 
-async def test_an_answer_that_turns_out_to_have_no_json_is_replaced_by_a_failure() -> None:
+async def test_unencodable_reply_is_replaced_by_an_error() -> None:
     gate = Gate()
 
     @gate.server.tool
@@ -289,7 +289,7 @@ async def test_an_answer_that_turns_out_to_have_no_json_is_replaced_by_a_failure
 
 
 @pytest.mark.row("N09")
-async def test_a_notification_whose_params_make_no_sense_is_reported_and_not_answered() -> None:
+async def test_notification_with_invalid_params_is_reported() -> None:
     gate = Gate()
     async with RawPeer(gate.server) as peer:
         await peer.initialize(capabilities={"roots": {"listChanged": True}})
@@ -299,7 +299,7 @@ async def test_a_notification_whose_params_make_no_sense_is_reported_and_not_ans
 
 
 @pytest.mark.row("R16")
-async def test_a_handler_that_fails_after_it_was_cancelled_is_still_reported() -> None:
+async def test_failure_of_a_cancelled_handler_is_reported() -> None:
     observer, began = RecordingObserver(), asyncio.Event()
     server = Server("t", observers=[observer])
 
@@ -325,7 +325,7 @@ async def test_a_handler_that_fails_after_it_was_cancelled_is_still_reported() -
 
 
 @pytest.mark.row("X25")
-async def test_a_batch_is_answered_with_a_batch_once_all_of_it_is_done() -> None:
+async def test_batch_is_answered_once_all_calls_have_ended() -> None:
     gate = Gate()
     async with RawPeer(gate.server) as peer:
         await peer.initialize("2025-03-26")
@@ -342,7 +342,7 @@ async def test_a_batch_is_answered_with_a_batch_once_all_of_it_is_done() -> None
 
 
 @pytest.mark.row("X25")
-async def test_a_batch_of_which_a_part_is_cancelled_is_answered_without_it() -> None:
+async def test_cancelled_call_is_left_out_of_its_batch() -> None:
     gate = Gate()
     async with RawPeer(gate.server) as peer:
         await peer.initialize("2025-03-26")
@@ -355,7 +355,7 @@ async def test_a_batch_of_which_a_part_is_cancelled_is_answered_without_it() -> 
 
 
 @pytest.mark.row("X25")
-async def test_a_batch_of_notifications_and_one_that_is_cancelled_whole_are_not_answered() -> None:
+async def test_batch_without_results_is_not_answered() -> None:
     gate = Gate()
     async with RawPeer(gate.server) as peer:
         await peer.initialize("2025-03-26")
@@ -368,7 +368,7 @@ async def test_a_batch_of_notifications_and_one_that_is_cancelled_whole_are_not_
 
 @pytest.mark.row("X25")
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-06-18", "2025-11-25"])
-async def test_in_other_revisions_a_batch_is_refused_whole(revision: str) -> None:
+async def test_batch_is_refused_in_other_revisions(revision: str) -> None:
     async with RawPeer(Gate().server) as peer:
         await peer.initialize(revision)
         peer.send([{"jsonrpc": "2.0", "id": 10, "method": "ping"}])
@@ -381,7 +381,7 @@ async def test_in_other_revisions_a_batch_is_refused_whole(revision: str) -> Non
 
 
 @pytest.mark.row("F21")
-async def test_while_a_session_is_paused_new_requests_are_refused_and_what_runs_goes_on() -> None:
+async def test_paused_session_refuses_new_requests_only() -> None:
     gate = Gate()
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
@@ -398,7 +398,7 @@ async def test_while_a_session_is_paused_new_requests_are_refused_and_what_runs_
 
 
 @pytest.mark.row("D12")
-async def test_ending_in_good_order_waits_for_what_runs_and_refuses_what_is_new() -> None:
+async def test_close_waits_for_running_calls_and_refuses_new_ones() -> None:
     gate = Gate(settings=Settings(max_calls=1))
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
@@ -419,7 +419,7 @@ async def test_ending_in_good_order_waits_for_what_runs_and_refuses_what_is_new(
 
 
 @pytest.mark.row("D12")
-async def test_what_does_not_end_is_stopped_at_the_deadline() -> None:
+async def test_hanging_call_is_stopped_at_the_deadline() -> None:
     gate = Gate(settings=Settings(drain_timeout=0.01))
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
@@ -434,7 +434,7 @@ async def test_what_does_not_end_is_stopped_at_the_deadline() -> None:
 
 
 @pytest.mark.row("D12")
-async def test_ending_a_server_without_anybody_on_the_line_is_at_once_and_it_can_serve_again() -> None:
+async def test_idle_server_closes_at_once_and_can_serve_again() -> None:
     gate = Gate()
     await gate.server.aclose()
     for _ in range(2):
@@ -445,7 +445,7 @@ async def test_ending_a_server_without_anybody_on_the_line_is_at_once_and_it_can
             assert peer.closed is not None
 
 
-async def test_when_a_peer_goes_everything_of_it_ends() -> None:
+async def test_disconnect_ends_all_work_of_the_peer() -> None:
     clock = ManualClock()
     gate = Gate(clock=clock, settings=Settings(max_calls=1))
     async with RawPeer(gate.server) as peer:
@@ -464,7 +464,7 @@ async def test_when_a_peer_goes_everything_of_it_ends() -> None:
     assert peer.connection.session.phase is Phase.CLOSED
 
 
-async def test_when_a_peer_goes_while_reading_was_paused_nothing_is_left_waiting() -> None:
+async def test_disconnect_while_reading_is_paused_leaves_no_waiter() -> None:
     server, began, go = Server("t", settings=Settings(max_calls=1, max_waiting=1)), threading.Event(), threading.Event()
 
     @server.tool
@@ -484,7 +484,7 @@ async def test_when_a_peer_goes_while_reading_was_paused_nothing_is_left_waiting
 
 
 @pytest.mark.row("W09")
-async def test_what_happens_on_a_line_is_told_in_order() -> None:
+async def test_facts_of_a_connection_are_reported_in_order() -> None:
     gate = Gate()
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
@@ -505,7 +505,7 @@ async def test_what_happens_on_a_line_is_told_in_order() -> None:
 
 
 @pytest.mark.row("R16")
-async def test_outcomes_of_calls_are_told() -> None:
+async def test_call_outcomes_are_reported() -> None:
     gate = Gate()
 
     @gate.server.tool
@@ -524,7 +524,7 @@ async def test_outcomes_of_calls_are_told() -> None:
 
 
 @pytest.mark.row("A21")
-async def test_a_server_with_one_feature_alone_serves_it_and_nothing_else() -> None:
+async def test_server_with_one_feature_serves_only_its_methods() -> None:
     server = Server("t", features=[lifecycle.FEATURE, tools.FEATURE], prompts=True)
     server.add_tool(lambda: "x", name="f")
     async with RawPeer(server) as peer:
@@ -534,14 +534,14 @@ async def test_a_server_with_one_feature_alone_serves_it_and_nothing_else() -> N
 
 
 @pytest.mark.row("A20")
-async def test_a_feature_can_be_replaced_by_another() -> None:
+async def test_feature_can_be_replaced() -> None:
     fake = Feature("tools", {"tools/call": lambda connection, call, params: CallToolResult([TextContent("fake")])})
     async with RawPeer(Server("t", features=[lifecycle.FEATURE, fake], tools=True)) as peer:
         await peer.initialize()
         assert (await peer.result("tools/call", {"name": "any"}))["content"][0]["text"] == "fake"
 
 
-def test_a_server_serves_on_one_loop_at_a_time_and_on_another_when_all_have_gone() -> None:
+def test_server_serves_on_one_loop_at_a_time() -> None:
     server = Server("t")
 
     async def use() -> None:
@@ -560,7 +560,7 @@ def test_a_server_serves_on_one_loop_at_a_time_and_on_another_when_all_have_gone
 
 
 @pytest.mark.row("W08")
-async def test_a_channel_of_ones_own_is_served_like_any_other() -> None:
+async def test_custom_channel_is_served() -> None:
     server, sent = Server("t"), []
 
     class Mine(MemoryChannel):
@@ -576,7 +576,7 @@ async def test_a_channel_of_ones_own_is_served_like_any_other() -> None:
     await channel.close()
 
 
-async def test_calls_that_wait_for_the_peer_make_room_so_that_its_answer_is_read() -> None:
+async def test_calls_waiting_for_the_peer_free_their_slot() -> None:
     server = Server("t", settings=Settings(max_calls=1, max_waiting=1))
 
     @server.tool
@@ -595,7 +595,7 @@ async def test_calls_that_wait_for_the_peer_make_room_so_that_its_answer_is_read
     assert models == {"m0", "m1", "m2"}
 
 
-async def test_a_progress_callback_that_raises_harms_nobody() -> None:
+async def test_raising_progress_callback_is_harmless() -> None:
     observer = RecordingObserver()
     server = Server("t", observers=[observer])
 

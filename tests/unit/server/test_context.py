@@ -35,7 +35,7 @@ async def seen_by_a_handler(
 
 
 @pytest.mark.parametrize("thread", [False, True])
-async def test_a_handler_sees_who_calls_and_how(*, thread: bool) -> None:
+async def test_context_describes_the_caller(*, thread: bool) -> None:
     def look(ctx: Context) -> Any:
         client = ctx.client
         assert client.info is not None
@@ -45,7 +45,7 @@ async def test_a_handler_sees_who_calls_and_how(*, thread: bool) -> None:
     assert seen == ("r-1", "raw peer", {"roots": {}}, Revision.V2025_06_18, "alice", "t")
 
 
-async def test_a_session_has_a_number_that_is_the_same_for_all_of_its_calls() -> None:
+async def test_session_id_is_the_same_for_all_calls() -> None:
     server, numbers = Server("t"), []
 
     @server.tool
@@ -63,7 +63,7 @@ async def test_a_session_has_a_number_that_is_the_same_for_all_of_its_calls() ->
 
 @pytest.mark.row("X07")
 @pytest.mark.parametrize(("timeout", "left"), [(None, 60), (5, 5)])
-async def test_a_handler_sees_how_much_time_it_has_left(timeout: float | None, left: float) -> None:
+async def test_context_has_the_remaining_time(timeout: float | None, left: float) -> None:
     clock, server, deadlines = ManualClock(), None, []
     server = Server("t", clock=clock)
     go = asyncio.Event()
@@ -88,7 +88,7 @@ async def test_a_handler_sees_how_much_time_it_has_left(timeout: float | None, l
 
 
 @pytest.mark.row("X07")
-async def test_without_limits_there_is_no_deadline() -> None:
+async def test_deadline_is_none_without_limits() -> None:
     server, deadlines = Server("t", settings=Settings(work_timeout=None, longest_call=None)), []
 
     @server.tool
@@ -104,7 +104,7 @@ async def test_without_limits_there_is_no_deadline() -> None:
 
 
 @pytest.mark.row("A12")
-async def test_a_plain_handler_waits_on_its_thread_for_what_an_async_one_awaits() -> None:
+async def test_plain_handler_can_wait_for_an_awaitable() -> None:
     server = Server("t")
 
     @server.tool
@@ -128,7 +128,7 @@ async def test_a_plain_handler_waits_on_its_thread_for_what_an_async_one_awaits(
 
 
 @pytest.mark.parametrize("asked", ["coroutine", "told"])
-async def test_an_async_handler_that_waits_instead_of_awaiting_is_told_so(asked: str) -> None:
+async def test_wait_in_an_async_handler_raises(asked: str) -> None:
     def look(ctx: Context) -> str:
         with pytest.raises(MisuseError, match="an async handler awaits") as misuse:
             ctx.wait(ctx.roots() if asked == "coroutine" else ctx.info("x"))
@@ -137,7 +137,7 @@ async def test_an_async_handler_that_waits_instead_of_awaiting_is_told_so(asked:
     assert "plain handlers" in await seen_by_a_handler(look)
 
 
-async def test_a_plain_handler_may_wait_inside_of_an_event_loop_of_its_own() -> None:
+async def test_plain_handler_can_wait_inside_its_own_loop() -> None:
     async def inner(ctx: Context) -> str:
         return f"{len(ctx.wait(ctx.roots()))} roots"
 
@@ -154,7 +154,7 @@ async def test_a_plain_handler_may_wait_inside_of_an_event_loop_of_its_own() -> 
         assert (await peer.answer_to(call))["result"]["content"][0]["text"] == "0 roots"
 
 
-async def test_what_is_told_need_not_be_awaited() -> None:
+async def test_sent_message_need_not_be_awaited() -> None:
     server = Server("t")
 
     @server.tool
@@ -170,7 +170,7 @@ async def test_what_is_told_need_not_be_awaited() -> None:
 
 
 @pytest.mark.row("N14")
-async def test_what_is_told_and_awaited_waits_while_the_peer_reads_too_slowly() -> None:
+async def test_awaited_message_waits_for_a_slow_peer() -> None:
     server, told = Server("t"), []
 
     @server.tool
@@ -192,11 +192,11 @@ async def test_what_is_told_and_awaited_waits_while_the_peer_reads_too_slowly() 
     assert told == ["went on"]
 
 
-async def test_raise_if_cancelled_is_nothing_while_somebody_waits() -> None:
+async def test_raise_if_cancelled_passes_while_the_call_runs() -> None:
     assert await seen_by_a_handler(lambda ctx: (ctx.cancelled, ctx.raise_if_cancelled())) == (False, None)
 
 
-async def test_a_context_outlives_its_call_without_harm() -> None:
+async def test_context_is_usable_after_its_call() -> None:
     server, contexts = Server("t"), []
 
     @server.tool

@@ -31,7 +31,7 @@ def raised(secret: str) -> ValueError:
 
 
 @pytest.mark.row("D14")
-def test_a_dump_tells_where_it_happened_and_what_came_before(tmp_path: Path) -> None:
+def test_dump_has_the_traceback_and_its_causes(tmp_path: Path) -> None:
     told = dump(tmp_path / "made", raised("hunter2"))
     first, last = told["traceback"]
     assert (first["error"], last["error"], told["reason"]) == ("KeyError: …", "ValueError: not good: …", last["error"])
@@ -40,7 +40,7 @@ def test_a_dump_tells_where_it_happened_and_what_came_before(tmp_path: Path) -> 
 
 
 @pytest.mark.row("D14")
-def test_a_dump_tells_what_a_group_is_made_of_and_nothing_that_was_noted(tmp_path: Path) -> None:
+def test_dump_has_the_members_of_a_group_but_no_notes(tmp_path: Path) -> None:
     group = ExceptionGroup("some failed", [raised("hunter2"), ExceptionGroup("others", [OSError("no 'hunter2'")])])
     group.add_note("hunter2 was the password")
     told = dump(tmp_path, group)
@@ -55,7 +55,7 @@ def test_a_dump_tells_what_a_group_is_made_of_and_nothing_that_was_noted(tmp_pat
 
 
 @pytest.mark.row("D14")
-def test_a_dump_is_made_of_errors_that_go_round_in_circles_equal_each_other_or_cannot_be_told(
+def test_dump_survives_cyclic_equal_and_unprintable_errors(
     tmp_path: Path,
 ) -> None:
     class Odd(Exception):
@@ -73,7 +73,7 @@ def test_a_dump_is_made_of_errors_that_go_round_in_circles_equal_each_other_or_c
 
 
 @pytest.mark.row("D14")
-def test_a_dump_does_not_grow_without_an_end(tmp_path: Path) -> None:
+def test_dump_size_is_bounded(tmp_path: Path) -> None:
     error: Exception = ValueError("x" * 10_000_000)
     for number in range(1000):
         error = ExceptionGroup(str(number), [error, ValueError("x " * 10_000)])
@@ -83,7 +83,7 @@ def test_a_dump_does_not_grow_without_an_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("D14")
-def test_a_dump_that_cannot_be_written_whole_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_write_leaves_no_file(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
     try:
@@ -95,20 +95,20 @@ def test_a_dump_that_cannot_be_written_whole_leaves_nothing(tmp_path: Path) -> N
 
 
 @pytest.mark.row("D14")
-def test_a_dump_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_dump_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = Path(write_dump(str(tmp_path / "made"), 10, ValueError(), {}))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
 @pytest.mark.row("D14")
-def test_the_oldest_dumps_go_first(tmp_path: Path) -> None:
+def test_oldest_dumps_are_deleted_first(tmp_path: Path) -> None:
     (tmp_path / "other.json").touch()
     paths = [Path(write_dump(str(tmp_path), 2, ValueError(), {})) for _ in range(4)]
     assert sorted(tmp_path.iterdir()) == sorted([*paths[2:], tmp_path / "other.json"])
 
 
-def test_the_folder_is_a_path_or_nothing() -> None:
+def test_crash_folder_is_a_path_or_none() -> None:
     assert Settings.load(environ={"TRUNKLINE_CRASH_FOLDER": "dumps"}).crash_folder == "dumps"
     assert Settings.load(environ={"TRUNKLINE_CRASH_FOLDER": ""}).crash_folder is None
     with pytest.raises(ConfigError, match="crash_folder must be the path"):

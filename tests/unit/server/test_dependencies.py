@@ -86,9 +86,7 @@ KINDS = [plain, awaited, generator, async_generator, manager, async_manager, Cal
 @pytest.mark.row("A12")
 @pytest.mark.parametrize("function", KINDS, ids=lambda function: getattr(function, "__name__", "object"))
 @pytest.mark.parametrize("handler", ["async", "thread", "inline"])
-async def test_every_kind_of_function_gives_every_kind_of_handler_a_value(
-    function: Callable[..., Any], handler: str
-) -> None:
+async def test_every_kind_of_function_serves_every_kind_of_handler(function: Callable[..., Any], handler: str) -> None:
     server = Server("t", observers=[])
 
     async def async_tool(word: str, place: Annotated[Place, Depends(function)]) -> str:
@@ -106,7 +104,7 @@ async def test_every_kind_of_function_gives_every_kind_of_handler_a_value(
 
 
 @pytest.mark.parametrize("waits", [False, True])
-async def test_a_function_that_says_it_returns_a_context_manager_has_it_entered(waits: bool) -> None:
+async def test_annotated_context_manager_is_entered(waits: bool) -> None:
     server = Server("t", observers=[])
 
     @server.tool
@@ -116,7 +114,7 @@ async def test_a_function_that_says_it_returns_a_context_manager_has_it_entered(
     assert value_of(await call(server)) == "entered"
 
 
-async def test_what_is_needed_in_many_ways_is_read_once() -> None:
+async def test_shared_dependency_is_inspected_once() -> None:
     server = Server("t", observers=[])
 
     async def deepest() -> int:
@@ -153,7 +151,7 @@ def entering() -> AbstractContextManager[str]:
     return made()
 
 
-async def test_a_dependency_may_be_the_default_of_a_parameter() -> None:
+async def test_dependency_can_be_a_parameter_default() -> None:
     server = Server("t", observers=[])
 
     @server.tool
@@ -163,7 +161,7 @@ async def test_a_dependency_may_be_the_default_of_a_parameter() -> None:
     assert value_of(await call(server)) == "at awaited plain"
 
 
-async def test_dependencies_are_not_arguments() -> None:
+async def test_dependencies_are_not_tool_arguments() -> None:
     server = Server("t", observers=[])
 
     @server.tool
@@ -180,7 +178,7 @@ async def test_dependencies_are_not_arguments() -> None:
     assert value_of(other) == "at awaited {'x': 1}"
 
 
-async def test_resources_templates_prompts_and_completers_have_dependencies_too() -> None:
+async def test_all_kinds_of_handlers_support_dependencies() -> None:
     server = Server("t", observers=[])
 
     @server.resource("place://one")
@@ -218,7 +216,7 @@ async def test_resources_templates_prompts_and_completers_have_dependencies_too(
 
 
 @pytest.mark.parametrize("on_thread", [False, True])
-async def test_each_function_runs_once_per_call_and_is_torn_down_in_reverse(on_thread: bool) -> None:
+async def test_dependency_runs_once_and_is_torn_down_in_reverse(on_thread: bool) -> None:
     log = Log()
 
     def first() -> Iterator[str]:
@@ -252,7 +250,7 @@ async def test_each_function_runs_once_per_call_and_is_torn_down_in_reverse(on_t
     assert log == ["first", "second of call 2", "third", "tool", "third ends", "second ends", "first ends"]
 
 
-async def test_what_two_calls_depend_on_is_not_shared() -> None:
+async def test_dependencies_are_not_shared_between_calls() -> None:
     made: list[int] = []
 
     async def number() -> int:
@@ -268,7 +266,7 @@ async def test_what_two_calls_depend_on_is_not_shared() -> None:
     assert [value_of(await call(server)) for _ in range(2)] == [0, 1]
 
 
-async def test_a_handler_with_dependencies_may_ask_for_the_context() -> None:
+async def test_handler_with_dependencies_can_take_the_context() -> None:
     server = Server("t", observers=[])
 
     @server.tool
@@ -311,7 +309,7 @@ def undefined(place: "Nowhere") -> str:  # noqa: F821
         (type, "tool: dependency type: its signature cannot be read"),
     ],
 )
-def test_what_could_never_be_resolved_is_refused_at_registration(function: Callable[..., Any], why: str) -> None:
+def test_unresolvable_dependency_is_refused_at_registration(function: Callable[..., Any], why: str) -> None:
     async def tool(place: Annotated[Any, Depends(function)]) -> str:
         return str(place)
 
@@ -320,12 +318,12 @@ def test_what_could_never_be_resolved_is_refused_at_registration(function: Calla
 
 
 @pytest.mark.parametrize("function", ["text", None, type("Odd", (list,), {"__call__": lambda self: 1})()])
-def test_what_is_no_function_is_refused_where_it_is_marked(function: Any) -> None:
+def test_non_callable_dependency_is_refused(function: Any) -> None:
     with pytest.raises(RegistrationError, match="a function is needed"):
         Depends(function)
 
 
-def test_a_dependency_may_have_parameters_that_nobody_gives_if_they_have_defaults() -> None:
+def test_dependency_may_have_default_parameters() -> None:
     def lenient(*args: int, number: int = 1, **more: int) -> int:
         return number + len(args) + len(more)
 
@@ -339,7 +337,7 @@ def test_a_dependency_may_have_parameters_that_nobody_gives_if_they_have_default
 
 
 @pytest.mark.row("A12")
-async def test_the_plain_dependencies_of_a_plain_handler_share_its_thread() -> None:
+async def test_plain_dependencies_share_the_thread_of_their_handler() -> None:
     threads: list[int] = []
 
     def place() -> Iterator[Place]:
@@ -371,7 +369,7 @@ async def test_the_plain_dependencies_of_a_plain_handler_share_its_thread() -> N
 
 @pytest.mark.row("A12")
 @pytest.mark.parametrize("function", [plain, generator, manager])
-async def test_a_plain_dependency_of_an_async_handler_runs_on_a_thread_unless_it_is_quick(
+async def test_plain_dependency_of_async_handler_runs_on_a_thread(
     function: Callable[..., Any],
 ) -> None:
     server = Server("t", observers=[])
@@ -439,7 +437,7 @@ def not_a_string() -> Any:
 
 @pytest.mark.parametrize("kind", ["async", "thread", "beside"])
 @pytest.mark.parametrize("swallow", [False, True])
-async def test_what_a_call_raises_is_thrown_in_and_cannot_be_made_to_vanish(kind: str, swallow: bool) -> None:
+async def test_exception_of_a_call_reaches_its_dependencies(kind: str, swallow: bool) -> None:
     ending = Ending(kind, tool_error, swallow)
     result = await call(ending.server)
     assert result["isError"]
@@ -448,21 +446,21 @@ async def test_what_a_call_raises_is_thrown_in_and_cannot_be_made_to_vanish(kind
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_an_answer_that_cannot_be_made_is_thrown_in_too(kind: str) -> None:
+async def test_invalid_result_reaches_the_dependencies(kind: str) -> None:
     ending = Ending(kind, not_a_string)
     assert (await call(ending.server))["isError"]
     assert ending.heard == ["BadResult"]
 
 
 @pytest.mark.parametrize("kind", ["async", "thread", "beside"])
-async def test_sys_exit_among_dependencies_does_not_end_the_server(kind: str) -> None:
+async def test_sys_exit_in_a_dependency_does_not_stop_the_server(kind: str) -> None:
     ending = Ending(kind, lambda: sys.exit(3))
     assert (await call(ending.server))["isError"]
     assert "sys.exit(3)" in str(ending.observer.of(HandlerFailed)[0].error)
     assert ending.heard == ["SystemExit"]
 
 
-async def test_a_dependency_that_fails_fails_the_call_and_ends_those_before_it() -> None:
+async def test_failing_dependency_tears_down_earlier_ones() -> None:
     log = Log()
 
     async def first() -> AsyncIterator[None]:
@@ -486,7 +484,7 @@ async def test_a_dependency_that_fails_fails_the_call_and_ends_those_before_it()
     assert log == ["first ends"]
 
 
-async def test_can_a_cancelled_call_is_torn_down() -> None:
+async def test_cancelled_call_tears_down_its_dependencies() -> None:
     log, running = Log(), asyncio.Event()
 
     async def place() -> AsyncIterator[str]:
@@ -518,7 +516,7 @@ async def test_can_a_cancelled_call_is_torn_down() -> None:
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["while it is set up", "while the handler runs"])
-async def test_what_a_thread_uses_is_torn_down_after_the_thread_is_done_with_it(early: bool) -> None:
+async def test_teardown_waits_for_the_thread_that_uses_it(early: bool) -> None:
     log, go, ended = Log(), threading.Event(), asyncio.Event()
     running = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -598,7 +596,7 @@ class Occupied:
             return value
 
 
-async def test_what_waits_for_a_thread_is_torn_down_at_once_when_it_is_cancelled() -> None:
+async def test_cancelled_wait_for_a_thread_tears_down_at_once() -> None:
     occupied = Occupied()
     async with RawPeer(occupied.server) as peer:
         await peer.initialize()
@@ -615,7 +613,7 @@ async def test_what_waits_for_a_thread_is_torn_down_at_once_when_it_is_cancelled
     await occupied.server.aclose()
 
 
-async def test_what_a_thread_uses_is_torn_down_when_the_thread_ends_after_the_server_has() -> None:
+async def test_teardown_runs_if_the_thread_outlives_the_server() -> None:
     occupied = Occupied()
     async with RawPeer(occupied.server) as peer:
         await peer.initialize()
@@ -628,7 +626,7 @@ async def test_what_a_thread_uses_is_torn_down_when_the_thread_ends_after_the_se
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_a_thread_that_never_ends_is_left_to_itself_when_the_task_is_cancelled_again(at_once: bool) -> None:
+async def test_second_cancellation_abandons_a_hanging_thread(at_once: bool) -> None:
     go, running, ended = threading.Event(), asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     tasks: list[asyncio.Task[Any]] = []
@@ -662,7 +660,7 @@ async def test_a_thread_that_never_ends_is_left_to_itself_when_the_task_is_cance
     assert value_of(await call(server)) == "x"  # on the same thread, once it is free
 
 
-async def test_a_dependency_whose_thread_has_not_come_is_never_run_for_a_call_that_is_cancelled() -> None:
+async def test_queued_dependency_of_a_cancelled_call_never_runs() -> None:
     log, go, running = Log(), threading.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     server = Server("t", observers=[], settings=Settings(max_threads=1))

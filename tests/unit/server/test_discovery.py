@@ -21,7 +21,7 @@ async def kept(server: Server, method: str, **params: Any) -> tuple[int, str]:
 
 
 @pytest.mark.row("VER-07")
-async def test_discovery_says_what_is_spoken_and_offered() -> None:
+async def test_discover_returns_revisions_and_capabilities() -> None:
     server = Server("s", version="2", instructions="Be kind.", extensions={"x.example/thing": {"a": 1}})
     server.add_tool(thing)
     async with RawPeer(server) as peer:
@@ -37,7 +37,7 @@ async def test_discovery_says_what_is_spoken_and_offered() -> None:
 
 
 @pytest.mark.row("VER-01")
-async def test_discovery_is_not_needed_and_says_what_is_offered_now() -> None:
+async def test_discover_is_optional_and_up_to_date() -> None:
     server = Server("s")
     async with RawPeer(server) as peer:
         assert "tools" not in (await peer.result("server/discover", enveloped()))["capabilities"]
@@ -46,7 +46,7 @@ async def test_discovery_is_not_needed_and_says_what_is_offered_now() -> None:
         assert (await peer.result("tools/list", enveloped()))["tools"][0]["name"] == "thing"
 
 
-async def test_a_client_may_greet_and_another_not_on_the_same_line() -> None:
+async def test_handshake_and_modern_requests_share_a_connection() -> None:
     server = Server("s")
     server.add_tool(thing)
     async with RawPeer(server) as peer:
@@ -67,7 +67,7 @@ async def test_a_client_may_greet_and_another_not_on_the_same_line() -> None:
         ("resources/templates/list", "resource_templates"),
     ],
 )
-async def test_lists_are_the_same_for_everybody_and_kept_as_long_as_the_server_says(method: str, what: str) -> None:
+async def test_public_lists_have_the_configured_ttl(method: str, what: str) -> None:
     for cache, ttl in (({}, 0), ({what: 1.5}, 1500)):
         server = Server("s", cache=cache)
         server.add_tool(thing)
@@ -77,7 +77,7 @@ async def test_lists_are_the_same_for_everybody_and_kept_as_long_as_the_server_s
 
 
 @pytest.mark.row("CCH-02")
-async def test_a_list_that_not_everybody_sees_alike_is_private_on_every_page() -> None:
+async def test_filtered_list_is_private_on_every_page() -> None:
     server = Server("s", cache={"tools": 60}, settings=Settings(page_size=1))
     server.add_tool(thing, name="first")
     server.add_tool(thing, name="second", allow=lambda ctx: True)
@@ -99,7 +99,7 @@ async def test_a_list_that_not_everybody_sees_alike_is_private_on_every_page() -
 
 
 @pytest.mark.row("CCH-01")
-async def test_each_resource_says_how_long_it_may_be_kept_and_is_private_unless_it_is_a_constant() -> None:
+async def test_resource_contents_have_their_own_cache_hint() -> None:
     server = Server("s")
     server.add_resource("x:constant", "text", ttl=2)
     server.add_resource("x:secret", "text", public=False)
@@ -117,7 +117,7 @@ async def test_each_resource_says_how_long_it_may_be_kept_and_is_private_unless_
 
 
 @pytest.mark.row("CCH-01")
-async def test_an_answer_of_middleware_says_it_as_well() -> None:
+async def test_middleware_result_has_a_cache_hint() -> None:
     server = Server("s")
     server.add_resource("x:a", "text", ttl=2)
     kept_result: list[Any] = []
@@ -132,7 +132,7 @@ async def test_an_answer_of_middleware_says_it_as_well() -> None:
     assert await kept(server, "resources/read", uri="x:a") == (0, "private")
 
 
-def test_what_cannot_be_kept_is_refused_at_once() -> None:
+def test_unknown_cache_option_is_refused() -> None:
     with pytest.raises(ConfigError, match="'tolls'"):
         Server("s", cache={"tolls": 1})
     with pytest.raises(ConfigError, match="'tools'"):
@@ -141,7 +141,7 @@ def test_what_cannot_be_kept_is_refused_at_once() -> None:
         Server("s").add_resource("x:a", "text", ttl=-1)
 
 
-async def test_lists_have_the_same_order_each_time_and_for_everybody() -> None:
+async def test_list_order_is_stable() -> None:
     server = Server("s")
     for number in range(20):
         server.add_tool(thing, name=f"tool{number * 7 % 20}")

@@ -50,7 +50,7 @@ class Held:
             return (await peer.result("tools/call", {"name": "tool"}))["structuredContent"]["result"]
 
 
-async def test_a_lifespan_is_entered_before_the_first_connection_and_left_at_the_end() -> None:
+async def test_lifespan_surrounds_all_connections() -> None:
     held = Held()
     assert await asyncio.gather(held.call(), held.call()) == ["pool", "pool"]
     assert held.log == ["enter t", "tool", "tool"]
@@ -64,7 +64,7 @@ async def test_a_lifespan_is_entered_before_the_first_connection_and_left_at_the
 # --- clients in the same process -------------------------------------------------------------------------
 
 
-async def test_a_lifespan_is_left_with_the_last_client_in_the_process() -> None:
+async def test_lifespan_exits_with_the_last_local_client() -> None:
     held = Held()
     async with Client(held.server) as first:
         async with Client(held.server) as second:
@@ -75,7 +75,7 @@ async def test_a_lifespan_is_left_with_the_last_client_in_the_process() -> None:
     assert held.tasks[0] is held.tasks[1]
 
 
-async def test_a_lifespan_that_was_left_is_entered_again_for_the_next_client() -> None:
+async def test_lifespan_is_entered_again_for_the_next_client() -> None:
     held = Held()
     client = Client(held.server)
     for _ in range(2):
@@ -84,7 +84,7 @@ async def test_a_lifespan_that_was_left_is_entered_again_for_the_next_client() -
     assert held.log == ["enter t", "tool", "leave"] * 2
 
 
-async def test_clients_that_come_and_go_at_once_never_have_two_lives_beside_each_other() -> None:
+async def test_concurrent_clients_never_have_two_lifespans() -> None:
     held = Held()
 
     async def visit() -> None:
@@ -97,7 +97,7 @@ async def test_clients_that_come_and_go_at_once_never_have_two_lives_beside_each
     assert lives == ["enter t", "leave"] * (len(lives) // 2)
 
 
-def test_a_blocking_client_leaves_the_lifespan() -> None:
+def test_blocking_client_exits_the_lifespan() -> None:
     held = Held()
     for _ in range(2):
         with BlockingClient(held.server) as client:
@@ -106,7 +106,7 @@ def test_a_blocking_client_leaves_the_lifespan() -> None:
 
 
 @pytest.mark.parametrize("first", [True, False])
-async def test_a_server_that_was_started_or_listens_keeps_its_lifespan_when_clients_go(first: bool) -> None:
+async def test_started_server_keeps_its_lifespan_without_clients(first: bool) -> None:
     held = Held()
     if first:
         await held.server.start()
@@ -119,7 +119,7 @@ async def test_a_server_that_was_started_or_listens_keeps_its_lifespan_when_clie
     assert held.log == ["enter t", "tool", "leave"]
 
 
-async def test_a_server_that_was_closed_under_its_clients_has_left_once() -> None:
+async def test_server_closed_under_its_clients_exits_once() -> None:
     held = Held()
     async with Client(held.server, settings=Settings(auto_reconnect=False)):
         await held.server.aclose()
@@ -127,7 +127,7 @@ async def test_a_server_that_was_closed_under_its_clients_has_left_once() -> Non
     assert held.log == ["enter t", "leave"]
 
 
-async def test_what_leaving_raises_is_reported_and_harms_no_client() -> None:
+async def test_exit_error_is_reported_and_harms_no_client() -> None:
     observer = RecordingObserver()
 
     @asynccontextmanager
@@ -143,7 +143,7 @@ async def test_what_leaving_raises_is_reported_and_harms_no_client() -> None:
     assert [(fact.method, str(fact.error)) for fact in failures] == [("the lifespan", "leaving")] * 2
 
 
-async def test_a_handler_that_is_cut_off_ends_before_the_lifespan_is_left() -> None:
+async def test_cancelled_handler_ends_before_the_lifespan() -> None:
     held, begun = Held(), asyncio.Event()
 
     @held.server.tool
@@ -164,7 +164,7 @@ async def test_a_handler_that_is_cut_off_ends_before_the_lifespan_is_left() -> N
     assert held.log == ["enter t", "tidied up", "leave"]
 
 
-async def test_a_task_that_is_at_work_keeps_the_lifespan_until_it_has_ended() -> None:
+async def test_running_task_keeps_the_lifespan() -> None:
     held, go_on, left = Held(), asyncio.Event(), asyncio.Event()
 
     @held.server.tool(task=True)
@@ -182,7 +182,7 @@ async def test_a_task_that_is_at_work_keeps_the_lifespan_until_it_has_ended() ->
     assert held.log == ["enter t", "used pool", "leave"]
 
 
-async def test_a_client_whose_server_cannot_start_leaves_nothing_behind() -> None:
+async def test_failed_start_for_a_client_leaves_nothing_behind() -> None:
     faults, log = [ValueError("busy"), None], list[str]()
 
     @asynccontextmanager
@@ -204,7 +204,7 @@ async def test_a_client_whose_server_cannot_start_leaves_nothing_behind() -> Non
 # --- starting and ending again ---------------------------------------------------------------------------
 
 
-async def test_a_closed_server_starts_again() -> None:
+async def test_closed_server_can_start_again() -> None:
     held = Held()
     for _ in range(2):
         assert await held.call() == "pool"
@@ -212,14 +212,14 @@ async def test_a_closed_server_starts_again() -> None:
     assert held.log == ["enter t", "tool", "leave"] * 2
 
 
-def test_a_server_that_was_left_with_its_loop_starts_again_on_another() -> None:
+def test_server_can_start_on_another_loop() -> None:
     held = Held()
     for _ in range(2):
         assert asyncio.run(held.call()) == "pool"
     assert held.log == ["enter t", "tool", "leave"] * 2
 
 
-async def test_a_connection_cannot_be_served_before_the_start() -> None:
+async def test_connect_before_start_raises() -> None:
     held = Held()
     with pytest.raises(MisuseError, match=r"await server\.start"):
         RawPeer(held.server).open()
@@ -228,7 +228,7 @@ async def test_a_connection_cannot_be_served_before_the_start() -> None:
     await held.server.aclose()
 
 
-async def test_a_generator_function_is_a_lifespan_too() -> None:
+async def test_generator_function_is_a_lifespan() -> None:
     log: list[str] = []
 
     async def lifespan(server: Server) -> AsyncIterator[int]:
@@ -248,7 +248,7 @@ async def test_a_generator_function_is_a_lifespan_too() -> None:
     assert log == ["left"]
 
 
-async def test_a_context_that_names_the_type_of_the_lifespan_is_given_it() -> None:
+async def test_typed_context_has_the_lifespan_value() -> None:
     async def lifespan(server: Server) -> AsyncGenerator[list[int]]:
         yield [1, 2]
 
@@ -269,7 +269,7 @@ async def test_a_context_that_names_the_type_of_the_lifespan_is_given_it() -> No
     await server.aclose()
 
 
-async def test_a_server_without_a_lifespan_needs_no_start() -> None:
+async def test_server_without_lifespan_needs_no_start() -> None:
     server = Server("t")
 
     @server.tool
@@ -284,7 +284,7 @@ async def test_a_server_without_a_lifespan_needs_no_start() -> None:
     await server.aclose()
 
 
-async def test_what_a_lifespan_raises_is_raised_where_the_server_is_started_or_closed() -> None:
+async def test_lifespan_errors_are_raised_by_start_and_close() -> None:
     faults = ["entering", None, "leaving"]
 
     @asynccontextmanager
@@ -303,7 +303,7 @@ async def test_what_a_lifespan_raises_is_raised_where_the_server_is_started_or_c
         await server.aclose()
 
 
-async def test_a_start_that_is_cancelled_leaves_what_it_had_entered() -> None:
+async def test_cancelled_start_exits_the_lifespan() -> None:
     log: list[str] = []
     entering = asyncio.Event()
     left = asyncio.Event()
@@ -328,7 +328,7 @@ async def test_a_start_that_is_cancelled_leaves_what_it_had_entered() -> None:
     assert log == ["left"]
 
 
-async def test_a_start_that_is_cancelled_takes_nothing_from_others_who_wait_for_it() -> None:
+async def test_cancelled_start_does_not_affect_other_waiters() -> None:
     log: list[str] = []
     go = asyncio.Event()
 
@@ -353,7 +353,7 @@ async def test_a_start_that_is_cancelled_takes_nothing_from_others_who_wait_for_
     assert log == ["entering", "left"]
 
 
-async def test_when_all_who_wait_for_a_start_are_cancelled_it_is_given_up() -> None:
+async def test_start_is_abandoned_if_all_waiters_are_cancelled() -> None:
     entering, left = asyncio.Event(), asyncio.Event()
 
     @asynccontextmanager
@@ -376,7 +376,7 @@ async def test_when_all_who_wait_for_a_start_are_cancelled_it_is_given_up() -> N
     assert left.is_set()
 
 
-async def test_a_start_that_failed_does_not_harm_the_next_one() -> None:
+async def test_failed_start_does_not_affect_the_next() -> None:
     faults = [ValueError("busy"), None]
 
     @asynccontextmanager
@@ -401,13 +401,13 @@ async def test_a_start_that_failed_does_not_harm_the_next_one() -> None:
     await server.aclose()
 
 
-def test_what_was_held_on_a_loop_that_has_ended_is_let_go() -> None:
+def test_lifespan_of_a_closed_loop_is_released() -> None:
     held = Held()
     asyncio.run(held.server.start())
     asyncio.run(held.server.aclose())
 
 
-async def test_a_lifespan_that_is_entered_although_its_start_was_cancelled_is_left_again() -> None:
+async def test_lifespan_entered_despite_cancellation_is_exited() -> None:
     log: list[str] = []
     entering = asyncio.Event()
 
@@ -477,23 +477,23 @@ async def without_yield(server: Server) -> None: ...
         (asynccontextmanager(without_server), "lifespan 'without_server' must take one argument, the server"),
     ],
 )
-def test_what_cannot_be_a_lifespan_is_refused_when_the_server_is_made(lifespan: Any, why: str) -> None:
+def test_invalid_lifespan_is_refused_by_the_constructor(lifespan: Any, why: str) -> None:
     with pytest.raises(MisuseError, match=why) as raised:
         Server("t", lifespan=lifespan)
     assert "write `async def lifespan(server): ...` with one `yield`" in str(raised.value)
 
 
-async def test_a_lifespan_that_returns_no_context_manager_is_refused_at_the_start() -> None:
+async def test_lifespan_without_context_manager_is_refused_at_start() -> None:
     server = Server("t", lifespan=lambda _: 5)
     with pytest.raises(MisuseError, match="lifespan '<lambda>' returned int, no async context manager"):
         await server.start()
 
 
-def test_a_callable_without_a_signature_may_be_a_lifespan() -> None:
+def test_callable_without_signature_can_be_a_lifespan() -> None:
     Server("t", lifespan=dict)
 
 
-async def test_what_a_lifespan_raises_has_a_note_with_its_name() -> None:
+async def test_lifespan_error_has_a_note_with_its_name() -> None:
     @asynccontextmanager
     async def pool(server: Server) -> AsyncIterator[None]:
         raise ValueError("the database is away")
@@ -507,7 +507,7 @@ async def test_what_a_lifespan_raises_has_a_note_with_its_name() -> None:
         await Client(server).open()
 
 
-def test_run_enters_and_leaves_the_lifespan() -> None:
+def test_run_enters_and_exits_the_lifespan() -> None:
     with StdioPeer(SCRIPT) as peer:
         peer.initialize()
         assert peer.result("tools/call", {"name": "tool"})["structuredContent"] == {"result": "pool"}
@@ -516,7 +516,7 @@ def test_run_enters_and_leaves_the_lifespan() -> None:
         assert peer.stderr().splitlines() == ["entered", "left"]
 
 
-def test_a_lifespan_that_cannot_be_entered_ends_the_process_with_its_traceback() -> None:
+def test_failing_lifespan_ends_the_process_with_a_traceback() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, "broken"],
         check=False,

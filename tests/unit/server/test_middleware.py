@@ -70,9 +70,7 @@ async def ask(server: Server, method: str, params: Any) -> Any:
 
 @pytest.mark.row("P22")
 @pytest.mark.parametrize(("method", "name", "params"), REQUESTS)
-async def test_middleware_sees_every_call_of_a_handler_and_changes_nothing_by_that(
-    method: str, name: str, params: Any
-) -> None:
+async def test_middleware_sees_every_handler_call(method: str, name: str, params: Any) -> None:
     bare = await ask(server_with_everything(), method, params)
     server, seen = server_with_everything(), []
 
@@ -88,7 +86,7 @@ async def test_middleware_sees_every_call_of_a_handler_and_changes_nothing_by_th
     assert seen[0][3]
 
 
-async def test_the_first_middleware_is_outermost() -> None:
+async def test_first_middleware_is_outermost() -> None:
     server, log = server_with_everything(), []
 
     def layer(name: str) -> Any:
@@ -106,7 +104,7 @@ async def test_the_first_middleware_is_outermost() -> None:
     assert log == ["first", "second", "second ends", "first ends"]
 
 
-async def test_requests_that_run_no_handler_pass_it_by() -> None:
+async def test_requests_without_handler_bypass_middleware() -> None:
     server, seen = server_with_everything(), []
 
     @server.middleware
@@ -121,7 +119,7 @@ async def test_requests_that_run_no_handler_pass_it_by() -> None:
     assert seen == []
 
 
-async def test_middleware_added_while_serving_counts_from_then_on() -> None:
+async def test_middleware_added_while_serving_takes_effect() -> None:
     server = server_with_everything()
 
     async def upper(call: Call, following: Any) -> Any:
@@ -135,7 +133,7 @@ async def test_middleware_added_while_serving_counts_from_then_on() -> None:
     assert (before["content"][0]["text"], after["content"][0]["text"]) == ("x", "mine")
 
 
-async def test_middleware_may_change_the_params_and_the_result() -> None:
+async def test_middleware_can_change_params_and_result() -> None:
     server = server_with_everything()
 
     @server.middleware
@@ -148,7 +146,7 @@ async def test_middleware_may_change_the_params_and_the_result() -> None:
     assert answer["result"]["content"][0]["text"] == "other!"
 
 
-async def test_middleware_sees_what_a_handler_raises_and_may_raise_itself() -> None:
+async def test_middleware_sees_and_raises_exceptions() -> None:
     server, seen = server_with_everything(), []
 
     @server.middleware
@@ -169,7 +167,7 @@ async def test_middleware_sees_what_a_handler_raises_and_may_raise_itself() -> N
 
 
 @pytest.mark.parametrize("wrong", [lambda: "text", lambda: None, lambda: sys.exit(2)])
-async def test_what_is_no_answer_is_our_own_fault(wrong: Any) -> None:
+async def test_invalid_middleware_result_is_an_internal_error(wrong: Any) -> None:
     observer = RecordingObserver()
     server = server_with_everything(observers=[observer])
 
@@ -184,7 +182,7 @@ async def test_what_is_no_answer_is_our_own_fault(wrong: Any) -> None:
 
 
 @pytest.mark.row("R15")
-async def test_a_request_without_a_name_gets_to_its_handler() -> None:
+async def test_request_without_a_name_reaches_its_handler() -> None:
     server, names = Server("t", observers=[]), []
     server.add_resource("doc://1", "text")
 
@@ -200,7 +198,7 @@ async def test_a_request_without_a_name_gets_to_its_handler() -> None:
 
 
 @pytest.mark.row("T18")
-async def test_the_time_of_a_tool_counts_around_which_middleware_waits() -> None:
+async def test_tool_timeout_includes_middleware() -> None:
     clock, running = ManualClock(), asyncio.Event()
     server = Server("t", observers=[], clock=clock, settings=Settings(work_timeout=60))
 
@@ -223,7 +221,7 @@ async def test_the_time_of_a_tool_counts_around_which_middleware_waits() -> None
     assert answer["result"]["_meta"]["trunkline/error"]["kind"] == "tool_execution_timeout"
 
 
-def test_middleware_is_async() -> None:
+def test_middleware_must_be_async() -> None:
     with pytest.raises(RegistrationError, match="middleware plain must be an async function"):
 
         @Server("t").middleware
@@ -231,7 +229,7 @@ def test_middleware_is_async() -> None:
             return following(call)
 
 
-async def test_a_server_with_fewer_features_takes_middleware_too() -> None:
+async def test_server_with_fewer_features_supports_middleware() -> None:
     from trunkline.server.features import lifecycle, tools
 
     server = server_with_everything(features=[lifecycle.FEATURE, tools.FEATURE])
@@ -244,7 +242,7 @@ async def test_a_server_with_fewer_features_takes_middleware_too() -> None:
     assert (await ask(server, "prompts/get", {"name": "greet"}))["error"]["code"] == -32601
 
 
-def test_a_server_without_middleware_has_nothing_around_its_calls() -> None:
+def test_server_without_middleware_has_unwrapped_handlers() -> None:
     server = server_with_everything()
     dispatcher = server._dispatcher
     assert {name: answer for name, (*_, answer) in dispatcher._handlers.items()} == dispatcher._unwrapped
@@ -273,7 +271,7 @@ def server_of_tasks(seen: list[Any]) -> Server:
     return server
 
 
-async def test_middleware_sees_that_a_call_becomes_a_task_and_what_it_hands_on_is_done() -> None:
+async def test_middleware_sees_the_creation_of_a_task() -> None:
     seen = list[Any]()
     async with RawPeer(server_of_tasks(seen)) as peer:
         await peer.initialize()
@@ -284,7 +282,7 @@ async def test_middleware_sees_that_a_call_becomes_a_task_and_what_it_hands_on_i
     assert sorted(map(str, seen)) == ["('tools/call', 'greet', 'CreateTaskResult')", "work"]
 
 
-async def test_middleware_goes_around_tasks_of_the_founding_documents_too() -> None:
+async def test_middleware_wraps_founding_tasks() -> None:
     seen = list[Any]()
     taps, RawPeer.taps = RawPeer.taps, []  # no official schema knows of these words
     try:

@@ -31,24 +31,24 @@ DECORATING: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize(("what", "add"), [*ADDING.items(), *DECORATING.items()])
-def test_an_option_that_there_is_not_is_refused_and_the_others_are_named(what: str, add: Callable[..., Any]) -> None:
+def test_unknown_option_is_refused_with_the_known_ones(what: str, add: Callable[..., Any]) -> None:
     with pytest.raises(RegistrationError, match=f"{what} has no option 'descripton'; its options are .*thread|name"):
         add(Server("t"), descripton="…")
 
 
-def test_a_resource_needs_its_uri_and_a_template_its_function() -> None:
+def test_resource_needs_a_uri_and_template_a_function() -> None:
     with pytest.raises(RegistrationError, match="needs a URI"):
         Server("t").resource(function)  # type: ignore[arg-type]
     with pytest.raises(RegistrationError, match="needs a function to read it with"):
         Server("t").add_resource("doc://{page}", "text")
 
 
-def test_defaults_are_for_texts() -> None:
+def test_prompt_defaults_are_for_texts_only() -> None:
     with pytest.raises(RegistrationError, match="a function has defaults of its own"):
         Server("t").add_prompt(function, defaults={"text": "x"})
 
 
-def test_decorators_leave_a_function_as_it_is() -> None:
+def test_decorators_return_the_function() -> None:
     server = Server("t")
     assert server.tool(function) is server.tool(name="other")(function) is function
     assert server.prompt(function) is server.prompt(name="other")(function) is function
@@ -58,7 +58,7 @@ def test_decorators_leave_a_function_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("uri", ["doc://nothing", "doc://{nothing}"])
-def test_what_is_not_there_cannot_be_removed(uri: str) -> None:
+def test_removing_an_unknown_entry_raises(uri: str) -> None:
     kind = "resource_template" if "{" in uri else "resource"
     with pytest.raises(NotRegistered, match=f"{kind} '{uri}' is not registered"):
         Server("t").remove_resource(uri)
@@ -66,7 +66,7 @@ def test_what_is_not_there_cannot_be_removed(uri: str) -> None:
 
 @pytest.mark.row("R21")
 @pytest.mark.parametrize("what", ["tool", "prompt", "resource"])
-def test_a_warning_of_a_duplicate_points_at_the_line_that_registers_it(what: str) -> None:
+def test_duplicate_warning_points_at_the_registration(what: str) -> None:
     server = Server("t", settings=Settings(on_duplicate="warn"))
     decorate: Any = server.resource("doc://1") if what == "resource" else getattr(server, what)
     decorate(function)
@@ -77,7 +77,7 @@ def test_a_warning_of_a_duplicate_points_at_the_line_that_registers_it(what: str
 
 
 @pytest.mark.parametrize("add", [*ADDING.values()][:3], ids=[*ADDING][:3])
-def test_error_about_a_duplicate_advises_arguments_that_work(add: Callable[..., Any]) -> None:
+def test_duplicate_error_suggests_working_arguments(add: Callable[..., Any]) -> None:
     server = Server("t")
     add(server)
     with pytest.raises(DuplicateEntry) as refused:
@@ -90,7 +90,7 @@ def test_error_about_a_duplicate_advises_arguments_that_work(add: Callable[..., 
     add(server)
 
 
-def test_the_name_of_a_tool_or_prompt_may_come_first() -> None:
+def test_name_of_a_tool_or_prompt_may_be_positional() -> None:
     server = Server("s")
     assert server.tool("add", title="Add")(function) is function
     assert server.prompt("review")(function) is function
@@ -105,13 +105,13 @@ def test_the_name_of_a_tool_or_prompt_may_come_first() -> None:
         ("prompt", r"a prompt has one name, not 'a' and 'b'; .* add_prompt\(text, name=…\)"),
     ],
 )
-def test_a_second_name_is_refused(what: str, why: str) -> None:
+def test_second_name_is_refused(what: str, why: str) -> None:
     with pytest.raises(RegistrationError, match=why):
         getattr(Server("s"), what)("a", name="b")
 
 
 @pytest.mark.parametrize("what", ["tool", "prompt"])
-def test_a_context_without_its_type_is_warned_of(what: str) -> None:
+def test_untyped_context_parameter_is_warned_about(what: str) -> None:
     def greet(ctx) -> str:  # type: ignore[no-untyped-def]
         return ""
 
@@ -123,7 +123,7 @@ def test_a_context_without_its_type_is_warned_of(what: str) -> None:
     assert warned[0].filename == __file__
 
 
-def test_a_context_without_its_type_is_told_of_where_nothing_can_give_it() -> None:
+def test_untyped_context_parameter_without_source_is_an_error() -> None:
     def read(ctx) -> str:  # type: ignore[no-untyped-def]
         return ""
 
@@ -133,7 +133,7 @@ def test_a_context_without_its_type_is_told_of_where_nothing_can_give_it() -> No
         Server("s").resource("notes://{+ctxt}")(read)
 
 
-def test_a_parameter_that_a_template_does_not_give_is_named() -> None:
+def test_template_parameter_without_placeholder_is_named() -> None:
     def read(day: str, ctx) -> str:  # type: ignore[no-untyped-def]
         return ""
 
@@ -141,7 +141,7 @@ def test_a_parameter_that_a_template_does_not_give_is_named() -> None:
         Server("s").resource("notes://{day}")(read)
 
 
-def test_a_name_that_is_not_registered_is_told_with_the_nearest() -> None:
+def test_unknown_name_is_refused_with_the_nearest() -> None:
     server = Server("s")
     server.add_tool(function, name="weather")
     with pytest.raises(NotRegistered, match='Did you mean "weather"'):
@@ -157,7 +157,7 @@ def test_a_name_that_is_not_registered_is_told_with_the_nearest() -> None:
         ({"resource": "a://b"}, "completion of 'txt': resource 'a://b' has no such argument"),
     ],
 )
-def test_a_completion_of_an_unknown_argument_is_refused(target: Any, why: str) -> None:
+def test_completion_of_an_unknown_argument_is_refused(target: Any, why: str) -> None:
     server = Server("s")
     server.add_tool(function, name="greet")
     server.add_prompt(function, name="greet")
@@ -167,7 +167,7 @@ def test_a_completion_of_an_unknown_argument_is_refused(target: Any, why: str) -
         server.add_completion(["x"], argument="txt", **target)
 
 
-async def test_a_completion_of_what_is_not_there_is_warned_of_once_when_the_server_starts() -> None:
+async def test_completion_without_target_warns_once_at_start() -> None:
     server = Server("s")
     server.add_completion(["x"], prompt="gret", argument="text")
     server.add_completion(["x"], resource="a://{text}", argument="text")

@@ -32,7 +32,7 @@ class Slow(MemoryStore):
         await super().open()
 
 
-async def test_a_store_is_opened_once_and_closed_at_the_end() -> None:
+async def test_store_is_opened_once_and_closed_at_the_end() -> None:
     store = Slow()
     server = Server("t", store=store, observers=[])
     starts = [asyncio.create_task(server.start()) for _ in range(2)]
@@ -48,14 +48,14 @@ async def test_a_store_is_opened_once_and_closed_at_the_end() -> None:
         await store.get("a/b")
 
 
-async def test_a_server_with_a_store_is_started_first() -> None:
+async def test_connect_before_the_store_is_open_raises() -> None:
     server = Server("t", store=MemoryStore(), observers=[])
     with pytest.raises(MisuseError, match=r"await server\.start"):
         RawPeer(server).open()
     await server.aclose()
 
 
-async def test_a_store_that_cannot_be_opened_keeps_the_server_from_starting_and_may_be_tried_again() -> None:
+async def test_failed_open_prevents_start_and_can_be_retried() -> None:
     store = Slow(StoreUnusable("broken"))
     store.go.set()
     server = Server("t", store=store, observers=[])
@@ -67,7 +67,7 @@ async def test_a_store_that_cannot_be_opened_keeps_the_server_from_starting_and_
     await server.aclose()
 
 
-async def test_without_a_store_there_is_one_in_memory_for_each_time_that_a_server_serves() -> None:
+async def test_default_store_is_new_for_each_run() -> None:
     server = Server("t", observers=[])
     stores = []
     for _ in range(2):
@@ -88,7 +88,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.mark.parametrize(
     ("trouble", "why"), [(FaultyStore.hold, "no response for 0.01 s"), (FaultyStore.fail, "because of a fault")]
 )
-async def test_a_store_that_becomes_unavailable_is_logged_once_and_so_is_that_it_is_back(
+async def test_unavailable_store_is_logged_once_each_way(
     caplog: pytest.LogCaptureFixture, trouble: Callable[[FaultyStore], StoreFault], why: str
 ) -> None:
     """Also if nobody asks for anything."""
@@ -115,7 +115,7 @@ async def test_a_store_that_becomes_unavailable_is_logged_once_and_so_is_that_it
     assert levels == {logging.ERROR, logging.WARNING}
 
 
-async def test_the_store_of_a_server_is_monitored_until_the_server_ends() -> None:
+async def test_store_is_monitored_until_shutdown() -> None:
     store = FaultyStore(MemoryStore())
     server = Server("t", store=store, observers=[])
     await server.start()

@@ -13,7 +13,7 @@ from trunkline.supervision.worker_table import WorkerTable
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
-def test_a_listener_whose_socket_is_shut_down_ends_and_the_other_stays(family: int, tmp_path: Path) -> None:
+def test_shut_down_listener_is_dropped_and_others_stay(family: int, tmp_path: Path) -> None:
     now, said = time.monotonic(), list[str]()
     places = [socket.socket(family, socket.SOCK_STREAM) for _ in range(2)]
     for number, place in enumerate(places):

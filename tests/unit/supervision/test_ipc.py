@@ -18,7 +18,7 @@ def pair() -> Iterator[tuple[IpcChannel, IpcChannel]]:
     theirs.close()
 
 
-def test_what_is_said_is_heard_in_order(pair: tuple[IpcChannel, IpcChannel]) -> None:
+def test_frames_arrive_in_order(pair: tuple[IpcChannel, IpcChannel]) -> None:
     ours, theirs = pair
     ours.send(STATE, b"ready")
     ours.send(STATE)
@@ -27,7 +27,7 @@ def test_what_is_said_is_heard_in_order(pair: tuple[IpcChannel, IpcChannel]) -> 
     assert not theirs.closed_by_peer
 
 
-def test_what_comes_in_pieces_is_heard_when_it_is_whole(pair: tuple[IpcChannel, IpcChannel]) -> None:
+def test_fragmented_frame_is_reassembled(pair: tuple[IpcChannel, IpcChannel]) -> None:
     ours, theirs = pair
     heard = []
     for byte in b"\0\0\0\6Bready\0\0\0\1E":
@@ -36,7 +36,7 @@ def test_what_comes_in_pieces_is_heard_when_it_is_whole(pair: tuple[IpcChannel, 
     assert heard == [(b"B", b"ready"), (b"E", b"")]
 
 
-def test_a_descriptor_goes_along_and_is_inherited_by_nobody(pair: tuple[IpcChannel, IpcChannel]) -> None:
+def test_passed_descriptor_is_not_inheritable(pair: tuple[IpcChannel, IpcChannel]) -> None:
     ours, theirs = pair
     reader, writer = os.pipe()
     assert ours.send_descriptors(CONNECTION, encode_ticket(7, 1.5), [writer])
@@ -51,7 +51,7 @@ def test_a_descriptor_goes_along_and_is_inherited_by_nobody(pair: tuple[IpcChann
     os.close(reader)
 
 
-def test_a_descriptor_that_nobody_asked_for_is_closed_with_the_line(pair: tuple[IpcChannel, IpcChannel]) -> None:
+def test_unclaimed_descriptor_is_closed_with_the_channel(pair: tuple[IpcChannel, IpcChannel]) -> None:
     ours, theirs = pair
     reader, writer = os.pipe()
     ours.send_descriptors(CONNECTION, b"", [writer])
@@ -62,7 +62,7 @@ def test_a_descriptor_that_nobody_asked_for_is_closed_with_the_line(pair: tuple[
     os.close(reader)
 
 
-def test_a_descriptor_that_is_lost_is_not_taken_for_the_next_one(pair: tuple[IpcChannel, IpcChannel]) -> None:
+def test_lost_descriptor_does_not_shift_the_next_one(pair: tuple[IpcChannel, IpcChannel]) -> None:
     ours, theirs = pair
     reader, writer = os.pipe()
     assert ours.send_descriptors(CONNECTION, encode_ticket(1), [reader])
@@ -81,7 +81,7 @@ def test_a_descriptor_that_is_lost_is_not_taken_for_the_next_one(pair: tuple[Ipc
         os.close(descriptor)
 
 
-def test_a_lost_descriptor_keeps_its_place_while_its_frame_is_incomplete(pair: tuple[IpcChannel, IpcChannel]) -> None:
+def test_lost_descriptor_keeps_its_place_in_partial_frames(pair: tuple[IpcChannel, IpcChannel]) -> None:
     ours, theirs = pair
     reader, writer = os.pipe()
     frame = b"\0\0\0\x11C" + encode_ticket(1)
@@ -99,7 +99,7 @@ def test_a_lost_descriptor_keeps_its_place_while_its_frame_is_incomplete(pair: t
         os.close(descriptor)
 
 
-def test_a_line_with_a_lost_descriptor_can_be_closed(pair: tuple[IpcChannel, IpcChannel]) -> None:
+def test_channel_with_a_lost_descriptor_can_be_closed(pair: tuple[IpcChannel, IpcChannel]) -> None:
     ours, theirs = pair
     with no_descriptor_left():
         ours.send_descriptors(CONNECTION, b"", [0])
@@ -107,7 +107,7 @@ def test_a_line_with_a_lost_descriptor_can_be_closed(pair: tuple[IpcChannel, Ipc
     theirs.close()
 
 
-def test_what_nobody_reads_waits_and_nothing_is_handed_over_meanwhile(pair: tuple[IpcChannel, IpcChannel]) -> None:
+def test_no_descriptor_is_sent_while_frames_are_unsent(pair: tuple[IpcChannel, IpcChannel]) -> None:
     ours, theirs = pair
     said = 0
     while ours.flushed:
@@ -120,7 +120,7 @@ def test_what_nobody_reads_waits_and_nothing_is_handed_over_meanwhile(pair: tupl
     assert heard + len(list(theirs.receive())) == said
 
 
-def test_nothing_is_handed_to_whom_has_hung_up(pair: tuple[IpcChannel, IpcChannel]) -> None:
+def test_no_descriptor_is_sent_to_a_closed_peer(pair: tuple[IpcChannel, IpcChannel]) -> None:
     ours, theirs = pair
     theirs.close()
     assert not ours.send_descriptors(CONNECTION, b"", [0])

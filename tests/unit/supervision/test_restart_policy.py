@@ -17,40 +17,40 @@ def waits(times: int, how: RestartPolicy) -> list[Decision]:
 
 
 @pytest.mark.row("K12")
-def test_waits_double_from_one_second_to_thirty() -> None:
+def test_delays_double_from_one_to_thirty_seconds() -> None:
     assert waits(8, RestartPolicy()) == [RetryAfter(seconds) for seconds in (1, 2, 4, 8, 16, 30, 30, 30)]
 
 
 @pytest.mark.row("K12")
-def test_the_first_attempt_after_a_loss_is_made_at_once() -> None:
+def test_first_attempt_after_a_loss_is_immediate() -> None:
     assert restart_policy.after_loss(History(), RestartPolicy(), 100.0)[1] == RetryAfter(0.0)
 
 
 @pytest.mark.parametrize(("chance", "wait"), [(0.0, 1.0), (0.5, 1.05), (1.0, 1.1)])
-def test_chance_adds_a_share_to_a_wait(chance: float, wait: float) -> None:
+def test_jitter_extends_the_delay(chance: float, wait: float) -> None:
     _, decision = restart_policy.after_failure(History(), RestartPolicy(jitter=0.1), chance)
     assert decision == RetryAfter(pytest.approx(wait))
 
 
 @pytest.mark.row("K13")
-def test_after_the_last_attempt_there_is_no_other() -> None:
+def test_max_retries_ends_the_attempts() -> None:
     decisions = waits(3, RestartPolicy(max_retries=3))
     assert decisions[:2] == [RetryAfter(1), RetryAfter(2)]
     assert decisions[2] == GiveUp("3 consecutive attempts failed", degraded=False)
 
 
 @pytest.mark.row("K13")
-def test_without_a_limit_it_is_tried_for_ever() -> None:
+def test_without_max_retries_attempts_never_end() -> None:
     assert waits(200, RestartPolicy())[-1] == RetryAfter(30)
 
 
-def test_attempts_are_counted_from_the_last_success() -> None:
+def test_success_resets_the_attempts() -> None:
     history, _ = restart_policy.after_failure(History((1.0,)), RestartPolicy())
     assert history.succeeded() == History((1.0,), 0)
 
 
 @pytest.mark.row("U06")
-def test_one_loss_more_than_the_intensity_within_the_period_is_too_many() -> None:
+def test_losses_beyond_the_intensity_give_up() -> None:
     history = History()
     for second in range(5):
         history, decision = restart_policy.after_loss(history, RestartPolicy(intensity=5, period=60), float(second))
@@ -60,26 +60,26 @@ def test_one_loss_more_than_the_intensity_within_the_period_is_too_many() -> Non
 
 
 @pytest.mark.row("U06")
-def test_losses_that_lie_a_period_back_are_forgotten() -> None:
+def test_losses_before_the_period_are_forgotten() -> None:
     history = History((0.0, 1.0, 2.0, 3.0, 4.0))
     history, decision = restart_policy.after_loss(history, RestartPolicy(intensity=5, period=60), 60.0)
     assert decision == RetryAfter(0.0)
     assert history.losses == (1.0, 2.0, 3.0, 4.0, 60.0)
 
 
-def test_a_line_that_is_not_to_be_made_again_is_given_up_at_the_first_loss() -> None:
+def test_zero_retries_give_up_at_the_first_loss() -> None:
     how = RestartPolicy.from_settings(Settings(auto_reconnect=False))
     assert restart_policy.after_loss(History(), how, 0.0)[1] == GiveUp("retries are disabled", degraded=False)
 
 
-def test_a_policy_is_what_the_settings_say() -> None:
+def test_policy_is_built_from_settings() -> None:
     settings = Settings(
         max_retries=3, backoff_first=2.0, backoff_longest=9.0, backoff_jitter=0, restart_intensity=7, restart_period=8.0
     )
     assert RestartPolicy.from_settings(settings) == RestartPolicy(3, 2.0, 9.0, 0, 7, 8.0)
 
 
-def test_a_worker_that_has_served_is_replaced_at_once_and_a_good_end_is_no_loss() -> None:
+def test_served_worker_is_replaced_at_once() -> None:
     assert restart_policy.after_worker_exit(History(), RestartPolicy(intensity=0), 1.0, served=True, clean=True) == (
         History(),
         RetryAfter(0.0),
@@ -92,7 +92,7 @@ def test_a_worker_that_has_served_is_replaced_at_once_and_a_good_end_is_no_loss(
     assert isinstance(decision, GiveUp)
 
 
-def test_a_worker_that_never_served_is_tried_again_ever_later_until_it_is_lost_too_often() -> None:
+def test_worker_that_never_served_backs_off_then_gives_up() -> None:
     history, decisions = History(), []
     for now in range(4):
         history, decision = restart_policy.after_worker_exit(

@@ -134,7 +134,7 @@ def crowd() -> Iterator[Callable[..., Crowd]]:
         each.close()
 
 
-def test_a_worker_that_says_nothing_for_too_long_is_killed_and_one_loss_too_many_ends_all(crowd: Any) -> None:
+def test_silent_worker_is_killed_and_excess_loss_shuts_down(crowd: Any) -> None:
     it = crowd(silence_timeout=3.0, policy={"intensity": 1}).open()
     before, stuck = it.pids, it.who()
     os.kill(stuck, signal.SIGSTOP)
@@ -147,7 +147,7 @@ def test_a_worker_that_says_nothing_for_too_long_is_killed_and_one_loss_too_many
     assert it.code() == GIVE_UP_EXIT_CODE
 
 
-def test_nobody_was_silent_while_the_supervisor_itself_stood_still(crowd: Any) -> None:
+def test_stopped_supervisor_does_not_kill_workers(crowd: Any) -> None:
     it = crowd(silence_timeout=3.0).open()
     before = it.pids
     it.process.send_signal(signal.SIGSTOP)
@@ -163,7 +163,7 @@ def test_nobody_was_silent_while_the_supervisor_itself_stood_still(crowd: Any) -
     assert waiting[0] in before
 
 
-def test_what_was_handed_to_a_worker_that_dies_over_it_is_given_to_another_at_once(crowd: Any) -> None:
+def test_connection_of_a_dying_worker_is_redispatched(crowd: Any) -> None:
     it = crowd(late=10 * PATIENCE).open()  # until a worker that only stands still is relieved of what it was handed
     before, victim = it.pids, it.who()
     os.kill(victim, signal.SIGSTOP)
@@ -174,7 +174,7 @@ def test_what_was_handed_to_a_worker_that_dies_over_it_is_given_to_another_at_on
         assert {int(line.recv(100).split()[0]) for line in waiting} == before - {victim}
 
 
-def test_connections_that_there_is_no_room_for_wait_with_the_system(crowd: Any) -> None:
+def test_excess_connections_wait_in_the_backlog(crowd: Any) -> None:
     it = crowd(files=30).open()
     with contextlib.ExitStack() as lines:
         for pid in it.pids:
@@ -186,19 +186,19 @@ def test_connections_that_there_is_no_room_for_wait_with_the_system(crowd: Any) 
         assert {int(line.recv(100).split()[0]) for line in waiting} == it.pids
 
 
-def test_what_a_worker_does_not_take_is_given_to_another(crowd: Any) -> None:
+def test_declined_connection_is_redispatched(crowd: Any) -> None:
     it = crowd(manner="refuses").open()
     answers = [it.who() for _ in range(6)]
     assert len(set(answers[2:])) == 1
 
 
-def test_where_nobody_can_begin_all_ends_with_what_the_first_ended_with(crowd: Any) -> None:
+def test_failed_start_ends_with_the_workers_exit_code(crowd: Any) -> None:
     it = crowd(manner="fails")
     assert it.line().endswith("exited with 1 before any worker was ready")
     assert it.code() == 1
 
 
-def test_one_that_cannot_begin_later_is_tried_again_after_a_while(crowd: Any, tmp_path: Any) -> None:
+def test_failed_restart_is_retried_with_backoff(crowd: Any, tmp_path: Any) -> None:
     mark = tmp_path / "mark"
     it = crowd(str(mark), manner="fails later", policy={"first_delay": 0.05}).open()
     mark.touch()
@@ -210,7 +210,7 @@ def test_one_that_cannot_begin_later_is_tried_again_after_a_while(crowd: Any, tm
     eventually(lambda: it.ask()[1:] == ["ready", "ready"])
 
 
-def test_a_worker_that_the_system_has_no_descriptors_for_is_started_later(crowd: Any) -> None:
+def test_worker_start_is_postponed_without_descriptors(crowd: Any) -> None:
     it = crowd(manner="runs short", policy={"first_delay": 0.05})
     assert it.line() == "64 descriptors are allowed"
     it.open()
@@ -224,20 +224,20 @@ def test_a_worker_that_the_system_has_no_descriptors_for_is_started_later(crowd:
     assert it.process.poll() is None
 
 
-def test_who_does_not_end_in_time_is_killed(crowd: Any) -> None:
+def test_worker_exceeding_shutdown_timeout_is_killed(crowd: Any) -> None:
     it = crowd(manner="dawdles", shutdown_timeout=0.3).open()
     it.process.terminate()
     assert {it.line(), it.line()} == {f"worker {number} did not shut down in time; killing it" for number in (0, 1)}
     assert it.code() == 85
 
 
-def test_the_process_ends_with_the_worst_of_what_workers_have_ended_with(crowd: Any) -> None:
+def test_exit_code_is_the_highest_of_the_workers(crowd: Any) -> None:
     it = crowd(manner="ends badly", overrun_exit_code=82).open()
     it.process.send_signal(signal.SIGINT)
     assert it.code() == 82
 
 
-def test_a_second_signal_ends_everything_at_once(crowd: Any) -> None:
+def test_second_signal_kills_all_workers(crowd: Any) -> None:
     it = crowd(manner="dawdles").open()
     workers = it.pids
     it.process.send_signal(signal.SIGINT)
@@ -252,7 +252,7 @@ def refused(port: int) -> bool:
         return line.connect_ex(("127.0.0.1", port)) != 0
 
 
-def test_workers_whose_supervisor_is_killed_end_by_themselves(crowd: Any) -> None:
+def test_orphaned_workers_shut_down(crowd: Any) -> None:
     it = crowd().open()
     workers = it.pids
     it.process.kill()

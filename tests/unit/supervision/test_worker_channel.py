@@ -69,7 +69,7 @@ async def station() -> AsyncIterator[Station]:
         connection.close()
 
 
-async def test_a_worker_is_starting_until_it_takes_connections(station: Station) -> None:
+async def test_worker_is_starting_until_it_accepts_connections(station: Station) -> None:
     assert await station.hears(STATE) == "starting"
     station.hand(1, time.monotonic())
     assert await station.hears(DECLINED) == 1
@@ -79,7 +79,7 @@ async def test_a_worker_is_starting_until_it_takes_connections(station: Station)
     assert len(station.taken) == 1
 
 
-async def test_a_worker_without_descriptors_declines_and_is_ready_again_when_some_are_free(station: Station) -> None:
+async def test_full_worker_declines_until_descriptors_are_free(station: Station) -> None:
     station.post.start(station.taken.append)
     assert await station.hears(STATE) == "starting"
     station.hand(1, time.monotonic())
@@ -96,7 +96,7 @@ async def test_a_worker_without_descriptors_declines_and_is_ready_again_when_som
     assert await station.hears(ACCEPTED) == 2
 
 
-async def test_a_connection_that_would_touch_the_reserve_is_declined_and_its_descriptor_is_free_again(
+async def test_connection_in_the_reserve_is_declined_and_closed(
     station: Station,
 ) -> None:
     station.post.start(station.taken.append)
@@ -111,7 +111,7 @@ async def test_a_connection_that_would_touch_the_reserve_is_declined_and_its_des
     assert station.taken == []
 
 
-async def test_a_full_worker_that_ends_says_so(station: Station) -> None:
+async def test_full_worker_reports_draining(station: Station) -> None:
     station.post.start(station.taken.append)
     station.hand(1, time.monotonic())
     with no_descriptor_left():
@@ -120,14 +120,14 @@ async def test_a_full_worker_that_ends_says_so(station: Station) -> None:
         assert station.post.worker_states()[-1] == "draining"
 
 
-async def test_what_was_too_long_on_its_way_is_not_taken_since_somebody_else_has_it(station: Station) -> None:
+async def test_stale_connection_is_declined(station: Station) -> None:
     station.post.start(station.taken.append)
     station.hand(1, time.monotonic() - STALE_AFTER)
     assert await station.hears(DECLINED) == 1
     assert station.taken == []
 
 
-async def test_who_stops_says_how_it_stands_before_it_declines(station: Station) -> None:
+async def test_stopping_worker_reports_state_before_declining(station: Station) -> None:
     station.post.start(station.taken.append)
     assert await station.hears(STATE) == "starting"
     assert await station.hears(STATE) == "ready"
@@ -138,7 +138,7 @@ async def test_who_stops_says_how_it_stands_before_it_declines(station: Station)
     assert await station.hears(DECLINED) == 1
 
 
-async def test_a_worker_knows_how_the_others_stand_and_itself_best(station: Station) -> None:
+async def test_worker_states_include_its_own_current_state(station: Station) -> None:
     station.post.start(station.taken.append)
     station.line.send(TABLE, b"ready starting gone")
     async with asyncio.timeout(PATIENCE):
@@ -146,13 +146,13 @@ async def test_a_worker_knows_how_the_others_stand_and_itself_best(station: Stat
             await asyncio.sleep(0.005)
 
 
-async def test_it_beats_again_and_again(station: Station) -> None:
+async def test_heartbeats_are_sent_periodically(station: Station) -> None:
     for _ in range(3):
         assert await station.hears(STATE) == "starting"
 
 
 @pytest.mark.parametrize("gone", [False, True])
-async def test_it_ends_when_it_is_told_or_its_supervisor_is_gone(station: Station, gone: bool) -> None:
+async def test_worker_shuts_down_on_request_or_if_orphaned(station: Station, gone: bool) -> None:
     if gone:
         station.line.close()
     else:

@@ -22,11 +22,11 @@ def turns(rota: WorkerTable, times: int, now: float = 0.0) -> list[int | None]:
     return taken
 
 
-def test_workers_take_turns_in_the_order_of_their_numbers() -> None:
+def test_workers_take_turns_by_number() -> None:
     assert turns(ready(3), 7) == [0, 1, 2, 0, 1, 2, 0]
 
 
-def test_nobody_takes_a_turn_before_it_is_ready_or_after() -> None:
+def test_only_ready_workers_are_chosen() -> None:
     rota = WorkerTable(4)
     assert rota.next_worker(0.0) is None
     for number in range(3):
@@ -39,7 +39,7 @@ def test_nobody_takes_a_turn_before_it_is_ready_or_after() -> None:
     assert [rota.has_served(number) for number in range(4)] == [False, True, False, False]
 
 
-def test_who_rests_has_a_turn_only_if_nobody_is_ready() -> None:
+def test_paused_worker_is_chosen_only_if_none_is_ready() -> None:
     rota = ready(2)
     rota.record_heartbeat(0, 0.0, "paused")
     assert turns(rota, 2) == [1, 1]
@@ -47,7 +47,7 @@ def test_who_rests_has_a_turn_only_if_nobody_is_ready() -> None:
     assert turns(rota, 3) == [0, 1, 0]
 
 
-def test_a_full_worker_gets_no_connection_until_it_is_ready_again() -> None:
+def test_full_worker_is_not_chosen() -> None:
     rota = ready(2)
     rota.record_heartbeat(0, 0.0, "full")
     assert turns(rota, 2) == [1, 1]
@@ -57,7 +57,7 @@ def test_a_full_worker_gets_no_connection_until_it_is_ready_again() -> None:
     assert turns(rota, 2) == [0, 0]
 
 
-def test_who_says_nothing_for_a_second_is_passed_over_until_it_does() -> None:
+def test_silent_worker_is_skipped_until_its_next_heartbeat() -> None:
     rota = ready(2)
     rota.record_heartbeat(0, STALE_AFTER / 2)
     assert turns(rota, 2, STALE_AFTER) == [0, 0]
@@ -68,7 +68,7 @@ def test_who_says_nothing_for_a_second_is_passed_over_until_it_does() -> None:
     assert rota.states(10 * STALE_AFTER) == ("silent", "gone")
 
 
-def test_only_who_has_served_is_hopeless_when_it_says_nothing_for_long() -> None:
+def test_only_served_workers_become_unresponsive() -> None:
     rota = ready(2)
     rota.mark_started(1, 0.0)
     assert rota.unresponsive(29.9, 30.0) == []
@@ -78,7 +78,7 @@ def test_only_who_has_served_is_hopeless_when_it_says_nothing_for_long() -> None
     assert rota.unresponsive(30.0, 30.0) == []
 
 
-def test_what_is_not_taken_within_a_second_is_overdue_a_little_later() -> None:
+def test_unacknowledged_ticket_becomes_overdue() -> None:
     rota = ready(2)
     rota.mark_dispatched(7, 0, 0.0)
     rota.mark_dispatched(8, 1, 0.0)
@@ -88,7 +88,7 @@ def test_what_is_not_taken_within_a_second_is_overdue_a_little_later() -> None:
     assert rota.overdue_tickets(STALE_AFTER * 1.2) == [7]
 
 
-def test_what_a_worker_has_not_taken_comes_back_when_it_ends() -> None:
+def test_gone_worker_returns_its_tickets() -> None:
     rota = ready(2)
     rota.mark_dispatched(7, 0, 0.0)
     rota.mark_dispatched(8, 1, 0.0)
@@ -96,7 +96,7 @@ def test_what_a_worker_has_not_taken_comes_back_when_it_ends() -> None:
     assert turns(rota, 2) == [1, 1]
 
 
-def test_who_has_much_on_its_way_is_passed_over() -> None:
+def test_worker_with_many_connections_in_flight_is_skipped() -> None:
     rota = ready(2)
     for ticket in range(256):
         rota.mark_dispatched(ticket, 0, 0.0)

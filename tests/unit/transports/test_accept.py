@@ -54,7 +54,7 @@ async def accepting(reserve: DescriptorReserve) -> AsyncIterator[tuple[int, "asy
     assert listening[0].fileno() == -1
 
 
-async def test_accepting_pauses_at_the_reserve_and_goes_on_when_descriptors_are_free(
+async def test_accepting_pauses_at_the_reserve_and_resumes(
     little_room: DescriptorReserve, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with accepting(little_room) as (port, accepted):
@@ -75,7 +75,7 @@ async def test_accepting_pauses_at_the_reserve_and_goes_on_when_descriptors_are_
         assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-async def test_a_burst_is_accepted_whole(little_room: DescriptorReserve) -> None:
+async def test_burst_is_accepted_completely(little_room: DescriptorReserve) -> None:
     async with accepting(DescriptorReserve(1)) as (port, accepted):
         for _ in range(5):
             with contextlib.ExitStack() as clients:
@@ -86,7 +86,7 @@ async def test_a_burst_is_accepted_whole(little_room: DescriptorReserve) -> None
                         (await accepted.get()).close()
 
 
-async def test_accepting_goes_on_after_no_descriptor_was_left(little_room: DescriptorReserve) -> None:
+async def test_accepting_resumes_after_descriptor_exhaustion(little_room: DescriptorReserve) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     async with accepting(little_room) as (port, accepted):
         with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
@@ -100,7 +100,7 @@ async def test_accepting_goes_on_after_no_descriptor_was_left(little_room: Descr
 
 
 @pytest.mark.parametrize("address", ["https://127.0.0.1:0/mcp", "tls://127.0.0.1:0"])
-async def test_a_peer_that_does_not_begin_its_tls_handshake_is_cut_off(address: str) -> None:
+async def test_missing_tls_handshake_times_out(address: str) -> None:
     server = Server("t", observers=[], settings=Settings(header_timeout=0.2, initialize_timeout=0.2))
     listener = await server.listen(address, tls=server_tls())
     port = int(listener.address.partition("://")[2].partition("/")[0].rpartition(":")[2])
@@ -112,7 +112,7 @@ async def test_a_peer_that_does_not_begin_its_tls_handshake_is_cut_off(address: 
     await server.aclose()
 
 
-async def test_connections_are_accepted_on_a_loop_that_cannot_watch_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_accepting_works_on_a_loop_without_add_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     def add_reader(*_: object) -> None:
         raise NotImplementedError
 
@@ -123,12 +123,12 @@ async def test_connections_are_accepted_on_a_loop_that_cannot_watch_sockets(monk
                 (await accepted.get()).close()
 
 
-async def test_a_host_that_has_no_address_is_named() -> None:
+async def test_unresolvable_host_is_named() -> None:
     with pytest.raises(TransportError, match=r"cannot listen on no-such-host\.invalid:80: "):
         await resolve("no-such-host.invalid", 80)
 
 
-async def test_a_name_is_resolved_as_well_as_a_number() -> None:
+async def test_host_name_is_resolved() -> None:
     assert {entry[4][0] for entry in await resolve("127.0.0.1", 80)} == {"127.0.0.1"}
     assert {entry[4][0] for entry in await resolve("localhost", 80)} & {"127.0.0.1", "::1"}
     assert {entry[4][0] for entry in await resolve("", 80)} & {"0.0.0.0", "::"}
@@ -151,7 +151,7 @@ def listening_at(address: object) -> socket.socket:
 
 
 @pytest.mark.parametrize("transport", ["tcp", "unix", "http", "websocket"])
-async def test_a_listener_whose_socket_is_shut_down_ends_with_one_line_in_the_log(
+async def test_shut_down_listener_is_closed_with_one_log_line(
     transport: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = Server("listening", observers=[])
@@ -177,7 +177,7 @@ async def test_a_listener_whose_socket_is_shut_down_ends_with_one_line_in_the_lo
     assert f"the listener at {place} has ended" in record.getMessage()
 
 
-async def test_the_other_sockets_of_a_listener_stay_open(caplog: pytest.LogCaptureFixture) -> None:
+async def test_other_sockets_of_a_listener_stay_open(caplog: pytest.LogCaptureFixture) -> None:
     first, second = bind("127.0.0.1", 0), bind("127.0.0.1", 0)
     accepted: asyncio.Queue[socket.socket] = asyncio.Queue()
     port = second[0].getsockname()[1]
@@ -199,7 +199,7 @@ async def test_the_other_sockets_of_a_listener_stay_open(caplog: pytest.LogCaptu
     ("number", "raises"),
     [(errno.ENFILE, True), (errno.EMFILE, True), (errno.ENETUNREACH, False), (errno.EAGAIN, False)],
 )
-def test_accepting_pauses_only_if_no_descriptor_is_left(
+def test_only_descriptor_exhaustion_pauses_accepting(
     number: int, raises: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def accept(_: socket.socket) -> None:
@@ -211,7 +211,7 @@ def test_accepting_pauses_only_if_no_descriptor_is_left(
         assert list(accept_pending(listening, DescriptorReserve(0))) == []
 
 
-def test_a_socket_that_was_closed_has_ended() -> None:
+def test_closed_socket_raises_listener_closed() -> None:
     listening = socket.socket()
     listening.close()
     with pytest.raises(ListenerClosed, match="an unknown address has ended"):

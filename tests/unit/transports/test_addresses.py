@@ -18,7 +18,7 @@ from trunkline.transports.addresses import Address, format_host_port, parse_addr
         ("HTTP://[::1]/a?b=c#d", Address("http", "::1", 80, "/a?b=c")),
     ],
 )
-def test_an_address_says_where_to_go(text: str, address: Address) -> None:
+def test_parse_address_returns_its_parts(text: str, address: Address) -> None:
     assert parse_address(text) == address
 
 
@@ -26,7 +26,7 @@ def test_an_address_says_where_to_go(text: str, address: Address) -> None:
     "text",
     ["", "tcp", "tcp://", "tcp://host", "tcp://:80", "tcp://h:x", "tcp://h:65536", "unix://x", "gopher://h:80", "h:80"],
 )
-def test_what_is_no_address_is_refused_with_examples(text: str) -> None:
+def test_invalid_address_error_gives_examples(text: str) -> None:
     with pytest.raises(ConfigError, match=r"tcp://127\.0\.0\.1:4000"):
         parse_address(text)
 
@@ -34,7 +34,7 @@ def test_what_is_no_address_is_refused_with_examples(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["http://", "http://h:x/", "http://:80/", "http://h:99999", "http://[::1", "http://a\\b/", "http://u:p@h/"]
 )
-def test_what_is_no_address_of_the_web_is_refused(text: str) -> None:
+def test_invalid_http_url_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match=r"https://example\.org|headers"):
         parse_address(text)
 
@@ -53,13 +53,13 @@ def test_what_is_no_address_of_the_web_is_refused(text: str) -> None:
         (None, "an address is a string like"),
     ],
 )
-def test_what_is_wrong_with_an_address_is_said(text: str, why: str) -> None:
+def test_invalid_address_error_gives_the_reason(text: str, why: str) -> None:
     with pytest.raises(ConfigError) as raised:
         parse_address(text)
     assert why in str(raised.value)
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:4000", "tcp://[fe80::1%eth0]:1"])
-def test_a_host_and_a_port_are_spelt_as_they_are_read(address: str) -> None:
+def test_format_host_port_brackets_ipv6(address: str) -> None:
     found = parse_address(address)
     assert f"tcp://{format_host_port(found.host, found.port)}" == address

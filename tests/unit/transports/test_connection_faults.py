@@ -121,7 +121,7 @@ async def listening(place: Place, transport: str, folder: Path) -> tuple[Listene
 
 
 @pytest.mark.parametrize("fault", ["accept", "received", "closed"])
-def test_a_line_that_fails_is_closed_and_reported_and_no_other(
+def test_failing_connection_is_closed_and_reported_alone(
     run: Callable[[Scenario], None], transport: str, fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
@@ -148,7 +148,7 @@ def test_a_line_that_fails_is_closed_and_reported_and_no_other(
     run(scenario)
 
 
-def test_a_line_that_fails_while_it_writes_is_closed_and_reported(
+def test_failing_write_closes_and_reports_the_connection(
     run: Callable[[Scenario], None], transport: str, tmp_path: Path
 ) -> None:
     async def scenario() -> None:
@@ -170,7 +170,7 @@ def test_a_line_that_fails_while_it_writes_is_closed_and_reported(
 
 
 @pytest.mark.parametrize("fault", ["identify", "received"])
-def test_an_http_request_that_fails_is_answered_with_its_incident_and_closes_its_connection(
+def test_failing_http_request_gets_its_incident_id(
     run: Callable[[Scenario], None], fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
@@ -200,9 +200,7 @@ def test_an_http_request_that_fails_is_answered_with_its_incident_and_closes_its
 
 
 @pytest.mark.parametrize("fault", ["identify", "received"])
-def test_a_websocket_that_fails_is_closed_and_reported_and_no_other(
-    run: Callable[[Scenario], None], fault: str
-) -> None:
+def test_failing_websocket_is_closed_and_reported_alone(run: Callable[[Scenario], None], fault: str) -> None:
     async def scenario() -> None:
         place = Place()
         listener = await listen_http(place.guard, path="/mcp", authenticator=CallbackAuthenticator(place.identify))
@@ -225,7 +223,7 @@ def test_a_websocket_that_fails_is_closed_and_reported_and_no_other(
     run(scenario)
 
 
-def test_observers_of_failures_alone_hear_of_failed_connections() -> None:
+def test_failure_observers_receive_connection_failed() -> None:
     class Failures(RecordingObserver):
         failures_only = True
 

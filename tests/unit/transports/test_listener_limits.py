@@ -27,7 +27,7 @@ class Guarded:
 
 
 @pytest.mark.row("K15")
-async def test_a_peer_that_says_nothing_is_cut_off_when_its_time_is_up() -> None:
+async def test_silent_peer_is_disconnected_at_the_deadline() -> None:
     guarded = Guarded()
     guarded.clock.advance(29.9)
     assert guarded.cut == []
@@ -36,7 +36,7 @@ async def test_a_peer_that_says_nothing_is_cut_off_when_its_time_is_up() -> None
 
 
 @pytest.mark.row("K15")
-async def test_what_cannot_be_read_is_passed_on_and_does_not_count() -> None:
+async def test_malformed_message_does_not_stop_the_timer() -> None:
     guarded = Guarded()
     guarded.receiver.received([BAD], MessageOrigin())
     assert guarded.recorder.messages == [BAD]
@@ -46,7 +46,7 @@ async def test_what_cannot_be_read_is_passed_on_and_does_not_count() -> None:
 
 @pytest.mark.row("K15", "K17")
 @pytest.mark.parametrize("valid", [Notification("n"), Response(1, {}), Batch((BAD,))], ids=lambda m: type(m).__name__)
-async def test_the_first_valid_message_ends_the_watch(valid: Incoming) -> None:
+async def test_first_valid_message_stops_the_timer(valid: Incoming) -> None:
     guarded = Guarded()
     guarded.clock.advance(29)
     guarded.receiver.received([BAD, valid], MessageOrigin(principal="p"))
@@ -58,21 +58,21 @@ async def test_the_first_valid_message_ends_the_watch(valid: Incoming) -> None:
 
 
 @pytest.mark.row("K15")
-async def test_the_watch_can_be_turned_off() -> None:
+async def test_first_message_timeout_can_be_disabled() -> None:
     guarded = Guarded(Settings(initialize_timeout=None))
     assert guarded.clock.waiting == 0
     guarded.receiver.received([Notification("n")], MessageOrigin())
     guarded.receiver.closed(ChannelClosed("over"))
 
 
-async def test_a_peer_that_goes_is_not_watched_any_longer() -> None:
+async def test_closed_peer_stops_the_timer() -> None:
     guarded = Guarded()
     guarded.receiver.closed(ChannelClosed("over"))
     assert guarded.clock.waiting == 0
     assert [closed.reason for closed in guarded.recorder.ends] == ["over"]
 
 
-async def test_so_many_peers_are_enough_until_one_goes() -> None:
+async def test_guard_is_full_until_a_peer_leaves() -> None:
     guarded = Guarded(Settings(max_connections=2))
     assert not guarded.guard.full
     guarded.guard.admit(MemoryChannel("peer"), guarded.cut.append)
@@ -81,7 +81,7 @@ async def test_so_many_peers_are_enough_until_one_goes() -> None:
     assert not guarded.guard.full
 
 
-async def test_a_peer_that_nobody_takes_does_not_count() -> None:
+async def test_failed_accept_does_not_count_as_a_peer() -> None:
     def refuse(_: Channel) -> Recorder:
         raise RuntimeError("not now")
 

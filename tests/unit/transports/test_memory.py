@@ -11,7 +11,7 @@ from trunkline.wire.messages import Notification
 
 
 @pytest.mark.row("W08")
-async def test_what_comes_before_anybody_listens_is_kept() -> None:
+async def test_frames_before_open_are_delivered_later() -> None:
     ours, theirs = memory_pair()
     ours.send(Notification("early"))
     await turns()
@@ -21,7 +21,7 @@ async def test_what_comes_before_anybody_listens_is_kept() -> None:
     assert [message.method for message in recorder.messages] == ["early"]  # type: ignore[union-attr]
 
 
-async def test_what_one_read_would_bring_is_handed_up_together() -> None:
+async def test_frames_of_one_turn_are_delivered_together() -> None:
     ours, theirs = memory_pair()
     recorder = Recorder()
     theirs.open(recorder)
@@ -32,7 +32,7 @@ async def test_what_one_read_would_bring_is_handed_up_together() -> None:
     assert len(recorder.origins) == 1
 
 
-async def test_an_end_that_nobody_listens_at_closes_without_a_word() -> None:
+async def test_end_without_receiver_closes_silently() -> None:
     ours, theirs = memory_pair()
     ours.send(Notification("n"))
     await ours.close()
@@ -42,7 +42,7 @@ async def test_an_end_that_nobody_listens_at_closes_without_a_word() -> None:
     assert recorder.messages == []
 
 
-async def test_a_channel_without_another_end_swallows_what_it_is_given() -> None:
+async def test_unconnected_channel_discards_messages() -> None:
     channel, recorder = MemoryChannel("nobody"), Recorder()
     channel.open(recorder)
     channel.send(Notification("n"))
@@ -50,7 +50,7 @@ async def test_a_channel_without_another_end_swallows_what_it_is_given() -> None
     assert recorder.ends == [ChannelClosed("closed")]
 
 
-async def test_what_was_held_back_is_handed_up_before_the_end() -> None:
+async def test_paused_frames_are_delivered_before_closed() -> None:
     ours, theirs = memory_pair()
     recorder = Recorder()
     theirs.open(recorder)
@@ -63,7 +63,7 @@ async def test_what_was_held_back_is_handed_up_before_the_end() -> None:
     assert len(recorder.messages) == 1
 
 
-async def test_pausing_before_the_hand_over_stops_it() -> None:
+async def test_pause_before_delivery_prevents_it() -> None:
     ours, theirs = memory_pair()
     recorder = Recorder()
     theirs.open(recorder)

@@ -35,7 +35,7 @@ async def listen(recorder: Recorder | None = None, **options: Any) -> tuple[List
 # --- TCP -------------------------------------------------------------------------------------------------
 
 
-async def test_nobody_at_home_is_told_with_the_address() -> None:
+async def test_refused_connection_error_names_the_address() -> None:
     listener, where = await listen()
     await listener.close()
     with pytest.raises(
@@ -44,12 +44,12 @@ async def test_nobody_at_home_is_told_with_the_address() -> None:
         await TcpConnector("127.0.0.1", where.port).connect(lambda _: Recorder())
 
 
-async def test_a_name_that_nobody_has_is_told() -> None:
+async def test_unresolvable_host_is_reported() -> None:
     with pytest.raises(TransportError, match=r"cannot reach tcp://no-such-host\.invalid:1: "):
         await TcpConnector("no-such-host.invalid", 1).connect(lambda _: Recorder())
 
 
-async def test_a_server_that_does_not_answer_in_time_is_given_up() -> None:
+async def test_connect_timeout_is_reported() -> None:
     with socket.socket() as silent:  # it takes the line, and never says hello
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -60,7 +60,7 @@ async def test_a_server_that_does_not_answer_in_time_is_given_up() -> None:
             await connector.connect(lambda _: Recorder())
 
 
-async def test_giving_up_to_connect_leaves_nothing_behind() -> None:
+async def test_cancelled_connect_leaves_nothing_behind() -> None:
     gc.collect()  # descriptors of earlier tests must not be closed meanwhile
     before = len(os.listdir("/proc/self/fd"))
     with socket.socket() as silent:
@@ -82,7 +82,7 @@ async def test_giving_up_to_connect_leaves_nothing_behind() -> None:
         ("127.0.0.2", "ours", r"its certificate is not trusted: IP address mismatch"),
     ],
 )
-async def test_a_server_that_cannot_show_who_it_is_is_not_spoken_to(host: str, context: Any, why: str) -> None:
+async def test_untrusted_certificate_is_refused(host: str, context: Any, why: str) -> None:
     recorder = Recorder()
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     listener, where = await listen(recorder, host=host, tls=server_tls())
@@ -94,14 +94,14 @@ async def test_a_server_that_cannot_show_who_it_is_is_not_spoken_to(host: str, c
     assert recorder.messages == []
 
 
-async def test_a_server_without_tls_is_told_from_one_with() -> None:
+async def test_tls_to_a_plain_server_is_reported() -> None:
     listener, where = await listen()
     with pytest.raises(TransportError, match="cannot reach tls://"):
         await TcpConnector("127.0.0.1", where.port, tls=True).connect(lambda _: Recorder())
     await listener.close()
 
 
-async def test_messages_are_not_held_back_to_be_sent_together() -> None:
+async def test_tcp_nodelay_is_set() -> None:
     async with tcp(SETTINGS) as line:
         for channel in (line.ours, line.theirs):
             transport: asyncio.Transport = channel._source._transport  # type: ignore[attr-defined]
@@ -111,7 +111,7 @@ async def test_messages_are_not_held_back_to_be_sent_together() -> None:
         await line.theirs.close()
 
 
-async def test_a_line_that_breaks_is_told_with_the_reason() -> None:
+async def test_broken_connection_is_reported_with_its_reason() -> None:
     recorder = Recorder()
     listener, where = await listen(recorder)
     raw = socket.create_connection((where.host, where.port))
@@ -125,7 +125,7 @@ async def test_a_line_that_breaks_is_told_with_the_reason() -> None:
     await listener.close()
 
 
-async def test_what_was_asked_before_the_peer_said_no_more_is_answered() -> None:
+async def test_requests_before_half_close_are_answered() -> None:
     server = Server("s")
     listener = await server.listen("tcp://127.0.0.1:0")
     reader, writer = await asyncio.open_connection("127.0.0.1", parse_address(listener.address).port)
@@ -136,7 +136,7 @@ async def test_what_was_asked_before_the_peer_said_no_more_is_answered() -> None
     await server.aclose()
 
 
-async def test_a_peer_that_does_not_hang_up_is_waited_for_a_moment_only() -> None:
+async def test_close_waits_only_linger_seconds_for_the_peer() -> None:
     recorder, channels = Recorder(), list[Channel]()
 
     def accept(channel: Channel) -> Recorder:
@@ -159,7 +159,7 @@ async def test_a_peer_that_does_not_hang_up_is_waited_for_a_moment_only() -> Non
     await listener.close()
 
 
-async def test_who_gives_up_closing_with_bytes_unsent_breaks_the_line() -> None:
+async def test_cancelled_close_with_unsent_bytes_aborts() -> None:
     recorder = Recorder()
     async with tcp(Settings(unsent_high=1000)) as line:
         line.theirs.pause()
@@ -177,7 +177,7 @@ async def test_who_gives_up_closing_with_bytes_unsent_breaks_the_line() -> None:
         await line.theirs.close()
 
 
-async def test_who_closes_while_the_line_breaks_is_not_kept() -> None:
+async def test_close_during_a_break_returns() -> None:
     async with tcp(Settings(unsent_high=1000)) as line:
         line.theirs.pause()
         line.ours.send(Request(1, "ask", {"x": "x" * (12 << 20)}))
@@ -190,7 +190,7 @@ async def test_who_closes_while_the_line_breaks_is_not_kept() -> None:
         await line.theirs.close()
 
 
-async def test_a_client_that_nobody_takes_hears_why_and_the_line_is_closed() -> None:
+async def test_error_in_accept_is_raised_to_the_client() -> None:
     def refuse(_: Channel) -> Recorder:
         raise RuntimeError("not now")
 
@@ -202,7 +202,7 @@ async def test_a_client_that_nobody_takes_hears_why_and_the_line_is_closed() -> 
     await listener.close()
 
 
-async def test_who_was_still_on_the_way_when_a_listener_closed_is_turned_away() -> None:
+async def test_connection_during_listener_close_is_refused() -> None:
     taken: list[Channel] = []
 
     def accept(channel: Channel) -> Recorder:
@@ -237,7 +237,7 @@ async def test_who_was_still_on_the_way_when_a_listener_closed_is_turned_away() 
     raw.close()
 
 
-def test_lines_share_the_room_that_is_read_into() -> None:
+def test_connections_share_the_read_buffer() -> None:
     async def run() -> None:
         async with tcp(SETTINGS) as one:
             source: SocketConnection = one.theirs._source  # type: ignore[attr-defined]
@@ -256,7 +256,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "s.sock"
 
 
-async def test_only_the_owner_may_use_a_socket_and_it_goes_with_its_server(place: Path) -> None:
+async def test_socket_file_is_private_and_removed_on_close(place: Path) -> None:
     os.umask(os.umask(0o022))
     listener = await listen_unix(guard(lambda _: Recorder()), place)
     assert listener.address == f"unix://{place}"
@@ -267,7 +267,7 @@ async def test_only_the_owner_may_use_a_socket_and_it_goes_with_its_server(place
     await listener.close()
 
 
-async def test_a_socket_that_was_left_behind_is_replaced(place: Path) -> None:
+async def test_stale_socket_file_is_replaced(place: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(place))
     recorder, ours = Recorder(), Recorder()
@@ -279,7 +279,7 @@ async def test_a_socket_that_was_left_behind_is_replaced(place: Path) -> None:
     await listener.close()
 
 
-async def test_a_socket_at_which_somebody_listens_is_left_alone(place: Path) -> None:
+async def test_socket_file_in_use_is_kept(place: Path) -> None:
     listener = await listen_unix(guard(lambda _: Recorder()), place)
     with pytest.raises(
         TransportError, match=f"^cannot listen on unix://{place}: another server listens there; stop it"
@@ -289,7 +289,7 @@ async def test_a_socket_at_which_somebody_listens_is_left_alone(place: Path) -> 
     await listener.close()
 
 
-async def test_a_file_that_is_no_socket_is_left_alone(place: Path) -> None:
+async def test_regular_file_at_the_path_is_kept(place: Path) -> None:
     place.write_text("precious")
     with pytest.raises(
         TransportError, match=f"^cannot listen on unix://{place}: a file that is not a socket exists there"
@@ -298,7 +298,7 @@ async def test_a_file_that_is_no_socket_is_left_alone(place: Path) -> None:
     assert place.read_text() == "precious"
 
 
-async def test_a_socket_that_has_been_replaced_is_not_removed(place: Path) -> None:
+async def test_replaced_socket_file_is_not_removed(place: Path) -> None:
     listener = await listen_unix(guard(lambda _: Recorder()), place)
     place.unlink()
     place.write_text("somebody else's")
@@ -307,21 +307,21 @@ async def test_a_socket_that_has_been_replaced_is_not_removed(place: Path) -> No
 
 
 @pytest.mark.parametrize("path", ["/proc/no/such/folder/s", "/tmp/" + "x" * 200], ids=["no folder", "too long"])
-async def test_a_path_that_cannot_be_is_told(path: str) -> None:
+async def test_invalid_socket_path_is_reported(path: str) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(TransportError, match="cannot listen on unix://"):
         await listen_unix(guard(lambda _: Recorder()), path)
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-async def test_a_path_without_a_server_is_told(place: Path) -> None:
+async def test_missing_socket_file_is_reported(place: Path) -> None:
     with pytest.raises(
         TransportError, match=f"cannot reach unix://{place}: no server is listening there; is it running"
     ):
         await UnixConnector(place).connect(lambda _: Recorder())
 
 
-def test_a_context_of_ones_own_is_taken_as_it_is() -> None:
+def test_custom_ssl_context_is_used_unchanged() -> None:
     context = ssl.create_default_context()
     assert TcpConnector("h", 1, tls=context).name == "tls://h:1"
     assert TcpConnector("::1", 1).name == "tcp://[::1]:1"

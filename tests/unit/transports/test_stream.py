@@ -76,7 +76,7 @@ def make(max_frame: int = 1 << 16, settings: Settings = SETTINGS) -> tuple[Strea
 
 
 @pytest.mark.row("W11", "W12")
-async def test_a_read_hands_up_every_message_in_it_together() -> None:
+async def test_messages_of_one_read_are_delivered_together() -> None:
     channel, recorder, _ = make()
     channel.feed(line(1) + line(2) + line(3)[:5])
     assert [message.id for message in recorder.messages] == [1, 2]  # type: ignore[union-attr]
@@ -87,7 +87,7 @@ async def test_a_read_hands_up_every_message_in_it_together() -> None:
 
 @pytest.mark.row("W11")
 @given(cuts=st.lists(st.integers(1, 40)), headed=st.booleans())
-def test_messages_do_not_depend_on_how_the_bytes_arrive(cuts: list[int], *, headed: bool) -> None:
+def test_messages_are_independent_of_chunking(cuts: list[int], *, headed: bool) -> None:
     async def run() -> list[Any]:
         channel, recorder, _ = make()
         frames = [line(number).strip() for number in range(5)]
@@ -101,7 +101,7 @@ def test_messages_do_not_depend_on_how_the_bytes_arrive(cuts: list[int], *, head
     assert asyncio.run(run()) == [0, 1, 2, 3, 4]
 
 
-async def test_what_is_answered_during_a_hand_over_leaves_in_one_write() -> None:
+async def test_replies_during_delivery_leave_in_one_write() -> None:
     channel, _, ends = make()
     channel.open(Echo(channel, {}), ends, ends)
     channel.feed(line(1) + line(2))
@@ -109,7 +109,7 @@ async def test_what_is_answered_during_a_hand_over_leaves_in_one_write() -> None
     assert ends.written[0].count(b"\n") == 2
 
 
-async def test_what_is_sent_in_one_turn_of_the_loop_leaves_in_one_write() -> None:
+async def test_messages_of_one_turn_leave_in_one_write() -> None:
     channel, _, ends = make()
     channel.send(Notification("a"))
     channel.send(Encoded(b'{"jsonrpc":"2.0","method":"b"}'))
@@ -120,7 +120,7 @@ async def test_what_is_sent_in_one_turn_of_the_loop_leaves_in_one_write() -> Non
 
 @pytest.mark.row("X24")
 @pytest.mark.parametrize("message", [Notification("a"), Encoded(b'{"jsonrpc":"2.0","method":"a"}')])
-async def test_answers_are_framed_as_the_peer_frames(message: Any) -> None:
+async def test_channel_adopts_the_peers_framing(message: Any) -> None:
     channel, _, ends = make()
     body = b'{"jsonrpc":"2.0","method":"a"}'
     channel.feed(b"\r\n")  # shows nothing yet
@@ -131,7 +131,7 @@ async def test_answers_are_framed_as_the_peer_frames(message: Any) -> None:
 
 
 @pytest.mark.row("W16")
-async def test_a_frame_over_the_limit_is_handed_up_as_a_fault_and_the_next_one_as_a_message() -> None:
+async def test_oversized_frame_is_malformed_and_next_is_delivered() -> None:
     channel, recorder, _ = make(max_frame=100)
     channel.feed(b"x" * 101 + b"\n" + line(1))
     fault, message = recorder.messages
@@ -141,7 +141,7 @@ async def test_a_frame_over_the_limit_is_handed_up_as_a_fault_and_the_next_one_a
 
 
 @pytest.mark.row("N14")
-async def test_reading_stops_while_too_much_is_unsent_and_goes_on_at_half_of_it() -> None:
+async def test_reading_stops_at_high_water_and_resumes_at_half() -> None:
     channel, _, ends = make()
     ends.keeps = True
     channel.send(Notification("n", {"pad": "x" * 1000}))
@@ -159,7 +159,7 @@ async def test_reading_stops_while_too_much_is_unsent_and_goes_on_at_half_of_it(
 
 
 @pytest.mark.row("N14")
-async def test_several_may_wait_for_a_slow_peer_and_one_that_gives_up_does_not_harm_the_others() -> None:
+async def test_cancelled_drain_does_not_affect_other_waiters() -> None:
     channel, _, ends = make()
     ends.keeps = True
     channel.send(Notification("n", {"pad": "x" * 1000}))
@@ -174,7 +174,7 @@ async def test_several_may_wait_for_a_slow_peer_and_one_that_gives_up_does_not_h
 
 
 @pytest.mark.row("N14")
-async def test_what_has_arrived_waits_while_the_peer_does_not_read_its_answers() -> None:
+async def test_received_messages_wait_while_writes_are_blocked() -> None:
     channel, _, ends = make()
     echo = Echo(channel, {"pad": "x" * 30})
     channel.open(echo, ends, ends)
@@ -194,7 +194,7 @@ async def test_what_has_arrived_waits_while_the_peer_does_not_read_its_answers()
 
 
 @pytest.mark.row("N14")
-async def test_a_peer_that_never_reads_is_cut_off_before_memory_is_full() -> None:
+async def test_peer_that_never_reads_is_disconnected() -> None:
     channel, _, ends = make()
     echo = Echo(channel, {"pad": "x" * 900})
     channel.open(echo, ends, ends)
@@ -211,7 +211,7 @@ async def test_a_peer_that_never_reads_is_cut_off_before_memory_is_full() -> Non
 
 
 @pytest.mark.row("W01")
-async def test_while_the_receiver_wants_no_more_nothing_is_handed_up() -> None:
+async def test_paused_receiver_gets_no_messages() -> None:
     channel, recorder, ends = make()
     channel.pause()
     assert ends.reading is False
@@ -222,7 +222,7 @@ async def test_while_the_receiver_wants_no_more_nothing_is_handed_up() -> None:
     assert ends.reading is True
 
 
-async def test_a_receiver_that_pauses_while_it_is_handed_messages_gets_no_more_until_it_resumes() -> None:
+async def test_pause_during_delivery_takes_effect_at_once() -> None:
     channel, _, ends = make()
 
     class Cautious(Recorder):
@@ -238,7 +238,7 @@ async def test_a_receiver_that_pauses_while_it_is_handed_messages_gets_no_more_u
     assert len(cautious.messages) == MAX_BATCH + 1
 
 
-async def test_resuming_does_not_read_on_while_the_peer_does_not_read() -> None:
+async def test_resume_does_not_override_flow_control() -> None:
     channel, _, ends = make()
     ends.keeps = True
     channel.send(Notification("n", {"pad": "x" * 1000}))
@@ -248,7 +248,7 @@ async def test_resuming_does_not_read_on_while_the_peer_does_not_read() -> None:
     assert ends.reading is False
 
 
-async def test_closing_writes_what_is_unsent_and_waits_for_it() -> None:
+async def test_close_flushes_and_waits() -> None:
     channel, recorder, ends = make()
     ends.finished.clear()
     channel.send(Notification("last"))
@@ -262,7 +262,7 @@ async def test_closing_writes_what_is_unsent_and_waits_for_it() -> None:
     assert ends.closed
 
 
-async def test_whoever_closes_may_lose_patience_and_the_channel_is_closed_all_the_same() -> None:
+async def test_cancelled_close_still_closes() -> None:
     channel, recorder, ends = make()
     ends.finished.clear()
     with pytest.raises(TimeoutError):
@@ -271,7 +271,7 @@ async def test_whoever_closes_may_lose_patience_and_the_channel_is_closed_all_th
     assert recorder.ends == [ChannelClosed("closed")]
 
 
-async def test_a_stream_that_breaks_is_told_once_with_its_reason() -> None:
+async def test_broken_stream_is_reported_once() -> None:
     channel, recorder, ends = make()
     broken = ChannelClosed("broken", OSError("no"))
     channel.abort(broken)
@@ -283,7 +283,7 @@ async def test_a_stream_that_breaks_is_told_once_with_its_reason() -> None:
     assert ends.written == []
 
 
-async def test_a_channel_that_was_never_opened_can_be_closed() -> None:
+async def test_unopened_channel_can_be_closed() -> None:
     channel = StreamChannel(ChannelInfo("test"), max_frame=100, settings=SETTINGS)
     channel.pause()
     channel.send(Notification("n"))
@@ -305,7 +305,7 @@ def strict() -> tuple[StreamChannel, Recorder, Ends]:
 
 
 @pytest.mark.parametrize("chunks", [[b"POST / HTTP/1.1\r\n\r\n" + line(1)], [b"\r\nC", b"on", b"nect\n" + line(1)]])
-async def test_a_strict_channel_ends_when_the_peer_speaks_something_else(chunks: list[bytes]) -> None:
+async def test_strict_channel_closes_on_foreign_bytes(chunks: list[bytes]) -> None:
     channel, recorder, ends = strict()
     for chunk in chunks:
         channel.feed(chunk)
@@ -317,7 +317,7 @@ async def test_a_strict_channel_ends_when_the_peer_speaks_something_else(chunks:
     assert ends.written == []
 
 
-async def test_another_channel_takes_it_for_a_bad_message() -> None:
+async def test_lenient_channel_treats_foreign_bytes_as_malformed() -> None:
     channel, recorder, _ = make()
     channel.feed(b"oops\n" + line(1))
     bad, good = recorder.messages
@@ -325,7 +325,7 @@ async def test_another_channel_takes_it_for_a_bad_message() -> None:
     assert good.id == 1  # type: ignore[union-attr]
 
 
-async def test_blanks_and_a_header_may_come_byte_by_byte() -> None:
+async def test_framing_is_detected_byte_by_byte() -> None:
     channel, recorder, ends = strict()
     body = line(1).strip()
     for byte in b" \r\n\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body):
@@ -337,7 +337,7 @@ async def test_blanks_and_a_header_may_come_byte_by_byte() -> None:
 
 
 @pytest.mark.parametrize(("framing", "start"), [("lines", b"{"), ("headers", b"Content-Length: ")])
-async def test_a_channel_that_was_told_how_to_speak_does_so_whatever_it_hears(framing: Any, start: bytes) -> None:
+async def test_explicit_framing_overrides_the_peers(framing: Any, start: bytes) -> None:
     channel = StreamChannel(ChannelInfo("test"), max_frame=1000, settings=SETTINGS, framing=framing)
     recorder, ends = Recorder(), Ends()
     channel.open(recorder, ends, ends)
@@ -354,7 +354,7 @@ async def test_a_channel_that_was_told_how_to_speak_does_so_whatever_it_hears(fr
 
 @pytest.mark.row("N14")
 @pytest.mark.parametrize("reads_on", [False, True])
-async def test_of_two_ends_that_both_have_much_unsent_one_reads_on(*, reads_on: bool) -> None:
+async def test_client_reads_while_its_writes_are_blocked(*, reads_on: bool) -> None:
     channel = StreamChannel(ChannelInfo("test"), max_frame=1 << 16, settings=SETTINGS, read_while_blocked=reads_on)
     recorder, ends = Recorder(), Ends()
     channel.open(recorder, ends, ends)
@@ -376,7 +376,7 @@ async def test_of_two_ends_that_both_have_much_unsent_one_reads_on(*, reads_on: 
 # --- the end of what a peer says ------------------------------------------------------------------------------
 
 
-async def test_what_was_said_before_the_end_is_handed_up_even_to_a_receiver_that_has_paused() -> None:
+async def test_eof_delivers_messages_to_a_paused_receiver() -> None:
     channel, recorder, _ = make()
     channel.pause()
     channel.feed(b"".join(line(number) for number in range(MAX_BATCH + 5)))
@@ -387,7 +387,7 @@ async def test_what_was_said_before_the_end_is_handed_up_even_to_a_receiver_that
     assert [end.reason for end in recorder.ends] == ["over"]
 
 
-async def test_what_was_not_written_before_the_line_broke_never_is() -> None:
+async def test_unwritten_output_is_discarded_after_a_break() -> None:
     channel, _, ends = make()
     channel.send(Notification("n"))
     channel.abort(ChannelClosed("broke"))
@@ -395,7 +395,7 @@ async def test_what_was_not_written_before_the_line_broke_never_is() -> None:
     assert ends.written == []
 
 
-async def test_a_peer_that_does_not_read_keeps_nobody_from_closing() -> None:
+async def test_close_does_not_wait_for_a_peer_that_does_not_read() -> None:
     channel, recorder, ends = make(settings=Settings(drain_timeout=0.01))
     ends.finished.clear()
     async with asyncio.timeout(PATIENCE):

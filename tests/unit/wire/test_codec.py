@@ -63,7 +63,7 @@ def test_strict_decoding_rejects_duplicate_members(
     ],
 )
 @pytest.mark.parametrize("padding", [b"", b" " * LONG_THRESHOLD])
-def test_strict_decoding_takes_equal_names_in_different_objects(params: bytes, padding: bytes) -> None:
+def test_strict_decoding_allows_equal_names_in_different_objects(params: bytes, padding: bytes) -> None:
     request = decode_strict(b'%b{"jsonrpc":"2.0","id":1,"method":"a","params":%b}' % (padding, params))
     assert isinstance(request, Request)
 
@@ -85,17 +85,17 @@ def test_the_id_of_a_request_is_kept_as_it_is(ident: int | str) -> None:
 
 
 @pytest.mark.row("P01")
-def test_params_stay_raw_until_somebody_knows_their_type() -> None:
+def test_params_stay_raw() -> None:
     request = decode(b'{"jsonrpc":"2.0","id":1,"method":"a","params": {"b": [1, 2]}}')
     assert isinstance(request, Request)
     assert bytes(request.params) == b'{"b": [1, 2]}'
 
 
-def test_members_that_json_rpc_does_not_know_are_passed_over() -> None:
+def test_unknown_members_are_ignored() -> None:
     assert decode(b'{"jsonrpc":"2.0","extra":[{}],"id":1,"method":"a"}') == Request(1, "a")
 
 
-def test_blanks_around_a_message_do_no_harm() -> None:
+def test_surrounding_whitespace_is_ignored() -> None:
     assert decode(b' \t{"jsonrpc":"2.0","id":1,"method":"a"}\r') == Request(1, "a")
 
 
@@ -148,7 +148,7 @@ def test_an_error_response_may_name_no_request(json: bytes, ident: object) -> No
         b'{"a":' * 100_000,
     ],
 )
-def test_what_is_not_json_is_a_parse_error(frame: bytes) -> None:
+def test_invalid_json_is_parse_error(frame: bytes) -> None:
     fault = malformed(frame)
     assert (fault.code, fault.id, fault.is_reply) == (PARSE_ERROR, None, False)
 
@@ -163,7 +163,7 @@ def test_what_is_not_json_is_a_parse_error(frame: bytes) -> None:
         b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"a":"\xed\xa0\x80"}}',  # half of a surrogate pair
     ],
 )
-def test_what_is_not_utf_8_is_a_parse_error_however_deep_it_lies(frame: bytes) -> None:
+def test_invalid_utf_8_is_parse_error_at_any_depth(frame: bytes) -> None:
     fault = malformed(frame)
     assert fault.code == PARSE_ERROR
     assert fault.why.startswith("not UTF-8")
@@ -171,13 +171,13 @@ def test_what_is_not_utf_8_is_a_parse_error_however_deep_it_lies(frame: bytes) -
 
 @pytest.mark.row("X27")
 @pytest.mark.parametrize("frame", [b"5", b'"text"', b"null", b"true"])
-def test_json_that_is_no_object_is_an_invalid_request(frame: bytes) -> None:
+def test_non_object_is_invalid_request(frame: bytes) -> None:
     assert malformed(frame) == Malformed(INVALID_REQUEST, "a message must be a JSON object")
 
 
 @pytest.mark.row("X27")
 @pytest.mark.parametrize("number", [b"9" * 5000, b"1e999"])
-def test_json_with_a_number_out_of_all_bounds_is_an_invalid_request(number: bytes) -> None:
+def test_number_out_of_range_is_invalid_request(number: bytes) -> None:
     assert malformed(b'{"jsonrpc":"2.0","id":%b,"method":"a"}' % number).code == INVALID_REQUEST
 
 
@@ -194,7 +194,7 @@ def test_json_with_a_number_out_of_all_bounds_is_an_invalid_request(number: byte
         (b'"id":1,"error":{"code":1,"message":""}', 1, True),
     ],
 )
-def test_jsonrpc_must_say_2_0(version: bytes, rest: bytes, ident: Any, is_reply: bool) -> None:
+def test_jsonrpc_must_be_2_0(version: bytes, rest: bytes, ident: Any, is_reply: bool) -> None:
     fault = malformed(b"{%b%b}" % (version, rest))
     assert fault == Malformed(INVALID_REQUEST, "'jsonrpc' must be \"2.0\"", ident, is_reply)
 
@@ -214,20 +214,20 @@ def test_a_method_must_be_a_string(method: bytes) -> None:
 
 @pytest.mark.row("P10")
 @pytest.mark.parametrize("params", [b"5", b'"text"', b"null", b"true"])
-def test_params_that_are_no_object_are_an_invalid_request(params: bytes) -> None:
+def test_non_object_params_are_invalid_request(params: bytes) -> None:
     fault = malformed(b'{"jsonrpc":"2.0","id":1,"method":"a","params":%b}' % params)
     assert fault == Malformed(INVALID_REQUEST, "params must be an object", 1)
 
 
 @pytest.mark.row("P10")
-def test_params_in_an_array_are_invalid_params() -> None:
+def test_array_params_are_invalid_params() -> None:
     fault = malformed(b'{"jsonrpc":"2.0","id":1,"method":"a","params": [1]}')
     assert fault == Malformed(INVALID_PARAMS, "params must be an object, not an array", 1)
 
 
 @pytest.mark.row("P10")
 @pytest.mark.parametrize("params", [b"5", b"[1]"])
-def test_a_notification_with_params_of_no_use_is_not_to_be_answered(params: bytes) -> None:
+def test_notification_with_invalid_params_gets_no_response(params: bytes) -> None:
     assert malformed(b'{"jsonrpc":"2.0","method":"a","params":%b}' % params).is_reply
 
 
@@ -255,7 +255,7 @@ def test_an_id_must_be_a_string_or_an_integer(ident: bytes) -> None:
         b'{"jsonrpc":"2.0","id":1,"error":{"code":1}}',
     ],
 )
-def test_a_reply_with_no_single_readable_outcome_is_not_to_be_answered(frame: bytes) -> None:
+def test_ambiguous_response_gets_no_response(frame: bytes) -> None:
     fault = malformed(frame)
     assert (fault.code, fault.id, fault.is_reply) == (INVALID_REQUEST, 1, True)
 
@@ -267,24 +267,24 @@ def test_a_result_must_name_its_request(frame: bytes) -> None:
 
 
 @pytest.mark.row("P12")
-def test_a_reply_with_an_unreadable_id_is_not_to_be_answered() -> None:
+def test_response_with_unreadable_id_gets_no_response() -> None:
     assert malformed(b'{"jsonrpc":"2.0","id":1.5,"result":{}}').is_reply
 
 
 @pytest.mark.row("P12")
 @pytest.mark.parametrize("outcome", [b'"result":{}', b'"error":{"code":1,"message":""}', b'"error":5'])
-def test_a_message_cannot_ask_and_answer_at_once(outcome: bytes) -> None:
+def test_method_and_outcome_together_are_invalid(outcome: bytes) -> None:
     fault = malformed(b'{"jsonrpc":"2.0","id":1,"method":"a",%b}' % outcome)
     assert (fault.code, fault.id, fault.is_reply) == (INVALID_REQUEST, 1, False)
 
 
 @pytest.mark.row("P12")
-def test_an_outcome_beside_a_method_without_id_is_not_to_be_answered() -> None:
+def test_notification_with_outcome_gets_no_response() -> None:
     assert malformed(b'{"jsonrpc":"2.0","method":"a","result":{}}').is_reply
 
 
 @pytest.mark.row("W16")
-def test_a_frame_that_was_too_large_tells_its_limit() -> None:
+def test_oversized_frame_has_limit() -> None:
     fault = decode(TooLarge(1024))
     assert isinstance(fault, Malformed)
     assert (fault.code, fault.limit) == (INVALID_REQUEST, 1024)
@@ -307,7 +307,7 @@ def test_a_frame_that_was_too_large_tells_its_limit() -> None:
         (b"xxxx", b"xxxx", None, False, True),
     ],
 )
-def test_a_frame_that_was_too_large_tells_whose_answer_it_is(
+def test_oversized_response_has_request_id(
     head: bytes, tail: bytes, ident: Any, is_reply: bool, lacks_method: bool
 ) -> None:
     fault = decode(TooLarge(1024, head, tail))
@@ -330,12 +330,12 @@ def test_a_frame_that_was_too_large_tells_whose_answer_it_is(
         (b"Server is ready", None, False),
     ],
 )
-def test_a_frame_that_is_not_json_tells_whose_answer_it_is(frame: bytes, ident: Any, is_reply: bool) -> None:
+def test_unparsable_response_has_request_id(frame: bytes, ident: Any, is_reply: bool) -> None:
     fault = malformed(frame)
     assert (fault.code, fault.id, fault.is_reply, fault.excerpt) == (PARSE_ERROR, ident, is_reply, frame[:80])
 
 
-def test_an_answer_with_a_whole_number_written_as_a_float_for_its_id_tells_whose_it_is() -> None:
+def test_float_id_of_response_matches_integer() -> None:
     fault = malformed(b'{"jsonrpc":"2.0","id":5.0,"result":{}}')
     assert (fault.id, fault.is_reply) == (5, True)
     assert malformed(b'{"jsonrpc":"2.0","id":5.5,"result":{}}').id is None
@@ -350,7 +350,7 @@ def test_a_bad_frame_is_an_invalid_request() -> None:
 
 
 @pytest.mark.row("P05")
-def test_an_array_is_a_batch_of_whatever_is_in_it() -> None:
+def test_array_is_batch() -> None:
     frame = b' [{"jsonrpc":"2.0","id":1,"method":"a"}, {"jsonrpc":"2.0","method":"b"}, 5, {"jsonrpc":"2.0","id":2}]'
     batch = decode(frame)
     assert isinstance(batch, Batch)
@@ -369,13 +369,13 @@ def test_an_empty_batch_is_an_invalid_request(frame: bytes) -> None:
 
 @pytest.mark.row("P05")
 @pytest.mark.parametrize("depth", [1, 2, 300, 700])
-def test_a_batch_cannot_stand_inside_a_batch(depth: int) -> None:
+def test_nested_batch_is_invalid(depth: int) -> None:
     batch = decode(b"[" * (depth + 1) + b"]" * (depth + 1))
     assert batch == Batch((Malformed(INVALID_REQUEST, "a batch cannot stand inside a batch"),))
 
 
 @pytest.mark.row("P05")
-def test_a_batch_has_a_largest_size() -> None:
+def test_batch_size_is_limited() -> None:
     largest = decode(codec.to_json([5] * MAX_BATCH))
     assert isinstance(largest, Batch)
     assert len(largest.messages) == MAX_BATCH
@@ -450,6 +450,6 @@ def test_the_reason_names_a_number_out_of_range(source: bytes, reason: str) -> N
 
 
 @pytest.mark.parametrize("source", [b'{"a":"b"}', b'{"a":' + b"[" * 5000 + b"1e9999" + b"]" * 5000 + b"}", b"{"])
-def test_the_reason_is_the_decoders_own_for_all_else(source: bytes) -> None:
+def test_other_errors_keep_decoder_message(source: bytes) -> None:
     for told in ("Expected `int`, got `str` - at `$.a`", "Number out of range - at `$.a`"):
         assert codec.explain_decode_error(codec.DecodeError(told), source) == told

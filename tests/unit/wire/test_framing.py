@@ -36,12 +36,12 @@ def fed(framer: Framing, *chunks: bytes) -> list[Frame]:
 
 
 @pytest.mark.row("W12")
-def test_all_lines_of_one_read_are_given_in_order() -> None:
+def test_lines_of_one_read_are_returned_in_order() -> None:
     assert LineFramer(LIMIT).feed(b"one\ntwo\nthree\n") == [b"one", b"two", b"three"]
 
 
 @pytest.mark.row("W13")
-def test_half_a_line_gives_nothing_until_the_rest_is_there() -> None:
+def test_partial_line_is_buffered() -> None:
     framer = LineFramer(LIMIT)
     assert framer.feed(b"on") == []
     assert framer.feed(b"e\ntw") == [b"one"]
@@ -59,7 +59,7 @@ def test_characters_split_across_reads_stay_whole(text: str) -> None:
     assert fed(LineFramer(LIMIT), *(b"%c" % byte for byte in text.encode() + b"\n")) == [text.encode()]
 
 
-def test_blank_lines_are_passed_over() -> None:
+def test_blank_lines_are_skipped() -> None:
     assert LineFramer(LIMIT).feed(b"\n\r\n  \t\none\n \n") == [b"one"]
 
 
@@ -89,7 +89,7 @@ def test_the_default_limit_of_16_mib_is_kept_exactly() -> None:
 
 
 @pytest.mark.row("W14", "W16")
-def test_a_line_that_is_too_long_is_not_kept_while_it_arrives() -> None:
+def test_oversized_line_is_not_buffered() -> None:
     framer = LineFramer(LIMIT)
     assert fed(framer, b"a" * 60, *[b"x" * 60] * 1000) == []
     ends = b"a" * 60 + b"x" * (EDGE - 60), b"x" * (EDGE - 1) + b"z"
@@ -98,7 +98,7 @@ def test_a_line_that_is_too_long_is_not_kept_while_it_arrives() -> None:
 
 @pytest.mark.row("W11")
 @pytest.mark.parametrize("sizes", [[1], [2], [1, 2, 3], [300, 200, 100]])
-def test_a_line_that_trickles_in_takes_up_little_more_than_its_size(sizes: list[int]) -> None:
+def test_trickled_line_uses_little_memory(sizes: list[int]) -> None:
     framer, sent = LineFramer(1 << 20), 0
     tracemalloc.start()
     try:
@@ -114,7 +114,7 @@ def test_a_line_that_trickles_in_takes_up_little_more_than_its_size(sizes: list[
 
 
 @pytest.mark.row("W16")
-def test_a_line_after_one_that_was_too_long_may_be_as_long_as_any() -> None:
+def test_line_after_oversized_one_is_unaffected() -> None:
     framer = LineFramer(LIMIT)
     assert fed(framer, b"x" * 150, b"x\n" + b"y" * 60, b"y" * 40 + b"\n") == [
         too_large(b"x" * 151),
@@ -122,7 +122,7 @@ def test_a_line_after_one_that_was_too_long_may_be_as_long_as_any() -> None:
     ]
 
 
-def test_a_line_goes_out_with_its_end() -> None:
+def test_wrap_appends_newline() -> None:
     assert LineFramer(LIMIT).wrap(b"{}") == b"{}\n"
 
 
@@ -135,12 +135,12 @@ def test_a_frame_follows_a_header_with_its_length() -> None:
 
 
 @pytest.mark.row("W12")
-def test_all_frames_of_one_read_are_given_in_order() -> None:
+def test_frames_of_one_read_are_returned_in_order() -> None:
     assert LengthFramer(LIMIT).feed(headed(b"one") + headed(b"two") + headed(b"three")) == [b"one", b"two", b"three"]
 
 
 @pytest.mark.row("W13")
-def test_half_a_frame_gives_nothing_until_the_rest_is_there() -> None:
+def test_partial_frame_is_buffered() -> None:
     framer = LengthFramer(LIMIT)
     assert framer.feed(b"Content-Len") == []
     assert framer.feed(b"gth: 5\r\n\r\nhal") == []
@@ -167,7 +167,7 @@ def test_the_case_of_a_header_does_not_matter(name: bytes) -> None:
 
 
 @pytest.mark.row("W14")
-def test_other_headers_are_passed_over() -> None:
+def test_other_headers_are_ignored() -> None:
     framer = LengthFramer(LIMIT)
     assert framer.feed(headed(b"{}", b"Content-Type: application/json")) == [b"{}"]
     assert framer.feed(b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}") == [b"{}"]
@@ -178,7 +178,7 @@ def test_lines_of_a_header_may_end_without_carriage_return() -> None:
     assert LengthFramer(LIMIT).feed(b"Content-Length: 2\n\n{}" + headed(b"next")) == [b"{}", b"next"]
 
 
-def test_blanks_between_frames_are_passed_over() -> None:
+def test_whitespace_between_frames_is_skipped() -> None:
     assert LengthFramer(LIMIT).feed(b"\r\n" + headed(b"{}") + b" \t\r\n\n" + headed(b"{}")) == [b"{}", b"{}"]
 
 
@@ -204,7 +204,7 @@ def test_a_header_block_without_a_length_is_a_fault_and_the_next_frame_is_found(
 
 
 @pytest.mark.row("W14")
-def test_a_header_block_that_does_not_end_is_a_fault_and_is_not_kept() -> None:
+def test_endless_header_block_is_fault() -> None:
     framer = LengthFramer(LIMIT)
     assert fed(framer, *[b"C" * 1000] * 100) == [BadFrame("the header block is too long")]
     assert framer.feed(headed(b"next")) == [b"next"]
@@ -212,7 +212,7 @@ def test_a_header_block_that_does_not_end_is_a_fault_and_is_not_kept() -> None:
 
 @pytest.mark.row("W14")
 @pytest.mark.parametrize(("size", "accepted"), [(MAX_HEADER, True), (MAX_HEADER + 1, False)])
-def test_how_long_a_header_block_may_be_does_not_depend_on_how_it_arrives(size: int, accepted: bool) -> None:
+def test_header_limit_is_independent_of_reads(size: int, accepted: bool) -> None:
     block = b"Content-Length: 2\r\nX: ".ljust(size, b"x")
     stream = block + b"\r\n\r\n{}"
     expected = [b"{}"] if accepted else [BadFrame("the header block is too long")]
@@ -233,7 +233,7 @@ def test_a_frame_of_the_limit_is_accepted() -> None:
 
 
 @pytest.mark.row("W10")
-def test_a_frame_goes_out_after_its_length() -> None:
+def test_wrap_prepends_content_length() -> None:
     assert LengthFramer(LIMIT).wrap("é".encode()) == b"Content-Length: 2\r\n\r\n\xc3\xa9"
 
 
@@ -254,7 +254,7 @@ def test_a_connection_that_begins_with_a_message_is_framed_by_lines(start: bytes
 
 @pytest.mark.row("X24")
 @pytest.mark.parametrize("start", [b"", b" \r\n\t", b"C", b"\r\ncOn", b"Content-", b"Content-Lengt"])
-def test_blanks_and_the_beginning_of_a_header_show_nothing_yet(start: bytes) -> None:
+def test_detection_waits_for_more_bytes(start: bytes) -> None:
     assert detect(start, LIMIT) is None
 
 
@@ -263,23 +263,23 @@ def test_blanks_and_the_beginning_of_a_header_show_nothing_yet(start: bytes) -> 
     "start",
     [b"POST / HTTP/1.1\r\n", b"CONNECT a:1", b"OPTIONS", b"Conn", b"\n oops", b"\xff", b"\x16\x03\x01", b"SSH-2.0"],
 )
-def test_a_connection_that_begins_with_anything_else_is_foreign(start: bytes) -> None:
+def test_other_first_bytes_are_foreign(start: bytes) -> None:
     assert detect(start, LIMIT) == ForeignProtocol(start.lstrip())
 
 
 @pytest.mark.row("X24")
-def test_of_a_stranger_little_is_kept_and_shown() -> None:
+def test_foreign_excerpt_is_short() -> None:
     assert detect(b"GET /" + b"x" * 1000, LIMIT) == ForeignProtocol(b"GET /" + b"x" * 35)
     assert ForeignProtocol(b"GET \xff").why == "the peer speaks something else: it began with 'GET \ufffd'"
 
 
 @pytest.mark.row("W16")
-def test_a_fault_says_its_limit_in_a_sentence() -> None:
+def test_fault_message_has_limit() -> None:
     assert TooLarge(LIMIT).why == "message is larger than the limit of 100 bytes"
 
 
 @pytest.mark.parametrize("blank", [b"\n", b" \r\n", b"\t\n\n"])
-def test_a_blank_line_alone_is_passed_over(blank: bytes) -> None:
+def test_single_blank_line_is_skipped(blank: bytes) -> None:
     framer = LineFramer(100)
 
     assert framer.feed(blank) == []

@@ -16,7 +16,7 @@ from trunkline.wire.messages import (
 )
 
 
-def test_every_message_says_that_it_is_json_rpc_2() -> None:
+def test_every_message_has_jsonrpc_2_0() -> None:
     messages = [Request(1, "a"), Notification("a"), Response(1, {}), ErrorResponse(1, ErrorObject(-1, "no"))]
     assert all(encode(message).startswith(b'{"jsonrpc":"2.0"') for message in messages)
 
@@ -25,12 +25,12 @@ def test_a_request_without_params_has_no_member_for_them() -> None:
     assert encode(Request(1, "a")) == b'{"jsonrpc":"2.0","id":1,"method":"a"}'
 
 
-def test_a_raw_result_goes_out_as_it_stands() -> None:
+def test_raw_result_is_embedded_unchanged() -> None:
     assert encode(Response(1, Raw(b'{"a": 1}'))) == b'{"jsonrpc":"2.0","id":1,"result":{"a": 1}}'
 
 
 @pytest.mark.row("P07")
-def test_an_error_without_a_readable_id_leaves_the_id_out_or_says_null() -> None:
+def test_error_without_id_omits_it_or_has_null() -> None:
     error = ErrorObject(-32700, "no")
     assert encode(ErrorResponse(UNSET, error)) == b'{"jsonrpc":"2.0","error":{"code":-32700,"message":"no"}}'
     assert encode(ErrorResponse(None, error)) == b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no"}}'
@@ -49,6 +49,6 @@ def test_an_encoded_message_is_sent_as_the_bytes_it_is() -> None:
 @pytest.mark.parametrize(
     ("record", "member"), [(Malformed(-32600, "no"), "code"), (Batch(()), "messages"), (Encoded(b""), "frame")]
 )
-def test_what_was_read_or_made_once_cannot_be_changed(record: object, member: str) -> None:
+def test_received_records_are_immutable(record: object, member: str) -> None:
     with pytest.raises(AttributeError, match="immutable"):
         setattr(record, member, getattr(record, member))

@@ -13,18 +13,18 @@ def events(stream: bytes, limit: int = 1000) -> list[SseEvent | TooLarge]:
     return SseDecoder(limit).feed(stream)
 
 
-def test_an_event_is_written_with_what_is_known_of_it() -> None:
+def test_event_is_encoded_with_its_fields() -> None:
     assert encode_event(b"{}") == b"data: {}\n\n"
     assert encode_event(b"", kind="message", id="1-2", retry=500) == b"event: message\nid: 1-2\nretry: 500\ndata: \n\n"
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-def test_lines_end_in_one_of_three_ways(end: bytes) -> None:
+def test_three_line_ends_are_supported(end: bytes) -> None:
     stream = end.join([b"event: x", b"id: 7", b"data: a", b"data:b", b": comment", b"", b"data: c", b"", b""])
     assert events(stream) == [SseEvent(b"a\nb", "x", "7"), SseEvent(b"c", "message", "7")]
 
 
-def test_a_line_end_may_be_cut_in_half() -> None:
+def test_crlf_may_be_split_between_reads() -> None:
     decoder = SseDecoder(1000)
     assert decoder.feed(b"data: x\r") == []
     assert decoder.feed(b"") == []
@@ -32,14 +32,14 @@ def test_a_line_end_may_be_cut_in_half() -> None:
     assert decoder.feed(b"\ndata: y\r\r") == [SseEvent(b"y")]
 
 
-def test_an_event_without_data_only_tells_a_position() -> None:
+def test_event_without_data_updates_position() -> None:
     decoder = SseDecoder(1000)
     assert decoder.feed(b"id: 5\nretry: 300\n\n") == []
     assert (decoder.last_id, decoder.retry) == ("5", 300)
     assert decoder.feed(b"data\n\n") == [SseEvent(b"", "message", "5")]
 
 
-def test_a_position_counts_once_its_event_is_whole() -> None:
+def test_position_updates_with_complete_event() -> None:
     decoder = SseDecoder(1000)
     assert decoder.feed(b"id: 5\ndata: x\n") == []
     assert decoder.last_id is None  # whoever goes on from here must be given that event again
@@ -47,18 +47,18 @@ def test_a_position_counts_once_its_event_is_whole() -> None:
     assert decoder.last_id == "5"
 
 
-def test_a_comment_says_nothing() -> None:
+def test_comment_is_ignored() -> None:
     assert events(COMMENT + b"data: x\n\n") == [SseEvent(b"x")]
 
 
 @pytest.mark.parametrize("field", [b"id: a\0b", b"retry: -1", b"retry: x", b"retry: 9999999999", b"unknown: 5", b"x"])
-def test_what_makes_no_sense_is_passed_over(field: bytes) -> None:
+def test_unknown_fields_are_ignored(field: bytes) -> None:
     decoder = SseDecoder(1000)
     assert decoder.feed(field + b"\ndata: x\n\n") == [SseEvent(b"x")]
     assert (decoder.last_id, decoder.retry) == (None, None)
 
 
-def test_a_mark_of_byte_order_is_passed_over() -> None:
+def test_byte_order_mark_is_skipped() -> None:
     assert events(b"\xef\xbb\xbfdata: x\n\n") == [SseEvent(b"x")]
     decoder = SseDecoder(1000)
     assert decoder.feed(b"\xef\xbb") == []
@@ -101,7 +101,7 @@ def test_events_do_not_depend_on_how_the_bytes_arrive(datas: list[bytes], cuts: 
 
 
 @given(lists(binary(max_size=50)))
-def test_no_bytes_make_a_decoder_stumble(pieces: list[bytes]) -> None:
+def test_decoder_accepts_any_bytes(pieces: list[bytes]) -> None:
     decoder = SseDecoder(20)
     for piece in pieces:
         decoder.feed(piece)

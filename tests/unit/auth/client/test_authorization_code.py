@@ -27,7 +27,7 @@ def back(visit: AuthorizationRequest, **fields: str) -> str:
 @pytest.mark.parametrize(
     ("advertises", "iss"), [(True, ISSUER), (False, ISSUER), (None, ISSUER), (False, None), (None, None)]
 )
-def test_a_code_from_who_was_asked_is_taken(advertises: bool | None, iss: str | None) -> None:
+def test_code_of_expected_issuer_is_accepted(advertises: bool | None, iss: str | None) -> None:
     visit = sent(advertises=advertises)
     assert read_code(back(visit, code="c", **({} if iss is None else {"iss": iss})), visit) == "c"
 
@@ -37,7 +37,7 @@ def test_a_code_from_who_was_asked_is_taken(advertises: bool | None, iss: str | 
     ("advertises", "iss"),
     [(True, None), (True, ""), *((told, f"{wrong}") for told in (True, False, None) for wrong in (f"{ISSUER}/", ISSUER.upper(), "https://login.example:443", "https://evil.example"))],
 )  # fmt: skip
-def test_whoever_else_answers_is_neither_believed_nor_shown(advertises: bool | None, iss: str | None) -> None:
+def test_response_of_another_issuer_is_refused_and_not_shown(advertises: bool | None, iss: str | None) -> None:
     visit = sent(advertises=advertises)
     named = {} if iss is None else {"iss": iss}
     for fields in ({"code": "c"}, {"error": "EVIL", "error_description": "EVIL"}):
@@ -49,7 +49,7 @@ def test_whoever_else_answers_is_neither_believed_nor_shown(advertises: bool | N
 
 @pytest.mark.row("AUT-24")
 @pytest.mark.parametrize("state", ["", "other"])
-def test_an_answer_with_another_state_is_not_for_us(state: str) -> None:
+def test_response_with_another_state_is_refused(state: str) -> None:
     visit = sent()
     with pytest.raises(AuthorizationFailed, match="another state"):
         read_code(f"{CALLBACK}?{urlencode({'state': state, 'code': 'c'})}", visit)
@@ -65,13 +65,13 @@ def test_an_answer_with_another_state_is_not_for_us(state: str) -> None:
         "&".join(f"a{n}=1" for n in range(99)) + "&state={state}",
     ],
 )
-def test_an_answer_that_says_nothing_or_too_much_is_refused(query: str) -> None:
+def test_incomplete_or_ambiguous_response_is_refused(query: str) -> None:
     visit = sent()
     with pytest.raises(AuthorizationFailed, match="the authorization response"):
         read_code(f"{CALLBACK}?{query.format(state=visit.state)}", visit)
 
 
-def test_an_error_of_the_server_is_shown_without_what_could_fool_a_terminal() -> None:
+def test_error_response_is_shown_escaped() -> None:
     visit = sent()
     with pytest.raises(OAuthErrorResponse) as failed:
         read_code(back(visit, error="access_denied", error_description="no\x1b[31m\nway"), visit)
@@ -79,7 +79,7 @@ def test_an_error_of_the_server_is_shown_without_what_could_fool_a_terminal() ->
     assert (failed.value.error, failed.value.hop) == ("access_denied", "authorization")
 
 
-def test_every_visit_has_secrets_of_its_own_that_are_not_shown() -> None:
+def test_each_request_has_secrets_that_repr_hides() -> None:
     one, other = sent(), sent()
     assert len({one.state, other.state, one.verifier, other.verifier}) == 4
     assert len(one.verifier) >= 43  # RFC 7636, section 4.1
@@ -88,7 +88,7 @@ def test_every_visit_has_secrets_of_its_own_that_are_not_shown() -> None:
 
 
 @pytest.mark.row("AUT-16", "AUT-17")
-async def test_the_page_is_told_all_that_it_needs_and_what_it_had_in_its_address() -> None:
+async def test_authorization_url_has_all_parameters() -> None:
     async with office() as there:
         there.world.server["authorization_endpoint"] += "?tenant=1"
         async with caller(there, there.oauth(parameters={"login_hint": "ada", "state": "mine"})) as client:
@@ -112,7 +112,7 @@ async def test_the_page_is_told_all_that_it_needs_and_what_it_had_in_its_address
 
 
 @pytest.mark.row("AUT-16")
-async def test_no_page_is_shown_where_pkce_is_not_known() -> None:
+async def test_login_needs_pkce_support() -> None:
     async with office() as there:
         del there.world.server["code_challenge_methods_supported"]
         async with caller(there) as client:
@@ -121,7 +121,7 @@ async def test_no_page_is_shown_where_pkce_is_not_known() -> None:
         assert (there.visits, there.registered) == ([], [])
 
 
-async def test_a_code_that_is_refused_is_told_as_it_is() -> None:
+async def test_refused_code_is_reported() -> None:
     async with office() as there:
 
         async def someone_elses(page: str) -> str:

@@ -36,9 +36,7 @@ def recorder(folder: Path, *, status: int = 0) -> Path:
 
 
 @pytest.mark.parametrize("url", HOSTILE)
-async def test_sec06_what_is_no_page_of_the_web_is_not_opened(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_sec06_non_web_url_is_not_opened(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BROWSER", str(recorder(tmp_path)))
     with pytest.raises(AuthorizationFailed) as raised:
         await open_page(url)
@@ -47,14 +45,12 @@ async def test_sec06_what_is_no_page_of_the_web_is_not_opened(
     assert not (tmp_path / "argv").exists()
 
 
-def test_sec06_pages_by_https_and_on_this_machine_may_be_opened() -> None:
+def test_sec06_https_and_local_pages_may_open() -> None:
     for url in ("https://a.example/?x=1", "https://10.0.0.1/", "http://127.0.0.1:9/", "http://localhost/", SHELLISH):
         assert check_login_url(url) == url
 
 
-async def test_sec06_a_page_is_one_argument_and_no_shell_sees_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_sec06_url_is_one_argument_without_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BROWSER", str(recorder(tmp_path)))
     before = set(tmp_path.iterdir())
@@ -63,7 +59,7 @@ async def test_sec06_a_page_is_one_argument_and_no_shell_sees_it(
     assert set(tmp_path.iterdir()) - before == {tmp_path / "argv"}
 
 
-def test_the_environment_may_name_a_browser_and_its_arguments() -> None:
+def test_environment_names_browser_and_arguments() -> None:
     python, url = sys.executable, "https://a.example/"
     assert browser_command(url, python) == [python, url]
     assert browser_command(url, f"{python} --new-window") == [python, "--new-window", url]
@@ -74,12 +70,12 @@ def test_the_environment_may_name_a_browser_and_its_arguments() -> None:
 @pytest.mark.parametrize(
     "more", ["; id", "&& id", "| id", "$(id)", "`id`", "> x", "'%s'", '"%s"', "*", "\n id", "${A}", "#"]
 )
-def test_sec06_what_only_a_shell_would_understand_is_no_browser(more: str, tmp_path: Path, monkeypatch) -> None:
+def test_sec06_shell_command_is_no_browser(more: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert browser_command("https://a.example/", f"{sys.executable} {more}", "linux") is None
 
 
-def test_each_system_has_a_program_that_opens_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_system_has_an_opener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = "https://a.example/"
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("SYSTEMROOT", "D:\\Win")
@@ -91,13 +87,13 @@ def test_each_system_has_a_program_that_opens_pages(tmp_path: Path, monkeypatch:
     assert browser_command(url, "", "win32") == windows
 
 
-async def test_it_is_said_if_there_is_no_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_browser_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("BROWSER", "")
     assert "no browser was found" in str(await open_page("https://a.example/"))
 
 
-async def test_it_is_said_if_a_browser_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failing_browser_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BROWSER", str(recorder(tmp_path, status=3)))
     assert "ended with status 3" in str(await open_page("https://a.example/"))
     broken = tmp_path / "broken"
@@ -121,7 +117,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_browser_that_stays_open_keeps_nobody_and_is_not_closed(tmp_path: Path) -> None:
+async def test_running_browser_is_not_awaited_or_closed(tmp_path: Path) -> None:
     script, pid = tmp_path / "browser", tmp_path / "pid"
     script.write_text(f"#!/bin/sh\necho $$ > {pid}.new\nmv {pid}.new {pid}\nexec sleep 60\n")
     script.chmod(0o755)
@@ -134,7 +130,7 @@ async def test_a_browser_that_stays_open_keeps_nobody_and_is_not_closed(tmp_path
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-async def test_a_browser_leaves_no_zombie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_browser_leaves_no_zombie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BROWSER", str(recorder(tmp_path)))
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     before = children.read_text()

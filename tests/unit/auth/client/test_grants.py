@@ -15,7 +15,7 @@ BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
 @pytest.mark.row("AUT-29")
-async def test_a_program_gets_a_token_in_its_own_name_and_another_when_that_runs_out() -> None:
+async def test_client_credentials_token_is_renewed() -> None:
     async with office() as there:
         there.refreshes = False
         auth = ClientCredentials("robot", secret="s", now=lambda: there.now)
@@ -28,7 +28,7 @@ async def test_a_program_gets_a_token_in_its_own_name_and_another_when_that_runs
         assert (there.exchanges[0]["scope"], there.exchanges[0]["resource"]) == ("notes", there.url)
 
 
-async def test_a_program_may_prove_who_it_is_by_a_key() -> None:
+async def test_client_may_authenticate_with_key() -> None:
     key = SigningKey.generate("RS256", kid="k")
     async with office() as there:
         async with caller(there, ClientCredentials("robot", key=key, now=lambda: there.now)) as called:
@@ -37,7 +37,7 @@ async def test_a_program_may_prove_who_it_is_by_a_key() -> None:
     assert (proof.header["kid"], proof.claims["sub"]) == ("k", "robot")
 
 
-async def test_a_program_that_needs_more_asks_for_more_and_stops() -> None:
+async def test_step_up_requests_more_scopes_then_stops() -> None:
     async with office() as there:
         there.needs = {"write": {"write"}}
         there.grants = lambda scope: scope.replace("write", "").strip()
@@ -48,7 +48,7 @@ async def test_a_program_that_needs_more_asks_for_more_and_stops() -> None:
 
 
 @pytest.mark.parametrize("how", ["text", "file", "function", "coroutine", "plain"])
-async def test_a_workload_shows_what_its_platform_says(how: str, tmp_path: Path) -> None:
+async def test_workload_sends_platform_assertion(how: str, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("signed\n")
     asked: list[str] = []
@@ -75,7 +75,7 @@ async def test_a_workload_shows_what_its_platform_says(how: str, tmp_path: Path)
     assert asked == ([there.issuer] if how in ("function", "coroutine") else [])
 
 
-async def test_an_assertion_that_cannot_be_had_is_told_without_what_is_in_it(tmp_path: Path) -> None:
+async def test_unreadable_assertion_is_reported_without_content(tmp_path: Path) -> None:
     def broken() -> str:
         raise ValueError("SECRET")
 
@@ -87,7 +87,7 @@ async def test_an_assertion_that_cannot_be_had_is_told_without_what_is_in_it(tmp
             assert (failed.value.hop, "SECRET" in str(failed.value)) == ("token", False)
 
 
-async def test_an_assertion_that_is_refused_is_not_shown_twice() -> None:
+async def test_refused_assertion_is_not_sent_again() -> None:
     async with office() as there:
         there.world.pages[TOKEN] = Page(400, {"error": "invalid_grant"})
         async with caller(there, WorkloadIdentity("old", now=lambda: there.now)) as called:
@@ -97,7 +97,7 @@ async def test_an_assertion_that_is_refused_is_not_shown_twice() -> None:
 
 
 @pytest.mark.parametrize("known", ["idp", "idp_token_endpoint"])
-async def test_an_employee_exchanges_what_the_company_says_for_a_grant_and_that_for_a_token(known: str) -> None:
+async def test_enterprise_token_is_exchanged_twice(known: str) -> None:
     exchanged: list[dict[str, str]] = []
     async with office() as there:
         idp = f"{there.world.origin}/company"
@@ -144,7 +144,7 @@ async def test_an_employee_exchanges_what_the_company_says_for_a_grant_and_that_
     assert (form["grant_type"], form["assertion"]) == (BEARER, "jag")
 
 
-def test_an_option_that_there_is_not_is_no_option() -> None:
+def test_unknown_option_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"no option 'scope'; .* issuer, now, scopes, store"):
         ClientCredentials("robot", secret="s", scope="notes")  # type: ignore[call-arg]
 
@@ -157,7 +157,7 @@ def test_an_option_that_there_is_not_is_no_option() -> None:
         lambda: EnterpriseManaged("app", id_token="x"),
     ],
 )
-def test_what_cannot_get_a_token_is_refused_at_once(make: Any) -> None:
+def test_incomplete_credentials_are_refused(make: Any) -> None:
     with pytest.raises(ConfigError):
         make()
 
@@ -186,7 +186,7 @@ def bound(there: Any, seen: list[dict[str, Any]]) -> None:
     there.world.pages |= {"POST /mcp": checked, TOKEN: proved}
 
 
-async def test_tokens_are_bound_where_the_server_takes_no_others_and_the_key_outlives_the_process(
+async def test_required_binding_survives_restart(
     tmp_path: Path,
 ) -> None:
     from trunkline.auth import FileTokens
@@ -206,14 +206,14 @@ async def test_tokens_are_bound_where_the_server_takes_no_others_and_the_key_out
     assert all((proof["htm"], proof["htu"]) == ("POST", there.url) for proof in seen)
 
 
-async def test_a_token_that_is_not_bound_though_it_should_be_is_refused() -> None:
+async def test_unbound_token_is_refused_where_binding_is_required() -> None:
     async with office() as there, caller(there, there.oauth(dpop=True)) as called:
         with pytest.raises(AuthorizationFailed, match="does not bind") as failed:
             await called.call()
         assert failed.value.hop == "token"
 
 
-async def test_several_requests_that_lack_the_same_nonce_log_in_once() -> None:
+async def test_concurrent_nonce_demands_share_one_login() -> None:
     import asyncio
 
     seen: list[dict[str, Any]] = []

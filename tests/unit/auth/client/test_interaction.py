@@ -63,7 +63,7 @@ async def visited(*requests: Callable[[str], str], page: str = PAGE, **options: 
 # --- a browser here -----------------------------------------------------------------------------
 
 
-async def test_the_whole_url_that_the_person_was_sent_back_to_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_callback_url_is_returned_whole(capsys: pytest.CaptureFixture[str]) -> None:
     uri, came, answers = await visited(asks)
     assert uri == f"http://127.0.0.1:{urlsplit(uri).port}/callback"
     assert came == f"{uri}?{BACK}"
@@ -84,7 +84,7 @@ async def test_the_whole_url_that_the_person_was_sent_back_to_is_given(capsys: p
     assert "abc" not in err
 
 
-async def test_nothing_that_was_asked_is_shown() -> None:
+async def test_response_page_reflects_nothing() -> None:
     _, came, answers = await visited(lambda uri: asks(uri, BACK + "&error_description=<script>x</script>"))
     assert "<script>" in came
     assert "script" not in answers[0]
@@ -115,14 +115,14 @@ async def test_nothing_that_was_asked_is_shown() -> None:
         (lambda uri: f"GET /{'x' * 40_000} HTTP/1.1\r\nHost: {urlsplit(uri).netloc}", 431),
     ],
 )
-async def test_a_visit_that_is_not_the_one_does_not_end_the_wait(request_, status: int) -> None:
+async def test_foreign_request_does_not_end_the_wait(request_, status: int) -> None:
     _, came, answers = await visited(request_, asks)
     assert came.endswith(f"?{BACK}")
     assert [answer.split(" ")[1] for answer in answers] == [str(status), "200"]
     assert "evil" not in answers[0]
 
 
-async def test_who_hangs_up_or_says_nothing_does_not_end_the_wait() -> None:
+async def test_silent_connection_does_not_end_the_wait() -> None:
     silent: list[socket.socket] = []
 
     def leave(uri: str) -> str:
@@ -139,14 +139,14 @@ async def test_who_hangs_up_or_says_nothing_does_not_end_the_wait() -> None:
             assert left.recv(1) == b""
 
 
-async def test_a_request_that_does_not_come_to_its_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_incomplete_request_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loopback, "_HEAD_TIMEOUT", 0.05)
     async with LoopbackBrowser().waiting() as waiting:
         answer = await said(urlsplit(waiting.redirect_uri).port or 0, asks(waiting.redirect_uri)[:-2])
     assert answer.startswith("HTTP/1.1 408 ")
 
 
-async def test_only_so_many_are_heard_at_once_and_whoever_comes_last_is(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connection_limit_drops_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loopback, "_MAX_CONNECTIONS", 1)
     async with LoopbackBrowser().waiting() as waiting:
         port = urlsplit(waiting.redirect_uri).port or 0
@@ -157,24 +157,24 @@ async def test_only_so_many_are_heard_at_once_and_whoever_comes_last_is(monkeypa
         assert await first == ""
 
 
-async def test_the_name_localhost_will_do() -> None:
+async def test_localhost_host_header_is_accepted() -> None:
     _, came, _ = await visited(lambda uri: asks(uri, host=f"LocalHost:{urlsplit(uri).port}"))
     assert came.endswith(f"?{BACK}")
 
 
-async def test_a_page_without_a_state_takes_any_answer() -> None:
+async def test_page_without_state_accepts_any_callback() -> None:
     _, came, _ = await visited(lambda uri: asks(uri, "code=1"), page="https://login.example/")
     assert came.endswith("?code=1")
 
 
-async def test_before_the_visit_nobody_is_expected() -> None:
+async def test_request_before_visit_is_refused() -> None:
     async with LoopbackBrowser().waiting() as waiting:
         assert (await said(urlsplit(waiting.redirect_uri).port or 0, asks(waiting.redirect_uri))).startswith(
             "HTTP/1.1 400 "
         )
 
 
-async def test_the_redirect_uri_of_last_time_is_used_if_its_port_is_free() -> None:
+async def test_last_redirect_uri_is_reused_if_port_is_free() -> None:
     browser = LoopbackBrowser()
     async with browser.waiting() as first, browser.waiting(first.redirect_uri) as second:
         assert second.redirect_uri != first.redirect_uri
@@ -185,25 +185,25 @@ async def test_the_redirect_uri_of_last_time_is_used_if_its_port_is_free() -> No
 @pytest.mark.parametrize(
     "prefer", ["https://127.0.0.1:1/callback", "http://evil.example:80/callback", "http://[::1]:9/callback", "nonsense"]
 )
-async def test_a_redirect_uri_that_is_not_ours_is_not_used_again(prefer: str) -> None:
+async def test_foreign_redirect_uri_is_not_reused(prefer: str) -> None:
     async with LoopbackBrowser().waiting(prefer) as waiting:
         assert waiting.redirect_uri.startswith("http://127.0.0.1:")
 
 
-async def test_only_this_machine_is_listened_to() -> None:
+async def test_callback_server_listens_on_loopback_only() -> None:
     async with LoopbackBrowser().waiting() as waiting:
         desk: object = waiting
         addresses = [sock.getsockname()[0] for sock in desk._server.sockets]  # type: ignore[attr-defined]
         assert addresses == ["127.0.0.1"]
 
 
-async def test_after_the_visit_nobody_listens_any_more() -> None:
+async def test_callback_server_closes_after_visit() -> None:
     uri, _, _ = await visited(asks)
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", urlsplit(uri).port)
 
 
-async def test_a_client_that_is_registered_with_a_redirect_uri_keeps_to_it() -> None:
+async def test_registered_redirect_uri_is_fixed() -> None:
     with held_port() as port:
         uri, came, _ = await visited(asks, redirect_uri=f"http://localhost:{port}/back/here")
         assert came == f"http://localhost:{port}/back/here?{BACK}"
@@ -217,12 +217,12 @@ async def test_a_client_that_is_registered_with_a_redirect_uri_keeps_to_it() -> 
 @pytest.mark.parametrize(
     "uri", ["https://127.0.0.1:1/", "http://127.0.0.1/a", "http://a.example:1/a", "http://localhost:1/?a"]
 )
-def test_a_redirect_uri_that_cannot_be_listened_on_is_no_setting(uri: str) -> None:
+def test_unusable_redirect_uri_is_refused(uri: str) -> None:
     with pytest.raises(ConfigError, match="not a redirect URI"):
         LoopbackBrowser(redirect_uri=uri)
 
 
-async def test_a_person_who_does_not_come_back_is_not_waited_for_for_ever(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_unfinished_login_times_out(capsys: pytest.CaptureFixture[str]) -> None:
     async def open_page(url: str) -> str:
         return "there is no screen"
 
@@ -234,7 +234,7 @@ async def test_a_person_who_does_not_come_back_is_not_waited_for_for_ever(capsys
     assert "It could not be opened from here: there is no screen." in capsys.readouterr().err
 
 
-async def test_a_browser_that_takes_its_time_holds_nobody_up() -> None:
+async def test_slow_browser_does_not_delay_callback() -> None:
     async def open_page(url: str) -> None:
         running.append(
             asyncio.ensure_future(said(urlsplit(waiting.redirect_uri).port or 0, asks(waiting.redirect_uri)))
@@ -255,7 +255,7 @@ async def test_a_browser_that_takes_its_time_holds_nobody_up() -> None:
 # --- a terminal here, and programs that do it themselves ----------------------------------------
 
 
-async def test_without_a_browser_the_person_pastes_the_address(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_headless_login_reads_pasted_url(capsys: pytest.CaptureFixture[str]) -> None:
     lines = iter(["\n", "https://evil.example/?code=1\n", f"  http://127.0.0.1:33420/callback?{BACK} \r\n"])
     async with Headless(read=lambda: next(lines)).waiting("http://127.0.0.1:1/callback") as waiting:
         assert waiting.redirect_uri == "http://127.0.0.1:33420/callback"
@@ -267,13 +267,13 @@ async def test_without_a_browser_the_person_pastes_the_address(capsys: pytest.Ca
     assert "code=" not in err
 
 
-async def test_at_the_end_of_input_a_login_has_failed() -> None:
+async def test_end_of_input_fails_the_login() -> None:
     async with Headless(read=lambda: "").waiting() as waiting:
         with pytest.raises(AuthorizationFailed, match="the input ended"):
             await waiting.visit(PAGE)
 
 
-async def test_what_a_reader_raises_is_raised() -> None:
+async def test_error_of_reader_is_raised() -> None:
     def read() -> str:
         raise KeyError("own")
 
@@ -322,20 +322,20 @@ def at_a_terminal(patience: float, typed: bytes | None) -> str:
     return done.stdout.decode()
 
 
-def test_the_terminal_is_asked_and_not_standard_input() -> None:
+def test_terminal_is_read_instead_of_stdin() -> None:
     url = "http://127.0.0.1:33420/callback?code=1&state=1"
     assert at_a_terminal(30, f"{url}\n".encode()) == f"{url}\n"
 
 
-def test_a_program_without_a_terminal_says_so() -> None:
+def test_missing_terminal_is_reported() -> None:
     assert "authorization there is no terminal" in at_a_terminal(30, None)
 
 
-def test_a_terminal_at_which_nobody_types_keeps_no_process_alive() -> None:
+def test_waiting_terminal_does_not_block_exit() -> None:
     assert "within 0.05 s" in at_a_terminal(0.05, b"")
 
 
-async def test_a_program_may_do_it_all_itself() -> None:
+async def test_redirected_calls_the_function() -> None:
     async def function(url: str) -> str:
         assert url == PAGE
         return f"myapp://back?{BACK}"
@@ -345,7 +345,7 @@ async def test_a_program_may_do_it_all_itself() -> None:
         assert await waiting.visit(PAGE) == f"myapp://back?{BACK}"
 
 
-async def test_a_program_is_given_the_time_of_a_person() -> None:
+async def test_redirected_has_the_user_timeout() -> None:
     async def slow(url: str) -> str:
         await asyncio.Event().wait()
         return ""
@@ -362,7 +362,7 @@ async def test_a_program_is_given_the_time_of_a_person() -> None:
             await waiting.visit(PAGE)
 
 
-async def test_sec06_nobody_is_sent_to_what_is_no_page_of_the_web(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_sec06_non_web_url_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     async def function(url: str) -> str:
         raise AssertionError
 

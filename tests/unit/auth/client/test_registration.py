@@ -21,9 +21,7 @@ DOCUMENT = "https://app.example/client.json"
         ({}, "client-1"),
     ],
 )
-async def test_what_is_registered_comes_before_a_document_and_that_before_registering(
-    options: dict[str, Any], client: str
-) -> None:
+async def test_registration_order_follows_the_specification(options: dict[str, Any], client: str) -> None:
     async with office() as there:
         async with caller(there, there.oauth(**options)) as called:
             await called.call()
@@ -32,7 +30,7 @@ async def test_what_is_registered_comes_before_a_document_and_that_before_regist
 
 
 @pytest.mark.row("AUT-11")
-async def test_a_document_is_not_used_where_it_is_not_known() -> None:
+async def test_document_needs_server_support() -> None:
     async with office() as there:
         there.world.server["client_id_metadata_document_supported"] = False
         async with caller(there, there.oauth(client_metadata_url=DOCUMENT)) as called:
@@ -41,7 +39,7 @@ async def test_a_document_is_not_used_where_it_is_not_known() -> None:
 
 
 @pytest.mark.row("AUT-11")
-async def test_where_nobody_can_register_it_is_said_what_to_do() -> None:
+async def test_missing_registration_endpoint_is_reported() -> None:
     async with office() as there:
         del there.world.server["registration_endpoint"]
         async with caller(there) as called:
@@ -60,7 +58,7 @@ async def test_where_nobody_can_register_it_is_said_what_to_do() -> None:
         ("https://app.example/back", "web"),
     ],
 )
-async def test_a_registration_says_what_kind_of_program_it_is(redirect_uri: str, application: str) -> None:
+async def test_registration_states_application_type(redirect_uri: str, application: str) -> None:
     async with office() as there:
         auth = there.oauth(interaction=Redirected(redirect_uri, there.agree), client_name="Notes")
         async with caller(there, auth) as called:
@@ -82,7 +80,7 @@ async def test_a_registration_says_what_kind_of_program_it_is(redirect_uri: str,
     ("supported", "wanted"),
     [(["client_secret_post", "none"], "none"), (["client_secret_post", "client_secret_basic"], "client_secret_basic"), (["client_secret_post"], "client_secret_post"), (None, "client_secret_basic")],
 )  # fmt: skip
-async def test_a_registration_asks_for_a_method_that_the_server_knows(supported: Any, wanted: str) -> None:
+async def test_registration_requests_supported_method(supported: Any, wanted: str) -> None:
     async with office() as there:
         there.world.server["token_endpoint_auth_methods_supported"] = supported
         there.secret = "s3cret"
@@ -110,7 +108,7 @@ async def test_a_registration_asks_for_a_method_that_the_server_knows(supported:
         (Page(201, []), "no client id"),
     ],
 )
-async def test_a_registration_that_fails_is_told(page: Page, words: str) -> None:
+async def test_failed_registration_is_reported(page: Page, words: str) -> None:
     async with office() as there:
         there.world.pages[REGISTER] = page
         async with caller(there) as called:
@@ -119,7 +117,7 @@ async def test_a_registration_that_fails_is_told(page: Page, words: str) -> None
         assert (failed.value.hop, there.visits) == ("registration", [])
 
 
-async def test_a_registration_is_kept_and_used_again_until_its_secret_runs_out() -> None:
+async def test_registration_is_reused_until_secret_expires() -> None:
     async with office() as there:
         store = MemoryTokens()
         expires = there.now + 1000
@@ -141,7 +139,7 @@ async def test_a_registration_is_kept_and_used_again_until_its_secret_runs_out()
         assert [visit["client_id"] for visit in there.visits] == ["client-1", "client-1", "client-2"]
 
 
-async def test_another_redirect_uri_is_registered_anew() -> None:
+async def test_new_redirect_uri_registers_again() -> None:
     async with office() as there:
         store = MemoryTokens()
         for number in (1, 1, 2):
@@ -153,7 +151,7 @@ async def test_another_redirect_uri_is_registered_anew() -> None:
         assert [visit["client_id"] for visit in there.visits] == ["client-1", "client-1", "client-2"]
 
 
-async def test_a_registration_that_nobody_comes_back_with_is_not_used_again() -> None:
+async def test_registration_is_dropped_after_failed_login() -> None:
     async with office() as there:
         store = MemoryTokens()
 
@@ -169,7 +167,7 @@ async def test_a_registration_that_nobody_comes_back_with_is_not_used_again() ->
 
 
 @pytest.mark.row("AUT-12")
-async def test_a_document_may_come_with_a_key() -> None:
+async def test_document_may_have_a_key() -> None:
     async with office() as there:
         auth = there.oauth(client_metadata_url=DOCUMENT, client_key=SigningKey.generate())
         async with caller(there, auth) as called:
@@ -186,12 +184,12 @@ async def test_a_document_may_come_with_a_key() -> None:
         {"client_secret": "s"},
     ],
 )
-def test_what_cannot_be_who_we_are_is_refused_at_once(options: dict[str, Any]) -> None:
+def test_incomplete_identity_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         OAuth(store=MemoryTokens(), **options)
 
 
-async def test_a_secret_is_used_with_the_client_id_that_it_is_for() -> None:
+async def test_secret_belongs_to_its_client_id() -> None:
     async with office() as there:
         there.world.server["token_endpoint_auth_methods_supported"] = ["client_secret_basic"]
         async with caller(there, there.oauth(client_id="mine", client_secret="s")) as called:

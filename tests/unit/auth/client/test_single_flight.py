@@ -32,7 +32,7 @@ async def joined(flight: SingleFlight, work: Work, many: int) -> "list[asyncio.T
     return tasks
 
 
-async def test_all_who_come_at_the_same_time_share_it_and_the_next_has_it_done_anew() -> None:
+async def test_concurrent_callers_share_one_run() -> None:
     flight, work = SingleFlight(), Work()
     tasks = await joined(flight, work, 5)
     work.gate.set()
@@ -42,7 +42,7 @@ async def test_all_who_come_at_the_same_time_share_it_and_the_next_has_it_done_a
     assert work.begun == 2
 
 
-async def test_whoever_is_cancelled_takes_nothing_along() -> None:
+async def test_cancelled_caller_does_not_end_the_run() -> None:
     flight, work = SingleFlight(), Work()
     one, other = await joined(flight, work, 2)
     one.cancel()
@@ -52,7 +52,7 @@ async def test_whoever_is_cancelled_takes_nothing_along() -> None:
     assert (one.cancelled(), work.begun, work.ended) == (True, 1, 1)
 
 
-async def test_the_last_who_is_cancelled_ends_it_and_whoever_comes_then_begins_anew() -> None:
+async def test_last_cancelled_caller_ends_the_run() -> None:
     flight, work = SingleFlight(), Work()
     one, other = await joined(flight, work, 2)
     one.cancel()
@@ -65,7 +65,7 @@ async def test_the_last_who_is_cancelled_ends_it_and_whoever_comes_then_begins_a
     assert (work.begun, late.cancelled()) == (2, False)
 
 
-async def test_everybody_gets_the_error_as_one_of_their_own() -> None:
+async def test_each_caller_gets_its_own_exception() -> None:
     flight, work = SingleFlight(), Work()
     work.error = AuthorizationFailed("no", hop="token", clause="a rule", passing=True)
     tasks = await joined(flight, work, 3)
@@ -77,7 +77,7 @@ async def test_everybody_gets_the_error_as_one_of_their_own() -> None:
         assert (str(error), error.hop, error.clause, error.passing) == ("no", "token", "a rule", True)
 
 
-def test_what_is_left_of_a_loop_that_has_ended_holds_nobody_up() -> None:
+def test_run_of_closed_loop_is_ignored() -> None:
     flight = SingleFlight()
     works: list[Work] = []
 
@@ -98,7 +98,7 @@ def test_what_is_left_of_a_loop_that_has_ended_holds_nobody_up() -> None:
     assert works[1].ended == 1
 
 
-async def test_a_mistake_of_ours_is_not_hidden() -> None:
+async def test_unexpected_exception_is_raised() -> None:
     flight, work = SingleFlight(), Work()
     work.error = ValueError("ours")
     work.gate.set()

@@ -40,13 +40,13 @@ FIELDS = {"grant_type": "client_credentials", "scope": None}
         (["none"], True, True, "private_key_jwt"),
     ],
 )
-def test_how_we_prove_who_we_are_follows_the_metadata(supported: Any, secret: bool, key: bool, method: str) -> None:
+def test_auth_method_follows_metadata(supported: Any, secret: bool, key: bool, method: str) -> None:
     metadata = ServerMetadata(issuer="i", token_endpoint_auth_methods_supported=supported)
     assert choose_auth_method(metadata, secret=secret, key=key) == method
 
 
 @pytest.mark.row("AUT-29")
-async def test_a_secret_goes_where_its_method_says() -> None:
+async def test_secret_is_sent_as_the_method_requires() -> None:
     async with office() as there:
         for method in ("client_secret_basic", "client_secret_post", "none"):
             await endpoint(there).request_token(ClientIdentity("a:b c", method, "s%é&"), FIELDS)
@@ -58,7 +58,7 @@ async def test_a_secret_goes_where_its_method_says() -> None:
     assert (none["client_id"], "client_secret" in none, there.proofs[2]) == ("a:b c", False, None)
 
 
-async def test_a_key_signs_an_assertion_for_this_issuer_and_a_short_while() -> None:
+async def test_key_signs_short_assertion_for_issuer() -> None:
     key = SigningKey.generate()
     async with office() as there:
         for _ in range(2):
@@ -79,7 +79,7 @@ async def test_a_key_signs_an_assertion_for_this_issuer_and_a_short_while() -> N
         (Page(404, "<h1>nothing</h1>"), "", "refused with HTTP 404"),
     ],
 )  # fmt: skip
-async def test_a_refusal_says_why(page: Page, error: str, words: str) -> None:
+async def test_error_response_states_the_reason(page: Page, error: str, words: str) -> None:
     async with office() as there:
         there.world.pages[TOKEN] = page
         with pytest.raises(OAuthErrorResponse, match=words) as failed:
@@ -88,7 +88,7 @@ async def test_a_refusal_says_why(page: Page, error: str, words: str) -> None:
 
 
 @pytest.mark.parametrize("status", [500, 503, 429])
-async def test_a_server_that_is_out_of_order_may_do_better_later(status: int) -> None:
+async def test_server_error_may_pass(status: int) -> None:
     async with office() as there:
         there.world.pages[TOKEN] = Page(status, {"error": "invalid_grant"})
         with pytest.raises(AuthorizationFailed) as failed:
@@ -97,7 +97,7 @@ async def test_a_server_that_is_out_of_order_may_do_better_later(status: int) ->
         assert (failed.value.hop, failed.value.passing) == ("refresh", True)
 
 
-async def test_a_secret_does_not_follow_a_redirect() -> None:
+async def test_secret_follows_no_redirect() -> None:
     async with office() as there:
         there.world.pages[TOKEN] = Page(307, None, {"Location": "/elsewhere"})
         with pytest.raises(AuthorizationFailed):
@@ -105,7 +105,7 @@ async def test_a_secret_does_not_follow_a_redirect() -> None:
         assert [asked.what for asked in there.world.asked] == [TOKEN]
 
 
-async def test_without_an_endpoint_there_is_nobody_to_ask() -> None:
+async def test_missing_endpoint_is_reported() -> None:
     async with office() as there:
         nowhere = TokenEndpoint(Egress(), ServerMetadata(issuer=there.issuer), None, lambda: 0.0)
         with pytest.raises(AuthorizationFailed, match="no token endpoint"):
@@ -115,7 +115,7 @@ async def test_without_an_endpoint_there_is_nobody_to_ask() -> None:
 # --- DPoP ------------------------------------------------------------------------------------------
 
 
-def test_a_proof_says_for_what_when_and_with_which_token() -> None:
+def test_proof_has_method_url_time_and_token() -> None:
     prover = Prover(SigningKey.generate(kid="k"), lambda: 1234.5)
     one, other = (prover.create_proof("POST", "https://a.example:8443/mcp?secret=1#x", "token") for _ in range(2))
     proof = verify_with_key(decode_unverified(one).header["jwk"], one)
@@ -133,7 +133,7 @@ def test_a_proof_says_for_what_when_and_with_which_token() -> None:
     assert "ath" not in decode_unverified(prover.create_proof("POST", "https://a.example")).claims
 
 
-def test_every_server_has_its_own_nonce_and_the_last_counts() -> None:
+def test_latest_nonce_of_each_server_counts() -> None:
     prover = Prover(SigningKey.generate(), lambda: 0.0)
     first = prover.create_proof("GET", "https://a.example/x")
     assert not prover.has_newer_nonce(first, "https://a.example/x")
@@ -159,16 +159,16 @@ def test_every_server_has_its_own_nonce_and_the_last_counts() -> None:
 @pytest.mark.parametrize(
     ("known", "algorithm"), [(None, "ES256"), (["RS256", "ES256"], "ES256"), (["RS256", "PS256"], "PS256")]
 )
-def test_a_key_is_one_that_the_server_knows(known: Any, algorithm: str) -> None:
+def test_key_uses_supported_algorithm(known: Any, algorithm: str) -> None:
     assert generate_key(known).algorithm == algorithm
 
 
-def test_a_server_that_knows_no_algorithm_of_ours_is_told() -> None:
+def test_unsupported_algorithms_are_reported() -> None:
     with pytest.raises(AuthorizationFailed, match="no DPoP algorithm"):
         generate_key(["none", "HS256"])
 
 
-async def test_a_nonce_that_is_wanted_is_sent_at_the_second_attempt_with_a_proof_of_its_own() -> None:
+async def test_demanded_nonce_is_sent_in_new_proof() -> None:
     proofs: list[dict[str, Any]] = []
 
     def wants_nonce(asked: Asked) -> Page:
@@ -186,7 +186,7 @@ async def test_a_nonce_that_is_wanted_is_sent_at_the_second_attempt_with_a_proof
         assert len({proof["jti"] for proof in proofs}) == 3
 
 
-async def test_a_server_that_never_likes_its_own_nonce_is_given_up() -> None:
+async def test_repeated_nonce_demand_fails() -> None:
     async with office() as there:
         there.world.pages[TOKEN] = Page(400, {"error": "use_dpop_nonce"}, {"DPoP-Nonce": "n"})
         with pytest.raises(OAuthErrorResponse, match="use_dpop_nonce"):

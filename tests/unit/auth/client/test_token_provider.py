@@ -14,7 +14,7 @@ from trunkline.errors import AuthorizationFailed, StoreError
 
 
 @pytest.mark.row("AUT-22")
-async def test_a_token_goes_with_every_request_and_never_in_an_address() -> None:
+async def test_token_is_sent_in_header_never_in_url() -> None:
     async with office() as there, caller(there) as client:
         for _ in range(3):
             assert await client.call() == 200
@@ -26,7 +26,7 @@ async def test_a_token_goes_with_every_request_and_never_in_an_address() -> None
 
 
 @pytest.mark.row("AUT-22")
-async def test_no_token_goes_to_anybody_but_the_server() -> None:
+async def test_token_is_sent_only_to_its_server() -> None:
     async with office() as there, caller(there) as client:
         await client.call()
         engine = client.engine
@@ -40,7 +40,7 @@ async def test_no_token_goes_to_anybody_but_the_server() -> None:
         assert [await engine.headers("POST", url) for url in elsewhere] == [{}] * len(elsewhere)
 
 
-async def test_a_server_that_wants_nothing_is_sent_nothing() -> None:
+async def test_open_server_gets_no_token() -> None:
     async with office() as there:
         there.world.open()
         async with caller(there) as client:
@@ -48,14 +48,14 @@ async def test_a_server_that_wants_nothing_is_sent_nothing() -> None:
         assert there.visits == []
 
 
-async def test_requests_that_are_under_way_at_once_share_one_login() -> None:
+async def test_concurrent_requests_share_one_login() -> None:
     async with office() as there, caller(there) as client:
         assert await asyncio.gather(*(client.call() for _ in range(20))) == [200] * 20
         assert (len(there.visits), len(there.registered), len(there.exchanges)) == (1, 1, 1)
         assert client.asked.count(True) == client.asked.count(False)
 
 
-async def test_a_caller_that_is_cancelled_does_not_end_the_login_of_the_others() -> None:
+async def test_cancelled_caller_does_not_end_shared_login() -> None:
     async with office() as there:
         page, agreed = asyncio.Event(), asyncio.Event()
 
@@ -76,7 +76,7 @@ async def test_a_caller_that_is_cancelled_does_not_end_the_login_of_the_others()
         assert (one.cancelled(), len(there.visits), client.asked.count(False)) == (True, 1, 2)
 
 
-async def test_nobody_is_left_at_a_page_that_nobody_waits_for() -> None:
+async def test_login_ends_when_all_callers_are_cancelled() -> None:
     async with office() as there:
         page, left = asyncio.Event(), asyncio.Event()
 
@@ -98,7 +98,7 @@ async def test_nobody_is_left_at_a_page_that_nobody_waits_for() -> None:
 # --- renewing --------------------------------------------------------------------------------------
 
 
-async def test_a_token_is_renewed_before_it_runs_out_and_nobody_is_asked() -> None:
+async def test_token_is_renewed_before_expiry_without_user() -> None:
     async with office() as there, caller(there) as client:
         await client.call()
         there.now += 3600 - 61
@@ -113,7 +113,7 @@ async def test_a_token_is_renewed_before_it_runs_out_and_nobody_is_asked() -> No
     assert (renewal["grant_type"], renewal["resource"], "scope" in renewal) == ("refresh_token", there.url, False)
 
 
-async def test_requests_under_way_at_once_share_one_renewal() -> None:
+async def test_concurrent_requests_share_one_renewal() -> None:
     async with office() as there, caller(there) as client:
         await client.call()
         there.now += 3600
@@ -122,7 +122,7 @@ async def test_requests_under_way_at_once_share_one_renewal() -> None:
 
 
 @pytest.mark.row("PROMISE-11")
-async def test_after_a_restart_a_token_that_has_run_out_is_renewed_without_anybody(tmp_path: Any) -> None:
+async def test_expired_token_is_renewed_after_restart(tmp_path: Any) -> None:
     async with office() as there:
         there.needs["write"] = {"write"}
         async with caller(there, there.oauth(store=FileTokens(tmp_path))) as client:
@@ -139,7 +139,7 @@ async def test_after_a_restart_a_token_that_has_run_out_is_renewed_without_anybo
     assert len(there.registered) == 1
 
 
-async def test_two_processes_that_share_a_store_do_not_spend_a_refresh_token_twice(tmp_path: Any) -> None:
+async def test_processes_do_not_reuse_a_refresh_token(tmp_path: Any) -> None:
     async with office() as there:
         stores = [FileTokens(tmp_path) for _ in range(3)]
         async with caller(there, there.oauth(store=stores[0])) as first:
@@ -154,7 +154,7 @@ async def test_two_processes_that_share_a_store_do_not_spend_a_refresh_token_twi
         assert [form["grant_type"] for form in there.exchanges] == ["authorization_code", "refresh_token"]
 
 
-async def test_a_login_in_another_process_is_found() -> None:
+async def test_login_of_another_process_is_found() -> None:
     async with office() as there:
         store = MemoryTokens()
         async with caller(there, there.oauth(store=store)) as one, caller(there, there.oauth(store=store)) as other:
@@ -164,7 +164,7 @@ async def test_a_login_in_another_process_is_found() -> None:
         assert len(there.visits) == 1
 
 
-async def test_a_refresh_token_that_was_taken_back_means_a_new_login() -> None:
+async def test_revoked_refresh_token_needs_new_login() -> None:
     async with office() as there, caller(there) as client:
         await client.call()
         there.forget_refresh_tokens()
@@ -174,7 +174,7 @@ async def test_a_refresh_token_that_was_taken_back_means_a_new_login() -> None:
         assert len(there.visits) == 2
 
 
-async def test_a_server_that_is_out_of_order_costs_no_refresh_token() -> None:
+async def test_server_error_keeps_refresh_token() -> None:
     async with office() as there:
         store = MemoryTokens()
         async with caller(there, there.oauth(store=store)) as client:
@@ -189,7 +189,7 @@ async def test_a_server_that_is_out_of_order_costs_no_refresh_token() -> None:
         assert len(there.visits) == 1
 
 
-async def test_a_token_that_is_good_for_a_while_longer_is_used_if_it_cannot_be_renewed_now() -> None:
+async def test_valid_token_is_used_if_renewal_fails() -> None:
     async with office() as there, caller(there) as client:
         await client.call()
         there.now += 3600 - 30
@@ -197,7 +197,7 @@ async def test_a_token_that_is_good_for_a_while_longer_is_used_if_it_cannot_be_r
         assert await client.call() == 200
 
 
-async def test_a_new_refresh_token_is_kept_before_the_new_token_is_used() -> None:
+async def test_refresh_token_is_stored_before_use() -> None:
     async with office() as there:
         store, seen = MemoryTokens(), []
         serve = there.serve
@@ -215,7 +215,7 @@ async def test_a_new_refresh_token_is_kept_before_the_new_token_is_used() -> Non
         assert [sent == kept for sent, kept in seen] == [True] * 3
 
 
-async def test_a_token_without_a_lifetime_is_used_until_it_is_refused() -> None:
+async def test_token_without_lifetime_is_used_until_refused() -> None:
     async with office() as there:
         there.lifetime = None
         async with caller(there) as client:
@@ -228,7 +228,7 @@ async def test_a_token_without_a_lifetime_is_used_until_it_is_refused() -> None:
         assert [form["grant_type"] for form in there.exchanges] == ["authorization_code", "refresh_token"]
 
 
-async def test_a_token_that_has_run_out_is_sent_rather_than_none_at_all() -> None:
+async def test_expired_token_is_sent_rather_than_none() -> None:
     async with office() as there:
         there.refreshes = False
         async with caller(there) as client:
@@ -238,7 +238,7 @@ async def test_a_token_that_has_run_out_is_sent_rather_than_none_at_all() -> Non
         assert None not in [token for _, token in there.came[1:]]
 
 
-async def test_a_token_that_hardly_lives_is_used_once() -> None:
+async def test_short_lived_token_is_used_once() -> None:
     async with office() as there:
         there.lifetime = 5
         async with caller(there) as client:
@@ -250,7 +250,7 @@ async def test_a_token_that_hardly_lives_is_used_once() -> None:
 # --- when it stops ---------------------------------------------------------------------------------
 
 
-async def test_a_fresh_token_that_is_refused_is_the_end_of_it() -> None:
+async def test_refused_fresh_token_fails() -> None:
     async with office() as there:
         there.world.pages["POST /mcp"] = Page(
             401,
@@ -270,7 +270,7 @@ async def test_a_fresh_token_that_is_refused_is_the_end_of_it() -> None:
             assert len(there.exchanges) > 1
 
 
-async def test_a_kept_token_that_is_refused_is_renewed_then_asked_for_and_then_given_up() -> None:
+async def test_refused_stored_token_is_refreshed_then_granted() -> None:
     async with office() as there:
         store = MemoryTokens()
         async with caller(there, there.oauth(store=store)) as client:
@@ -285,7 +285,7 @@ async def test_a_kept_token_that_is_refused_is_renewed_then_asked_for_and_then_g
 
 
 @pytest.mark.row("AUT-21")
-async def test_more_is_asked_for_with_all_that_was_asked_for_before() -> None:
+async def test_step_up_keeps_earlier_scopes() -> None:
     async with office() as there:
         there.needs = {"write": {"write"}, "admin": {"admin"}}
         async with caller(there) as client:
@@ -294,7 +294,7 @@ async def test_more_is_asked_for_with_all_that_was_asked_for_before() -> None:
 
 
 @pytest.mark.row("AUT-21")
-async def test_what_the_person_does_not_give_is_not_asked_for_again_and_again() -> None:
+async def test_denied_scopes_are_not_requested_again() -> None:
     async with office() as there:
         there.needs = {"write": {"write"}}
         there.grants = lambda _: "notes"
@@ -309,7 +309,7 @@ async def test_what_the_person_does_not_give_is_not_asked_for_again_and_again() 
 
 
 @pytest.mark.row("AUT-21")
-async def test_a_server_that_always_wants_more_is_given_up() -> None:
+async def test_endless_scope_demands_fail() -> None:
     async with office() as there:
         names = iter("abcdefghij")
 
@@ -325,7 +325,7 @@ async def test_a_server_that_always_wants_more_is_given_up() -> None:
         assert (failed.value.hop, len(there.visits)) == ("retry", 3)
 
 
-async def test_what_is_forbidden_for_another_reason_is_an_answer_like_any_other() -> None:
+async def test_other_403_is_an_ordinary_response() -> None:
     async with office() as there:
         there.world.pages["POST /mcp"] = Page(403)
         async with caller(there) as client:
@@ -333,7 +333,7 @@ async def test_what_is_forbidden_for_another_reason_is_an_answer_like_any_other(
         assert there.visits == []
 
 
-async def test_a_server_that_wants_something_else_than_oauth_is_told_apart() -> None:
+async def test_non_oauth_challenge_is_reported() -> None:
     async with office() as there:
         there.world.challenge = 'Basic realm="x", Negotiate'
         async with caller(there) as client:
@@ -342,7 +342,7 @@ async def test_a_server_that_wants_something_else_than_oauth_is_told_apart() -> 
         assert (failed.value.hop, there.visits) == ("server", [])
 
 
-async def test_a_farewell_asks_nobody() -> None:
+async def test_session_delete_starts_no_login() -> None:
     async with office() as there:
         there.world.pages["DELETE /mcp"] = Page(401, None, {"WWW-Authenticate": there.world.challenge})
         async with caller(there) as client:
@@ -350,7 +350,7 @@ async def test_a_farewell_asks_nobody() -> None:
         assert there.visits == []
 
 
-async def test_tokens_that_cannot_be_kept_are_told_as_what_they_are_about() -> None:
+async def test_store_error_is_an_authorization_failure() -> None:
     class Broken(MemoryTokens):
         async def get(self, key: str) -> bytes | None:
             raise StoreError("the disk is gone")
@@ -375,7 +375,7 @@ async def test_tokens_that_cannot_be_kept_are_told_as_what_they_are_about() -> N
         ("a", ["x"], ["mine"], "a mine"),
     ],
 )
-async def test_what_is_asked_for(challenged: str | None, supported: Any, ours: Any, asked: str | None) -> None:
+async def test_scope_selection(challenged: str | None, supported: Any, ours: Any, asked: str | None) -> None:
     async with office() as there:
         scope = "" if challenged is None else f', scope="{challenged}"'
         there.world.challenge = f'Bearer resource_metadata="{there.world.at(RESOURCE)}"{scope}'
@@ -389,7 +389,7 @@ async def test_what_is_asked_for(challenged: str | None, supported: Any, ours: A
 @pytest.mark.parametrize(
     ("listed", "asked"), [(["offline_access"], "notes offline_access"), (["notes"], "notes"), (None, "notes")]
 )
-async def test_offline_access_is_asked_for_where_it_is_known(listed: Any, asked: str) -> None:
+async def test_offline_access_is_requested_where_supported(listed: Any, asked: str) -> None:
     async with office() as there:
         there.world.server["scopes_supported"] = listed
         async with caller(there) as client:
@@ -413,7 +413,7 @@ def moved(there: Office) -> str:
 
 
 @pytest.mark.row("AUT-15")
-async def test_nothing_is_reused_with_another_authorization_server() -> None:
+async def test_new_issuer_reuses_nothing() -> None:
     async with office() as there, caller(there) as client:
         await client.call()
         moved(there)
@@ -423,7 +423,7 @@ async def test_nothing_is_reused_with_another_authorization_server() -> None:
 
 
 @pytest.mark.row("AUT-15")
-async def test_after_a_restart_no_refresh_token_goes_to_another_authorization_server() -> None:
+async def test_refresh_token_stays_with_issuer_after_restart() -> None:
     async with office() as there:
         store = MemoryTokens()
         async with caller(there, there.oauth(store=store)) as client:
@@ -436,7 +436,7 @@ async def test_after_a_restart_no_refresh_token_goes_to_another_authorization_se
 
 
 @pytest.mark.row("AUT-15")
-async def test_no_refresh_token_goes_to_another_authorization_server_that_knows_our_document() -> None:
+async def test_refresh_token_stays_with_issuer_despite_document() -> None:
     async with office() as there:
         store, document = MemoryTokens(), "https://app.example/client.json"
         async with caller(there, there.oauth(store=store, client_metadata_url=document)) as client:
@@ -449,7 +449,7 @@ async def test_no_refresh_token_goes_to_another_authorization_server_that_knows_
 
 
 @pytest.mark.row("AUT-15")
-async def test_another_authorization_server_is_not_asked_for_what_the_first_was() -> None:
+async def test_new_issuer_is_not_asked_for_old_scopes() -> None:
     async with office() as there, caller(there) as client:
         there.needs = {"write": {"write"}}
         await client.call("write")
@@ -459,7 +459,7 @@ async def test_another_authorization_server_is_not_asked_for_what_the_first_was(
 
 
 @pytest.mark.row("AUT-15")
-async def test_a_client_id_of_another_authorization_server_is_an_error() -> None:
+async def test_client_id_of_another_issuer_is_refused() -> None:
     async with office() as there, caller(there, there.oauth(client_id="mine")) as client:
         await client.call()
         moved(there)
@@ -469,7 +469,7 @@ async def test_a_client_id_of_another_authorization_server_is_an_error() -> None
 
 
 @pytest.mark.row("AUT-15")
-async def test_a_client_id_for_a_named_issuer_is_used_with_no_other() -> None:
+async def test_client_id_is_bound_to_configured_issuer() -> None:
     async with (
         office() as there,
         caller(there, there.oauth(client_id="mine", issuer="https://other.example")) as client,
@@ -480,7 +480,7 @@ async def test_a_client_id_for_a_named_issuer_is_used_with_no_other() -> None:
 
 
 @pytest.mark.row("AUT-15")
-async def test_a_document_is_known_everywhere() -> None:
+async def test_document_works_with_any_issuer() -> None:
     url = "https://app.example/client.json"
     async with office() as there, caller(there, there.oauth(client_metadata_url=url)) as client:
         await client.call()
@@ -491,14 +491,14 @@ async def test_a_document_is_known_everywhere() -> None:
 
 
 @pytest.mark.row("AUT-07")
-async def test_of_several_authorization_servers_one_that_can_be_used_is() -> None:
+async def test_first_usable_issuer_is_used() -> None:
     async with office() as there:
         there.world.resource["authorization_servers"] = [f"{there.world.origin}/gone", there.issuer]
         async with caller(there) as client:
             assert await client.call() == 200
 
 
-async def test_a_registration_that_was_forgotten_is_made_once_more() -> None:
+async def test_forgotten_registration_is_repeated_once() -> None:
     async with office() as there:
         there.secret = "s3cret"
         there.world.server["token_endpoint_auth_methods_supported"] = ["client_secret_post"]
@@ -516,7 +516,7 @@ async def test_a_registration_that_was_forgotten_is_made_once_more() -> None:
         assert [visit["client_id"] for visit in there.visits] == ["client-1", "client-2"]
 
 
-async def test_metadata_is_asked_for_again_when_a_token_is_refused_and_not_for_every_renewal() -> None:
+async def test_metadata_is_fetched_on_refusal_not_on_renewal() -> None:
     async with office() as there, caller(there) as client:
         await client.call()
         for _ in range(3):
@@ -528,7 +528,7 @@ async def test_metadata_is_asked_for_again_when_a_token_is_refused_and_not_for_e
         assert [asked.what for asked in there.world.asked].count(REGISTER) == 1
 
 
-async def test_a_client_that_is_forgotten_when_the_person_comes_back_registers_and_asks_once_more() -> None:
+async def test_client_forgotten_during_login_registers_again() -> None:
     async with office() as there:
         store = MemoryTokens()
         there.refreshes = False
@@ -546,7 +546,7 @@ async def test_a_client_that_is_forgotten_when_the_person_comes_back_registers_a
         assert [visit["client_id"] for visit in there.visits] == ["client-1", "client-1", "client-2"]
 
 
-async def test_a_client_that_was_just_registered_and_is_not_known_is_the_end_of_it() -> None:
+async def test_unknown_fresh_client_fails() -> None:
     async with office() as there:
         there.world.pages[TOKEN] = Page(401, {"error": "invalid_client"})
         async with caller(there) as client:
@@ -555,7 +555,7 @@ async def test_a_client_that_was_just_registered_and_is_not_known_is_the_end_of_
         assert (len(there.visits), len(there.registered)) == (1, 1)
 
 
-async def test_a_refresh_token_of_a_registration_that_is_lost_means_a_new_login() -> None:
+async def test_refresh_token_without_registration_needs_login() -> None:
     async with office() as there:
         store = MemoryTokens()
         async with caller(there, there.oauth(store=store)) as client:
@@ -567,7 +567,7 @@ async def test_a_refresh_token_of_a_registration_that_is_lost_means_a_new_login(
         assert [form["grant_type"] for form in there.exchanges] == ["authorization_code"] * 2
 
 
-async def test_a_server_without_a_page_to_log_in_at_is_told() -> None:
+async def test_missing_login_page_is_reported() -> None:
     async with office() as there:
         del there.world.server["authorization_endpoint"]
         async with caller(there) as client:
@@ -576,7 +576,7 @@ async def test_a_server_without_a_page_to_log_in_at_is_told() -> None:
         assert failed.value.hop == "authorization-server-metadata"
 
 
-async def test_a_key_that_cannot_be_read_any_more_means_a_new_login() -> None:
+async def test_unreadable_key_needs_new_login() -> None:
     async with office() as there:
         store, key = MemoryTokens(), token_store_key(there.url, "code")
         there.kind = "DPoP"

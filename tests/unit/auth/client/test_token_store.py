@@ -33,7 +33,7 @@ def store(request: pytest.FixtureRequest, folder: Path) -> TokenStore:
 # --- any store ----------------------------------------------------------------------------------
 
 
-async def test_what_is_put_is_got_until_it_is_forgotten(store: TokenStore) -> None:
+async def test_value_exists_until_deleted(store: TokenStore) -> None:
     assert await store.get("a") is None
     for value in (b"one", b"", b"\n\x00 two\n" * 1000):
         await store.put("a", value)
@@ -43,13 +43,13 @@ async def test_what_is_put_is_got_until_it_is_forgotten(store: TokenStore) -> No
     assert await store.get("a") is None
 
 
-async def test_keys_are_kept_apart_whatever_is_in_them(store: TokenStore) -> None:
+async def test_keys_are_separate(store: TokenStore) -> None:
     for number, key in enumerate(KEYS):
         await store.put(key, b"%d" % number)
     assert [await store.get(key) for key in KEYS] == [b"%d" % number for number in range(len(KEYS))]
 
 
-async def test_one_task_at_a_time_holds_a_lock(store: TokenStore) -> None:
+async def test_lock_is_exclusive_among_tasks(store: TokenStore) -> None:
     inside, most = 0, 0
 
     async def work() -> None:
@@ -66,19 +66,19 @@ async def test_one_task_at_a_time_holds_a_lock(store: TokenStore) -> None:
     assert (most, await store.get("a")) == (1, b"10")
 
 
-async def test_locks_of_two_keys_are_two_locks(store: TokenStore) -> None:
+async def test_locks_of_two_keys_are_independent(store: TokenStore) -> None:
     async with asyncio.timeout(PATIENCE), store.locked("a"), store.locked("b"):
         pass
 
 
-async def test_a_lock_is_free_after_a_failure(store: TokenStore) -> None:
+async def test_lock_is_released_after_exception(store: TokenStore) -> None:
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             async with store.locked("a"):
                 raise ZeroDivisionError
 
 
-async def test_who_is_cancelled_while_waiting_leaves_the_lock_to_others(store: TokenStore) -> None:
+async def test_cancelled_waiter_leaves_the_lock(store: TokenStore) -> None:
     async with store.locked("a"):
         waiting = asyncio.ensure_future(store.locked("a").__aenter__())
         await asyncio.sleep(0)
@@ -89,7 +89,7 @@ async def test_who_is_cancelled_while_waiting_leaves_the_lock_to_others(store: T
         pass
 
 
-async def test_a_store_does_not_show_what_it_keeps(store: TokenStore) -> None:
+async def test_repr_has_no_values(store: TokenStore) -> None:
     await store.put("a", b"hunter2")
     assert "hunter2" not in repr(store)
 
@@ -101,7 +101,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-async def test_files_and_folders_are_for_their_owner_alone(folder: Path) -> None:
+async def test_files_and_folders_are_private(folder: Path) -> None:
     before = os.umask(0)
     try:
         store = FileTokens(folder)
@@ -113,7 +113,7 @@ async def test_files_and_folders_are_for_their_owner_alone(folder: Path) -> None
     assert {path.suffix: mode(path) for path in folder.iterdir()} == {".token": 0o600, ".lock": 0o600}
 
 
-async def test_names_of_files_tell_nothing_and_lead_nowhere(folder: Path) -> None:
+async def test_file_names_are_digests(folder: Path) -> None:
     store = FileTokens(folder)
     for key in KEYS:
         await store.put(key, b"x")
@@ -122,13 +122,13 @@ async def test_names_of_files_tell_nothing_and_lead_nowhere(folder: Path) -> Non
     assert all(len(name) == 64 + len(".token") and int(name[:64], 16) for name in names)
 
 
-async def test_another_store_finds_what_the_first_one_kept(folder: Path) -> None:
+async def test_second_store_reads_values_of_the_first(folder: Path) -> None:
     await FileTokens(str(folder)).put("a", b"x")
     assert await FileTokens(folder).get("a") == b"x"
 
 
 @pytest.mark.parametrize("extra", [0o040, 0o020, 0o004, 0o002, 0o001])
-async def test_a_folder_that_others_have_access_to_is_refused(folder: Path, extra: int) -> None:
+async def test_accessible_folder_is_refused(folder: Path, extra: int) -> None:
     store = FileTokens(folder)
     await store.put("a", b"x")
     folder.chmod(0o700 | extra)
@@ -140,7 +140,7 @@ async def test_a_folder_that_others_have_access_to_is_refused(folder: Path, extr
 
 
 @pytest.mark.parametrize("suffix", ["token", "lock"])
-async def test_a_file_that_others_have_access_to_is_refused(folder: Path, suffix: str) -> None:
+async def test_accessible_file_is_refused(folder: Path, suffix: str) -> None:
     store = FileTokens(folder)
     async with store.locked("a"):
         await store.put("a", b"x")
@@ -149,7 +149,7 @@ async def test_a_file_that_others_have_access_to_is_refused(folder: Path, suffix
         await (store.get("a") if suffix == "token" else store.locked("a").__aenter__())
 
 
-async def test_what_belongs_to_somebody_else_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_foreign_owner_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FileTokens(folder)
     await store.put("a", b"x")
     monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
@@ -157,7 +157,7 @@ async def test_what_belongs_to_somebody_else_is_refused(folder: Path, monkeypatc
         await store.get("a")
 
 
-async def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:
+async def test_symlinks_are_not_followed(folder: Path, tmp_path: Path) -> None:
     store = FileTokens(folder)
     await store.put("a", b"x")
     (kept,) = folder.glob("*.token")
@@ -170,7 +170,7 @@ async def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "elsewhere").read_bytes().endswith(b"x")
 
 
-async def test_what_is_no_folder_or_file_is_refused(folder: Path, tmp_path: Path) -> None:
+async def test_wrong_file_type_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreError, match="tokens cannot be stored in"):
         await FileTokens(tmp_path / "file").put("a", b"x")
@@ -194,7 +194,7 @@ async def test_what_is_no_folder_or_file_is_refused(folder: Path, tmp_path: Path
         lambda content: b"\xff" * (2 << 20),
     ],
 )
-async def test_a_file_that_is_not_whole_counts_as_none_and_is_named(folder: Path, spoil) -> None:
+async def test_damaged_file_counts_as_none_with_warning(folder: Path, spoil) -> None:
     store = FileTokens(folder)
     await store.put("a", b"hunter2")
     (kept,) = folder.glob("*.token")
@@ -207,7 +207,7 @@ async def test_a_file_that_is_not_whole_counts_as_none_and_is_named(folder: Path
     assert await store.get("a") == b"again"
 
 
-async def test_a_file_of_another_key_counts_as_none(folder: Path) -> None:
+async def test_file_of_another_key_counts_as_none(folder: Path) -> None:
     store = FileTokens(folder)
     await store.put("a", b"x")
     (of_a,) = folder.glob("*.token")
@@ -218,15 +218,13 @@ async def test_a_file_of_another_key_counts_as_none(folder: Path) -> None:
         assert await store.get("b") is None
 
 
-async def test_what_is_too_much_is_not_kept(folder: Path) -> None:
+async def test_oversized_value_is_refused(folder: Path) -> None:
     store = FileTokens(folder)
     with pytest.raises(StoreError, match="too large"):
         await store.put("a", bytes(1 << 20))
 
 
-async def test_a_write_that_fails_leaves_what_was_there_and_no_rest(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_write_keeps_old_value(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FileTokens(folder)
     await store.put("a", b"old")
 
@@ -241,7 +239,7 @@ async def test_a_write_that_fails_leaves_what_was_there_and_no_rest(
     assert [path.suffix for path in folder.iterdir()] == [".token"]
 
 
-async def test_readers_see_a_whole_value_while_others_write(folder: Path) -> None:
+async def test_readers_see_whole_values_during_writes(folder: Path) -> None:
     store, values = FileTokens(folder), {b"a" * 50_000, b"b" * 60_000}
     await store.put("a", b"a" * 50_000)
 
@@ -256,7 +254,7 @@ async def test_readers_see_a_whole_value_while_others_write(folder: Path) -> Non
     await writing
 
 
-async def test_who_is_cancelled_while_writing_writes_to_the_end(folder: Path) -> None:
+async def test_cancelled_write_completes(folder: Path) -> None:
     store = FileTokens(folder)
     writing = asyncio.ensure_future(store.put("a", b"x"))
     await asyncio.sleep(0)
@@ -306,13 +304,13 @@ def holder(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
             process.kill()
 
 
-async def test_processes_take_turns(folder: Path) -> None:
+async def test_lock_is_exclusive_among_processes(folder: Path) -> None:
     processes = [subprocess.Popen([sys.executable, "-c", COUNTING, str(folder)]) for _ in range(2)]
     assert [process.wait(PATIENCE) for process in processes] == [0, 0]
     assert await FileTokens(folder).get("a") == b"40"
 
 
-async def test_a_lock_of_another_process_is_waited_for_only_so_long(folder: Path) -> None:
+async def test_foreign_lock_times_out(folder: Path) -> None:
     with holder(folder):
         with pytest.raises(StoreError, match=r"another process has locked .* for 0\.05 s"):
             await FileTokens(folder, patience=0.05).locked("a").__aenter__()
@@ -320,7 +318,7 @@ async def test_a_lock_of_another_process_is_waited_for_only_so_long(folder: Path
             pass
 
 
-async def test_the_lock_of_a_process_that_was_killed_is_free(folder: Path) -> None:
+async def test_lock_of_killed_process_is_free(folder: Path) -> None:
     with holder(folder) as process:
         waiting = asyncio.ensure_future(FileTokens(folder, patience=20).locked("a").__aenter__())
         await asyncio.sleep(0)
@@ -332,7 +330,7 @@ async def test_the_lock_of_a_process_that_was_killed_is_free(folder: Path) -> No
 # --- where --------------------------------------------------------------------------------------
 
 
-def test_tokens_are_kept_where_each_system_keeps_such_things(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_default_folder_by_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     state = str(tmp_path / "xdg")
     assert tokens_folder({}, "linux") == str(tmp_path / ".local/state/trunkline/tokens")
@@ -344,9 +342,7 @@ def test_tokens_are_kept_where_each_system_keeps_such_things(monkeypatch: pytest
     assert tokens_folder({"LOCALAPPDATA": state}, "win32") == f"{state}/trunkline/tokens"
 
 
-async def test_without_a_folder_tokens_are_kept_in_the_usual_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_default_folder_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     await FileTokens().put("a", b"x")
     assert len(list((tmp_path / "trunkline/tokens").iterdir())) == 1

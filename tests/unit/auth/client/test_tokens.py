@@ -21,7 +21,7 @@ def issued(**changes: Any) -> bytes:
     return json.dumps({"access_token": "SECRET", "token_type": "bearer", **changes}).encode()
 
 
-def test_a_token_is_read_with_all_that_is_said_of_it() -> None:
+def test_token_response_is_decoded() -> None:
     body = issued(expires_in=3600, refresh_token="more", scope="a b", id_token="x")
     assert read_token_response(body, hop="token") == TokenResponse("SECRET", "Bearer", 3600.0, "more", ("a", "b"))
 
@@ -30,12 +30,12 @@ def test_a_token_is_read_with_all_that_is_said_of_it() -> None:
     ("said", "seconds"),
     [(None, None), ("60", 60), (0, None), (-5, None), ("soon", None), ("nan", None), (1e300, 315_360_000)],
 )
-def test_a_lifetime_that_makes_no_sense_says_nothing(said: Any, seconds: float | None) -> None:
+def test_invalid_lifetime_is_ignored(said: Any, seconds: float | None) -> None:
     assert read_token_response(issued(expires_in=said), hop="token").lifetime == seconds
 
 
 @pytest.mark.parametrize("kind", ["Bearer", "BEARER", "DPoP", "dpop"])
-def test_kinds_of_tokens_are_known_in_any_case(kind: str) -> None:
+def test_token_types_ignore_case(kind: str) -> None:
     assert read_token_response(issued(token_type=kind), hop="token").token_type.lower() == kind.lower()
 
 
@@ -44,14 +44,14 @@ def test_kinds_of_tokens_are_known_in_any_case(kind: str) -> None:
     [b"", b"[]", b"{}", issued(access_token=""), issued(access_token=None), issued(access_token="a b"), issued(access_token="a\r\nX: y"),
      issued(access_token=7), issued(token_type=None), issued(token_type="mac"), issued(token_type="N_A")],
 )  # fmt: skip
-def test_what_is_no_usable_token_is_refused(body: bytes) -> None:
+def test_unusable_token_is_refused(body: bytes) -> None:
     with pytest.raises(AuthorizationFailed) as failed:
         read_token_response(body, hop="refresh")
     assert (failed.value.hop, failed.value.clause) == ("refresh", "RFC 6749, section 5.1")
     assert "SECRET" not in str(failed.value)
 
 
-def test_what_is_kept_is_read_again_and_what_is_not_ours_is_none() -> None:
+def test_stored_token_round_trip() -> None:
     kept = StoredToken(
         issuer="i", client_id="c", access="SECRET", refresh="SECRET", expires=5.0, granted=("a",), key={"d": "SECRET"}
     )
@@ -60,7 +60,7 @@ def test_what_is_kept_is_read_again_and_what_is_not_ours_is_none() -> None:
 
 
 @pytest.mark.row("AUT-27")
-def test_no_secret_is_in_what_is_shown() -> None:
+def test_repr_has_no_secrets() -> None:
     secretive = [
         StoredToken(issuer="i", client_id="c", access="SECRET", refresh="SECRET", key={"d": "SECRET"}),
         TokenResponse("SECRET", "Bearer", refresh_token="SECRET"),

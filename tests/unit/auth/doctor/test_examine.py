@@ -65,7 +65,7 @@ def told(findings: list[Finding], *verdict: str) -> list[tuple[str, str]]:
 # --- nothing wrong ------------------------------------------------------------------------------
 
 
-async def test_nothing_is_wrong_with_a_healthy_world(there: World) -> None:
+async def test_healthy_servers_have_no_problems(there: World) -> None:
     findings = await look(there)
 
     assert verdicts(findings) == [(hop, "ok") for hop in HOPS]
@@ -73,7 +73,7 @@ async def test_nothing_is_wrong_with_a_healthy_world(there: World) -> None:
     assert not any(finding.mend for finding in findings)
 
 
-async def test_nobody_is_registered_or_logged_in_on_the_way(there: World) -> None:
+async def test_doctor_neither_registers_nor_logs_in(there: World) -> None:
     there.server["registration_endpoint"] = f"{there.origin}/register"
     await look(there)
 
@@ -83,12 +83,12 @@ async def test_nobody_is_registered_or_logged_in_on_the_way(there: World) -> Non
     judge([("client", asked.body) for asked in there.asked if asked.what == ENDPOINT], "client")
 
 
-async def test_an_open_server_needs_nothing(there: World) -> None:
+async def test_open_server_needs_no_more_hops(there: World) -> None:
     there.open()
     assert verdicts(await look(there)) == [("address", "ok"), ("server", "ok")]
 
 
-async def test_an_open_server_of_the_handshake_era_is_greeted_and_left_again(there: World) -> None:
+async def test_open_handshake_server_session_is_deleted(there: World) -> None:
     def answer(asked: Asked) -> Page:
         if b"server/discover" in asked.body:
             return Page(400, {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "no session"}})
@@ -103,7 +103,7 @@ async def test_an_open_server_of_the_handshake_era_is_greeted_and_left_again(the
     judge([("client", asked.body) for asked in there.asked if asked.body], "client")
 
 
-async def test_a_redirect_within_the_server_is_followed(there: World) -> None:
+async def test_redirect_within_origin_is_followed(there: World) -> None:
     there.pages["POST /old"] = Page(307, None, {"Location": "/mcp"})
     there.resource["resource"] = there.origin
     there.pages[f"{RESOURCE_AT_THE_ROOT}/old"] = there.pages[RESOURCE]
@@ -113,7 +113,7 @@ async def test_a_redirect_within_the_server_is_followed(there: World) -> None:
     assert told(findings, "warning") == [("resource-metadata", "RFC 9728, section 3.3")]
 
 
-async def test_metadata_may_be_that_of_openid_and_the_challenge_may_name_nothing(there: World) -> None:
+async def test_openid_metadata_and_bare_challenge_suffice(there: World) -> None:
     there.pages[OPENID] = there.pages.pop(SERVER)
     there.pages[RESOURCE_AT_THE_ROOT] = there.pages.pop(RESOURCE)
     there.challenge = 'Bearer realm="notes", scope="notes"'
@@ -300,7 +300,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-async def test_the_hop_that_fails_is_named_with_its_clause(there: World, name: str) -> None:
+async def test_failed_hop_is_named_with_its_clause(there: World, name: str) -> None:
     fault = FAULTS[name]
     fault.broken(there)
     findings = await look(there)
@@ -313,7 +313,7 @@ async def test_the_hop_that_fails_is_named_with_its_clause(there: World, name: s
     assert told(findings, "failed") == [(fault.hop, fault.clause)]
 
 
-async def test_hops_behind_the_one_that_fails_are_marked_as_not_tried(there: World) -> None:
+async def test_later_hops_are_skipped(there: World) -> None:
     there.pages.pop(RESOURCE)
     findings = await look(there)
 
@@ -326,7 +326,7 @@ async def test_hops_behind_the_one_that_fails_are_marked_as_not_tried(there: Wor
     assert findings[-1].seen == "not tried, since 'resource-metadata' failed"
 
 
-async def test_hops_that_can_still_be_tried_are(there: World) -> None:
+async def test_independent_hops_are_still_tried(there: World) -> None:
     there.server["code_challenge_methods_supported"] = None
     there.pages.pop(AUTHORIZE)
     findings = await look(there)
@@ -346,7 +346,7 @@ async def test_hops_that_can_still_be_tried_are(there: World) -> None:
         "",
     ],
 )
-async def test_what_is_no_address_is_not_gone_to(there: World, url: str) -> None:
+async def test_invalid_url_is_not_requested(there: World, url: str) -> None:
     findings = await examine(url, Egress())
 
     assert told(findings, "failed") == [("address", "MCP authorization, Canonical Server URI")]
@@ -354,7 +354,7 @@ async def test_what_is_no_address_is_not_gone_to(there: World, url: str) -> None
     assert "s3cret" not in repr(findings)
 
 
-async def test_a_server_that_is_not_there_fails_at_its_address(there: World) -> None:
+async def test_unreachable_server_fails_at_address(there: World) -> None:
     findings = await look(there, "http://127.0.0.1:1/mcp?key=s3cret")
 
     assert told(findings, "failed") == [("address", "RFC 9110, section 4")]
@@ -362,7 +362,7 @@ async def test_a_server_that_is_not_there_fails_at_its_address(there: World) -> 
     assert "s3cret" not in repr(findings)
 
 
-async def test_a_server_that_is_not_to_be_trusted_fails_at_its_address() -> None:
+async def test_untrusted_certificate_fails_at_address() -> None:
     async with world(server_tls()) as there:
         findings = await look(there)
 
@@ -370,7 +370,7 @@ async def test_a_server_that_is_not_to_be_trusted_fails_at_its_address() -> None
     assert "its certificate is not trusted" in findings[0].seen
 
 
-async def test_a_server_that_says_nothing_is_given_up(there: World) -> None:
+async def test_silent_server_times_out(there: World) -> None:
     there.silent = True
     findings = await look(there, timeout=0.05)
 
@@ -379,7 +379,7 @@ async def test_a_server_that_says_nothing_is_given_up(there: World) -> None:
 
 
 @pytest.mark.parametrize(("status", "verdict"), [(401, "failed"), (200, "warning")])
-def test_tokens_are_for_servers_with_tls(status: int, verdict: str) -> None:
+def test_unencrypted_server_with_tokens_fails(status: int, verdict: str) -> None:
     opened = ProbeResponse("server/discover", "http://notes.example/mcp", status, None, None)
     (finding,) = diagnose.assess_address("http://notes.example/mcp", opened)
 
@@ -455,7 +455,7 @@ WARNINGS = {
 
 
 @pytest.mark.parametrize("name", WARNINGS)
-async def test_what_is_worth_telling_is_told_and_stops_nobody(there: World, name: str) -> None:
+async def test_warnings_do_not_fail(there: World, name: str) -> None:
     change, hop, clause = WARNINGS[name]
     change(there)
     findings = await look(there)
@@ -464,19 +464,19 @@ async def test_what_is_worth_telling_is_told_and_stops_nobody(there: World, name
     assert all(finding.mend for finding in findings if finding.verdict == "warning")
 
 
-async def test_a_client_may_register_itself(there: World) -> None:
+async def test_dynamic_registration_is_ok(there: World) -> None:
     there.server |= {"client_id_metadata_document_supported": False, "registration_endpoint": f"{there.origin}/r"}
     findings = await look(there)
 
     assert [f.verdict for f in findings if f.hop == "registration"] == ["ok"]
 
 
-async def test_tokens_that_nobody_can_read_need_no_keys(there: World) -> None:
+async def test_opaque_tokens_need_no_keys(there: World) -> None:
     del there.server["jwks_uri"]
     assert verdicts(await look(there))[-1] == ("keys", "ok")
 
 
-async def test_a_redirect_of_the_login_page_is_not_followed(there: World) -> None:
+async def test_login_page_redirect_is_not_followed(there: World) -> None:
     there.pages[AUTHORIZE] = Page(302, None, {"Location": f"{there.origin}/password"})
     findings = await look(there)
 
@@ -484,7 +484,7 @@ async def test_a_redirect_of_the_login_page_is_not_followed(there: World) -> Non
     assert "GET /password" not in [asked.what for asked in there.asked]
 
 
-async def test_one_authorization_server_that_works_is_enough(there: World) -> None:
+async def test_one_usable_issuer_suffices(there: World) -> None:
     there.resource["authorization_servers"] = ["https://login.example", there.issuer]
     findings = await look(there)
 
@@ -492,7 +492,7 @@ async def test_one_authorization_server_that_works_is_enough(there: World) -> No
     assert first_failed(findings) is None
 
 
-async def test_a_server_of_2025_03_26_may_issue_its_own_tokens(there: World) -> None:
+async def test_2025_03_26_server_may_issue_tokens(there: World) -> None:
     there.challenge = "Bearer"
     there.pages.pop(RESOURCE)
     there.server["issuer"] = there.origin
@@ -516,7 +516,7 @@ async def test_a_server_of_2025_03_26_may_issue_its_own_tokens(there: World) -> 
         (400, "", "warning", "400"),
     ],
 )
-async def test_a_token_is_tried(there: World, status: int, challenge: str, verdict: str, words: str) -> None:
+async def test_token_is_tried(there: World, status: int, challenge: str, verdict: str, words: str) -> None:
     def answer(asked: Asked) -> Page:
         known = asked.headers.get("authorization") == "Bearer t0k3n"
         return Page(status if known else 401, None, {"WWW-Authenticate": challenge if known else there.challenge})
@@ -531,7 +531,7 @@ async def test_a_token_is_tried(there: World, status: int, challenge: str, verdi
     assert "t0k3n" not in repr([*before, last])
 
 
-async def test_a_token_follows_no_redirect(there: World) -> None:
+async def test_token_follows_no_redirect(there: World) -> None:
     there.pages[ENDPOINT] = Page(307, None, {"Location": "/other"})
     findings = await look(there, token="t0k3n")
 
@@ -539,7 +539,7 @@ async def test_a_token_follows_no_redirect(there: World) -> None:
     assert [asked.what for asked in there.asked if "authorization" in asked.headers] == [ENDPOINT, ENDPOINT]
 
 
-async def test_a_token_is_not_sent_where_everybody_can_read_it(there: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_token_is_not_sent_unencrypted(there: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, there.origin if name == "http_proxy" else "")  # which plays that server, too
     findings = await look(there, "http://notes.example/mcp", token="t0k3n")
@@ -550,7 +550,7 @@ async def test_a_token_is_not_sent_where_everybody_can_read_it(there: World, mon
     assert "authorization" not in there.asked[0].headers
 
 
-async def test_a_server_that_falls_silent_over_a_token_is_given_up(there: World) -> None:
+async def test_silence_after_token_times_out(there: World) -> None:
     def answer(asked: Asked) -> Page:
         there.silent = "authorization" in asked.headers
         return Page(401, None, {"WWW-Authenticate": there.challenge})

@@ -72,7 +72,7 @@ def kind(answer: Answer) -> str:
 
 
 @pytest.mark.row("AUT-04", "AUT-05", "AUT-19")
-async def test_who_sends_no_token_is_told_where_to_get_one_and_for_what() -> None:
+async def test_missing_token_gets_challenge_with_metadata_and_scopes() -> None:
     async with guarded(static(scopes=["notes", "offline_access"])) as host:
         answer = await ping(host)
         assert (answer.status, kind(answer)) == (401, "authentication_failed")
@@ -83,13 +83,13 @@ async def test_who_sends_no_token_is_told_where_to_get_one_and_for_what() -> Non
 @pytest.mark.row("SEC-02")
 @pytest.mark.parametrize("method", ["POST", "GET", "DELETE", "PUT"])
 @pytest.mark.parametrize("path", ["/", "/sse", "/messages"])
-async def test_every_request_is_asked_for_a_token(method: str, path: str) -> None:
+async def test_every_request_needs_a_token(method: str, path: str) -> None:
     async with guarded(static()) as host:
         answer = await host.ask(method, request("ping"), path=path, mcp_session_id="made-up")
         assert answer.status == 401
 
 
-async def test_a_preflight_needs_no_token() -> None:
+async def test_preflight_needs_no_token() -> None:
     async with guarded(static()) as host:
         answer = await host.ask("OPTIONS", origin="http://localhost:1", authorization=None)
         assert answer.status == 204
@@ -97,7 +97,7 @@ async def test_a_preflight_needs_no_token() -> None:
         assert "dpop" in answer.headers["access-control-allow-headers"]
 
 
-async def test_a_page_may_read_the_challenge() -> None:
+async def test_challenge_is_readable_across_origins() -> None:
     async with guarded(static(scopes=["more"])) as host:
         for token, status in ((None, 401), (bearer("known"), 403)):
             answer = await ping(host, token, origin="http://localhost:1")
@@ -110,13 +110,13 @@ async def test_a_page_may_read_the_challenge() -> None:
 @pytest.mark.parametrize(
     "header", ["Bearer", "Bearer ", "Bearer a b", "Bearer a,b", "DPoP a b", ("Bearer known", "Bearer known")]
 )
-async def test_a_malformed_header_is_status_400(header: Any) -> None:
+async def test_malformed_header_gets_400(header: Any) -> None:
     async with guarded(static()) as host:
         answer = await ping(host, header)
         assert (answer.status, kind(answer)) == (400, "invalid_request")
 
 
-async def test_another_scheme_is_no_token() -> None:
+async def test_other_scheme_counts_as_no_token() -> None:
     async with guarded(static()) as host:
         answer = await ping(host, "Basic a25vd246")
         assert (answer.status, kind(answer)) == (401, "authentication_failed")
@@ -124,14 +124,14 @@ async def test_another_scheme_is_no_token() -> None:
 
 
 @pytest.mark.row("AUT-22")
-async def test_a_token_in_the_address_is_refused_whatever_else_there_is() -> None:
+async def test_token_in_url_is_refused() -> None:
     gate = static().within("/")
     scope: dict[str, Any] = {"headers": [], "path": "/", "query_string": b"access_token=known"}
     turned: Any = gate.authenticate(scope, {b"host": b"localhost", b"authorization": b"Bearer known"}, "/")
     assert (turned.status, turned.kind) == (400, "invalid_request")
 
 
-async def test_a_token_that_is_not_known_is_told_so() -> None:
+async def test_unknown_token_is_refused() -> None:
     async with guarded(static()) as host:
         answer = await ping(host, bearer("made-up"))
         assert (answer.status, kind(answer)) == (401, "invalid_credentials")
@@ -140,7 +140,7 @@ async def test_a_token_that_is_not_known_is_told_so() -> None:
 
 
 @pytest.mark.row("AUT-20")
-async def test_a_token_without_the_scopes_of_the_server_is_status_403_with_all_that_is_needed() -> None:
+async def test_missing_server_scopes_get_403_with_all_scopes() -> None:
     async with guarded(static(scopes=["more"])) as host:
         answer = await ping(host, bearer("known"))
         assert (answer.status, kind(answer)) == (403, "authorization_failed")
@@ -151,13 +151,13 @@ async def test_a_token_without_the_scopes_of_the_server_is_status_403_with_all_t
 
 
 @pytest.mark.row("AUT-19")
-async def test_scopes_may_come_with_others() -> None:
+async def test_scopes_may_imply_scopes() -> None:
     async with guarded(static(scopes=["read"], implied={"notes": ["write"], "write": ["read", "notes"]})) as host:
         assert (await ping(host, bearer("known"))).status == 200
         assert (await ping(host, bearer("other"))).status == 403
 
 
-async def test_a_predicate_has_the_last_word() -> None:
+async def test_allow_callback_decides_last() -> None:
     async with guarded(static(allow=lambda principal: principal.subject == "ada")) as host:
         assert (await ping(host, bearer("known"))).status == 200
         answer = await ping(host, bearer("other"))
@@ -166,7 +166,7 @@ async def test_a_predicate_has_the_last_word() -> None:
 
 
 @pytest.mark.row("PROMISE-12")
-async def test_the_session_of_another_principal_is_not_there() -> None:
+async def test_session_of_another_principal_is_invisible() -> None:
     async with guarded(static()) as host:
         session = (await ping(host, bearer("known"))).headers["mcp-session-id"]
         for method in ("POST", "GET", "DELETE"):
@@ -184,7 +184,7 @@ def signed(issuer: Issuer, **options: Any) -> ResourceServer:
     return ResourceServer(Jwt(issuer.url), now=issuer.wall, **options)
 
 
-async def test_the_handler_sees_who_was_verified() -> None:
+async def test_handler_sees_verified_principal() -> None:
     async with issuing() as issuer, guarded(signed(issuer)) as host:
         token = bearer(issuer.token(client_id="app"))
         session = (await ping(host, token)).headers["mcp-session-id"]
@@ -205,14 +205,14 @@ async def test_the_handler_sees_who_was_verified() -> None:
     ],
     ids=str,
 )
-async def test_a_token_that_is_no_good_is_status_401(claims: dict[str, Any], told: str) -> None:
+async def test_invalid_token_gets_401(claims: dict[str, Any], told: str) -> None:
     async with issuing() as issuer, guarded(signed(issuer)) as host:
         answer = await ping(host, bearer(issuer.token(**claims)))
         assert (answer.status, kind(answer)) == (401, told)
         assert challenge(answer).params["error"] == "invalid_token"
 
 
-async def test_a_token_is_verified_once_in_a_while_and_for_one_audience() -> None:
+async def test_token_is_cached_per_audience() -> None:
     async with issuing() as issuer:
         resource = signed(issuer)
         async with guarded(resource) as host:
@@ -227,7 +227,7 @@ async def test_a_token_is_verified_once_in_a_while_and_for_one_audience() -> Non
             assert kind(await ping(host, token)) == "token_expired"
 
 
-async def test_the_sync_way_is_taken_for_a_token_that_is_known() -> None:
+async def test_cached_token_is_authenticated_synchronously() -> None:
     async with issuing() as issuer:
         gate = signed(issuer).within("/")
         headers = {b"host": b"localhost:1", b"authorization": bearer(issuer.token()).encode()}
@@ -245,7 +245,7 @@ async def test_the_sync_way_is_taken_for_a_token_that_is_known() -> None:
         )
 
 
-async def test_what_was_verified_with_keys_that_are_gone_is_verified_anew() -> None:
+async def test_key_rotation_invalidates_cache() -> None:
     async with issuing() as issuer, guarded(signed(issuer)) as host:
         old = bearer(issuer.token())
         assert (await ping(host, old)).status == 200
@@ -256,7 +256,7 @@ async def test_what_was_verified_with_keys_that_are_gone_is_verified_anew() -> N
         assert kind(await ping(host, old)) == "invalid_token"
 
 
-def test_only_so_many_tokens_are_kept() -> None:
+def test_token_cache_is_bounded() -> None:
     tokens, verifier = TokenCache(max_entries=2), Verifier()
     verifier.keep = 10.0
     for name in ("a", "b", "c"):
@@ -267,7 +267,7 @@ def test_only_so_many_tokens_are_kept() -> None:
     assert tokens.get("c", frozenset(), 10.0) is None
 
 
-async def test_an_issuer_that_is_away_is_status_503_and_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unavailable_issuer_gets_503_and_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     async with issuing() as issuer, guarded(signed(issuer)) as host:
         issuer.down = True
         for _ in range(2):
@@ -278,7 +278,7 @@ async def test_an_issuer_that_is_away_is_status_503_and_in_the_log_once(caplog: 
         assert len([record for record in caplog.records if issuer.url in record.message]) == 1
 
 
-async def test_of_several_verifiers_the_one_for_the_issuer_is_asked() -> None:
+async def test_verifier_of_the_issuer_is_used() -> None:
     async with issuing() as one, issuing() as two, issuing() as third:
         opaque = Introspection(third.url, client_id="us", client_secret="x")
         third.known["opaque"] = {"active": True, "sub": "bob", "aud": "http://localhost:1"}
@@ -296,7 +296,7 @@ async def test_of_several_verifiers_the_one_for_the_issuer_is_asked() -> None:
             assert kind(await ping(host, bearer("not.a.token"))) == "invalid_token"
 
 
-async def test_a_verifier_of_ones_own() -> None:
+async def test_custom_verifier() -> None:
     class Reversed(Verifier):
         def verify(self, token: str, audiences: Any, now: float) -> Verified:
             if token != token[::-1]:
@@ -315,7 +315,7 @@ def proof(key: SigningKey, token: str, wall: Wall, *, method: str = "POST", **cl
     return made_for(key, token, method, "http://localhost:1/", now=wall(), **claims)
 
 
-async def test_a_token_that_is_bound_to_a_key_needs_a_proof() -> None:
+async def test_bound_token_needs_proof() -> None:
     key = SigningKey.generate()
     async with issuing() as issuer, guarded(signed(issuer)) as host:
         token = issuer.token(cnf={"jkt": key.thumbprint})
@@ -334,7 +334,7 @@ async def test_a_token_that_is_bound_to_a_key_needs_a_proof() -> None:
         assert (await ping(host, f"DPoP {token}", dpop=twice)).status == 400
 
 
-async def test_a_token_that_is_not_bound_is_no_token_of_that_scheme() -> None:
+async def test_unbound_token_is_refused_as_dpop() -> None:
     key = SigningKey.generate()
     async with issuing() as issuer, guarded(signed(issuer)) as host:
         token = issuer.token()
@@ -342,7 +342,7 @@ async def test_a_token_that_is_not_bound_is_no_token_of_that_scheme() -> None:
         assert (answer.status, challenge(answer).params["error"]) == (401, "invalid_token")
 
 
-async def test_a_nonce_is_asked_for_where_one_is_wanted() -> None:
+async def test_required_nonce_is_demanded() -> None:
     key = SigningKey.generate()
     async with issuing() as issuer, guarded(signed(issuer, dpop_nonces=True)) as host:
         token = issuer.token(cnf={"jkt": key.thumbprint})
@@ -352,7 +352,7 @@ async def test_a_nonce_is_asked_for_where_one_is_wanted() -> None:
         assert (await ping(host, f"DPoP {token}", dpop=good)).status == 200
 
 
-async def test_tokens_may_have_to_be_bound_or_may_not_be() -> None:
+async def test_bound_tokens_can_be_required_or_refused() -> None:
     key = SigningKey.generate()
     async with issuing() as issuer:
         bound, plain = issuer.token(cnf={"jkt": key.thumbprint}), issuer.token()
@@ -371,7 +371,7 @@ async def test_tokens_may_have_to_be_bound_or_may_not_be() -> None:
 
 
 @pytest.mark.row("AUT-03")
-async def test_the_metadata_says_whom_the_server_trusts() -> None:
+async def test_metadata_names_issuers() -> None:
     resource = ResourceServer(
         Jwt("https://login.example.com"),
         Jwt("https://other.example.com"),
@@ -398,7 +398,7 @@ async def test_the_metadata_says_whom_the_server_trusts() -> None:
         assert sse.json["resource"] == "http://localhost:1/sse"
 
 
-async def test_the_metadata_may_be_asked_for_by_any_page_and_only_be_read() -> None:
+async def test_metadata_is_public_and_read_only() -> None:
     async with guarded(static()) as host:
         asked = await host.ask("OPTIONS", path=WELL_KNOWN, origin="https://anywhere.example.com")
         assert (asked.status, asked.headers["access-control-allow-origin"]) == (204, "*")
@@ -407,7 +407,7 @@ async def test_the_metadata_may_be_asked_for_by_any_page_and_only_be_read() -> N
         assert (await host.ask("GET", path="/elsewhere")).status == 404
 
 
-async def test_a_public_address_is_what_tokens_are_for() -> None:
+async def test_public_url_is_the_audience() -> None:
     async with issuing() as issuer:
         resource = signed(issuer, public_url="https://notes.example.com/api/mcp")
         async with guarded(resource, path="/mcp") as host:
@@ -426,7 +426,7 @@ async def test_a_public_address_is_what_tokens_are_for() -> None:
 
 
 @pytest.mark.row("SEC-01")
-def test_a_server_that_answers_to_any_name_says_which_one_tokens_are_for() -> None:
+def test_wildcard_host_needs_public_url() -> None:
     for hosts in (("*",), ("*.example.com",)):
         server = Server("t", auth=static(), settings=Settings(allowed_hosts=hosts))
         with pytest.raises(ConfigError, match="public_url"):
@@ -437,12 +437,12 @@ def test_a_server_that_answers_to_any_name_says_which_one_tokens_are_for() -> No
 @pytest.mark.parametrize(
     "url", ["notes.example.com", "https://x.example/mcp?a=1", "https://x.example/#a", "ftp://x.example"]
 )
-def test_a_public_address_has_to_be_one(url: str) -> None:
+def test_public_url_must_be_a_url(url: str) -> None:
     with pytest.raises(ConfigError, match="public_url"):
         static(public_url=url)
 
 
-def test_mistakes_are_told_at_once() -> None:
+def test_invalid_configuration_is_refused() -> None:
     with pytest.raises(ConfigError, match="needs a verifier"):
         ResourceServer()
     with pytest.raises(ConfigError, match="scopes is a list"):

@@ -45,7 +45,7 @@ def check(known: ProofVerifier, proof: str, *, now: float = NOW, url: str = URL)
     known.check(proof, key=KEY.thumbprint, method="POST", url=url, token=TOKEN, now=now)
 
 
-def test_a_proof_is_good_once() -> None:
+def test_proof_is_accepted_once() -> None:
     known, proof = ProofVerifier(), made()
     check(known, proof)
     with pytest.raises(BadProof, match="used before"):
@@ -56,7 +56,7 @@ def test_a_proof_is_good_once() -> None:
 @pytest.mark.parametrize(
     "htu", [f"{URL}/", f"{URL}?x=1#y", "https://NOTES.example.com:443/mcp", "wss://notes.example.com/mcp"]
 )
-def test_an_address_may_be_spelt_in_several_ways(htu: str) -> None:
+def test_equivalent_urls_are_accepted(htu: str) -> None:
     check(ProofVerifier(), made(htu=htu))
 
 
@@ -81,12 +81,12 @@ def test_an_address_may_be_spelt_in_several_ways(htu: str) -> None:
     ],
     ids=str,
 )
-def test_a_proof_is_for_one_request(claims: dict[str, Any], why: str) -> None:
+def test_proof_is_for_one_request(claims: dict[str, Any], why: str) -> None:
     with pytest.raises(BadProof, match=why):
         check(ProofVerifier(), made(**claims))
 
 
-def test_a_proof_is_signed_with_the_key_that_it_names_and_the_token_is_bound_to() -> None:
+def test_proof_key_must_match_token() -> None:
     other = SigningKey.generate()
     with pytest.raises(BadProof, match="another key"):
         check(ProofVerifier(), made(other))
@@ -99,12 +99,12 @@ def test_a_proof_is_signed_with_the_key_that_it_names_and_the_token_is_bound_to(
     ["nonsense", made(header={"typ": "JWT"}), made(header={"jwk": {"kty": "oct", "k": "c2VjcmV0"}}), KEY.sign({})],
     ids=["nonsense", "another kind", "a shared key", "no key"],
 )
-def test_what_is_no_proof_is_told_so(proof: str) -> None:
+def test_malformed_proof_is_refused(proof: str) -> None:
     with pytest.raises(BadProof, match=r"no DPoP proof|cannot be verified"):
         check(ProofVerifier(), proof)
 
 
-def test_those_who_share_a_secret_want_the_same_nonces_though_one_is_ahead() -> None:
+def test_shared_secret_gives_shared_nonces_despite_skew() -> None:
     one, ahead = ProofVerifier(nonces=True, secret=b"s" * 32), ProofVerifier(nonces=True, secret=b"s" * 32)
     check(one, made(nonce=ahead.nonce(NOW)))
     check(one, made(nonce=ahead.nonce(NOW + 250)))
@@ -112,7 +112,7 @@ def test_those_who_share_a_secret_want_the_same_nonces_though_one_is_ahead() -> 
         check(one, made(nonce=ProofVerifier(nonces=True).nonce(NOW)))
 
 
-def test_a_nonce_has_to_be_there_and_fresh() -> None:
+def test_nonce_must_be_present_and_fresh() -> None:
     known = ProofVerifier(nonces=True)
     with pytest.raises(NonceRequired):
         check(known, made())
@@ -124,7 +124,7 @@ def test_a_nonce_has_to_be_there_and_fresh() -> None:
     assert ProofVerifier().nonce(NOW) is None
 
 
-def test_a_key_with_too_many_proofs_does_not_get_others_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_key_does_not_affect_other_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dpop, "ReplayMemory", partial(ReplayMemory, max_per_key=2))
     known, other = ProofVerifier(), SigningKey.generate()
     check(known, made())

@@ -14,7 +14,7 @@ def memory(one: int = 100, everything: int = 1000) -> ReplayMemory:
     return ReplayMemory(WINDOW, max_per_key=one, max_total=everything)
 
 
-def test_a_proof_is_accepted_once_by_each_key() -> None:
+def test_proof_is_accepted_once_per_key() -> None:
     known = memory()
     known.use("a", "1", NOW, NOW)
     with pytest.raises(Replayed, match="used before"):
@@ -23,7 +23,7 @@ def test_a_proof_is_accepted_once_by_each_key() -> None:
     known.use("a", "2", NOW, NOW)
 
 
-def test_a_proof_is_remembered_for_as_long_as_it_is_accepted() -> None:
+def test_proof_is_remembered_while_acceptable() -> None:
     known = memory()
     known.use("a", "1", NOW + 0.9, NOW)
     with pytest.raises(Replayed):
@@ -32,7 +32,7 @@ def test_a_proof_is_remembered_for_as_long_as_it_is_accepted() -> None:
     assert len(known) == 1
 
 
-def test_a_key_that_uses_too_many_proofs_is_refused_alone() -> None:
+def test_key_above_limit_is_refused_alone() -> None:
     known = memory(one=100)
     for number in range(100):
         known.use("greedy", str(number), NOW + number % 10, NOW)
@@ -42,7 +42,7 @@ def test_a_key_that_uses_too_many_proofs_is_refused_alone() -> None:
     known.use("greedy", "more", NOW + refused.value.wait, NOW + refused.value.wait)
 
 
-def test_a_full_memory_takes_room_from_the_largest_key_and_accepts_no_replay() -> None:
+def test_full_memory_evicts_largest_key_without_replay() -> None:
     known = memory(one=900, everything=1000)
     proofs = [(f"{number}", NOW - 200 + number // 10) for number in range(900)]
     for ident, made in proofs:
@@ -59,7 +59,7 @@ def test_a_full_memory_takes_room_from_the_largest_key_and_accepts_no_replay() -
     known.use("large", "new", NOW, NOW)
 
 
-def test_a_key_that_has_filled_one_second_is_accepted_again_in_the_next() -> None:
+def test_key_is_accepted_again_in_the_next_second() -> None:
     known = memory(one=100, everything=50)
     for number in range(51):
         known.use("a", str(number), NOW, NOW)
@@ -71,7 +71,7 @@ def test_a_key_that_has_filled_one_second_is_accepted_again_in_the_next() -> Non
     assert len(known) == 1
 
 
-def test_no_sequence_of_uses_accepts_a_proof_twice_or_exceeds_a_limit() -> None:
+def test_random_uses_keep_invariants() -> None:
     choose, known = random.Random(7), memory(one=40, everything=100)
     now, accepted = NOW, set[tuple[str, str, float]]()
     for _ in range(4_000):

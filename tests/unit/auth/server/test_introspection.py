@@ -20,7 +20,7 @@ def knows(issuer: Issuer, **more: Any) -> None:
     issuer.known["opaque"] = {"active": True, "sub": "ada", "aud": "http://localhost:1", "client_id": "app", **more}
 
 
-async def test_the_issuer_is_asked_with_our_own_credentials() -> None:
+async def test_introspection_uses_own_credentials() -> None:
     async with issuing() as issuer:
         knows(issuer, scope="a b", exp=issuer.wall() + 60, cnf={"jkt": "print"})
         verified = await asking(issuer).verify("opaque", US, issuer.wall())
@@ -32,7 +32,7 @@ async def test_the_issuer_is_asked_with_our_own_credentials() -> None:
         assert form == {"token": ["opaque"], "token_type_hint": ["access_token"]}
 
 
-async def test_what_is_not_active_is_refused() -> None:
+async def test_inactive_token_is_refused() -> None:
     async with issuing() as issuer:
         issuer.known["odd"] = {"active": "true", "sub": "ada", "aud": "http://localhost:1"}
         for token in ("unknown", "odd"):
@@ -46,21 +46,21 @@ async def test_what_is_not_active_is_refused() -> None:
     [{"aud": "https://other"}, {"aud": None}, {"sub": None}, {"iss": "https://other"}, {"exp": 5}, {"typ": "Refresh"}],
     ids=str,
 )
-async def test_what_is_active_may_still_not_be_for_us(changed: dict[str, Any]) -> None:
+async def test_active_token_must_pass_claims(changed: dict[str, Any]) -> None:
     async with issuing() as issuer:
         knows(issuer, **changed)
         with pytest.raises(BadToken):
             await asking(issuer).verify("opaque", US, issuer.wall())
 
 
-async def test_an_endpoint_may_be_named() -> None:
+async def test_endpoint_can_be_configured() -> None:
     async with issuing() as issuer:
         knows(issuer)
         await asking(issuer, endpoint=f"{issuer.url}/introspect").verify("opaque", US, issuer.wall())
         assert issuer.asked == {"/introspect": 1}
 
 
-async def test_an_issuer_that_cannot_be_asked_is_nobodys_fault() -> None:
+async def test_unreachable_issuer_is_unavailable() -> None:
     async with issuing() as issuer:
         issuer.down = True
         with pytest.raises(Unavailable):
@@ -74,6 +74,6 @@ async def test_an_issuer_that_cannot_be_asked_is_nobodys_fault() -> None:
             await asking(issuer).verify("opaque", US, issuer.wall())
 
 
-def test_secrets_are_not_shown() -> None:
+def test_repr_has_no_secrets() -> None:
     made = Introspection("https://login.example.com", client_id="a", client_secret="secret")
     assert repr(made) == "Introspection('https://login.example.com')"

@@ -40,7 +40,7 @@ class Published:
         return json.dumps({"keys": [self.key.public]}).encode()
 
 
-async def test_keys_are_fetched_once_and_kept() -> None:
+async def test_keys_are_fetched_once_and_cached() -> None:
     it = Published()
     assert it.keys.get_without_fetch(NOW) is None
     keys = await it.keys.refresh(NOW)
@@ -48,7 +48,7 @@ async def test_keys_are_fetched_once_and_kept() -> None:
     assert (it.fetched, it.changed) == (1, 1)
 
 
-async def test_all_who_wait_wait_for_one_request() -> None:
+async def test_concurrent_callers_share_one_fetch() -> None:
     it = Published()
     it.held = asyncio.Event()
     waiting = [asyncio.ensure_future(it.keys.refresh(NOW)) for _ in range(5)]
@@ -59,7 +59,7 @@ async def test_all_who_wait_wait_for_one_request() -> None:
     assert it.fetched == 1
 
 
-async def test_keys_that_are_not_fresh_are_looked_at_again_by_one_who_waits() -> None:
+async def test_stale_keys_are_refreshed_by_one_caller() -> None:
     it = Published()
     old = await it.keys.refresh(NOW)
     it.held = asyncio.Event()
@@ -73,7 +73,7 @@ async def test_keys_that_are_not_fresh_are_looked_at_again_by_one_who_waits() ->
     assert it.keys.get_without_fetch(NOW + REFRESH_AFTER + 1) is old
 
 
-async def test_nobody_can_have_keys_looked_for_too_often() -> None:
+async def test_refetch_rate_is_limited() -> None:
     it = Published()
     await it.keys.refresh(NOW)
     await it.keys.refresh(NOW + 1)
@@ -87,7 +87,7 @@ async def test_nobody_can_have_keys_looked_for_too_often() -> None:
     assert (it.fetched, it.changed) == (3, 2)
 
 
-async def test_a_key_that_is_new_just_after_the_others_were_fetched_is_found() -> None:
+async def test_new_key_right_after_fetch_is_found() -> None:
     it = Published()
     for now in (NOW, NOW + 2 * REFRESH_AFTER):
         await it.keys.refresh(now)
@@ -98,7 +98,7 @@ async def test_a_key_that_is_new_just_after_the_others_were_fetched_is_found() -
     assert (it.fetched, it.changed) == (4, 3)
 
 
-async def test_looking_for_keys_that_there_are_not_does_not_keep_others_from_being_renewed() -> None:
+async def test_unknown_key_fetches_do_not_block_refresh() -> None:
     it = Published()
     await it.keys.refresh(NOW)
     await it.keys.refresh(NOW + REFRESH_AFTER - 1)
@@ -106,7 +106,7 @@ async def test_looking_for_keys_that_there_are_not_does_not_keep_others_from_bei
     assert it.keys.get_without_fetch(NOW + 2 * REFRESH_AFTER - 1) is None
 
 
-async def test_who_comes_while_somebody_looks_may_wait_for_it() -> None:
+async def test_caller_joins_running_fetch() -> None:
     it = Published()
     await it.keys.refresh(NOW)
     it.held = asyncio.Event()
@@ -118,7 +118,7 @@ async def test_who_comes_while_somebody_looks_may_wait_for_it() -> None:
     assert not it.keys.may_refetch(NOW + RETRY_INTERVAL)
 
 
-async def test_old_keys_are_good_for_a_day_while_the_issuer_is_away() -> None:
+async def test_old_keys_last_a_day_while_issuer_is_down() -> None:
     it = Published()
     old = await it.keys.refresh(NOW)
     it.error = OSError("away")
@@ -133,7 +133,7 @@ async def test_old_keys_are_good_for_a_day_while_the_issuer_is_away() -> None:
     assert it.keys.get_without_fetch(NOW + MAX_AGE + 2 * RETRY_INTERVAL) is not None
 
 
-async def test_without_any_keys_it_is_tried_again_soon_but_not_at_once() -> None:
+async def test_missing_keys_are_retried_soon() -> None:
     it = Published()
     it.error = OSError("away")
     for now in (NOW, NOW + RETRY_INTERVAL_WITHOUT_KEYS - 0.1):
@@ -145,7 +145,7 @@ async def test_without_any_keys_it_is_tried_again_soon_but_not_at_once() -> None
     assert it.fetched == 2
 
 
-async def test_what_is_no_set_of_keys_does_not_take_the_place_of_one() -> None:
+async def test_malformed_keys_do_not_replace_old_ones() -> None:
     it = Published()
     old = await it.keys.refresh(NOW)
     it.error = MalformedJws("nonsense")
@@ -153,7 +153,7 @@ async def test_what_is_no_set_of_keys_does_not_take_the_place_of_one() -> None:
     assert it.changed == 1
 
 
-def test_a_request_of_a_loop_that_has_ended_is_waited_for_by_nobody() -> None:
+def test_fetch_of_closed_loop_is_ignored() -> None:
     it = Published()
     it.held = asyncio.Event()
 

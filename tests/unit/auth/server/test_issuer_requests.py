@@ -65,7 +65,7 @@ async def test_concurrent_callers_with_one_token_share_one_request() -> None:
     assert sorted(issuer.tokens) == ["known", "made-up"]
 
 
-async def test_requests_under_way_and_waiting_are_bounded() -> None:
+async def test_running_and_queued_requests_are_bounded() -> None:
     limits = IssuerLimits(max_requests=3, max_waiting=4, rejected_per_minute=None)
     issuer, requests = Asked(held=asyncio.Event()), IssuerRequests(limits)
     callers = [asyncio.create_task(outcome(requests, issuer, f"made-up {number}")) for number in range(10)]
@@ -78,7 +78,7 @@ async def test_requests_under_way_and_waiting_are_bounded() -> None:
     assert issuer.most_under_way == 3
 
 
-async def test_a_rejected_token_is_remembered_for_a_short_while() -> None:
+async def test_rejected_token_is_cached_briefly() -> None:
     issuer, requests = Asked(), IssuerRequests(IssuerLimits(rejected_ttl=10))
     for now in (0, 1, 9.9):
         assert await outcome(requests, issuer, "made-up", now) == "BadToken"
@@ -87,20 +87,20 @@ async def test_a_rejected_token_is_remembered_for_a_short_while() -> None:
     assert await outcome(requests, issuer, "made-up", 10) == "Verified"
 
 
-async def test_a_rejected_token_may_not_be_remembered_at_all() -> None:
+async def test_rejection_cache_can_be_disabled() -> None:
     issuer, requests = Asked(), IssuerRequests(IssuerLimits(rejected_ttl=0))
     assert [await outcome(requests, issuer, "made-up") for _ in range(2)] == ["BadToken"] * 2
     assert len(issuer.tokens) == 2
 
 
-async def test_of_too_many_rejected_tokens_the_least_recently_used_is_forgotten() -> None:
+async def test_rejection_cache_evicts_least_recently_used() -> None:
     issuer, requests = Asked(), IssuerRequests(IssuerLimits(max_rejected=2))
     for token in ("a", "b", "a", "c", "a", "b"):
         assert await outcome(requests, issuer, token) == "BadToken"
     assert issuer.tokens == ["a", "b", "c", "b"]
 
 
-async def test_an_address_whose_tokens_are_rejected_has_to_wait() -> None:
+async def test_address_with_rejected_tokens_is_limited() -> None:
     issuer, requests = Asked("known"), IssuerRequests(IssuerLimits(rejected_per_minute=60))
     results = [await outcome(requests, issuer, f"made-up {number}") for number in range(300)]
     assert results == ["BadToken"] * 60 + ["TooManyRejected"] * 240
@@ -114,7 +114,7 @@ async def test_an_address_whose_tokens_are_rejected_has_to_wait() -> None:
     assert await outcome(requests, issuer, "other", -3599.0) == "BadToken"
 
 
-async def test_the_budget_of_an_address_is_for_rejected_tokens_only() -> None:
+async def test_budget_counts_rejected_tokens_only() -> None:
     good = [f"known {number}" for number in range(200)]
     issuer, requests = Asked(*good), IssuerRequests(IssuerLimits(rejected_per_minute=1))
     assert {await outcome(requests, issuer, token) for token in good} == {"Verified"}
@@ -136,15 +136,13 @@ async def test_the_budget_of_an_address_is_for_rejected_tokens_only() -> None:
         (None, None, False),  # no address, no budget
     ],
 )
-async def test_a_budget_is_for_all_addresses_that_one_host_can_choose(
-    one: str | None, other: str | None, same: bool
-) -> None:
+async def test_budget_covers_one_ipv6_network(one: str | None, other: str | None, same: bool) -> None:
     issuer, requests = Asked(), IssuerRequests(IssuerLimits(rejected_per_minute=1))
     assert await outcome(requests, issuer, "a", address=one) == "BadToken"
     assert await outcome(requests, issuer, "b", address=other) == ("TooManyRejected" if same else "BadToken")
 
 
-async def test_budgets_of_so_many_addresses_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_budgets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(issuer_requests, "_MAX_ADDRESSES", 2)
     issuer, requests = Asked("good"), IssuerRequests(IssuerLimits(rejected_per_minute=1))
     for number in range(3):
@@ -153,7 +151,7 @@ async def test_budgets_of_so_many_addresses_are_kept(monkeypatch: pytest.MonkeyP
     assert await outcome(requests, issuer, "y", address="192.0.2.0") == "BadToken"
 
 
-def test_requests_of_a_loop_that_has_ended_are_forgotten() -> None:
+def test_requests_of_closed_loop_are_dropped() -> None:
     requests = IssuerRequests(IssuerLimits(max_requests=1, max_waiting=0))
 
     async def left_alone() -> None:
@@ -170,6 +168,6 @@ def test_requests_of_a_loop_that_has_ended_are_forgotten() -> None:
     [{"max_requests": 0}, {"max_rejected": 0}, {"rejected_per_minute": 0}, {"max_waiting": -1}, {"rejected_ttl": -1}],
     ids=str,
 )
-def test_limits_that_cannot_work_are_refused(limits: dict[str, Any]) -> None:
+def test_invalid_limits_are_refused(limits: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"IssuerLimits: {next(iter(limits))} must"):
         IssuerLimits(**limits)

@@ -20,7 +20,7 @@ async def verified(jwt: Jwt, issuer: Issuer, token: str) -> Verified:
     return await answer if isinstance(answer, Awaitable) else answer
 
 
-async def test_the_issuers_metadata_tells_where_its_keys_are() -> None:
+async def test_metadata_names_the_keys() -> None:
     async with issuing() as issuer:
         jwt = Jwt(issuer.url)
         assert (await verified(jwt, issuer, issuer.token())).principal.subject == "ada"
@@ -28,13 +28,13 @@ async def test_the_issuers_metadata_tells_where_its_keys_are() -> None:
         assert issuer.asked == {METADATA: 1, "/keys": 1}
 
 
-async def test_keys_may_be_named_and_need_no_metadata_then() -> None:
+async def test_jwks_uri_needs_no_metadata() -> None:
     async with issuing() as issuer:
         await verified(Jwt(issuer.url, jwks_uri=f"{issuer.url}/keys"), issuer, issuer.token())
         assert issuer.asked == {"/keys": 1}
 
 
-async def test_a_new_key_is_found_and_the_old_one_is_good_no_more() -> None:
+async def test_key_rotation_is_followed() -> None:
     async with issuing() as issuer:
         jwt = Jwt(issuer.url)
         old = issuer.token()
@@ -54,7 +54,7 @@ async def test_a_new_key_is_found_and_the_old_one_is_good_no_more() -> None:
         assert issuer.asked["/keys"] == 3
 
 
-async def test_a_made_up_key_is_looked_for_at_most_so_often() -> None:
+async def test_unknown_key_fetches_are_limited() -> None:
     async with issuing() as issuer:
         jwt, stranger = Jwt(issuer.url), SigningKey.generate(kid="made-up")
         await verified(jwt, issuer, issuer.token())
@@ -65,7 +65,7 @@ async def test_a_made_up_key_is_looked_for_at_most_so_often() -> None:
         assert issuer.asked["/keys"] == 2
 
 
-async def test_old_keys_go_on_while_the_issuer_is_down() -> None:
+async def test_old_keys_last_while_issuer_is_down() -> None:
     async with issuing() as issuer:
         jwt = Jwt(issuer.url)
         await verified(jwt, issuer, issuer.token())
@@ -74,7 +74,7 @@ async def test_old_keys_go_on_while_the_issuer_is_down() -> None:
         assert (await verified(jwt, issuer, issuer.token())).principal.subject == "ada"
 
 
-async def test_where_the_keys_are_is_asked_anew_once_they_are_not_there_any_more() -> None:
+async def test_moved_keys_are_discovered_again() -> None:
     async with issuing() as issuer:
         jwt = Jwt(issuer.url)
         await verified(jwt, issuer, issuer.token())
@@ -91,7 +91,7 @@ async def test_where_the_keys_are_is_asked_anew_once_they_are_not_there_any_more
         assert issuer.asked[METADATA] == 2
 
 
-async def test_nobody_is_refused_for_an_issuer_that_cannot_be_reached() -> None:
+async def test_unreachable_issuer_is_unavailable() -> None:
     async with issuing() as issuer:
         issuer.down = True
         with pytest.raises(Unavailable, match="are unavailable"):
@@ -105,7 +105,7 @@ async def test_nobody_is_refused_for_an_issuer_that_cannot_be_reached() -> None:
             await verified(Jwt(issuer.url, jwks_uri=f"{issuer.url}/keys"), issuer, issuer.token())
 
 
-async def test_metadata_of_another_issuer_is_not_believed() -> None:
+async def test_metadata_of_another_issuer_is_refused() -> None:
     async with issuing() as issuer:
         issuer.metadata["issuer"] = "https://elsewhere.example.com"
         with pytest.raises(Unavailable, match=r"elsewhere\.example\.com"):
@@ -113,7 +113,7 @@ async def test_metadata_of_another_issuer_is_not_believed() -> None:
 
 
 @pytest.mark.row("AUT-23", "SEC-01")
-async def test_a_token_for_somebody_else_is_refused_unless_that_is_what_is_asked_for() -> None:
+async def test_audience_must_match_or_be_configured() -> None:
     async with issuing() as issuer:
         token = issuer.token(aud="api://notes")
         with pytest.raises(BadToken, match="another audience"):
@@ -123,7 +123,7 @@ async def test_a_token_for_somebody_else_is_refused_unless_that_is_what_is_asked
             await verified(Jwt(issuer.url, audience=["api://notes"]), issuer, issuer.token())
 
 
-async def test_a_wrong_signature_and_an_algorithm_that_is_not_wanted_are_refused() -> None:
+async def test_wrong_signature_or_algorithm_is_refused() -> None:
     async with issuing() as issuer:
         with pytest.raises(BadToken, match="signature"):
             await verified(Jwt(issuer.url), issuer, issuer.token(key=SigningKey.generate(kid="first")))
@@ -144,10 +144,10 @@ async def test_a_wrong_signature_and_an_algorithm_that_is_not_wanted_are_refused
         ("https://login.example.com", {"algorithms": []}, "nothing"),
     ],
 )
-def test_what_cannot_be_trusted_is_refused_at_once(issuer: str, options: dict[str, object], why: str) -> None:
+def test_insecure_configuration_is_refused(issuer: str, options: dict[str, object], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         Jwt(issuer, **options)  # type: ignore[arg-type]
 
 
-def test_it_can_be_shown() -> None:
+def test_repr_names_issuer() -> None:
     assert repr(Jwt("https://login.example.com")) == "Jwt('https://login.example.com')"

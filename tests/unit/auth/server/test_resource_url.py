@@ -39,21 +39,21 @@ def came(host: str = "notes.example.com", **scope: Any) -> tuple[str, str]:
         ("notes.example.com:9", {}, "https://notes.example.com"),
     ],
 )
-def test_a_place_is_where_a_request_came_to(host: str, scope: dict[str, Any], base: str) -> None:
+def test_location_is_derived_from_request(host: str, scope: dict[str, Any], base: str) -> None:
     assert came(host, **scope) == (f"{base}/mcp", f"{base}{WELL_KNOWN}/mcp")
 
 
 @pytest.mark.parametrize("host", ["notes.example.com", "notes.example.com:8443", "NOTES.example.com:80"])
 @pytest.mark.parametrize("scheme", ["http", "https", "ws"])
 @pytest.mark.parametrize("prefix", [None, "/tenant"])
-def test_a_forwarded_request_contributes_its_host_name_only(host: str, scheme: str, prefix: str | None) -> None:
+def test_forwarded_request_contributes_its_host_only(host: str, scheme: str, prefix: str | None) -> None:
     scope = {"scheme": scheme, "server": ("10.0.0.1", 8000), "root_path": "/b", "prefix": prefix, "proxied": True}
     place = location_from_request(scope, {b"host": host.encode()}, "/mcp")
     assert place.audiences == {"https://notes.example.com/b/mcp", "https://notes.example.com/b/mcp/"}
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8000", "127.0.0.1", "[::1]", "[::1]:443"])
-def test_no_token_is_for_a_loopback_name_of_a_forwarded_request(host: str) -> None:
+def test_forwarded_loopback_name_accepts_no_token(host: str) -> None:
     place = location_from_request({"scheme": "https", "proxied": True}, {b"host": host.encode()}, "/mcp")
     assert place.audiences == frozenset()
 
@@ -70,17 +70,17 @@ def test_no_token_is_for_a_loopback_name_of_a_forwarded_request(host: str) -> No
         ("https://mcp", "/mcp", "https://mcp", f"https://mcp{WELL_KNOWN}"),
     ],
 )
-def test_a_place_may_be_said(public: str, main: str, resource: str, metadata: str) -> None:
+def test_public_url_sets_location(public: str, main: str, resource: str, metadata: str) -> None:
     place = location_from_public_url(public, main, main)
     assert (place.resource, place.metadata_url) == (resource, metadata)
     assert place.audiences == {resource, f"{resource}/"}
 
 
-def test_http_and_sse_is_beside_the_place_that_was_said() -> None:
+def test_http_sse_location_is_beside_public_url() -> None:
     assert location_from_public_url("https://x.example/api/mcp", "/mcp", "/sse").resource == "https://x.example/api/sse"
 
 
-def test_metadata_is_published_wherever_clients_look_for_it() -> None:
+def test_metadata_is_published_at_all_client_urls() -> None:
     assert metadata_paths("/mcp", "https://x.example/api/mcp") == {
         WELL_KNOWN,
         f"{WELL_KNOWN}/mcp",
@@ -100,7 +100,7 @@ def test_metadata_is_published_wherever_clients_look_for_it() -> None:
         (b"", None),
     ],
 )
-def test_the_header_says_which_token_comes_how(header: bytes, given: PresentedToken | None) -> None:
+def test_authorization_header_is_parsed(header: bytes, given: PresentedToken | None) -> None:
     assert parse_authorization(header) == given
 
 
@@ -108,7 +108,7 @@ def test_the_header_says_which_token_comes_how(header: bytes, given: PresentedTo
 @pytest.mark.parametrize(
     "header", [b"Bearer", b"Bearer ", b"Bearer a b", b"Bearer a,b", b"bearer \xe9", b"DPoP ", b'Bearer "a"']
 )
-def test_a_header_that_cannot_be_read_is_malformed(header: bytes) -> None:
+def test_malformed_header_is_refused(header: bytes) -> None:
     with pytest.raises(MalformedAuthorization):
         parse_authorization(header)
 
@@ -126,7 +126,7 @@ def test_a_header_that_cannot_be_read_is_malformed(header: bytes) -> None:
         (b"a=%20b", False),
     ],
 )
-def test_a_token_in_an_address_is_seen(query: bytes, there: bool) -> None:
+def test_token_in_query_is_detected(query: bytes, there: bool) -> None:
     assert has_query_token(query) is there
 
 
@@ -138,7 +138,7 @@ def test_a_token_in_an_address_is_seen(query: bytes, there: bool) -> None:
         ({}, (), "must be for the URL of the request"),
     ],
 )
-async def test_startup_logs_which_audience_tokens_need(
+async def test_startup_logs_required_audience(
     options: dict[str, Any], proxies: tuple[str, ...], told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "trunkline")

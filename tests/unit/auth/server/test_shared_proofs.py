@@ -50,7 +50,7 @@ async def housed(path: Path, **options: Any) -> AsyncIterator[House]:
         yield House(issuer, hosts, stores)
 
 
-async def test_a_proof_that_was_shown_to_one_process_is_refused_by_another(tmp_path: Path) -> None:
+async def test_proof_used_at_one_process_is_refused_at_another(tmp_path: Path) -> None:
     async with housed(tmp_path / "shared.db") as house:
         once = house.proof()
         assert (await house.ask(0, once)).status == 200
@@ -60,7 +60,7 @@ async def test_a_proof_that_was_shown_to_one_process_is_refused_by_another(tmp_p
         assert (await house.ask(1, house.proof())).status == 200
 
 
-async def test_of_two_processes_that_are_shown_a_proof_at_once_one_takes_it(tmp_path: Path) -> None:
+async def test_concurrent_use_of_proof_has_one_winner(tmp_path: Path) -> None:
     async with housed(tmp_path / "shared.db") as house:
         for _ in range(5):
             once = house.proof()
@@ -68,7 +68,7 @@ async def test_of_two_processes_that_are_shown_a_proof_at_once_one_takes_it(tmp_
             assert sorted(answer.status for answer in answers) == [200, 401]
 
 
-async def test_a_nonce_of_one_process_is_good_at_another(tmp_path: Path) -> None:
+async def test_nonce_is_valid_at_all_processes(tmp_path: Path) -> None:
     async with housed(tmp_path / "shared.db", dpop_nonces=True) as house:
         asked = await house.ask(0, house.proof())
         assert challenge(asked).params["error"] == "use_dpop_nonce"
@@ -76,7 +76,7 @@ async def test_a_nonce_of_one_process_is_good_at_another(tmp_path: Path) -> None
         assert (await house.ask(0, house.proof(nonce="another"))).status == 401
 
 
-async def test_nobody_is_let_in_by_a_proof_while_it_cannot_be_told_whether_it_is_new(tmp_path: Path) -> None:
+async def test_proof_is_refused_while_store_is_down(tmp_path: Path) -> None:
     async with housed(tmp_path / "shared.db") as house:
         assert (await house.ask(0, house.proof())).status == 200
         await house.stores[0].close()
@@ -84,7 +84,7 @@ async def test_nobody_is_let_in_by_a_proof_while_it_cannot_be_told_whether_it_is
         assert (answer.status, kind(answer)) == (503, "temporarily_unavailable")
 
 
-async def test_what_was_shown_is_forgotten_when_it_would_be_refused_anyway() -> None:
+async def test_used_proof_is_dropped_after_its_window() -> None:
     clock = ManualClock()
     store = MemoryStore(clock=clock)
     await store.open()
@@ -96,7 +96,7 @@ async def test_what_was_shown_is_forgotten_when_it_would_be_refused_anyway() -> 
     assert await one.record_first_use("proof", clock.now() + 10)
 
 
-async def test_all_processes_come_to_know_one_secret(tmp_path: Path) -> None:
+async def test_processes_agree_on_one_secret(tmp_path: Path) -> None:
     stores = [SqliteStore(tmp_path / "shared.db") for _ in range(3)]
     for store in stores:
         await store.open()

@@ -113,7 +113,7 @@ def begun(work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
 
 
 @pytest.mark.row("TSK-23")
-async def test_progress_is_heard_under_the_same_token_until_the_task_has_ended(old: Played) -> None:
+async def test_progress_uses_the_call_token_until_the_task_ends(old: Played) -> None:
     heard = list[float]()
     async with old.client() as client:
         calling = begun(client.call_tool("work", on_progress=lambda told: heard.append(told.progress)))
@@ -134,7 +134,7 @@ async def test_progress_is_heard_under_the_same_token_until_the_task_has_ended(o
 
 
 @pytest.mark.row("TSK-23")
-async def test_progress_is_heard_for_as_long_as_a_handle_is_held(old: Played) -> None:
+async def test_progress_is_reported_while_the_handle_exists(old: Played) -> None:
     heard = list[float]()
     async with old.client() as client:
         starting = begun(client.start_tool("work", on_progress=lambda told: heard.append(told.progress)))
@@ -152,7 +152,7 @@ async def test_progress_is_heard_for_as_long_as_a_handle_is_held(old: Played) ->
 
 
 @pytest.mark.row("TSK-23")
-async def test_progress_of_a_task_puts_off_the_end_of_the_time_that_its_call_has(old: Played) -> None:
+async def test_task_progress_renews_the_call_deadline(old: Played) -> None:
     async with old.client() as client:
         calling = begun(client.call_tool("work", timeout=10, on_progress=lambda _: None))
         await settle()
@@ -173,7 +173,7 @@ async def test_progress_of_a_task_puts_off_the_end_of_the_time_that_its_call_has
         await old.asked("tasks/cancel")
 
 
-async def test_progress_of_a_task_of_the_extension_is_read_from_how_it_stands(new: Played) -> None:
+async def test_extension_task_progress_is_read_from_its_status(new: Played) -> None:
     heard = list[Any]()
     async with new.client() as client:
         calling = begun(client.call_tool("work", timeout=10, on_progress=heard.append))
@@ -197,7 +197,7 @@ async def test_progress_of_a_task_of_the_extension_is_read_from_how_it_stands(ne
     ]
 
 
-async def test_without_progress_the_time_of_a_call_that_is_a_task_is_that_of_any_call(played: Played) -> None:
+async def test_without_progress_a_task_call_times_out(played: Played) -> None:
     async with played.client() as client:
         calling = begun(client.call_tool("work", timeout=10))
         await settle()
@@ -222,9 +222,7 @@ CALLS: list[Calls] = [lambda client: client.call_tool("work", timeout=5), lambda
 @pytest.mark.row("TSK-23")
 @pytest.mark.parametrize("late", [False, True], ids=["cancelled", "timed out"])
 @pytest.mark.parametrize("call", CALLS, ids=["call_tool", "start_tool"])
-async def test_a_call_that_is_given_up_before_its_task_is_known_cancels_it_as_soon_as_it_is(
-    played: Played, call: Calls, late: bool
-) -> None:
+async def test_abandoned_call_cancels_its_task_once_known(played: Played, call: Calls, late: bool) -> None:
     async with played.client() as client:
         calling = begun(call(client))
         request = await played.asked("tools/call")
@@ -242,9 +240,7 @@ async def test_a_call_that_is_given_up_before_its_task_is_known_cancels_it_as_so
 
 
 @pytest.mark.parametrize("call", CALLS, ids=["call_tool", "start_tool"])
-async def test_an_answer_that_comes_when_its_caller_was_cancelled_just_then_is_not_lost(
-    played: Played, call: Calls
-) -> None:
+async def test_response_during_cancellation_is_not_lost(played: Played, call: Calls) -> None:
     async with played.client() as client:
         calling = begun(call(client))
         request = await played.asked("tools/call")
@@ -255,7 +251,7 @@ async def test_an_answer_that_comes_when_its_caller_was_cancelled_just_then_is_n
         assert (await played.asked("tasks/cancel"))["params"]["taskId"] == "t"
 
 
-async def test_who_closes_a_client_waits_until_tasks_that_nobody_wants_are_cancelled(played: Played) -> None:
+async def test_close_waits_for_cancellations_of_abandoned_tasks(played: Played) -> None:
     client = played.client()
     await client.open()
     calling = begun(client.call_tool("work"))
@@ -275,7 +271,7 @@ async def test_who_closes_a_client_waits_until_tasks_that_nobody_wants_are_cance
         await calling
 
 
-async def test_a_plain_result_that_comes_too_late_is_left_aside(played: Played) -> None:
+async def test_late_plain_result_is_ignored(played: Played) -> None:
     async with played.client() as client:
         calling = begun(client.call_tool("work"))
         request = await played.asked("tools/call")
@@ -287,7 +283,7 @@ async def test_a_plain_result_that_comes_too_late_is_left_aside(played: Played) 
 
 
 @pytest.mark.row("TSK-17", "TXE-13")
-async def test_a_task_that_is_gone_once_it_was_cancelled_is_cancelled(played: Played) -> None:
+async def test_task_unknown_after_cancel_is_cancelled(played: Played) -> None:
     async with played.client() as client:
         starting = begun(client.start_tool("work"))
         await played.created()
@@ -304,7 +300,7 @@ async def test_a_task_that_is_gone_once_it_was_cancelled_is_cancelled(played: Pl
 
 
 @pytest.mark.row("TXE-14")
-async def test_a_task_is_looked_at_as_often_as_its_server_says_and_that_may_change(new: Played) -> None:
+async def test_poll_interval_of_the_server_is_followed(new: Played) -> None:
     async with new.client() as client:
         calling = begun(client.call_tool("work"))
         await new.created()
@@ -320,7 +316,7 @@ async def test_a_task_is_looked_at_as_often_as_its_server_says_and_that_may_chan
 
 
 @pytest.mark.row("TXE-15")
-async def test_news_of_a_task_shorten_the_wait(new: Played) -> None:
+async def test_task_notification_shortens_the_wait(new: Played) -> None:
     async with new.client() as client:
         calling = begun(client.call_tool("work"))
         await new.created()
@@ -336,7 +332,7 @@ async def test_news_of_a_task_shorten_the_wait(new: Played) -> None:
 
 @pytest.mark.row("TXE-15")
 @pytest.mark.parametrize("how", ["refused", "left out", "silent"])
-async def test_a_server_that_does_not_tell_of_tasks_is_asked_once_and_looked_at(new: Played, how: str) -> None:
+async def test_server_without_task_notifications_is_polled(new: Played, how: str) -> None:
     async with new.client() as client:
         calling = begun(client.call_tool("work"))
         await new.created()
@@ -359,7 +355,7 @@ async def test_a_server_that_does_not_tell_of_tasks_is_asked_once_and_looked_at(
 
 
 @pytest.mark.row("TSK-15")
-async def test_a_status_that_is_told_is_a_reason_to_look_and_not_believed(new: Played) -> None:
+async def test_notified_status_is_verified_by_a_poll(new: Played) -> None:
     async with new.client() as client:
         calling = begun(client.call_tool("work"))
         await new.created()
@@ -371,7 +367,7 @@ async def test_a_status_that_is_told_is_a_reason_to_look_and_not_believed(new: P
 
 
 @pytest.mark.row("TXE-12")
-async def test_a_question_is_put_once_however_often_it_is_shown(new: Played) -> None:
+async def test_input_request_is_answered_once(new: Played) -> None:
     put = list[str]()
 
     async def elicit(question: Any) -> dict[str, Any]:
@@ -399,7 +395,7 @@ async def test_a_question_is_put_once_however_often_it_is_shown(new: Played) -> 
     assert put == ["a", "b"]
 
 
-async def test_a_person_who_is_asked_takes_the_time_that_is_needed(new: Played) -> None:
+async def test_time_of_a_person_does_not_count(new: Played) -> None:
     answer = asyncio.Event()
 
     async def elicit(_question: Any) -> dict[str, Any]:
@@ -424,7 +420,7 @@ async def test_a_person_who_is_asked_takes_the_time_that_is_needed(new: Played) 
 # --- when something goes wrong -----------------------------------------------------------------------------
 
 
-async def test_a_line_that_is_lost_is_not_the_end_of_a_task(played: Played) -> None:
+async def test_lost_connection_does_not_end_a_task(played: Played) -> None:
     async with played.client() as client:
         calling = begun(client.call_tool("work"))
         await played.created()
@@ -435,7 +431,7 @@ async def test_a_line_that_is_lost_is_not_the_end_of_a_task(played: Played) -> N
         assert (await calling).data == "done"
 
 
-async def test_a_server_that_has_too_much_to_do_is_looked_at_again_later(played: Played) -> None:
+async def test_overloaded_server_is_polled_again_later(played: Played) -> None:
     look = "tasks/get" if played.modern else "tasks/result"
     async with played.client() as client:
         calling = begun(client.call_tool("work"))
@@ -450,7 +446,7 @@ async def test_a_server_that_has_too_much_to_do_is_looked_at_again_later(played:
         assert (await calling).data == "done"
 
 
-async def test_a_server_that_always_has_too_much_to_do_is_given_up_and_told(played: Played) -> None:
+async def test_permanently_overloaded_server_raises(played: Played) -> None:
     async with played.client() as client:
         calling = begun(client.call_tool("work"))
         await played.created()
@@ -464,7 +460,7 @@ async def test_a_server_that_always_has_too_much_to_do_is_given_up_and_told(play
         await played.asked("tasks/cancel")
 
 
-async def test_a_task_that_its_server_does_not_know_any_more_has_an_unknown_outcome(played: Played) -> None:
+async def test_task_forgotten_by_its_server_has_an_unknown_outcome(played: Played) -> None:
     async with played.client() as client:
         calling = begun(client.call_tool("work"))
         await played.created()
@@ -475,7 +471,7 @@ async def test_a_task_that_its_server_does_not_know_any_more_has_an_unknown_outc
             await calling
 
 
-async def test_a_task_that_its_server_has_never_known_is_the_mistake_of_whoever_asks(played: Played) -> None:
+async def test_task_that_never_existed_raises_the_server_error(played: Played) -> None:
     async with played.client() as client:
         asking = begun(client.task("t").result())
         if not played.modern:
@@ -486,7 +482,7 @@ async def test_a_task_that_its_server_has_never_known_is_the_mistake_of_whoever_
 
 
 @pytest.mark.row("TXE-14")
-async def test_a_task_that_need_not_be_kept_any_more_is_looked_at_once_more_and_given_up(played: Played) -> None:
+async def test_task_past_retention_is_polled_once_more(played: Played) -> None:
     async with played.client() as client:
         calling = begun(client.call_tool("work"))
         await played.created(ttl=10_000, poll=60_000)
@@ -507,7 +503,7 @@ async def test_a_task_that_need_not_be_kept_any_more_is_looked_at_once_more_and_
         await played.asked("tasks/cancel")
 
 
-async def test_a_task_that_has_ended_when_its_time_is_up_has_its_result(old: Played) -> None:
+async def test_task_that_ended_at_its_retention_limit_has_its_result(old: Played) -> None:
     async with old.client() as client:
         calling = begun(client.call_tool("work"))
         await old.created(ttl=10_000)
@@ -521,7 +517,7 @@ async def test_a_task_that_has_ended_when_its_time_is_up_has_its_result(old: Pla
         assert (await calling).data == "done"
 
 
-async def test_a_task_that_was_cancelled_by_somebody_else_says_so(played: Played) -> None:
+async def test_task_cancelled_by_another_client_raises(played: Played) -> None:
     async with played.client() as client:
         calling = begun(client.call_tool("work"))
         await played.created()
@@ -532,7 +528,7 @@ async def test_a_task_that_was_cancelled_by_somebody_else_says_so(played: Played
             await calling
 
 
-async def test_who_waits_for_a_task_is_told_when_the_client_is_closed(played: Played) -> None:
+async def test_close_wakes_waiting_callers(played: Played) -> None:
     async with played.client() as client:
         starting = begun(client.start_tool("work"))
         await played.created()
@@ -547,7 +543,7 @@ async def test_who_waits_for_a_task_is_told_when_the_client_is_closed(played: Pl
 UNKNOWN = {"code": -32603, "message": "the process died", "data": {"kind": "outcome_unknown"}}
 
 
-async def test_what_a_server_does_not_know_the_outcome_of_is_raised_as_that(played: Played) -> None:
+async def test_unknown_outcome_of_a_task_is_raised(played: Played) -> None:
     async with played.client() as client:
         calling = begun(client.call_tool("work"))
         played.line.error(await played.asked("tools/call"), -32603, "the process died", {"kind": "outcome_unknown"})
@@ -575,7 +571,7 @@ async def test_what_a_server_does_not_know_the_outcome_of_is_raised_as_that(play
         ("tasks/get", lambda client: client.task("t").refresh()),
     ],
 )
-async def test_a_task_is_no_answer_to_anything_but_a_call(new: Played, method: str, ask: Calls) -> None:
+async def test_task_is_only_valid_as_the_result_of_a_call(new: Played, method: str, ask: Calls) -> None:
     async with new.client() as client:
         asking = begun(ask(client))
         new.line.reply(await new.asked(method), {"resultType": "task", **new.shown()})
@@ -587,7 +583,7 @@ async def test_a_task_is_no_answer_to_anything_but_a_call(new: Played, method: s
 @pytest.mark.parametrize(
     "wrong", [{"taskId": 1}, {"status": "sleeping"}, {"createdAt": None}, {"ttl": "x", "ttlMs": "x"}]
 )
-async def test_a_task_that_lacks_what_a_task_has_is_no_answer(played: Played, wrong: dict[str, Any]) -> None:
+async def test_task_without_required_fields_is_rejected(played: Played, wrong: dict[str, Any]) -> None:
     async with played.client() as client:
         calling = begun(client.call_tool("work"))
         await played.created(**wrong)
@@ -596,7 +592,7 @@ async def test_a_task_that_lacks_what_a_task_has_is_no_answer(played: Played, wr
 
 
 @pytest.mark.row("TSK-06")
-async def test_a_task_that_nobody_asked_for_is_no_answer(old: Played) -> None:
+async def test_unrequested_task_is_rejected(old: Played) -> None:
     async with old.client() as client:
         calling = begun(client.call_tool("other"))
         await old.created()
@@ -605,7 +601,7 @@ async def test_a_task_that_nobody_asked_for_is_no_answer(old: Played) -> None:
 
 
 @pytest.mark.row("TSK-06")
-async def test_a_result_at_once_is_an_answer_to_who_asked_for_a_task(old: Played) -> None:
+async def test_immediate_result_of_a_task_call_is_accepted(old: Played) -> None:
     async with old.client() as client:
         starting = begun(client.start_tool("work"))
         old.reply(await old.asked("tools/call"), {**RESULT, "isError": True})
@@ -624,7 +620,7 @@ async def test_a_result_at_once_is_an_answer_to_who_asked_for_a_task(old: Played
         ("odd", {}, "Invalid enum"),
     ],
 )
-async def test_a_task_that_says_nothing_of_how_it_ended_is_no_answer(
+async def test_ended_task_without_outcome_is_rejected(
     new: Played, status: str, more: dict[str, Any], said: str
 ) -> None:
     async with new.client() as client:
@@ -636,5 +632,5 @@ async def test_a_task_that_says_nothing_of_how_it_ended_is_no_answer(
 
 
 @pytest.mark.parametrize(("told", "pause"), [(None, 1.0), (-1, 1.0), (0, 0.05), (1, 0.05), (500, 0.5), (10**9, 60.0)])
-def test_how_often_a_task_is_looked_at_is_for_its_server_to_say_within_reason(told: float | None, pause: float) -> None:
+def test_poll_interval_is_bounded(told: float | None, pause: float) -> None:
     assert TaskSnapshot("t", poll_interval_ms=told).poll_seconds == pause

@@ -52,11 +52,11 @@ class Holder:
         ("ann", set()),
     ],
 )
-def test_a_principal_holds_what_it_says_wherever_it_comes_from(principal: object, held: set[str]) -> None:
+def test_scopes_of_principals_of_any_class(principal: object, held: set[str]) -> None:
     assert scopes_of(principal, local=True) == scopes_of(principal, local=False) == held
 
 
-def test_nobody_in_particular_holds_everything_on_a_local_line_and_nothing_elsewhere() -> None:
+def test_anonymous_caller_has_all_scopes_only_locally() -> None:
     assert scopes_of(None, local=True) is None
     assert scopes_of(None, local=False) == EMPTY
 
@@ -64,7 +64,7 @@ def test_nobody_in_particular_holds_everything_on_a_local_line_and_nothing_elsew
 # --- rules --------------------------------------------------------------------------------------------
 
 
-def test_what_is_hidden_depends_on_scopes_and_on_answers() -> None:
+def test_hidden_keys_depend_on_scopes_and_predicates() -> None:
     rules = AccessRules(offering().tools)
     assert rules
     assert rules.hidden_keys(ANONYMOUS_VIEWER) == {"a", "ab", "asks", "asks_b"}
@@ -75,7 +75,7 @@ def test_what_is_hidden_depends_on_scopes_and_on_answers() -> None:
     assert rules.hidden_keys(Viewer(None)) == {"asks", "asks_b"}
 
 
-def test_each_predicate_is_named_once_and_only_where_scopes_do_not_decide() -> None:
+def test_each_predicate_is_returned_once_if_scopes_suffice() -> None:
     server = offering()
     rules = AccessRules(server.tools)
     assert rules.predicates(EMPTY) == [yes]
@@ -85,7 +85,7 @@ def test_each_predicate_is_named_once_and_only_where_scopes_do_not_decide() -> N
     assert rules.predicates(frozenset("b")) == [yes]
 
 
-def test_without_rules_nothing_is_hidden() -> None:
+def test_nothing_is_hidden_without_rules() -> None:
     server = Server("s")
     server.add_tool(lambda: None, name="open")
     server.add_tool(lambda: None, name="said_open", scopes=())
@@ -99,7 +99,7 @@ def test_without_rules_nothing_is_hidden() -> None:
     assert not rules
 
 
-def test_a_set_of_scopes_is_looked_at_once_and_others_make_no_difference() -> None:
+def test_hidden_keys_are_cached_by_relevant_scopes() -> None:
     server = Server("s")
     server.add_tool(lambda: None, name="ab", scopes=["a", "b"])
     rules = AccessRules(server.tools)
@@ -109,7 +109,7 @@ def test_a_set_of_scopes_is_looked_at_once_and_others_make_no_difference() -> No
     assert len(rules._snapshot.hidden_by_scopes) == 1
 
 
-def test_as_many_sets_of_scopes_as_there_may_be_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scope_set_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access_rules, "_MAX_CACHED_SCOPE_SETS", 3)
     server = Server("s")
     for number in range(6):
@@ -127,7 +127,7 @@ def names(raw: Any) -> list[str]:
     return [tool["name"] for tool in json.loads(bytes(raw))["tools"]]
 
 
-def test_a_rule_that_comes_while_a_list_is_made_holds_for_it() -> None:
+def test_rule_added_during_a_list_applies_to_it() -> None:
     server = Server("s")
     server.add_tool(lambda: None, name="first")
     offer = server._catalog
@@ -144,7 +144,7 @@ def test_a_rule_that_comes_while_a_list_is_made_holds_for_it() -> None:
     assert names(offer.get_encoded_page(offer.tools, newest, None, None, viewer=viewer("a"))) == ["first", "secret"]
 
 
-def test_a_page_that_has_a_cursor_is_not_given_to_others_who_see_the_same() -> None:
+def test_page_with_cursor_is_cached_per_principal() -> None:
     server = offering()
     offer, newest = server._catalog, Revision.V2025_11_25
     pages = [
@@ -159,7 +159,7 @@ def test_a_page_that_has_a_cursor_is_not_given_to_others_who_see_the_same() -> N
 # --- what a server has ----------------------------------------------------------------------------------
 
 
-def test_what_needs_scopes_and_what_says_nothing_have_names() -> None:
+def test_catalog_names_scoped_and_undeclared_entries() -> None:
     server = offering()
     server.add_prompt("text", name="p", scopes=["a"])
     server.add_prompt("text", name="q")
@@ -172,7 +172,7 @@ def test_what_needs_scopes_and_what_says_nothing_have_names() -> None:
     assert offer.undeclared() == ["tool 'open'", "resource template 'y:{a}'", "prompt 'q'"]
 
 
-def test_what_is_public_has_no_rules() -> None:
+def test_public_entries_have_no_rules() -> None:
     server = Server("s")
     for uri in ("x:a", "x:{a}"):
         with pytest.raises(RegistrationError, match="public=True needs unrestricted access"):
@@ -184,7 +184,7 @@ def test_what_is_public_has_no_rules() -> None:
 
 
 @pytest.mark.parametrize("add", ["tool", "prompt", "text prompt", "resource", "template", "file", "directory"])
-def test_a_rule_that_is_none_is_refused_for_every_kind_of_entry(add: str, tmp_path: Any) -> None:
+def test_invalid_rule_is_rejected_for_every_entry_kind(add: str, tmp_path: Any) -> None:
     server = Server("s")
     adding: dict[str, Any] = {
         "tool": lambda **rule: server.add_tool(lambda: None, name="it", **rule),

@@ -27,7 +27,7 @@ async def crews(tmp_path: Path) -> AsyncIterator[Crews]:
 # --- who is there ------------------------------------------------------------------------------------
 
 
-async def test_who_joins_has_met_all_others_and_they_have_met_it(crews: Crews) -> None:
+async def test_joining_process_and_its_peers_know_each_other(crews: Crews) -> None:
     members = [await crews.one() for _ in range(3)]
     names = {member.name for member in members}
     assert len(names) == 3
@@ -36,7 +36,7 @@ async def test_who_joins_has_met_all_others_and_they_have_met_it(crews: Crews) -
     assert members[0].seen.steps(members[0].name) == ["Join"]
 
 
-async def test_who_leaves_is_gone_at_once_and_nobody_has_to_ask(crews: Crews) -> None:
+async def test_leaving_process_departs_without_store_check(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     name = other.name
     await other.cluster.leave()
@@ -48,7 +48,7 @@ async def test_who_leaves_is_gone_at_once_and_nobody_has_to_ask(crews: Crews) ->
     assert not one.cluster.send(name, b"t", b"")
 
 
-async def test_who_cannot_join_holds_no_lease(crews: Crews) -> None:
+async def test_failed_join_releases_lease(crews: Crews) -> None:
     one = await crews.one()
     await one.cluster.leave()
     bus = one.store.bus()
@@ -61,7 +61,7 @@ async def test_who_cannot_join_holds_no_lease(crews: Crews) -> None:
     assert one.cluster.broadcast_reliably(b"t", b"") is None
 
 
-async def test_over_redis_it_is_the_same() -> None:
+async def test_cluster_works_over_redis() -> None:
     one, other = await on_redis(valkey().url), await on_redis(valkey().url)
     assert (one.cluster.peers, other.cluster.peers) == ({other.name}, {one.name})
     await done(one.cluster.broadcast_reliably(b"t", b"news"))
@@ -74,7 +74,7 @@ async def test_over_redis_it_is_the_same() -> None:
         await member.store.close()
 
 
-async def test_a_redis_that_is_started_again_finds_the_same_processes_which_hear_all_that_is_told(
+async def test_cluster_survives_redis_restart(
     tmp_path: Path,
 ) -> None:
     redis = started(tmp_path / "redis", appendonly="yes", appendfsync="always")
@@ -102,7 +102,7 @@ async def test_a_redis_that_is_started_again_finds_the_same_processes_which_hear
 # --- being told ----------------------------------------------------------------------------------------
 
 
-async def test_what_is_told_is_done_when_all_have_confirmed_it(crews: Crews) -> None:
+async def test_broadcast_completes_after_all_acknowledgements(crews: Crews) -> None:
     one, other, third = await crews.one(), await crews.one(), await crews.one()
     other.confirms = asyncio.get_running_loop().create_future()
     telling = one.cluster.broadcast_reliably(b"t", b"news")
@@ -115,13 +115,13 @@ async def test_what_is_told_is_done_when_all_have_confirmed_it(crews: Crews) -> 
     await done(telling)
 
 
-async def test_where_nobody_else_is_there_nothing_is_told(crews: Crews) -> None:
+async def test_broadcast_without_peers_returns_none(crews: Crews) -> None:
     one = await crews.one()
     assert one.cluster.alone
     assert one.cluster.broadcast_reliably(b"t", b"news") is None
 
 
-async def test_what_was_told_first_is_done_first(crews: Crews) -> None:
+async def test_broadcasts_complete_in_order(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     other.confirms = asyncio.get_running_loop().create_future()
     first = one.cluster.broadcast_reliably(b"t", b"first")
@@ -137,7 +137,7 @@ async def test_what_was_told_first_is_done_first(crews: Crews) -> None:
     assert first.done()
 
 
-async def test_what_may_have_been_lost_is_told_again_and_heard_once(crews: Crews) -> None:
+async def test_lost_broadcast_is_resent_and_handled_once(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     other.confirms = asyncio.get_running_loop().create_future()
     telling = one.cluster.broadcast_reliably(b"t", b"news")
@@ -150,7 +150,7 @@ async def test_what_may_have_been_lost_is_told_again_and_heard_once(crews: Crews
     await done(telling)
 
 
-async def test_who_has_confirmed_says_so_again_if_asked_again(crews: Crews) -> None:
+async def test_repeated_broadcast_is_acknowledged_again(crews: Crews) -> None:
     one, other, third = await crews.one(), await crews.one(), await crews.one()
     third.confirms = asyncio.get_running_loop().create_future()
     telling = one.cluster.broadcast_reliably(b"t", b"news")
@@ -163,7 +163,7 @@ async def test_who_has_confirmed_says_so_again_if_asked_again(crews: Crews) -> N
     await done(telling)
 
 
-async def test_what_a_handler_raises_is_reported_and_keeps_nobody_waiting(crews: Crews) -> None:
+async def test_handler_exception_is_reported_and_acknowledged(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
 
     def fails(_: str, __: bytes) -> None:
@@ -177,7 +177,7 @@ async def test_what_a_handler_raises_is_reported_and_keeps_nobody_waiting(crews:
         other.cluster.on(b"f", fails)
 
 
-async def test_who_lives_and_does_not_confirm_is_told_again_and_then_not_waited_for(crews: Crews) -> None:
+async def test_unacknowledged_broadcast_is_resent_then_given_up(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     other.confirms = asyncio.get_running_loop().create_future()
     telling = one.cluster.broadcast_reliably(b"t", b"news")
@@ -195,7 +195,7 @@ async def test_who_lives_and_does_not_confirm_is_told_again_and_then_not_waited_
 # --- who is dead ---------------------------------------------------------------------------------------
 
 
-async def test_who_was_heard_from_lives_and_the_store_is_not_asked(crews: Crews) -> None:
+async def test_peer_with_recent_heartbeat_is_alive_without_store_check(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     for _ in range(6):
         await other.beat()
@@ -207,7 +207,7 @@ async def test_who_was_heard_from_lives_and_the_store_is_not_asked(crews: Crews)
     assert one.store.asked == []
 
 
-async def test_who_is_silent_and_holds_its_lease_lives(crews: Crews) -> None:
+async def test_silent_peer_that_holds_its_lease_is_alive(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     other.cluster._membership._bus, bus = None, other.cluster._membership._bus  # nobody hears it
     await other.cluster._membership.lease.renew()
@@ -220,7 +220,7 @@ async def test_who_is_silent_and_holds_its_lease_lives(crews: Crews) -> None:
     other.cluster._membership._bus = bus
 
 
-async def test_who_is_silent_for_longer_than_its_lease_delays_no_answer_any_longer(crews: Crews) -> None:
+async def test_silent_peer_with_expired_lease_delays_no_reply(crews: Crews) -> None:
     one, other, third = await crews.one(), await crews.one(), await crews.one()
     name, other.store.slow = other.name, asyncio.Event()
     other.confirms = asyncio.get_running_loop().create_future()
@@ -241,14 +241,14 @@ async def test_who_is_silent_for_longer_than_its_lease_delays_no_answer_any_long
     other.store.slow.set()
 
 
-async def test_however_many_ask_one_finds_out(crews: Crews) -> None:
+async def test_concurrent_checks_share_one_store_call(crews: Crews) -> None:
     one = await crews.one()
     assert await asyncio.gather(*(one.cluster.evict_if_dead("of-long-ago") for _ in range(10))) == [True] * 10
     assert one.store.asked.count("process/of-long-ago") == 1
     assert one.seen.steps("of-long-ago") == ["DeclareDead"]
 
 
-async def test_who_stops_asking_does_not_stop_it_for_others(crews: Crews) -> None:
+async def test_cancelled_check_does_not_affect_other_callers(crews: Crews) -> None:
     one = await crews.one()
     one.store.slow = asyncio.Event()
     asking = [asyncio.ensure_future(one.cluster.evict_if_dead("of-long-ago")) for _ in range(2)]
@@ -258,7 +258,7 @@ async def test_who_stops_asking_does_not_stop_it_for_others(crews: Crews) -> Non
     assert await asking[1]
 
 
-async def test_who_was_killed_is_dead_at_once_though_its_lease_runs(crews: Crews) -> None:
+async def test_killed_peer_is_evicted_before_its_lease_expires(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     name = other.name
     await other.vanish()
@@ -269,7 +269,7 @@ async def test_who_was_killed_is_dead_at_once_though_its_lease_runs(crews: Crews
     assert held.holder == one.name
 
 
-async def test_a_store_that_does_not_say_who_is_dead_is_asked_again(crews: Crews) -> None:
+async def test_eviction_check_is_retried_after_store_failure(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     name, one.store.away = other.name, True
     with pytest.raises(StoreUnavailable):
@@ -287,7 +287,7 @@ async def test_a_store_that_does_not_say_who_is_dead_is_asked_again(crews: Crews
 # --- being dead ----------------------------------------------------------------------------------------
 
 
-async def test_who_was_declared_dead_lets_go_and_comes_back_under_another_name(crews: Crews) -> None:
+async def test_evicted_process_rejoins_under_another_name(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     name = other.name
     for _ in range(3):
@@ -303,7 +303,7 @@ async def test_who_was_declared_dead_lets_go_and_comes_back_under_another_name(c
     assert (other.heard, one.heard) == ([(one.name, b"news")], [(other.name, b"more")])
 
 
-async def test_what_is_told_without_a_name_is_told_under_the_next_one(crews: Crews) -> None:
+async def test_broadcast_between_names_is_sent_under_the_next_name(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     await loses_its_name(one, other)
     assert (other.deposed, other.cluster.peers, other.cluster.alone) == (1, frozenset(), False)
@@ -318,7 +318,7 @@ async def test_what_is_told_without_a_name_is_told_under_the_next_one(crews: Cre
     assert one.heard == [(other.name, b"without a name")]
 
 
-async def test_what_was_told_and_not_confirmed_under_a_name_is_told_again_under_the_next_one(crews: Crews) -> None:
+async def test_pending_broadcast_is_resent_under_the_next_name(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     one.confirms = asyncio.get_running_loop().create_future()
     telling = other.cluster.broadcast_reliably(b"t", b"news")
@@ -342,7 +342,7 @@ async def loses_its_name(one: Member, other: Member) -> None:
     await other.beat(0)
 
 
-async def test_a_lease_that_has_run_out_and_that_nobody_took_is_regained(crews: Crews) -> None:
+async def test_expired_lease_that_no_peer_took_is_regained(crews: Crews) -> None:
     one = await crews.one()
     name = one.name
     await one.beat(2 * SECONDS)
@@ -351,7 +351,7 @@ async def test_a_lease_that_has_run_out_and_that_nobody_took_is_regained(crews: 
     assert one.cluster.lease_valid_until > one.clock.now()
 
 
-async def test_who_slept_for_so_long_that_nobody_would_know_is_dead(crews: Crews) -> None:
+async def test_process_paused_beyond_eviction_record_counts_as_evicted(crews: Crews) -> None:
     one, clock = await crews.one(), ManualClock(start=1_000_000.0)
     standing = ProcessLease(one.store, SECONDS, clock, clock)
     assert not await standing.renew()
@@ -362,7 +362,7 @@ async def test_who_slept_for_so_long_that_nobody_would_know_is_dead(crews: Crews
     assert not await standing.acquire()
 
 
-async def test_nobody_can_be_declared_dead_before_it_is_no_longer_sure(crews: Crews) -> None:
+async def test_process_is_not_evicted_while_its_lease_is_valid(crews: Crews) -> None:
     one = await crews.one()
     started = one.clock.now()
     assert one.cluster.lease_valid_until < started + SECONDS
@@ -380,7 +380,7 @@ async def test_nobody_can_be_declared_dead_before_it_is_no_longer_sure(crews: Cr
 
 
 @pytest.mark.parametrize("moment", range(5))
-async def test_who_leaves_while_a_beat_fails_stays_away(crews: Crews, moment: int) -> None:
+async def test_failing_heartbeat_does_not_rejoin_after_leave(crews: Crews, moment: int) -> None:
     one = await crews.one()
     one.store.slow, one.store.away = asyncio.Event(), True
     one.clock.advance(BEAT)
@@ -395,7 +395,7 @@ async def test_who_leaves_while_a_beat_fails_stays_away(crews: Crews, moment: in
     assert one.seen.steps() == ["Join"]
 
 
-async def test_a_store_that_was_away_is_tried_again_without_noise(crews: Crews) -> None:
+async def test_unavailable_store_is_retried_silently(crews: Crews) -> None:
     one = await crews.one()
     name, one.store.away = one.name, True
     for _ in range(6):
@@ -407,7 +407,7 @@ async def test_a_store_that_was_away_is_tried_again_without_noise(crews: Crews) 
     assert one.seen.of(HandlerFailed) == []
 
 
-async def test_who_has_slept_itself_takes_nobody_for_dead(crews: Crews) -> None:
+async def test_resumed_process_evicts_no_peer(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     telling = one.cluster.broadcast_reliably(b"t", b"news")
     one.clock.advance(2 * SECONDS)
@@ -422,7 +422,7 @@ async def test_who_has_slept_itself_takes_nobody_for_dead(crews: Crews) -> None:
         await one.cluster.evict_if_dead(other.name)
 
 
-async def test_a_store_that_answers_late_has_nobody_take_others_for_dead(crews: Crews) -> None:
+async def test_slow_store_causes_no_eviction(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     one.store.slow = asyncio.Event()
     one.clock.advance(BEAT)
@@ -434,7 +434,7 @@ async def test_a_store_that_answers_late_has_nobody_take_others_for_dead(crews: 
     assert f"process/{other.name}" not in one.store.asked
 
 
-async def test_a_store_that_comes_back_late_has_nobody_take_others_for_dead(crews: Crews) -> None:
+async def test_store_outage_causes_no_eviction(crews: Crews) -> None:
     members = [await crews.one() for _ in range(3)]
     for member in members:
         member.store.away = True
@@ -455,7 +455,7 @@ async def test_a_store_that_comes_back_late_has_nobody_take_others_for_dead(crew
     assert [member.seen.steps(member.name) for member in members] == [["Join", "Regain"]] * 3
 
 
-async def test_those_who_were_silent_for_long_are_found_out_though_nobody_needs_to_know(crews: Crews) -> None:
+async def test_silent_peer_is_evicted_without_waiting_callers(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     name, other.store.slow = other.name, asyncio.Event()
     for _ in range(4):
@@ -464,7 +464,7 @@ async def test_those_who_were_silent_for_long_are_found_out_though_nobody_needs_
     other.store.slow.set()
 
 
-async def test_who_says_something_though_it_is_dead_is_told_and_not_listened_to(crews: Crews) -> None:
+async def test_message_of_evicted_process_is_ignored_and_answered(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     name, other.store.slow = other.name, asyncio.Event()
     one.cluster._peers.remove(name)

@@ -29,7 +29,7 @@ async def crews(tmp_path: Path) -> AsyncIterator[Crews]:
     await made.end()
 
 
-async def test_processes_on_two_databases_of_one_redis_are_two_deployments() -> None:
+async def test_two_databases_of_one_redis_are_two_deployments() -> None:
     here, there = await on_redis(f"{valkey().url}/1"), await on_redis(f"{valkey().url}/2")
     also_here = await on_redis(f"{valkey().url}/1")
     assert (here.cluster.peers, also_here.cluster.peers) == ({also_here.name}, {here.name})
@@ -48,7 +48,7 @@ async def test_processes_on_two_databases_of_one_redis_are_two_deployments() -> 
 # --- a store that loses its data -----------------------------------------------------------------------
 
 
-async def test_processes_on_a_store_that_lost_its_data_let_go_and_form_one_cluster_again(tmp_path: Path) -> None:
+async def test_processes_rejoin_one_cluster_after_store_loss(tmp_path: Path) -> None:
     redis = started(tmp_path / "redis")
     members = [await on_redis(redis.url, 2.0) for _ in range(3)]
     names, before = {member.name for member in members}, await read_identity(members[0].store)
@@ -76,7 +76,7 @@ async def test_processes_on_a_store_that_lost_its_data_let_go_and_form_one_clust
     redis.kill()
 
 
-async def test_a_process_that_was_evicted_before_the_store_lost_its_data_does_not_go_on(crews: Crews) -> None:
+async def test_process_evicted_before_store_loss_stays_evicted(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     name = other.name
     await one.store.acquire(f"process/{name}", one.name, 100.0, over=other.cluster._membership.lease._lease.token)
@@ -86,7 +86,7 @@ async def test_a_process_that_was_evicted_before_the_store_lost_its_data_does_no
     assert (other.deposed, other.name == name) == (1, False)
 
 
-async def test_a_process_is_not_sure_of_its_lease_before_it_knows_the_identity_of_the_store(crews: Crews) -> None:
+async def test_lease_is_not_valid_before_store_identity_is_known(crews: Crews) -> None:
     one = await crews.one()
     name, get = one.name, one.store.get
 
@@ -119,7 +119,7 @@ async def held(store: Store, name: str) -> Held:
     return found
 
 
-async def test_a_notice_that_a_process_is_dead_is_checked_in_the_store(crews: Crews) -> None:
+async def test_eviction_notice_is_checked_in_the_store(crews: Crews) -> None:
     one, other, third = await crews.one(), await crews.one(), await crews.one()
     one.store.asked.clear()
     other.cluster.broadcast(EVICTED, third.name.encode())
@@ -131,7 +131,7 @@ async def test_a_notice_that_a_process_is_dead_is_checked_in_the_store(crews: Cr
     assert not await one.cluster.evict_if_dead(third.name)
 
 
-async def test_silence_evicts_no_process_while_the_identity_of_the_store_is_young(tmp_path: Path) -> None:
+async def test_silence_evicts_no_process_while_identity_is_young(tmp_path: Path) -> None:
     redis = started(tmp_path / "redis")
     began = asyncio.get_running_loop().time()
     one = await on_redis(redis.url)
@@ -145,7 +145,7 @@ async def test_silence_evicts_no_process_while_the_identity_of_the_store_is_youn
     redis.kill()
 
 
-async def test_a_frame_that_was_rejected_is_a_fact() -> None:
+async def test_rejected_frame_is_reported() -> None:
     one = await on_redis(valkey().url)
     identity = one.cluster._membership.lease.identity
     assert identity is not None
@@ -158,7 +158,7 @@ async def test_a_frame_that_was_rejected_is_a_fact() -> None:
     await one.store.close()
 
 
-async def test_after_a_store_has_lost_its_data_processes_agree_on_keys_again(tmp_path: Path) -> None:
+async def test_processes_agree_on_keys_after_store_loss(tmp_path: Path) -> None:
     redis = started(tmp_path / "redis")
     servers = [
         Server("s", store=RedisStore(redis.url), settings=Settings(process_lease=2.0, task_lease=4.0)) for _ in range(2)

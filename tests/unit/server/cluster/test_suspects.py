@@ -19,13 +19,13 @@ async def crews(tmp_path: Path) -> AsyncIterator[Crews]:
     await made.end()
 
 
-async def test_who_is_not_in_doubt_is_there_at_once(crews: Crews) -> None:
+async def test_unsuspected_peer_is_reachable_at_once(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     assert await one.cluster.wait_until_reachable(other.name)
 
 
 @pytest.mark.parametrize("everybody", [False, True])
-async def test_who_was_lost_sight_of_is_called_and_is_there_when_it_answers(crews: Crews, everybody: bool) -> None:
+async def test_suspected_peer_is_pinged_and_reachable_when_it_answers(crews: Crews, everybody: bool) -> None:
     one, other = await crews.one(), await crews.one()
     one.cluster.lost(None if everybody else other.name)
     there = asyncio.ensure_future(one.cluster.wait_until_reachable(other.name))
@@ -36,7 +36,7 @@ async def test_who_was_lost_sight_of_is_called_and_is_there_when_it_answers(crew
     assert one.lost == [None if everybody else other.name]
 
 
-async def test_who_was_lost_sight_of_and_is_gone_is_not_there(crews: Crews) -> None:
+async def test_suspected_peer_that_departed_is_not_reachable(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     name = other.name
     await other.vanish()
@@ -46,7 +46,7 @@ async def test_who_was_lost_sight_of_and_is_gone_is_not_there(crews: Crews) -> N
         assert not await one.cluster.wait_until_reachable(name)
 
 
-async def test_who_says_nothing_is_waited_for_until_it_is_taken_for_dead(crews: Crews) -> None:
+async def test_silent_suspect_is_awaited_until_evicted(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     await round_trip(one, other)
     other.cluster.heard = lambda *_: None  # it stands still
@@ -61,7 +61,7 @@ async def test_who_says_nothing_is_waited_for_until_it_is_taken_for_dead(crews: 
         assert not await there
 
 
-async def test_nobody_waits_for_others_in_a_crew_that_was_left(crews: Crews) -> None:
+async def test_waiting_for_a_suspect_ends_when_the_cluster_is_left(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     other.cluster.heard = lambda *_: None
     one.cluster.lost(other.name)
@@ -72,7 +72,7 @@ async def test_nobody_waits_for_others_in_a_crew_that_was_left(crews: Crews) -> 
         assert await there
 
 
-async def test_who_lives_and_does_not_get_through_is_not_waited_for_for_ever(crews: Crews) -> None:
+async def test_wait_for_unreachable_live_suspect_times_out(crews: Crews) -> None:
     one, other = await crews.one(), await crews.one()
     await round_trip(one, other)
     one.cluster.heard = lambda *_: None  # nothing gets through

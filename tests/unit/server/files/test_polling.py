@@ -54,7 +54,7 @@ async def begun() -> Watched:
     return watched
 
 
-async def test_what_looks_different_is_told_once() -> None:
+async def test_change_is_reported_once() -> None:
     watched = Watched()
     watched.see("a", 1)
     watched.see("b", 1)
@@ -66,7 +66,7 @@ async def test_what_looks_different_is_told_once() -> None:
     assert watched.looks == ["a", "b", "a", "b"]
 
 
-async def test_nothing_is_looked_at_that_nobody_asked_for() -> None:
+async def test_no_polling_without_targets() -> None:
     watched = Watched()
     watched.see("a", 1)
     assert watched.clock.waiting == 1
@@ -74,7 +74,7 @@ async def test_nothing_is_looked_at_that_nobody_asked_for() -> None:
     assert watched.clock.waiting == 0
 
 
-async def test_one_look_ends_before_the_next_begins() -> None:
+async def test_polls_do_not_overlap() -> None:
     watched = await begun()
     watched.see("b", 1)
     assert watched.clock.waiting == 0
@@ -82,7 +82,7 @@ async def test_one_look_ends_before_the_next_begins() -> None:
     assert watched.clock.waiting == 1
 
 
-async def test_a_look_that_nobody_waits_for_any_more_changes_nothing() -> None:
+async def test_poll_finished_after_close_changes_nothing() -> None:
     watched = await begun()
     watched.poll.close()
     first, watched.go = watched.go, threading.Event()
@@ -98,7 +98,7 @@ async def test_a_look_that_nobody_waits_for_any_more_changes_nothing() -> None:
     assert watched.told == []
 
 
-async def test_what_has_been_seen_while_it_was_looked_at_is_told_by_whoever_saw_it() -> None:
+async def test_state_set_during_a_poll_wins() -> None:
     watched = await begun()
     watched.see("a", 2)
     assert watched.told == ["a"]
@@ -110,7 +110,7 @@ async def test_what_has_been_seen_while_it_was_looked_at_is_told_by_whoever_saw_
     assert watched.told == ["a", "a"]
 
 
-async def test_a_thing_that_is_gone_for_good_is_looked_at_no_more() -> None:
+async def test_vanished_target_is_not_polled_again() -> None:
     watched = Watched()
     watched.see("a", 1)
     watched.states["a"] = UNSET

@@ -29,11 +29,11 @@ def descriptor(file: Path) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("size", [0, 1, 256 * 1024, 256 * 1024 + 1, 1_000_000, 2_000_000])
-def test_a_file_is_read_up_to_a_size_or_its_end(file: Path, descriptor: int, size: int) -> None:
+def test_file_is_read_up_to_a_size_or_its_end(file: Path, descriptor: int, size: int) -> None:
     assert read_chunks(descriptor, size) == file.read_bytes()[:size]
 
 
-async def test_shares_are_granted_in_the_order_in_which_they_were_asked_for() -> None:
+async def test_shares_are_granted_in_order() -> None:
     budget = ByteBudget(10)
     assert budget.try_take(8)
     granted: list[int] = []
@@ -53,7 +53,7 @@ async def test_shares_are_granted_in_the_order_in_which_they_were_asked_for() ->
     assert budget.try_take(10)
 
 
-async def test_a_share_that_is_free_already_is_granted_at_once() -> None:
+async def test_available_share_is_granted_at_once() -> None:
     budget = ByteBudget(10)
     async with asyncio.timeout(PATIENCE):
         lease = await budget.take(4)
@@ -64,7 +64,7 @@ async def test_a_share_that_is_free_already_is_granted_at_once() -> None:
     assert budget.try_take(10)
 
 
-async def test_more_than_all_is_as_much_as_all() -> None:
+async def test_oversized_share_is_the_whole_budget() -> None:
     budget = ByteBudget(10)
     assert budget.try_take(100)
     assert not budget.try_take(1)
@@ -78,7 +78,7 @@ async def test_more_than_all_is_as_much_as_all() -> None:
 
 
 @pytest.mark.parametrize("granted", [False, True])
-async def test_a_cancelled_wait_leaves_the_queue_or_gives_its_share_back(granted: bool) -> None:
+async def test_cancelled_wait_returns_its_share(granted: bool) -> None:
     budget = ByteBudget(10)
     assert budget.try_take(10)
     first, second = (asyncio.create_task(budget.take(10)) for _ in range(2))
@@ -95,7 +95,7 @@ async def test_a_cancelled_wait_leaves_the_queue_or_gives_its_share_back(granted
     assert budget.try_take(10)
 
 
-def test_a_share_is_not_lost_with_the_loop_that_waited_for_it() -> None:
+def test_share_survives_a_closed_event_loop() -> None:
     budget = ByteBudget(10)
     assert budget.try_take(10)
 
@@ -133,7 +133,7 @@ class Disk:
         return len(data)
 
 
-async def test_a_read_that_is_cancelled_keeps_its_share_until_its_thread_is_done(file: Path) -> None:
+async def test_cancelled_read_keeps_its_share_until_thread_ends(file: Path) -> None:
     threads = ThreadPool(asyncio.get_running_loop(), 4)
     reader, disk, slow = FileReader(1000, lambda: threads), Disk(file, 600), Disk(file, 600)
     first = asyncio.create_task(threads.run(lambda: reader.read(disk.open)))
@@ -155,7 +155,7 @@ async def test_a_read_that_is_cancelled_keeps_its_share_until_its_thread_is_done
             os.fstat(descriptor)
 
 
-async def test_a_read_that_is_cancelled_before_its_thread_begins_is_not_done(file: Path) -> None:
+async def test_read_cancelled_before_its_thread_starts_is_skipped(file: Path) -> None:
     threads = ThreadPool(asyncio.get_running_loop(), 1)
     reader, disk = FileReader(1000, lambda: threads), Disk(file, 600)
     assert reader._budget.try_take(1000)
@@ -178,7 +178,7 @@ async def test_a_read_that_is_cancelled_before_its_thread_begins_is_not_done(fil
     threads.close()
 
 
-async def test_a_file_that_vanishes_while_it_waits_gives_its_share_back(file: Path) -> None:
+async def test_read_of_deleted_file_returns_its_share(file: Path) -> None:
     threads = ThreadPool(asyncio.get_running_loop(), 1)
     reader, disk = FileReader(1000, lambda: threads), Disk(file, 600)
     assert reader._budget.try_take(1000)

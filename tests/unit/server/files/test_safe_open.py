@@ -25,7 +25,7 @@ def root(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("path", ["sub/a.txt", "to a", "./sub//a.txt", "sub/../sub/a.txt"])
-def test_a_file_inside_is_opened_under_its_own_name(root: Path, path: str) -> None:
+def test_file_inside_is_opened_with_its_real_name(root: Path, path: str) -> None:
     descriptor, name = open_file(root, path)
     assert (os.read(descriptor, 10), name) == (b"a", "a.txt")
     os.close(descriptor)
@@ -33,20 +33,20 @@ def test_a_file_inside_is_opened_under_its_own_name(root: Path, path: str) -> No
 
 
 @pytest.mark.parametrize("path", ["../secret", "sub/../../secret", "out/secret", "/etc/passwd"])
-def test_a_path_that_leads_out_is_not_opened(root: Path, path: str) -> None:
+def test_path_outside_root_is_not_opened(root: Path, path: str) -> None:
     for use in (open_file, file_status):
         with pytest.raises(OutsideRoot):
             use(root, path)
 
 
 @pytest.mark.parametrize("path", ["nothing", "sub", "", ".", "sub/a.txt/b", "circle", "circle/x", "nothing/x"])
-def test_what_is_no_file_is_an_error_of_the_system(root: Path, path: str) -> None:
+def test_non_file_raises_os_error(root: Path, path: str) -> None:
     with pytest.raises(OSError) as raised:
         open_file(root, path)
     assert raised.value.errno in {errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP}
 
 
-def test_no_descriptor_is_left_open(root: Path) -> None:
+def test_no_descriptor_leaks(root: Path) -> None:
     before = os.listdir("/proc/self/fd")
     for path in ("to a", "../secret", "nothing", "sub", "circle", "sub/../sub/a.txt", "sub/a.txt/b", "", "x\0y"):
         try:
@@ -56,7 +56,7 @@ def test_no_descriptor_is_left_open(root: Path) -> None:
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_a_file_that_is_exchanged_for_a_link_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_replaced_by_a_link_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_text("a")
     (tmp_path / "b").write_text("b")
     status = os.stat
@@ -73,7 +73,7 @@ def test_a_file_that_is_exchanged_for_a_link_is_not_opened(tmp_path: Path, monke
     assert raised.value.errno == errno.ELOOP
 
 
-def test_a_file_that_is_exchanged_for_a_pipe_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_replaced_by_a_pipe_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_text("a")
     status = os.stat
 
@@ -88,7 +88,7 @@ def test_a_file_that_is_exchanged_for_a_pipe_is_not_read(tmp_path: Path, monkeyp
         open_regular(tmp_path / "a")
 
 
-def test_the_folders_on_the_way_to_a_folder_may_not_be_links(tmp_path: Path) -> None:
+def test_open_directory_rejects_links_in_the_path(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "link").symlink_to("a")
     for names in ((), ("a",), ("a", "b")):

@@ -47,12 +47,12 @@ def fields_of(**fields: Any) -> dict[str, Any]:
         (Literal["b", None, "a"], ["b", "a"], False),  # noqa: PYI061 - some write it so
     ],
 )
-def test_a_choice_is_found_in_its_annotation(annotation: Any, values: list[str], *, many: bool) -> None:
+def test_choice_is_derived_from_annotation(annotation: Any, values: list[str], *, many: bool) -> None:
     assert choice_of(annotation, "f") == ChoiceField(values, many, None)
 
 
 @pytest.mark.parametrize("annotation", [str, int | str, list[str], tuple[Literal["a"], Literal["b"]], dict[str, str]])
-def test_what_is_no_choice_is_none(annotation: Any) -> None:
+def test_other_annotations_are_no_choice(annotation: Any) -> None:
     assert choice_of(annotation, "f") is None
 
 
@@ -74,18 +74,18 @@ def test_what_is_no_choice_is_none(annotation: Any) -> None:
         (int | str, "cannot be part of a form"),
     ],
 )
-def test_what_no_form_can_ask_for_is_refused_with_the_name_of_the_field(annotation: Any, why: str) -> None:
+def test_unsupported_field_is_rejected_by_name(annotation: Any, why: str) -> None:
     with pytest.raises(MisuseError, match=rf"field 'culprit' .*{why}"):
         fields_of(fine=int, culprit=annotation)
 
 
-def test_what_is_no_type_is_refused() -> None:
+def test_non_type_is_rejected() -> None:
     with pytest.raises(MisuseError, match="cannot build a form from"):
         build_form(object())
 
 
 @pytest.mark.row("ELI-03")
-def test_formats_lengths_and_bounds_are_said() -> None:
+def test_form_has_formats_lengths_and_bounds() -> None:
     assert fields_of(
         day=datetime.date,
         moment=datetime.datetime,
@@ -102,7 +102,7 @@ def test_formats_lengths_and_bounds_are_said() -> None:
 
 
 @pytest.mark.row("ELI-03")
-def test_what_was_filled_in_is_read_into_its_type() -> None:
+def test_answer_is_converted_to_its_type() -> None:
     @dataclass
     class Day:
         day: datetime.date = datetime.date(2026, 1, 1)
@@ -113,7 +113,7 @@ def test_what_was_filled_in_is_read_into_its_type() -> None:
 
 
 @pytest.mark.row("ELI-05")
-def test_renamed_fields_keep_their_titles_and_defaults() -> None:
+def test_renamed_fields_keep_titles_and_defaults() -> None:
     class Renamed(Struct, rename="camel"):
         shirt_size: Annotated[Literal["s", "m"], Titles(s="Small")] = "m"
 
@@ -123,14 +123,14 @@ def test_renamed_fields_keep_their_titles_and_defaults() -> None:
 
 
 @pytest.mark.row("ELI-04")
-def test_of_several_titles_the_outermost_count() -> None:
+def test_outermost_titles_win() -> None:
     inner = Annotated[Literal["a"], Titles(a="inner")]
     shown = fields_of(one=Annotated[inner | None, Titles(a="outer")], other=Annotated[list[inner], Titles(a="outer")])
     assert shown["one"]["oneOf"] == shown["other"]["items"]["anyOf"] == [{"const": "a", "title": "outer"}]
 
 
 @pytest.mark.row("ELI-05")
-def test_the_defaults_of_a_choice_of_several_stand_in_the_order_of_its_values() -> None:
+def test_multiple_choice_defaults_follow_value_order() -> None:
     @dataclass
     class Several:
         many: tuple[Literal["a", "b", "c"], ...] = ("c", "a")
@@ -139,26 +139,26 @@ def test_the_defaults_of_a_choice_of_several_stand_in_the_order_of_its_values() 
 
 
 @pytest.mark.row("ELI-03")
-def test_a_format_that_forms_do_not_have_is_asked_for_as_text() -> None:
+def test_unsupported_format_becomes_plain_text() -> None:
     shown = fields_of(ident=uuid.UUID, hour=datetime.time, moment=datetime.datetime)
     assert shown["ident"] == shown["hour"] == {"type": "string"}
     assert shown["moment"] == {"type": "string", "format": "date-time"}
 
 
 @pytest.mark.row("ELI-02")
-def test_by_hand_a_format_that_forms_do_not_have_is_refused() -> None:
+def test_unsupported_format_in_handwritten_schema_is_rejected() -> None:
     with pytest.raises(MisuseError, match="field 'x' cannot be part of a form"):
         build_form({"properties": {"x": {"type": "string", "format": "uuid"}}})
 
 
 @pytest.mark.row("ELI-04")
-def test_by_hand_a_choice_may_leave_out_that_it_is_text() -> None:
+def test_handwritten_choice_may_omit_string_type() -> None:
     shown = msgspec.to_builtins(build_form({"properties": {"x": {"enum": ["a"]}}}))["properties"]
     assert shown == {"x": {"type": "string", "enum": ["a"]}}
 
 
 @pytest.mark.row("ELI-04")
-def test_a_typed_dict_has_choices_too() -> None:
+def test_typed_dict_supports_choices() -> None:
     class Typed(TypedDict):
         one: Annotated[Literal["z", "a"], Titles(z="Zed")]
         other: NotRequired[list[Literal["z", "a"]]]
@@ -210,7 +210,7 @@ class Model:
 
 
 @pytest.mark.row("H02")
-def test_a_form_is_made_of_whatever_describes_and_reads_itself_as_pydantic_models_do() -> None:
+def test_form_from_any_class_with_pydantic_methods() -> None:
     shown = msgspec.to_builtins(build_form(Model))
     assert shown["required"] == ["name"]
     assert shown["properties"]["name"] == {"type": "string", "title": "Name", "minLength": 1}
@@ -222,7 +222,7 @@ def test_a_form_is_made_of_whatever_describes_and_reads_itself_as_pydantic_model
 
 
 @pytest.mark.row("H02")
-def test_a_form_is_made_of_a_pydantic_model() -> None:
+def test_form_from_pydantic_model() -> None:
     import pydantic  # only where it is asked for, as users have it
 
     model = pydantic.create_model(
@@ -249,7 +249,7 @@ def test_a_form_is_made_of_a_pydantic_model() -> None:
     ("annotation", "default", "strange"),
     [(Literal["a", "b"], "c", "c"), (list[Literal["a", "b"]], ["b", "c"], "c"), (Literal["a", "b"], 1, 1)],
 )
-def test_a_default_is_one_of_the_values(annotation: Any, default: Any, strange: Any) -> None:
+def test_default_outside_the_choices_is_rejected(annotation: Any, default: Any, strange: Any) -> None:
     factory = msgspec.field(default_factory=lambda: default)
     made = msgspec.defstruct("Made", [("culprit", annotation, factory)])
     with pytest.raises(

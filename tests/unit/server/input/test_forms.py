@@ -46,7 +46,7 @@ def fields_of(wanted: Any) -> dict[str, Any]:
 
 
 @pytest.mark.row("ELI-03", "H02")
-def test_every_kind_of_field_is_said_in_its_own_schema() -> None:
+def test_each_field_kind_has_its_schema() -> None:
     assert fields_of(Data) == {
         "text": {"type": "string"},
         "whole": {"type": "integer", "default": 3},
@@ -62,14 +62,14 @@ def test_every_kind_of_field_is_said_in_its_own_schema() -> None:
 
 
 @pytest.mark.row("H02")
-def test_fields_without_a_default_are_required() -> None:
+def test_fields_without_default_are_required() -> None:
     assert build_form(Data).required == ["text"]
     assert build_form(Typed).required is None
     assert build_form({"properties": {}, "required": []}).required is None
 
 
 @pytest.mark.row("H02")
-def test_a_schema_written_by_hand_goes_as_it_is() -> None:
+def test_handwritten_schema_is_sent_unchanged() -> None:
     written = {"type": "object", "properties": {"x": {"type": "array", "items": {"type": "string", "enum": ["a"]}}}}
     assert fields_of(written) == written["properties"]
 
@@ -83,13 +83,13 @@ def test_a_schema_written_by_hand_goes_as_it_is() -> None:
         {"properties": {"x": {"anyOf": [{"type": "string"}, {"type": "integer"}]}}},
     ],
 )
-def test_what_is_not_flat_is_refused(wanted: Any) -> None:
+def test_nested_fields_are_rejected(wanted: Any) -> None:
     with pytest.raises(MisuseError, match="text, numbers, booleans and choices"):
         build_form(wanted)
 
 
 @pytest.mark.row("H02")
-def test_an_accepted_form_is_read_into_its_type() -> None:
+def test_accepted_form_is_converted_to_its_type() -> None:
     result = ElicitResult("accept", {"text": "x", "whole": 4, "colour": "blue", "yes": True})
     assert read_answer(result, Data) == ElicitationAnswer("accept", Data("x", 4, None, True, Colour.BLUE))
     assert read_answer(ElicitResult("accept", {"text": "x"}), Typed) == ElicitationAnswer("accept", {"text": "x"})
@@ -99,13 +99,13 @@ def test_an_accepted_form_is_read_into_its_type() -> None:
 
 
 @pytest.mark.row("H02")
-def test_numbers_that_a_client_sends_as_text_are_numbers_all_the_same() -> None:
+def test_numeric_strings_are_accepted_as_numbers() -> None:
     assert read_answer(ElicitResult("accept", {"mail": "a@b.c", "age": "20"}), Record).data == Record("a@b.c", 20)
 
 
 @pytest.mark.row("H02")
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-def test_without_consent_there_is_no_data(action: Any) -> None:
+def test_declined_or_cancelled_form_has_no_data(action: Any) -> None:
     answer = read_answer(ElicitResult(action, {"text": "x"}), Data)
     assert answer == ElicitationAnswer(action)
     assert not answer.accepted
@@ -113,7 +113,7 @@ def test_without_consent_there_is_no_data(action: Any) -> None:
 
 @pytest.mark.row("ELI-15")
 @pytest.mark.parametrize("content", [None, {}, {"text": "x", "whole": "many"}])
-def test_content_that_does_not_fit_is_the_clients_fault(content: Any) -> None:
+def test_invalid_content_raises_peer_error(content: Any) -> None:
     with pytest.raises(PeerError, match="does not fit"):
         read_answer(ElicitResult("accept", content), Data)
 
@@ -152,7 +152,7 @@ def test_content_that_does_not_fit_is_the_clients_fault(content: Any) -> None:
         ),
     ],
 )
-def test_a_single_value_is_asked_for_in_one_field(wanted: Any, field: Any, value: Any, data: Any) -> None:
+def test_single_value_form_has_one_field(wanted: Any, field: Any, value: Any, data: Any) -> None:
     form = build_form(wanted)
     assert msgspec.to_builtins(form)["properties"] == {"value": field}
     assert form.required == ["value"]
@@ -164,14 +164,14 @@ def test_a_single_value_is_asked_for_in_one_field(wanted: Any, field: Any, value
 
 
 @pytest.mark.parametrize("wanted", [str | None, Literal["x", None], Annotated[str | None, Meta(title="T")]])  # noqa: PYI061
-def test_a_single_value_that_may_be_none_need_not_be_filled_in(wanted: Any) -> None:
+def test_optional_single_value_is_not_required(wanted: Any) -> None:
     assert build_form(wanted).required is None
     assert read_answer(ElicitResult("accept", {}), wanted) == ElicitationAnswer("accept", None)
     assert read_answer(ElicitResult("accept", {"value": "x"}), wanted) == ElicitationAnswer("accept", "x")
 
 
 @pytest.mark.parametrize("wanted", [None, type(None)])
-def test_none_asks_for_a_confirmation(wanted: Any) -> None:
+def test_none_builds_a_confirmation_form(wanted: Any) -> None:
     assert fields_of(wanted) == {}
     assert read_answer(ElicitResult("accept", {}), wanted) == ElicitationAnswer("accept", None)
     assert read_answer(ElicitResult("accept", {"any": 1}), wanted) == ElicitationAnswer("accept", None)
@@ -179,19 +179,19 @@ def test_none_asks_for_a_confirmation(wanted: Any) -> None:
 
 
 @pytest.mark.parametrize("wanted", [list[str], list, set[str], tuple[str, ...], list[str] | None])
-def test_a_list_of_any_texts_is_refused_with_what_to_write_instead(wanted: Any) -> None:
+def test_list_of_free_text_is_rejected_with_advice(wanted: Any) -> None:
     with pytest.raises(MisuseError, match=r"write list\[Literal\[\.\.\.\]\] or a list of an Enum"):
         build_form(wanted)
 
 
 @pytest.mark.parametrize("wanted", [dict, dict[str, int], Any, object, int | str, list[Data], Literal[1], ["a", "b"]])
-def test_what_no_form_can_ask_for_is_refused(wanted: Any) -> None:
+def test_unsupported_types_are_rejected(wanted: Any) -> None:
     with pytest.raises(MisuseError):
         build_form(wanted)
 
 
 @pytest.mark.parametrize("wanted", [{"amount": int}, {"type": "string"}])
-def test_a_mapping_that_is_no_schema_of_an_object_is_refused(wanted: Any) -> None:
+def test_mapping_without_object_schema_is_rejected(wanted: Any) -> None:
     with pytest.raises(MisuseError, match='a schema needs "type"'):
         build_form(wanted)
 
@@ -219,7 +219,7 @@ class ChoicesOfStruct(Struct):
 
 
 @pytest.mark.parametrize("wanted", [Choices, ChoicesOfData, ChoicesOfStruct])
-def test_the_same_fields_are_asked_for_by_every_kind_of_type(wanted: Any) -> None:
+def test_all_class_kinds_build_the_same_form(wanted: Any) -> None:
     form = build_form(wanted)
     shown = msgspec.to_builtins(form)["properties"]
     assert shown["one"] == {"type": "string", "enum": ["a", "b"]}

@@ -59,7 +59,7 @@ def questions(answer: Any) -> list[str]:
 
 
 @pytest.mark.row("MRT-01")
-async def test_a_handler_asks_one_thing_after_another_and_never_by_a_request() -> None:
+async def test_sequential_questions_take_one_round_each() -> None:
     server = Server("s")
 
     @server.tool
@@ -78,7 +78,7 @@ async def test_a_handler_asks_one_thing_after_another_and_never_by_a_request() -
         assert [message for message in peer.transcript.said_by("server") if "method" in message] == []
 
 
-async def test_what_is_asked_at_once_is_asked_in_one_round() -> None:
+async def test_concurrent_questions_share_one_round() -> None:
     server = Server("s")
 
     @server.tool
@@ -92,7 +92,7 @@ async def test_what_is_asked_at_once_is_asked_in_one_round() -> None:
         assert text(await answered(peer, "both", {"capital": SAMPLE, "roots": ROOTS}, first)) == "m 1"
 
 
-async def test_a_plain_handler_asks_from_its_thread_which_ends_with_the_round() -> None:
+async def test_sync_handler_thread_ends_with_the_round() -> None:
     server, ended, went_on = Server("s"), threading.Semaphore(0), list[Exception]()
 
     @server.tool
@@ -114,7 +114,7 @@ async def test_a_plain_handler_asks_from_its_thread_which_ends_with_the_round() 
         assert text(again) == "Who(name='Al')"
 
 
-async def test_a_dependency_may_ask_and_is_torn_down_in_every_round() -> None:
+async def test_dependency_that_asks_is_torn_down_each_round() -> None:
     server, torn = Server("s"), list[str]()
 
     async def user(ctx: Context) -> AsyncIterator[str]:
@@ -136,7 +136,7 @@ async def test_a_dependency_may_ask_and_is_torn_down_in_every_round() -> None:
 
 
 @pytest.mark.row("MRT-02")
-async def test_prompts_and_resources_may_ask_too() -> None:
+async def test_prompts_and_resources_may_ask() -> None:
     server = Server("s")
 
     @server.prompt
@@ -158,7 +158,7 @@ async def test_prompts_and_resources_may_ask_too() -> None:
             assert done["result"]["resultType"] == "complete"
 
 
-async def test_where_nothing_may_be_asked_it_is_a_mistake_of_the_program() -> None:
+async def test_asking_in_an_unsupported_method_is_misuse() -> None:
     server = Server("s")
 
     @server.prompt
@@ -179,7 +179,7 @@ async def test_where_nothing_may_be_asked_it_is_a_mistake_of_the_program() -> No
 
 
 @pytest.mark.parametrize("era", ["modern", "handshake"])
-async def test_what_is_done_once_is_done_once_and_comes_back_as_json_has_it(era: str) -> None:
+async def test_once_runs_once_and_returns_decoded_json(era: str) -> None:
     server, done = Server("s"), list[str]()
 
     async def order() -> Who:
@@ -206,7 +206,7 @@ async def test_what_is_done_once_is_done_once_and_comes_back_as_json_has_it(era:
         assert done == ["order"]
 
 
-async def test_a_question_cannot_have_the_name_of_another_whose_answer_it_would_get() -> None:
+async def test_duplicate_question_key_is_rejected() -> None:
     server = Server("s")
 
     @server.tool
@@ -222,7 +222,7 @@ async def test_a_question_cannot_have_the_name_of_another_whose_answer_it_would_
 
 
 @pytest.mark.row("MRT-08")
-async def test_unknown_answers_are_ignored_and_missing_ones_asked_for_again() -> None:
+async def test_unknown_answers_ignored_and_missing_ones_asked_again() -> None:
     server = Server("s")
 
     @server.tool
@@ -238,7 +238,7 @@ async def test_unknown_answers_are_ignored_and_missing_ones_asked_for_again() ->
 
 @pytest.mark.row("MRT-08")
 @pytest.mark.parametrize("wrong", [5, None, {}, {"action": "maybe"}, accepted(), accepted(name=5)])
-async def test_an_answer_that_is_none_is_an_error_of_the_request(wrong: Any) -> None:
+async def test_invalid_answer_is_an_error_of_the_request(wrong: Any) -> None:
     server = Server("s")
 
     @server.tool
@@ -254,7 +254,7 @@ async def test_an_answer_that_is_none_is_an_error_of_the_request(wrong: Any) -> 
         assert answer["error"]["code"] == -32602
 
 
-async def test_a_state_that_is_too_large_fails_the_call_and_does_not_leave_it_hanging() -> None:
+async def test_oversized_state_fails_the_call() -> None:
     observer = RecordingObserver()
     server = Server("s", observers=[observer])
 
@@ -275,7 +275,7 @@ async def test_a_state_that_is_too_large_fails_the_call_and_does_not_leave_it_ha
 
 
 @pytest.mark.row("MRT-05")
-async def test_06_a_state_fits_its_own_request_alone() -> None:
+async def test_state_is_valid_only_for_its_request() -> None:
     server = Server("s")
 
     @server.tool
@@ -299,7 +299,7 @@ async def test_06_a_state_fits_its_own_request_alone() -> None:
 
 
 @pytest.mark.row("MRT-06")
-async def test_a_state_is_good_for_a_short_time() -> None:
+async def test_state_expires() -> None:
     server = Server("s", settings=Settings(state_lifetime=0.0001))
 
     @server.tool
@@ -324,7 +324,7 @@ async def test_a_state_is_good_for_a_short_time() -> None:
         ({"elicitation": {}}, {"sampling": {}}),
     ],
 )
-async def test_who_cannot_be_asked_is_told_what_it_lacks(capabilities: Any, needed: Any) -> None:
+async def test_missing_client_capability_is_reported(capabilities: Any, needed: Any) -> None:
     server = Server("s")
 
     @server.tool
@@ -339,7 +339,7 @@ async def test_who_cannot_be_asked_is_told_what_it_lacks(capabilities: Any, need
 
 
 @pytest.mark.parametrize("era", ["modern", "handshake"])
-async def test_a_handler_can_do_without_in_either_era(era: str) -> None:
+async def test_handler_can_catch_missing_capability_in_both_eras(era: str) -> None:
     server = Server("s")
 
     @server.tool
@@ -357,7 +357,7 @@ async def test_a_handler_can_do_without_in_either_era(era: str) -> None:
 
 
 @pytest.mark.row("VER-09")
-async def test_what_a_tool_needs_is_looked_at_before_it_runs() -> None:
+async def test_required_capabilities_are_checked_before_the_tool_runs() -> None:
     server, ran = Server("s"), list[int]()
 
     @server.tool(asks=("sampling", "elicitation.url"))
@@ -370,7 +370,7 @@ async def test_what_a_tool_needs_is_looked_at_before_it_runs() -> None:
         assert "error" not in await call(peer, "ask")
 
 
-async def test_a_client_of_the_modern_era_is_not_sent_a_ping() -> None:
+async def test_modern_client_receives_no_ping() -> None:
     server = Server("s")
 
     @server.tool
@@ -401,7 +401,7 @@ def server_with_a_gate(visited: list[int]) -> Server:
     return server
 
 
-async def test_who_has_to_visit_a_page_is_asked_to_and_not_given_an_error() -> None:
+async def test_required_url_becomes_a_question() -> None:
     visited: list[int] = []
     async with talking(server_with_a_gate(visited)) as peer:
         first = await call(peer, "gated")
@@ -415,7 +415,7 @@ async def test_who_has_to_visit_a_page_is_asked_to_and_not_given_an_error() -> N
         assert text(await answered(peer, "gated", {key: {"action": "accept"}}, first)) == "in"
 
 
-async def test_who_does_not_want_to_visit_a_page_is_not_asked_for_ever() -> None:
+async def test_declined_url_ends_with_an_error() -> None:
     async with talking(server_with_a_gate([])) as peer:
         first = await call(peer, "gated")
         [key] = first["result"]["inputRequests"]
@@ -423,7 +423,7 @@ async def test_who_does_not_want_to_visit_a_page_is_not_asked_for_ever() -> None
         assert (await answered(peer, "gated", {key: 5}, first))["error"]["code"] == -32602
 
 
-async def test_who_cannot_visit_a_page_is_told_so() -> None:
+async def test_client_without_url_elicitation_gets_an_error() -> None:
     async with talking(server_with_a_gate([])) as peer:
         for name in ("gated", "to_page"):
             answer = await call(peer, name, {"elicitation": {}})
@@ -439,7 +439,7 @@ async def test_who_cannot_visit_a_page_is_told_so() -> None:
 # --- what is told of it ----------------------------------------------------------------------------
 
 
-async def test_a_round_is_told_to_have_ended_with_questions() -> None:
+async def test_round_ends_with_outcome_input_required() -> None:
     observer = RecordingObserver()
     server = Server("s", observers=[observer])
 
@@ -460,7 +460,7 @@ async def test_a_round_is_told_to_have_ended_with_questions() -> None:
     assert ended == ["input_required", "ok", "input_required"]
 
 
-async def test_nothing_is_told_of_a_round_that_is_over() -> None:
+async def test_no_notification_follows_a_finished_round() -> None:
     server = Server("s")
 
     @server.tool

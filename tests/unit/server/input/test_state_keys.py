@@ -33,7 +33,7 @@ def store(clock: ManualClock) -> MemoryStore:
     return MemoryStore.ready(clock)
 
 
-async def test_what_one_process_sealed_the_next_opens(tmp_path: Path, clock: ManualClock) -> None:
+async def test_next_process_opens_states_of_the_previous_one(tmp_path: Path, clock: ManualClock) -> None:
     sealed = ""
     for turn in range(3):
         store = SqliteStore(tmp_path / "keys.db", clock=clock)
@@ -47,14 +47,14 @@ async def test_what_one_process_sealed_the_next_opens(tmp_path: Path, clock: Man
         await store.close()
 
 
-async def test_servers_of_other_names_have_other_keys(store: MemoryStore, clock: ManualClock) -> None:
+async def test_servers_with_different_names_have_different_keys(store: MemoryStore, clock: ManualClock) -> None:
     one, other = await keys(store, clock), await keys(store, clock, "other")
     assert one.secrets() != other.secrets()
     with pytest.raises(InvalidRequestState):
         EncryptingSealer(other.secrets()).open(EncryptingSealer(one.secrets()).seal(b"", b"", 9e9), b"", 0)
 
 
-async def test_two_who_begin_at_once_have_the_same_key(store: MemoryStore, clock: ManualClock) -> None:
+async def test_concurrent_first_loads_agree_on_one_key(store: MemoryStore, clock: ManualClock) -> None:
     first, second = StateKeyRing(store, "s", LIFETIME, clock), StateKeyRing(store, "s", LIFETIME, clock)
     read = store.get
 
@@ -69,9 +69,7 @@ async def test_two_who_begin_at_once_have_the_same_key(store: MemoryStore, clock
     assert first.secrets() == second.secrets()
 
 
-async def test_a_new_key_is_known_to_all_before_it_seals_and_an_old_one_opens_until_nothing_needs_it(
-    store: MemoryStore, clock: ManualClock
-) -> None:
+async def test_key_rotation_overlaps_old_and_new_keys(store: MemoryStore, clock: ManualClock) -> None:
     one, other = await keys(store, clock), await keys(store, clock)
     [old] = one.secrets()
     clock.advance(ROTATION_INTERVAL)
@@ -87,7 +85,7 @@ async def test_a_new_key_is_known_to_all_before_it_seals_and_an_old_one_opens_un
     assert one.secrets() == [new]
 
 
-async def test_a_process_looks_for_new_keys_by_itself(store: MemoryStore, clock: ManualClock) -> None:
+async def test_keys_are_reloaded_periodically(store: MemoryStore, clock: ManualClock) -> None:
     one, told = await keys(store, clock), []
     one.on_change = lambda: told.append(one.secrets())
     clock.advance(RELOAD_INTERVAL)

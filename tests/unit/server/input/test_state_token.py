@@ -39,7 +39,7 @@ def refuses(seal: StateSealer, state: str, bound: bytes = BOUND, now: float = 0.
 
 @SEALS
 @given(state=binary(), bound=binary(), expires=floats(1, 1e12), early=floats(0, 1, exclude_max=True))
-def test_a_state_opens_for_what_it_is_bound_to_until_it_expires(
+def test_token_opens_for_its_binding_until_it_expires(
     make: Callable[[], StateSealer], state: bytes, bound: bytes, expires: float, early: float
 ) -> None:
     seal = make()
@@ -52,9 +52,7 @@ def test_a_state_opens_for_what_it_is_bound_to_until_it_expires(
 
 @SEALS
 @given(bound=binary(), other=binary())
-def test_a_state_bound_to_something_else_is_refused(
-    make: Callable[[], StateSealer], bound: bytes, other: bytes
-) -> None:
+def test_token_with_other_binding_is_rejected(make: Callable[[], StateSealer], bound: bytes, other: bytes) -> None:
     seal = make()
     sealed = seal.seal(b"state", bound, 10.0)
     assert refuses(seal, sealed, other) is (bound != other)
@@ -62,7 +60,7 @@ def test_a_state_bound_to_something_else_is_refused(
 
 @SEALS
 @given(drawn=data())
-def test_a_text_with_any_bit_flipped_is_refused(make: Callable[[], StateSealer], drawn: Drawn) -> None:
+def test_token_with_any_bit_flipped_is_rejected(make: Callable[[], StateSealer], drawn: Drawn) -> None:
     seal = make()
     sealed = bytearray(seal.seal(b"some state", BOUND, 10.0).encode())
     sealed[drawn.draw(integers(0, len(sealed) - 1))] ^= 1 << drawn.draw(integers(0, 7))
@@ -70,7 +68,7 @@ def test_a_text_with_any_bit_flipped_is_refused(make: Callable[[], StateSealer],
 
 
 @given(drawn=data(), state=binary())
-def test_an_encrypted_state_with_any_bit_flipped_under_its_letters_is_refused(drawn: Drawn, state: bytes) -> None:
+def test_ciphertext_with_any_bit_flipped_is_rejected(drawn: Drawn, state: bytes) -> None:
     seal = EncryptingSealer()
     letters = seal.seal(state, BOUND, 10.0)
     sealed = bytearray(base64.urlsafe_b64decode(letters + "=" * (-len(letters) % 4)))
@@ -80,7 +78,7 @@ def test_an_encrypted_state_with_any_bit_flipped_under_its_letters_is_refused(dr
 
 @SEALS
 @given(drawn=data(), more=text(min_size=1))
-def test_a_text_cut_short_or_made_longer_is_refused(make: Callable[[], StateSealer], drawn: Drawn, more: str) -> None:
+def test_truncated_or_extended_token_is_rejected(make: Callable[[], StateSealer], drawn: Drawn, more: str) -> None:
     seal = make()
     sealed = seal.seal(b"some state", BOUND, 10.0)
     assert refuses(seal, sealed[: drawn.draw(integers(0, len(sealed) - 1))])
@@ -90,22 +88,22 @@ def test_a_text_cut_short_or_made_longer_is_refused(make: Callable[[], StateSeal
 
 @SEALS
 @given(made_up=one_of(text(), binary(max_size=100).map(lambda raw: base64.urlsafe_b64encode(raw).decode())))
-def test_a_text_that_nobody_sealed_is_refused(make: Callable[[], StateSealer], made_up: str) -> None:
+def test_forged_token_is_rejected(make: Callable[[], StateSealer], made_up: str) -> None:
     assert refuses(make(), made_up)
 
 
 @SEALS
-def test_another_process_without_a_shared_key_opens_nothing(make: Callable[[], StateSealer]) -> None:
+def test_process_without_the_key_opens_nothing(make: Callable[[], StateSealer]) -> None:
     assert refuses(make(), make().seal(b"state", BOUND, 10.0))
 
 
 @SEALS
-def test_two_seals_of_one_state_have_nothing_in_common(make: Callable[[], StateSealer]) -> None:
+def test_tokens_of_one_state_differ(make: Callable[[], StateSealer]) -> None:
     seal = make()
     assert seal.seal(b"state", BOUND, 10.0) != seal.seal(b"state", BOUND, 10.0)
 
 
-def test_the_peer_is_told_one_sentence_whatever_is_wrong() -> None:
+def test_error_message_does_not_reveal_the_reason() -> None:
     seal = EncryptingSealer([OLD])
     sealed = seal.seal(b"state", BOUND, 10.0)
     said = set()
@@ -123,7 +121,7 @@ ASKINGS = tuples(one_of(none(), text(max_size=4)), text(max_size=4), binary(max_
 
 
 @given(ASKINGS, ASKINGS)
-def test_two_askings_have_the_same_binding_only_if_they_are_the_same(
+def test_bindings_are_equal_only_for_equal_requests(
     one: tuple[str | None, str, bytes], other: tuple[str | None, str, bytes]
 ) -> None:
     assert (request_binding(*one) == request_binding(*other)) is (one == other)
@@ -138,23 +136,21 @@ def test_two_askings_have_the_same_binding_only_if_they_are_the_same(
         (("=", "a", b""), ("", "=a", b"")),
     ],
 )
-def test_what_is_moved_from_one_part_to_the_next_is_not_the_same(
-    one: tuple[str | None, str, bytes], other: tuple[str | None, str, bytes]
-) -> None:
+def test_binding_separates_its_parts(one: tuple[str | None, str, bytes], other: tuple[str | None, str, bytes]) -> None:
     assert request_binding(*one) != request_binding(*other)
 
 
 # --- handles ------------------------------------------------------------------------------------
 
 
-def test_the_oldest_handles_go_first_when_there_are_too_many() -> None:
+def test_oldest_handles_are_dropped_above_max_states() -> None:
     handles = InMemorySealer(max_states=3)
     given = [handles.seal(b"%d" % number, BOUND, 10.0) for number in range(5)]
     assert len(handles) == 3
     assert [refuses(handles, handle) for handle in given] == [True, True, False, False, False]
 
 
-def test_the_oldest_handles_go_first_when_they_are_too_large_together() -> None:
+def test_oldest_handles_are_dropped_above_max_bytes() -> None:
     handles = InMemorySealer(max_bytes=10)
     given = [handles.seal(b"1234", BOUND, 10.0) for _ in range(3)]
     assert [refuses(handles, handle) for handle in given] == [True, False, False]
@@ -164,7 +160,7 @@ def test_the_oldest_handles_go_first_when_they_are_too_large_together() -> None:
     assert len(handles) == 2
 
 
-def test_expired_handles_are_forgotten() -> None:
+def test_expired_handles_are_dropped() -> None:
     handles = InMemorySealer(max_bytes=8)
     for expires in (1.0, 2.0, 9.0):
         handles.seal(b"12", BOUND, expires)
@@ -175,7 +171,7 @@ def test_expired_handles_are_forgotten() -> None:
     assert len(handles) == 4
 
 
-def test_a_handle_that_expires_before_an_older_one_is_refused_in_time() -> None:
+def test_handle_expiring_before_an_older_one_is_rejected() -> None:
     handles = InMemorySealer()
     longer, shorter = handles.seal(b"a", BOUND, 10.0), handles.seal(b"b", BOUND, 5.0)
     assert refuses(handles, shorter, now=5.0)
@@ -185,7 +181,7 @@ def test_a_handle_that_expires_before_an_older_one_is_refused_in_time() -> None:
 # --- encrypted states ---------------------------------------------------------------------------
 
 
-def test_keys_are_exchanged_without_anybody_noticing() -> None:
+def test_keys_rotate_without_invalid_tokens() -> None:
     before, during, after = EncryptingSealer([OLD]), EncryptingSealer([NEW, OLD]), EncryptingSealer([NEW])
     old, new = before.seal(b"old", BOUND, 10.0), during.seal(b"new", BOUND, 10.0)
     assert (during.open(old, BOUND, 0.0), during.open(new, BOUND, 0.0)) == (b"old", b"new")
@@ -194,24 +190,24 @@ def test_keys_are_exchanged_without_anybody_noticing() -> None:
     assert refuses(before, new)
 
 
-def test_processes_that_share_a_key_open_each_others_states() -> None:
+def test_processes_with_a_shared_key_open_each_others_tokens() -> None:
     assert EncryptingSealer([OLD]).open(EncryptingSealer([OLD]).seal(b"state", BOUND, 10.0), BOUND, 0.0) == b"state"
 
 
 @pytest.mark.parametrize("size", [0, 31])
-def test_a_key_that_is_too_short_is_refused_and_not_shown(size: int) -> None:
+def test_short_key_is_rejected_without_disclosure(size: int) -> None:
     with pytest.raises(ConfigError, match=f"^key 1 has {size} bytes; it needs at least 32$"):
         EncryptingSealer([OLD, NEW[:size]])
 
 
 @given(state=binary(min_size=8))
-def test_a_state_is_hidden_and_its_text_needs_no_escaping(state: bytes) -> None:
+def test_token_hides_the_state_and_is_url_safe(state: bytes) -> None:
     sealed = EncryptingSealer([OLD]).seal(state, BOUND, 10.0)
     assert state not in base64.urlsafe_b64decode(sealed + "=" * (-len(sealed) % 4))
     assert all(c.isascii() and (c.isalnum() or c in "-_") for c in sealed)
 
 
-def test_no_key_is_the_secret_or_a_plain_hash_of_it() -> None:
+def test_derived_key_is_not_the_secret_or_its_hash() -> None:
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -223,7 +219,7 @@ def test_no_key_is_the_secret_or_a_plain_hash_of_it() -> None:
 
 
 @pytest.mark.parametrize("size", range(95, 101))
-def test_every_state_up_to_the_limit_comes_back(size: int) -> None:
+def test_states_up_to_the_limit_round_trip(size: int) -> None:
     seal = EncryptingSealer(limit=100)
     assert seal.open(seal.seal(bytes(size), BOUND, 10.0), BOUND, 0.0) == bytes(size)
 
@@ -231,17 +227,17 @@ def test_every_state_up_to_the_limit_comes_back(size: int) -> None:
 @pytest.mark.parametrize(
     "seal", [EncryptingSealer(limit=100), InMemorySealer(max_bytes=100)], ids=["sealed", "handles"]
 )
-def test_a_state_that_is_too_large_is_the_servers_own_fault(seal: StateSealer) -> None:
+def test_oversized_state_is_misuse(seal: StateSealer) -> None:
     with pytest.raises(MisuseError, match="the state of a request has 101 bytes; the maximum is 100"):
         seal.seal(bytes(101), BOUND, 10.0)
 
 
-def test_a_text_longer_than_any_state_is_refused_unread() -> None:
+def test_overlong_token_is_rejected_undecoded() -> None:
     large = EncryptingSealer([OLD], limit=1000).seal(bytes(500), BOUND, 10.0)
     assert refuses(EncryptingSealer([OLD], limit=100), large)
 
 
-def test_who_lacks_the_package_is_told_its_name() -> None:
+def test_missing_cryptography_package_is_named() -> None:
     """In a process of its own, in which the package cannot be imported."""
     program = (
         "import sys; sys.modules['cryptography'] = None\n"

@@ -64,7 +64,7 @@ async def settled(one: Process) -> None:
 
 
 @pytest.mark.row("T18")
-async def test_all_processes_together_run_so_many_calls_and_everybody_is_served(process: Begin) -> None:
+async def test_limit_holds_across_processes_and_all_calls_run(process: Begin) -> None:
     running, most, served = 0, 0, 0
 
     async def call(turns: SharedSemaphore) -> None:
@@ -84,7 +84,7 @@ async def test_all_processes_together_run_so_many_calls_and_everybody_is_served(
 
 
 @pytest.mark.row("T18")
-async def test_who_waits_is_served_when_another_process_has_done(process: Begin) -> None:
+async def test_waiter_gets_permit_released_by_another_process(process: Begin) -> None:
     one, other = await process(), await process()
     other.slots.wall_clock = ManualClock(start=time.time())  # so that it looks when it is told to, and not now and then
     turn = await one.turns(1).acquire()
@@ -98,7 +98,7 @@ async def test_who_waits_is_served_when_another_process_has_done(process: Begin)
 
 
 @pytest.mark.row("T18")
-async def test_calls_of_one_turn_of_the_loop_take_all_their_slots_at_once(process: Begin) -> None:
+async def test_concurrent_calls_acquire_permits_in_one_commit(process: Begin) -> None:
     one = await process()
     turns = await asyncio.gather(*(one.turns(4).acquire() for _ in range(4)))
     assert len({turn.version for turn in turns}) == 1
@@ -106,7 +106,7 @@ async def test_calls_of_one_turn_of_the_loop_take_all_their_slots_at_once(proces
 
 
 @pytest.mark.row("T18")
-async def test_how_many_may_wait_is_a_matter_of_each_process(process: Begin) -> None:
+async def test_queue_limit_is_per_process(process: Begin) -> None:
     one, other = await process(), await process()
     turn = await one.turns(1, 1).acquire()
     waiting = [asyncio.create_task(each.turns(1, 1).acquire()) for each in (one, other)]
@@ -120,7 +120,7 @@ async def test_how_many_may_wait_is_a_matter_of_each_process(process: Begin) -> 
 
 
 @pytest.mark.row("T18")
-async def test_of_those_who_come_at_once_the_last_are_turned_away(process: Begin) -> None:
+async def test_last_of_concurrent_waiters_are_rejected(process: Begin) -> None:
     turns = (await process()).turns(2, 1)
     calls = [asyncio.create_task(turns.acquire()) for _ in range(5)]
     done, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
@@ -133,7 +133,7 @@ async def test_of_those_who_come_at_once_the_last_are_turned_away(process: Begin
 
 
 @pytest.mark.row("T18")
-async def test_who_was_turned_away_is_not_in_its_own_way_when_it_comes_again(process: Begin) -> None:
+async def test_rejected_process_does_not_block_itself_later(process: Begin) -> None:
     one, other = await process(), await process()
     for _ in range(20):
         turn = await one.turns(1).acquire()
@@ -147,7 +147,7 @@ async def test_who_was_turned_away_is_not_in_its_own_way_when_it_comes_again(pro
 
 
 @pytest.mark.row("T18")
-async def test_tools_and_servers_do_not_share_their_turns(process: Begin) -> None:
+async def test_semaphores_are_per_tool_and_server(process: Begin) -> None:
     one = await process()
     other = SharedSemaphores(one.store, WallClock(), "another server", LEASE)
     apart = [one.turns(1), one.turns(1, tool="another tool"), other.semaphore_for(ConcurrencyLimit("tool", 1, 64))]
@@ -158,7 +158,7 @@ async def test_tools_and_servers_do_not_share_their_turns(process: Begin) -> Non
 
 
 @pytest.mark.row("T18")
-async def test_what_a_dead_process_held_is_free_when_its_time_is_over(process: Begin) -> None:
+async def test_permits_of_dead_process_expire(process: Begin) -> None:
     alive = ManualClock()
     dead, other = await process(ManualClock()), await process(alive)
     await dead.turns(1).acquire()
@@ -176,7 +176,7 @@ async def test_what_a_dead_process_held_is_free_when_its_time_is_over(process: B
 
 
 @pytest.mark.row("T18")
-async def test_a_call_that_takes_long_keeps_its_turn(process: Begin) -> None:
+async def test_long_call_renews_its_permit(process: Begin) -> None:
     clock = ManualClock()
     one, other = await process(clock), await process(clock)
     turn = await one.turns(1).acquire()
@@ -191,7 +191,7 @@ async def test_a_call_that_takes_long_keeps_its_turn(process: Begin) -> None:
 
 
 @pytest.mark.row("T18")
-async def test_who_has_slept_for_too_long_does_not_give_away_what_is_anothers(process: Begin) -> None:
+async def test_paused_process_does_not_release_foreign_permit(process: Begin) -> None:
     slow, clock = ManualClock(), ManualClock()
     sleeper, other = await process(slow), await process(clock)
     mine = await sleeper.turns(1).acquire()
@@ -206,7 +206,7 @@ async def test_who_has_slept_for_too_long_does_not_give_away_what_is_anothers(pr
 
 
 @pytest.mark.row("T18")
-async def test_who_has_slept_has_its_turn_again_if_nobody_wants_it(process: Begin) -> None:
+async def test_paused_process_reacquires_free_permit(process: Begin) -> None:
     slow, clock = ManualClock(), ManualClock()
     sleeper, other = await process(slow), await process(clock)
     mine = await sleeper.turns(1).acquire()
@@ -219,7 +219,7 @@ async def test_who_has_slept_has_its_turn_again_if_nobody_wants_it(process: Begi
 
 
 @pytest.mark.row("T18")
-async def test_a_process_with_many_callers_lets_others_have_their_turn(process: Begin) -> None:
+async def test_busy_process_does_not_starve_others(process: Begin) -> None:
     clock = ManualClock()
     busy, other = await process(clock), await process(clock)
     turn: Permit | None = await busy.turns(1).acquire()
@@ -246,7 +246,7 @@ async def test_a_process_with_many_callers_lets_others_have_their_turn(process: 
 
 
 @pytest.mark.row("T18")
-async def test_a_turn_that_nobody_wants_any_more_is_given_back(process: Begin) -> None:
+async def test_abandoned_permit_is_released(process: Begin) -> None:
     one = await process()
     turns = one.turns(1)
     calls = [asyncio.create_task(turns.acquire()) for _ in range(2)]
@@ -260,7 +260,7 @@ async def test_a_turn_that_nobody_wants_any_more_is_given_back(process: Begin) -
 
 
 @pytest.mark.row("T18")
-async def test_nobody_is_let_in_while_the_store_is_away(process: Begin) -> None:
+async def test_calls_are_rejected_while_store_is_unavailable(process: Begin) -> None:
     one = await process()
     await one.store.close()
     with pytest.raises(Refusal, match="try again later"):
@@ -268,7 +268,7 @@ async def test_nobody_is_let_in_while_the_store_is_away(process: Begin) -> None:
 
 
 @pytest.mark.row("T18")
-async def test_two_servers_on_one_file_hold_a_tool_to_its_limit_together(tmp_path: Path) -> None:
+async def test_two_servers_on_one_file_share_a_tool_limit(tmp_path: Path) -> None:
     began: asyncio.Queue[str] = asyncio.Queue()
     go = asyncio.Event()
 

@@ -48,7 +48,7 @@ def call(peer: RawPeer, number: int = 0) -> int | str:
 
 
 @pytest.mark.row("T19")
-async def test_calls_of_a_tool_without_a_limit_overlap() -> None:
+async def test_calls_without_limit_overlap() -> None:
     gate = Gate()
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
@@ -60,7 +60,7 @@ async def test_calls_of_a_tool_without_a_limit_overlap() -> None:
 
 
 @pytest.mark.row("T18", "Q06")
-async def test_so_many_run_so_many_wait_and_more_are_refused() -> None:
+async def test_calls_above_concurrency_and_queue_are_rejected() -> None:
     gate = Gate(max_concurrency=2, max_queue=1)
     async with RawPeer(gate.server) as peer, RawPeer(gate.server) as other:
         await peer.initialize()
@@ -79,7 +79,7 @@ async def test_so_many_run_so_many_wait_and_more_are_refused() -> None:
 
 
 @pytest.mark.row("T18")
-async def test_a_call_that_is_cancelled_while_it_waits_makes_room_in_the_queue() -> None:
+async def test_cancelled_waiter_frees_its_queue_place() -> None:
     gate = Gate(max_concurrency=1, max_queue=1)
     async with RawPeer(gate.server) as peer:
         await peer.initialize()
@@ -97,7 +97,7 @@ async def test_a_call_that_is_cancelled_while_it_waits_makes_room_in_the_queue()
 
 
 @pytest.mark.row("T18")
-async def test_a_turn_that_comes_to_a_call_just_cancelled_goes_to_the_next() -> None:
+async def test_permit_of_cancelled_call_goes_to_the_next() -> None:
     turns = LocalSemaphore(ConcurrencyLimit("tool", 1, 64))
     await turns.acquire()
     second, third = (asyncio.create_task(turns.acquire()) for _ in range(2))
@@ -109,7 +109,7 @@ async def test_a_turn_that_comes_to_a_call_just_cancelled_goes_to_the_next() -> 
 
 
 @pytest.mark.row("T18")
-async def test_a_turn_passes_by_a_call_that_is_being_cancelled() -> None:
+async def test_permit_skips_a_call_being_cancelled() -> None:
     turns = LocalSemaphore(ConcurrencyLimit("tool", 1, 64))
     await turns.acquire()
     second, third = (asyncio.create_task(turns.acquire()) for _ in range(2))
@@ -122,7 +122,7 @@ async def test_a_turn_passes_by_a_call_that_is_being_cancelled() -> None:
 
 
 @pytest.mark.row("T18")
-async def test_a_thread_keeps_its_place_until_it_is_done() -> None:
+async def test_sync_tool_holds_its_permit_until_its_thread_ends() -> None:
     clock, go, running = ManualClock(), threading.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     server = Server("t", observers=[], clock=clock, settings=Settings(work_timeout=5))
@@ -151,7 +151,7 @@ async def test_a_thread_keeps_its_place_until_it_is_done() -> None:
 
 @pytest.mark.row("T18")
 @pytest.mark.parametrize("on_thread", [False, True])
-async def test_a_result_may_be_as_large_as_its_limit_and_no_larger(on_thread: bool) -> None:
+async def test_result_size_limit_is_inclusive(on_thread: bool) -> None:
     server = Server("t", observers=[])
 
     async def tool(size: int) -> str:
@@ -175,7 +175,7 @@ async def test_a_result_may_be_as_large_as_its_limit_and_no_larger(on_thread: bo
 
 
 @pytest.mark.row("T18")
-async def test_a_tool_that_is_added_disabled_is_there_when_it_is_enabled() -> None:
+async def test_tool_added_disabled_works_once_enabled() -> None:
     server = Server("t", observers=[], tools=True)
 
     @server.tool(enabled=False)
@@ -191,7 +191,7 @@ async def test_a_tool_that_is_added_disabled_is_there_when_it_is_enabled() -> No
 
 
 @pytest.mark.row("T18", "P22")
-async def test_a_tool_runs_only_while_all_that_it_requires_is_well() -> None:
+async def test_tool_runs_only_while_its_predicates_hold() -> None:
     server, well = Server("t", observers=[]), {"database": True, "disk": True}
 
     @server.health("database")
@@ -218,7 +218,7 @@ async def test_a_tool_runs_only_while_all_that_it_requires_is_well() -> None:
 
 
 @pytest.mark.row("T18")
-async def test_a_predicate_may_be_named_after_the_tool_that_requires_it() -> None:
+async def test_predicate_may_be_added_after_its_tool() -> None:
     server = Server("t", observers=[])
 
     @server.tool(requires=["database"])
@@ -233,7 +233,7 @@ async def test_a_predicate_may_be_named_after_the_tool_that_requires_it() -> Non
 
 @pytest.mark.row("T18")
 @pytest.mark.parametrize("enabled", [True, False])
-async def test_a_server_whose_tool_requires_a_name_that_nothing_has_does_not_serve(enabled: bool) -> None:
+async def test_server_with_unknown_predicate_does_not_start(enabled: bool) -> None:
     server = Server("t", observers=[])
 
     @server.tool(requires=["databse"], enabled=enabled)
@@ -250,7 +250,7 @@ async def test_a_server_whose_tool_requires_a_name_that_nothing_has_does_not_ser
 
 
 @pytest.mark.row("T18")
-async def test_a_tool_that_is_added_while_serving_requires_names_that_are_there() -> None:
+async def test_tool_added_while_serving_needs_known_predicates() -> None:
     server = Server("t", observers=[])
 
     async def tool() -> None: ...
@@ -267,7 +267,7 @@ async def test_a_tool_that_is_added_while_serving_requires_names_that_are_there(
 
 @pytest.mark.row("T18")
 @pytest.mark.parametrize("plain", [False, True])
-async def test_a_tool_that_exits_within_its_limits_does_not_end_the_server(plain: bool) -> None:
+async def test_limited_tool_calling_sys_exit_keeps_server_alive(plain: bool) -> None:
     server = Server("t", observers=[])
 
     async def asynchronous() -> None:
@@ -284,7 +284,7 @@ async def test_a_tool_that_exits_within_its_limits_does_not_end_the_server(plain
 
 
 @pytest.mark.row("T18")
-async def test_a_tool_that_raises_what_ends_generators_is_answered_for() -> None:
+async def test_tool_raising_generator_exit_gets_an_answer() -> None:
     server = Server("t", observers=[])
 
     @server.tool
@@ -298,7 +298,7 @@ async def test_a_tool_that_raises_what_ends_generators_is_answered_for() -> None
 
 @pytest.mark.row("T18")
 @pytest.mark.parametrize("option", ["allow", "requires"])
-async def test_a_predicate_that_exits_does_not_end_the_server(option: str) -> None:
+async def test_predicate_calling_sys_exit_keeps_server_alive(option: str) -> None:
     server = Server("t", observers=[])
 
     def leave(*_: Any) -> bool:
@@ -315,7 +315,7 @@ async def test_a_predicate_that_exits_does_not_end_the_server(option: str) -> No
 
 
 @pytest.mark.row("T18")
-async def test_limits_go_around_dependencies() -> None:
+async def test_limits_include_dependencies() -> None:
     server, made = Server("t", observers=[]), []
 
     async def place() -> str:
@@ -349,7 +349,7 @@ async def test_limits_go_around_dependencies() -> None:
         ({"requires": [None]}, "requires= must be a list of names and predicates, not"),
     ],
 )
-def test_limits_that_cannot_work_are_refused(options: dict[str, Any], why: str) -> None:
+def test_invalid_limits_are_rejected(options: dict[str, Any], why: str) -> None:
     async def tool() -> None: ...
 
     with pytest.raises(RegistrationError, match=f"tool 'tool': {why}"):
@@ -357,7 +357,7 @@ def test_limits_that_cannot_work_are_refused(options: dict[str, Any], why: str) 
 
 
 @pytest.mark.row("T18")
-def test_a_tool_that_is_held_to_nothing_has_no_guard() -> None:
+def test_tool_without_limits_has_no_guard() -> None:
     server = Server("t")
 
     async def tool() -> None: ...
@@ -368,6 +368,6 @@ def test_a_tool_that_is_held_to_nothing_has_no_guard() -> None:
 
 
 @pytest.mark.row("T18")
-def test_what_is_named_for_tools_to_require_is_a_function() -> None:
+def test_health_predicate_must_be_a_function() -> None:
     with pytest.raises(RegistrationError, match="health predicate 'database' must be a function, not True"):
         Server("t").health("database")(True)

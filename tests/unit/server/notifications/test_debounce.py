@@ -10,14 +10,14 @@ from trunkline.server.notifications.debounce import Coalescer
 
 
 @pytest.mark.row("X13", "N04")
-def test_the_first_change_is_announced_at_once() -> None:
+def test_first_change_is_announced_at_once() -> None:
     coalescer = Coalescer(100)
     assert coalescer.record_change("tools", now=0)
     assert coalescer.next_due() is None
 
 
 @pytest.mark.row("X13", "N05")
-def test_a_change_within_the_interval_is_announced_at_its_end() -> None:
+def test_change_within_interval_is_announced_at_its_end() -> None:
     coalescer = Coalescer(100)
     assert coalescer.record_change("tools", now=0)
     assert not coalescer.record_change("tools", now=50)
@@ -31,14 +31,14 @@ def test_a_change_within_the_interval_is_announced_at_its_end() -> None:
 
 
 @pytest.mark.row("X13")
-def test_after_a_quiet_interval_a_change_is_announced_at_once_again() -> None:
+def test_change_after_quiet_interval_is_announced_at_once() -> None:
     coalescer = Coalescer(100)
     assert coalescer.record_change("tools", now=0)
     assert coalescer.record_change("tools", now=100)
 
 
 @pytest.mark.row("N03")
-def test_kinds_do_not_wait_for_each_other() -> None:
+def test_kinds_are_debounced_independently() -> None:
     coalescer = Coalescer(100)
     assert coalescer.record_change("tools", now=0)
     assert coalescer.record_change("prompts", now=10)
@@ -50,7 +50,7 @@ def test_kinds_do_not_wait_for_each_other() -> None:
 
 @pytest.mark.row("N03", "N05")
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 70)), max_size=60))
-def test_announcements_are_an_interval_apart_and_none_is_missing(changes: list[tuple[str, int]]) -> None:
+def test_announcements_are_an_interval_apart_and_complete(changes: list[tuple[str, int]]) -> None:
     coalescer, now = Coalescer(100), 0
     announced: dict[str, list[float]] = {"a": [], "b": []}
     changed: dict[str, float] = {}

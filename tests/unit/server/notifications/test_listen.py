@@ -25,7 +25,7 @@ async def thing() -> str:
     return "thing"
 
 
-async def test_request_names_only_so_many_resources() -> None:
+async def test_listen_request_is_limited_in_resources() -> None:
     server = Server("t", settings=Settings(max_subscriptions=3))
 
     @server.resource("note:{name}")
@@ -60,7 +60,7 @@ async def settled(peer: RawPeer) -> list[Any]:
 
 
 @pytest.mark.row("SUB-02")
-async def test_03_04_nothing_is_told_but_what_was_asked_for_and_marked() -> None:
+async def test_listen_sends_only_selected_events_with_subscription_id() -> None:
     server = offering()
     async with RawPeer(server) as peer:
         first = listen(peer, id="first", toolsListChanged=True, promptsListChanged=False)
@@ -79,7 +79,7 @@ async def test_03_04_nothing_is_told_but_what_was_asked_for_and_marked() -> None
 
 
 @pytest.mark.row("SUB-03")
-async def test_what_the_server_does_not_tell_of_is_left_out() -> None:
+async def test_unsupported_parts_of_the_filter_are_dropped() -> None:
     async with RawPeer(offering(list_changed=False, subscribe=False)) as peer:
         ident = listen(peer, **EVERY_LIST, resourceSubscriptions=["x:a"])
         assert await acknowledged(peer, ident) == {}
@@ -88,7 +88,7 @@ async def test_what_the_server_does_not_tell_of_is_left_out() -> None:
 
 
 @pytest.mark.row("SUB-03")
-async def test_what_happens_while_watching_begins_is_told_after_the_acknowledgement() -> None:
+async def test_early_events_follow_the_acknowledgement() -> None:
     server = offering()
 
     @server.on_first_subscriber
@@ -102,7 +102,7 @@ async def test_what_happens_while_watching_begins_is_told_after_the_acknowledgem
         assert told["params"] == {"uri": "x:a", "_meta": {MARK: ident}}
 
 
-async def test_what_cannot_be_watched_is_an_error_and_leaves_nothing_behind() -> None:
+async def test_failed_watch_is_an_error_and_leaves_nothing() -> None:
     server, ended = offering(), list[str]()
 
     @server.on_first_subscriber
@@ -127,7 +127,7 @@ async def test_what_cannot_be_watched_is_an_error_and_leaves_nothing_behind() ->
 
 
 @pytest.mark.row("SUB-06")
-async def test_a_cancelled_one_is_told_nothing_more_and_watching_ends() -> None:
+async def test_cancelled_listen_stops_events_and_watching() -> None:
     server, ended = offering(), list[str]()
 
     @server.on_last_unsubscribed
@@ -146,7 +146,7 @@ async def test_a_cancelled_one_is_told_nothing_more_and_watching_ends() -> None:
 
 
 @pytest.mark.row("SUB-07")
-async def test_the_end_of_the_server_is_a_result_and_then_said_once_more() -> None:
+async def test_shutdown_answers_listen_and_sends_cancelled() -> None:
     observer = RecordingObserver()
     server = offering(observers=[observer])
     async with RawPeer(server) as peer:
@@ -160,7 +160,7 @@ async def test_the_end_of_the_server_is_a_result_and_then_said_once_more() -> No
     assert [fact.outcome for fact in observer.facts if isinstance(fact, CallEnded)] == ["ok"]
 
 
-async def test_a_connection_that_ends_in_good_order_ends_its_own_and_no_others() -> None:
+async def test_closing_connection_ends_only_its_streams() -> None:
     server = offering()
     async with RawPeer(server) as peer, RawPeer(server) as other:
         await acknowledged(peer, listen(peer, toolsListChanged=True))
@@ -173,7 +173,7 @@ async def test_a_connection_that_ends_in_good_order_ends_its_own_and_no_others()
         assert told["params"]["_meta"] == {MARK: ident}
 
 
-async def test_it_outlives_every_deadline() -> None:
+async def test_listen_has_no_deadline() -> None:
     clock = ManualClock()
     server = offering(clock=clock, settings={"longest_call": 10.0, "work_timeout": 1.0})
     async with RawPeer(server) as peer:
@@ -186,7 +186,7 @@ async def test_it_outlives_every_deadline() -> None:
         assert told["method"] == "notifications/tools/list_changed"
 
 
-async def test_it_takes_no_call_its_place_and_there_are_only_so_many() -> None:
+async def test_listen_uses_no_call_slot_and_is_limited() -> None:
     server = offering(settings={"max_calls": 2})
     async with RawPeer(server) as peer:
         for _ in range(2):

@@ -37,7 +37,7 @@ async def turns() -> None:
 
 
 @pytest.mark.row("F20")
-async def test_a_second_subscriber_waits_until_watching_has_begun_and_does_not_begin_it_again() -> None:
+async def test_second_subscriber_waits_for_first_hook() -> None:
     log = Log()
     first = asyncio.ensure_future(log.subscription_hooks.subscribe(URI, "a"))
     second = asyncio.ensure_future(log.subscription_hooks.subscribe(URI, "b"))
@@ -51,7 +51,7 @@ async def test_a_second_subscriber_waits_until_watching_has_begun_and_does_not_b
 
 
 @pytest.mark.row("F20")
-async def test_if_watching_fails_for_the_first_the_second_begins_it_for_itself() -> None:
+async def test_second_subscriber_reruns_failed_first_hook() -> None:
     watchers: SubscriptionHooks[str] = SubscriptionHooks()
     fails = [True, False]
 
@@ -66,7 +66,7 @@ async def test_if_watching_fails_for_the_first_the_second_begins_it_for_itself()
     assert watchers.subscriptions.subscribers(URI) == ["b"]
 
 
-async def test_one_who_comes_while_watching_ends_begins_it_anew() -> None:
+async def test_subscriber_during_last_hook_reruns_first_hook() -> None:
     log = Log()
     log.go.set()
     await log.subscription_hooks.subscribe(URI, "a")
@@ -81,7 +81,7 @@ async def test_one_who_comes_while_watching_ends_begins_it_anew() -> None:
     assert log.said[2:] == ["ending", "ended", "starting", "started"]
 
 
-async def test_watching_does_not_end_when_somebody_has_come_meanwhile() -> None:
+async def test_last_hook_is_skipped_if_resubscribed() -> None:
     log = Log()
     log.go.set()
     await log.subscription_hooks.subscribe(URI, "a")
@@ -91,7 +91,7 @@ async def test_watching_does_not_end_when_somebody_has_come_meanwhile() -> None:
     assert "ending" not in log.said
 
 
-async def test_different_resources_do_not_wait_for_each_other() -> None:
+async def test_hooks_of_different_resources_run_concurrently() -> None:
     log = Log()
     waiting = [asyncio.ensure_future(log.subscription_hooks.subscribe(uri, "a")) for uri in ("r://1", "r://2")]
     await turns()
@@ -100,7 +100,7 @@ async def test_different_resources_do_not_wait_for_each_other() -> None:
     await asyncio.gather(*waiting)
 
 
-async def test_a_watcher_that_exits_fails_and_ends_nothing_else() -> None:
+async def test_hook_that_calls_sys_exit_fails_alone() -> None:
     watchers: SubscriptionHooks[str] = SubscriptionHooks()
     watchers.on_first.append(lambda uri: sys.exit(3))
     with pytest.raises(RuntimeError, match=r"sys.exit\(3\)"):
@@ -108,14 +108,14 @@ async def test_a_watcher_that_exits_fails_and_ends_nothing_else() -> None:
     assert watchers.subscriptions.subscribers(URI) == []
 
 
-async def test_ending_what_was_never_begun_calls_nobody() -> None:
+async def test_unsubscribe_without_subscription_runs_no_hook() -> None:
     log = Log()
     await log.subscription_hooks.unsubscribe(URI, "a")
     assert log.said == []
 
 
 @pytest.mark.parametrize("plain", [True, False])
-async def test_watchers_may_be_plain_functions_and_several(*, plain: bool) -> None:
+async def test_several_sync_hooks_are_supported(*, plain: bool) -> None:
     watchers: SubscriptionHooks[str] = SubscriptionHooks()
     seen: list[str] = []
 
@@ -130,7 +130,7 @@ async def test_watchers_may_be_plain_functions_and_several(*, plain: bool) -> No
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_if_one_watcher_fails_what_others_have_begun_is_ended(cancelled: bool) -> None:
+async def test_failing_first_hook_undoes_earlier_hooks(cancelled: bool) -> None:
     watchers: SubscriptionHooks[str] = SubscriptionHooks()
     said: list[str] = []
 
@@ -150,7 +150,7 @@ async def test_if_one_watcher_fails_what_others_have_begun_is_ended(cancelled: b
     assert watchers.subscriptions.subscribers(URI) == []
 
 
-async def test_a_watcher_that_fails_to_end_keeps_no_other_from_ending() -> None:
+async def test_failing_last_hook_does_not_stop_the_others() -> None:
     watchers: SubscriptionHooks[str] = SubscriptionHooks()
     said: list[str] = []
 

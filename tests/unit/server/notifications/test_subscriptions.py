@@ -8,7 +8,7 @@ from trunkline.server.notifications.subscriptions import Subscriptions
 
 
 @pytest.mark.row("A10", "R11")
-def test_twice_is_once_and_order_is_kept() -> None:
+def test_subscribing_twice_counts_once_and_keeps_order() -> None:
     subscriptions: Subscriptions[str] = Subscriptions()
     for who in ("b", "a", "b"):
         subscriptions.add("r://1", who)
@@ -17,7 +17,7 @@ def test_twice_is_once_and_order_is_kept() -> None:
 
 
 @pytest.mark.row("R12")
-def test_ending_what_is_not_there_is_false() -> None:
+def test_removing_unknown_subscription_returns_false() -> None:
     subscriptions: Subscriptions[str] = Subscriptions()
     assert not subscriptions.remove("r://1", "a")
     subscriptions.add("r://1", "a")
@@ -28,7 +28,7 @@ def test_ending_what_is_not_there_is_false() -> None:
 
 
 @pytest.mark.row("A11", "R23")
-def test_one_who_goes_takes_everything_along_and_the_orphans_are_told() -> None:
+def test_drop_returns_uris_without_subscribers() -> None:
     subscriptions: Subscriptions[str] = Subscriptions()
     for uri, who in (("r://1", "a"), ("r://2", "a"), ("r://2", "b")):
         subscriptions.add(uri, who)
@@ -41,7 +41,7 @@ def test_one_who_goes_takes_everything_along_and_the_orphans_are_told() -> None:
 
 @pytest.mark.row("A10")
 @given(st.lists(st.tuples(st.sampled_from("+-x"), st.integers(0, 3), st.sampled_from("abc"))))
-def test_both_views_agree_and_nothing_is_kept_for_nobody(steps: list[tuple[str, int, str]]) -> None:
+def test_both_indexes_agree_and_leave_no_empty_entries(steps: list[tuple[str, int, str]]) -> None:
     subscriptions: Subscriptions[str] = Subscriptions()
     model: set[tuple[str, str]] = set()
     for step, number, who in steps:

@@ -36,7 +36,7 @@ def taken() -> Iterator[int]:
         ("stdio", {"port": None, "tls": None}, None),
     ],
 )
-def test_a_transport_and_its_options_name_an_address(transport: str, options: Any, address: str | None) -> None:
+def test_run_options_become_an_address(transport: str, options: Any, address: str | None) -> None:
     assert build_address(transport, **options) == address
 
 
@@ -67,7 +67,7 @@ def test_a_transport_and_its_options_name_an_address(transport: str, options: An
         ("http", {"workers": "2"}, "workers= is the number of processes, 1 or more, not '2'"),
     ],
 )
-def test_a_wrong_option_ends_the_process_with_one_line(
+def test_wrong_option_exits_with_one_line(
     transport: Any, options: Any, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as raised:
@@ -82,7 +82,7 @@ def test_a_wrong_option_ends_the_process_with_one_line(
 
 @pytest.mark.parametrize("options", [{}, {"workers": 2}], ids=["one process", "workers"])
 @pytest.mark.parametrize("transport", ["http", "tcp"])
-def test_an_address_in_use_ends_the_process_with_one_line(
+def test_address_in_use_exits_with_one_line(
     transport: Any, options: Any, taken: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if transport == "tcp":
@@ -97,7 +97,7 @@ def test_an_address_in_use_ends_the_process_with_one_line(
     )
 
 
-def test_no_traceback_is_shown(taken: int) -> None:
+def test_startup_error_prints_no_traceback(taken: int) -> None:
     program = f"from trunkline import Server; Server('s').run('http', port={taken})"
     done = subprocess.run(
         [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=PATIENCE
@@ -105,13 +105,13 @@ def test_no_traceback_is_shown(taken: int) -> None:
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (USAGE_ERROR, "", 1)
 
 
-async def test_run_inside_of_a_running_loop_names_what_to_use_there() -> None:
+async def test_run_inside_a_loop_suggests_listen() -> None:
     for options in ({}, {"transport": "http"}, {"transport": "http", "workers": 2}):
         with pytest.raises(MisuseError, match=r"there is one running here.* `await server\.listen\(.*aclose"):
             Server("s").run(**options)
 
 
-def test_on_another_thread_a_mistake_is_raised() -> None:
+def test_startup_error_on_another_thread_is_raised() -> None:
     raised: list[BaseException] = []
 
     def run() -> None:
@@ -126,7 +126,7 @@ def test_on_another_thread_a_mistake_is_raised() -> None:
     assert "port=" in str(raised[0])
 
 
-def test_a_mistake_of_a_crashed_server_keeps_its_traceback() -> None:
+def test_crash_keeps_its_traceback() -> None:
     """What ends a server that has been started is no mistake in starting it."""
 
     async def serving() -> tuple[str, ...]:
@@ -136,7 +136,7 @@ def test_a_mistake_of_a_crashed_server_keeps_its_traceback() -> None:
         run_on_loop(Server("s"), serving())
 
 
-async def test_listening_with_something_else_than_a_context_is_refused() -> None:
+async def test_tls_must_be_an_ssl_context() -> None:
     with pytest.raises(MisuseError, match=r"tls= is an ssl\.SSLContext"):
         await Server("s").listen("https://127.0.0.1:0", tls=True)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="an address is a string like"):

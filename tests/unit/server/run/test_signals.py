@@ -14,7 +14,7 @@ NUMBERS = [signal.SIGINT, signal.SIGTERM]
 
 @pytest.mark.row("D13")
 @pytest.mark.parametrize("number", NUMBERS)
-async def test_a_signal_is_told_on_the_loop_and_what_was_there_before_comes_back(number: signal.Signals) -> None:
+async def test_signal_calls_back_on_the_loop_and_handlers_are_restored(number: signal.Signals) -> None:
     before, told = signal.getsignal(number), asyncio.Event()
     with on_signals(asyncio.get_running_loop(), told.set):
         os.kill(os.getpid(), number)
@@ -22,7 +22,7 @@ async def test_a_signal_is_told_on_the_loop_and_what_was_there_before_comes_back
     assert signal.getsignal(number) is before
 
 
-async def test_on_another_thread_nothing_is_heard_of_signals() -> None:
+async def test_signals_are_ignored_on_other_threads() -> None:
     before = [signal.getsignal(number) for number in NUMBERS]
 
     async def elsewhere() -> None:

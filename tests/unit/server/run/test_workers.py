@@ -11,13 +11,13 @@ from trunkline.errors import MisuseError, TransportError
 from trunkline.transports.accept import bind
 
 
-def test_workers_cannot_share_what_one_process_has_in_memory(capsys: pytest.CaptureFixture[str]) -> None:
+def test_workers_refuse_a_memory_store(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         Server("house", store=MemoryStore()).run("http", workers=2)
     assert "need a store that processes can share" in capsys.readouterr().err
 
 
-def test_workers_are_run_by_the_main_thread() -> None:
+def test_workers_need_the_main_thread() -> None:
     raised: list[BaseException] = []
 
     def run() -> None:
@@ -32,7 +32,7 @@ def test_workers_are_run_by_the_main_thread() -> None:
     assert "main thread" in str(raised[0])
 
 
-def test_a_system_that_cannot_fork_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_workers_need_fork(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delattr(os, "fork")
     with pytest.raises(SystemExit, match="2"):
         Server("house").run("http", workers=2)
@@ -40,7 +40,7 @@ def test_a_system_that_cannot_fork_says_so(monkeypatch: pytest.MonkeyPatch, caps
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "0.0.0.0", "::", ""])
-def test_a_port_that_is_left_open_is_the_same_at_every_address_of_a_host(host: str) -> None:
+def test_chosen_port_is_the_same_for_all_addresses(host: str) -> None:
     places = bind(host, 0)
     try:
         (port,) = {place.getsockname()[1] for place in places}
@@ -54,6 +54,6 @@ def test_a_port_that_is_left_open_is_the_same_at_every_address_of_a_host(host: s
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
-def test_a_host_that_is_not_this_machine_is_named(host: str) -> None:
+def test_unknown_host_is_named_in_the_error(host: str) -> None:
     with pytest.raises(TransportError, match=f"cannot listen on {host}:0: "):
         bind(host, 0)

@@ -29,7 +29,7 @@ HANDSHAKE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": 
 
 
 @pytest.mark.row("D05")
-async def test_a_stored_session_is_what_its_schema_says(lives: Lives, clock: ManualClock) -> None:
+async def test_stored_session_matches_its_schema(lives: Lives, clock: ManualClock) -> None:
     life = await lives.begin()
     life.host.principal = "anna"
     session = await life.host.session(capabilities={"roots": {}})
@@ -50,7 +50,7 @@ async def test_a_stored_session_is_what_its_schema_says(lives: Lives, clock: Man
 
 
 @pytest.mark.row("D05")
-def test_the_schema_is_what_is_documented() -> None:
+def test_schema_matches_the_documentation() -> None:
     page = (Path(__file__).parents[4] / "docs" / "design" / "sessions.md").read_text("utf-8")
     documented = page.partition("```json\n")[2].partition("```")[0]
     assert json.loads(msgspec.json.encode(read_record(documented.encode()))) == json.loads(documented)
@@ -59,7 +59,7 @@ def test_the_schema_is_what_is_documented() -> None:
 
 
 @pytest.mark.row("D05")
-def test_a_record_of_the_founding_documents_becomes_one_of_today() -> None:
+def test_founding_record_is_migrated() -> None:
     old = {
         "id": "x",
         "created_at": 1_000_000,
@@ -82,12 +82,12 @@ def test_a_record_of_the_founding_documents_becomes_one_of_today() -> None:
 
 @pytest.mark.row("D05")
 @pytest.mark.parametrize("value", [b"{}", b"[]", b'{"version": 99}', b'{"version": 2, "id": 3}', b"\xff"])
-def test_what_cannot_be_read_is_said_to_be_unusable(value: bytes) -> None:
+def test_unreadable_record_raises_store_unusable(value: bytes) -> None:
     with pytest.raises(StoreUnusable):
         read_record(value)
 
 
-async def test_record_of_a_session_lasts_longer_once_it_is_used(lives: Lives, clock: ManualClock) -> None:
+async def test_used_session_record_expires_later(lives: Lives, clock: ManualClock) -> None:
     life = await lives.begin()
     opened = await life.host.ask("POST", request("initialize", HANDSHAKE))
     session = opened.headers["mcp-session-id"]
@@ -104,7 +104,7 @@ async def test_record_of_a_session_lasts_longer_once_it_is_used(lives: Lives, cl
 
 
 @pytest.mark.row("D04")
-async def test_that_a_session_is_used_is_written_once_in_a_tenth_of_its_time(lives: Lives, clock: ManualClock) -> None:
+async def test_last_use_is_written_once_in_a_tenth_of_ttl(lives: Lives, clock: ManualClock) -> None:
     life = await lives.begin()
     session = await life.host.session()
     opened = clock.now()
@@ -142,7 +142,7 @@ async def standing(life: Life, session: str) -> list[tuple[list[str], str]]:
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("done", [False, True])
 @pytest.mark.parametrize("round_", [False, True])
-async def test_a_change_that_cannot_be_kept_is_refused_and_not_in_force(
+async def test_unstored_change_is_refused_and_undone(
     lives: Lives, clock: ManualClock, change: str, done: bool, round_: bool
 ) -> None:
     """Nor is it kept, if the store does not confirm it; nor does it matter what else is being written."""
@@ -165,7 +165,7 @@ async def test_a_change_that_cannot_be_kept_is_refused_and_not_in_force(
     assert in_force == kept != before[0]
 
 
-async def test_a_change_that_is_cancelled_while_the_store_does_not_answer_is_not_in_force(lives: Lives) -> None:
+async def test_cancelled_change_is_undone_while_store_is_slow(lives: Lives) -> None:
     life = await lives.begin()
     session = await life.host.session()
     before = await standing(life, session)
@@ -185,7 +185,7 @@ async def test_a_change_that_is_cancelled_while_the_store_does_not_answer_is_not
     asked.cancel()
 
 
-async def test_a_watcher_that_cannot_end_does_not_hide_why_a_change_was_refused(lives: Lives) -> None:
+async def test_failing_undo_does_not_hide_the_refusal(lives: Lives) -> None:
     life = await lives.begin()
     session = await life.host.session()
 
@@ -199,7 +199,7 @@ async def test_a_watcher_that_cannot_end_does_not_hide_why_a_change_was_refused(
     assert any(isinstance(fact.error, OSError) for fact in life.seen.of(HandlerFailed))
 
 
-async def test_a_subscription_that_a_watcher_could_not_end_is_not_kept(lives: Lives) -> None:
+async def test_subscription_that_a_hook_cannot_end_is_not_stored(lives: Lives) -> None:
     life = await lives.begin()
     session = await life.host.session()
     await life.subscribe(session, "note://a")
@@ -213,7 +213,7 @@ async def test_a_subscription_that_a_watcher_could_not_end_is_not_kept(lives: Li
     assert in_force == kept == ([], "info")
 
 
-async def test_a_handshake_that_cannot_be_kept_is_refused_and_opens_no_session(lives: Lives) -> None:
+async def test_unstored_handshake_is_refused_and_opens_no_session(lives: Lives) -> None:
     life = await lives.begin()
     await life.server.start()
     fault = life.faults.fail("commit", "acquire", key="session/")
@@ -229,7 +229,7 @@ async def test_a_handshake_that_cannot_be_kept_is_refused_and_opens_no_session(l
 
 
 @pytest.mark.row("D10")
-async def test_a_session_is_restored_in_order(lives: Lives) -> None:
+async def test_session_is_restored_in_order(lives: Lives) -> None:
     life = await lives.begin()
     session = await life.host.session()
     await life.subscribe(session, "note://a")
@@ -242,7 +242,7 @@ async def test_a_session_is_restored_in_order(lives: Lives) -> None:
 
 
 @pytest.mark.row("D17")
-async def test_another_principals_session_is_not_there(lives: Lives) -> None:
+async def test_session_of_another_principal_is_unknown(lives: Lives) -> None:
     anna = Principal("anna", issuer="idp")
     life = await lives.begin()
     life.host.principal = anna
@@ -257,7 +257,7 @@ async def test_another_principals_session_is_not_there(lives: Lives) -> None:
 
 
 @pytest.mark.row("D06", "D17")
-async def test_time_runs_while_no_process_does(lives: Lives, clock: ManualClock) -> None:
+async def test_session_expires_while_no_process_runs(lives: Lives, clock: ManualClock) -> None:
     life = await lives.begin()
     session = await life.host.session()
     await lives.end()
@@ -274,7 +274,7 @@ async def test_time_runs_while_no_process_does(lives: Lives, clock: ManualClock)
     assert (answer.status, answer.json["error"]["data"]["kind"]) == (404, "session_not_found")
 
 
-async def test_who_may_not_hear_of_a_resource_any_more_is_not_told_after_a_restart(lives: Lives) -> None:
+async def test_forbidden_resource_sends_no_update_after_restart(lives: Lives) -> None:
     life = await lives.begin()
     life.host.principal = "anna"
     session = await life.host.session()
@@ -289,7 +289,7 @@ async def test_who_may_not_hear_of_a_resource_any_more_is_not_told_after_a_resta
     await stream.finished()
 
 
-async def test_a_watcher_that_fails_costs_one_subscription_and_no_more(lives: Lives) -> None:
+async def test_failing_hook_costs_one_subscription(lives: Lives) -> None:
     life = await lives.begin()
     session = await life.host.session()
     await life.subscribe(session, "note://a")
@@ -303,7 +303,7 @@ async def test_a_watcher_that_fails_costs_one_subscription_and_no_more(lives: Li
     assert (await life.record(session)).subscriptions == ["note://b"]
 
 
-async def test_a_store_that_does_not_answer_is_no_reason_to_begin_anew(lives: Lives) -> None:
+async def test_unavailable_store_answers_503_not_404(lives: Lives) -> None:
     life = await lives.begin()
     session = await life.host.session()
     life = await lives.begin()
@@ -319,7 +319,7 @@ async def test_a_store_that_does_not_answer_is_no_reason_to_begin_anew(lives: Li
     assert "result" in (await life.request(session, "ping")).json
 
 
-async def test_sessions_that_never_expire_stay_that_way(lives: Lives, clock: ManualClock) -> None:
+async def test_sessions_without_ttl_never_expire(lives: Lives, clock: ManualClock) -> None:
     life = await lives.begin(settings=Settings(session_ttl=None))
     session = await life.host.session()
     await lives.end()
@@ -329,7 +329,7 @@ async def test_sessions_that_never_expire_stay_that_way(lives: Lives, clock: Man
     assert (await life.record(session)).timeout_ms is None
 
 
-async def test_a_server_that_is_about_to_stop_brings_nothing_back(lives: Lives) -> None:
+async def test_stopping_server_restores_no_session(lives: Lives) -> None:
     life = await lives.begin()
     session = await life.host.session()
     life = await lives.begin()
@@ -339,7 +339,7 @@ async def test_a_server_that_is_about_to_stop_brings_nothing_back(lives: Lives) 
     assert (answer.status, answer.json["error"]["data"]["kind"]) == (503, "temporarily_unavailable")
 
 
-async def test_a_session_that_is_being_brought_back_when_the_server_begins_to_stop_is_left_to_others(
+async def test_restore_is_released_when_the_server_stops(
     lives: Lives,
 ) -> None:
     life = await lives.begin()
@@ -371,9 +371,7 @@ async def test_a_session_that_is_being_brought_back_when_the_server_begins_to_st
         {"id": "another's"},
     ],
 )
-async def test_a_record_that_is_newer_or_damaged_is_no_session_and_said_to_be(
-    lives: Lives, change: dict[str, Any]
-) -> None:
+async def test_newer_or_damaged_record_is_no_session(lives: Lives, change: dict[str, Any]) -> None:
     life = await lives.begin()
     session = await life.host.session()
     item = await life.store.get(f"session/{session}/record")
@@ -388,7 +386,7 @@ async def test_a_record_that_is_newer_or_damaged_is_no_session_and_said_to_be(
 
 @pytest.mark.row("D05")
 @pytest.mark.parametrize("key", ["position", "streams/00000001"])
-async def test_a_session_whose_streams_cannot_be_read_is_none_and_said_to_be(lives: Lives, key: str) -> None:
+async def test_session_with_unreadable_streams_is_no_session(lives: Lives, key: str) -> None:
     life = await lives.begin()
     session = await life.host.session()
     await life.store.commit([Put(f"session/{session}/{key}", b"nonsense")])
@@ -402,7 +400,7 @@ async def test_a_session_whose_streams_cannot_be_read_is_none_and_said_to_be(liv
 
 
 @pytest.mark.row("D05")
-async def test_a_session_of_an_older_trunkline_goes_on(lives: Lives, clock: ManualClock) -> None:
+async def test_session_of_an_older_version_is_restored(lives: Lives, clock: ManualClock) -> None:
     session, now = "S" * 43, round(clock.now() * 1000)
     old = {
         "id": session,
@@ -431,7 +429,7 @@ async def test_a_session_of_an_older_trunkline_goes_on(lives: Lives, clock: Manu
 # --- whose it is ------------------------------------------------------------------------------------------
 
 
-async def test_a_stranger_with_the_id_brings_nothing_back(lives: Lives) -> None:
+async def test_session_id_of_another_principal_restores_nothing(lives: Lives) -> None:
     life = await lives.begin()
     life.host.principal = "anna"
     session = await life.host.session()
@@ -446,7 +444,7 @@ async def test_a_stranger_with_the_id_brings_nothing_back(lives: Lives) -> None:
     assert "result" in (await life.request(session, "ping")).json
 
 
-async def test_what_a_principal_may_not_have_any_more_does_not_come_back(lives: Lives) -> None:
+async def test_forbidden_subscription_is_not_restored(lives: Lives) -> None:
     life = await lives.begin()
     life.host.principal = "anna"
     session = await life.host.session()
@@ -464,7 +462,7 @@ async def test_what_a_principal_may_not_have_any_more_does_not_come_back(lives: 
     assert gone.json["error"]["code"] == -32602
 
 
-async def test_sessions_that_come_back_at_once_are_no_more_than_a_principal_may_have(lives: Lives) -> None:
+async def test_concurrent_restores_respect_the_principal_limit(lives: Lives) -> None:
     most = Settings(max_sessions_per_principal=1)
     life = await lives.begin()
     life.host.principal = "anna"
@@ -479,7 +477,7 @@ async def test_sessions_that_come_back_at_once_are_no_more_than_a_principal_may_
 # --- the end of it ----------------------------------------------------------------------------------------
 
 
-async def test_a_session_that_only_the_store_knows_can_be_ended(lives: Lives) -> None:
+async def test_stored_session_can_be_deleted_without_restore(lives: Lives) -> None:
     life = await lives.begin()
     session = await life.host.session()
     await life.subscribe(session, "note://a")
@@ -496,7 +494,7 @@ async def test_a_session_that_only_the_store_knows_can_be_ended(lives: Lives) ->
     assert (await life.request(session, "ping")).status == 404
 
 
-async def test_a_session_that_is_being_ended_is_not_brought_back(lives: Lives) -> None:
+async def test_session_being_deleted_is_not_restored(lives: Lives) -> None:
     life = await lives.begin()
     session = await life.host.session()
     slow = Slow(life.store, session)
@@ -508,7 +506,7 @@ async def test_a_session_that_is_being_ended_is_not_brought_back(lives: Lives) -
     assert await life.store.scan("session/") == []
 
 
-async def test_whoever_reads_or_works_when_a_session_is_ended_leaves_nothing_behind(lives: Lives) -> None:
+async def test_deleting_a_busy_session_leaves_no_data(lives: Lives) -> None:
     life = await lives.begin()
     began = asyncio.Event()
 
@@ -539,7 +537,7 @@ async def test_whoever_reads_or_works_when_a_session_is_ended_leaves_nothing_beh
 
 
 @pytest.mark.row("D06")
-async def test_the_file_is_swept_of_sessions_that_nobody_comes_back_to(lives: Lives, clock: ManualClock) -> None:
+async def test_abandoned_sessions_are_swept(lives: Lives, clock: ManualClock) -> None:
     life = await lives.begin()
     for _ in range(5):
         await life.subscribe(await life.host.session(), "note://a")

@@ -14,7 +14,7 @@ from trunkline.stores.store import Delete
 from trunkline.testing import ManualClock
 
 
-async def test_an_event_is_sent_when_it_is_kept_and_not_before(lives: Lives) -> None:
+async def test_event_is_sent_only_after_it_is_stored(lives: Lives) -> None:
     life = await lives.begin()
     session = await life.host.session()
     await life.subscribe(session, "note://a")
@@ -44,7 +44,7 @@ async def test_an_event_is_sent_when_it_is_kept_and_not_before(lives: Lives) -> 
     await coming.finished()
 
 
-async def test_a_store_that_was_away_for_a_moment_loses_no_event(lives: Lives) -> None:
+async def test_short_store_outage_loses_no_event(lives: Lives) -> None:
     life = await lives.begin()
     session = await life.host.session()
     await life.subscribe(session, "note://a")
@@ -64,7 +64,7 @@ async def test_a_store_that_was_away_for_a_moment_loses_no_event(lives: Lives) -
 
 
 @pytest.mark.row("D10")
-async def test_numbers_of_streams_and_events_go_on_above_those_that_were_used(lives: Lives) -> None:
+async def test_stream_and_event_numbers_continue_after_restart(lives: Lives) -> None:
     life = await lives.begin()
     session = await life.host.session()
     await life.subscribe(session, "note://a")
@@ -91,7 +91,7 @@ async def test_numbers_of_streams_and_events_go_on_above_those_that_were_used(li
 
 
 @pytest.mark.row("D10")
-async def test_who_is_answered_counts_on_what_others_are_told(lives: Lives) -> None:
+async def test_reply_waits_for_notifications_of_other_sessions(lives: Lives) -> None:
     life = await lives.begin()
     cause, told = await life.host.session(), await life.host.session()
     await life.subscribe(told, "note://a")
@@ -108,7 +108,7 @@ async def test_who_is_answered_counts_on_what_others_are_told(lives: Lives) -> N
 
 
 @pytest.mark.row("D10")
-async def test_what_a_thread_tells_others_comes_before_its_answer(lives: Lives) -> None:
+async def test_notification_from_a_thread_precedes_its_reply(lives: Lives) -> None:
     life = await lives.begin()
     cause, told = await life.host.session(), await life.host.session()
     await life.subscribe(told, "note://a")
@@ -117,9 +117,7 @@ async def test_what_a_thread_tells_others_comes_before_its_answer(lives: Lives) 
         assert len(await life.store.scan(f"session/{told}/events/")) == 3 * (number + 1)
 
 
-async def test_an_answer_does_not_wait_for_a_store_longer_than_a_call_may_take(
-    lives: Lives, clock: ManualClock
-) -> None:
+async def test_reply_waits_for_the_store_only_up_to_its_timeout(lives: Lives, clock: ManualClock) -> None:
     life = await lives.begin()
     cause, told = await life.host.session(), await life.host.session()
     await life.subscribe(told, "note://a")
@@ -134,7 +132,7 @@ async def test_an_answer_does_not_wait_for_a_store_longer_than_a_call_may_take(
     assert "result" in (await life.request(cause, "ping")).json
 
 
-async def test_what_can_never_be_kept_is_reported_and_sent(lives: Lives) -> None:
+async def test_unstorable_event_is_reported_and_sent(lives: Lives) -> None:
     life = await lives.begin()
     session = await life.host.session()
     await life.subscribe(session, "note://a")

@@ -141,7 +141,7 @@ async def silenced(life: Life, by: Life, clock: ManualClock) -> None:
 
 
 @pytest.mark.row("D03")
-async def test_who_does_not_hold_a_session_knows_who_does(first: Life, second: Life) -> None:
+async def test_process_without_the_lease_names_the_holder(first: Life, second: Life) -> None:
     session = await first.host.session()
     assert await keeper_of(second).acquire(session, None) == HeldElsewhere(crew_of(first).name)
     assert await keeper_of(second).acquire(session, "somebody else") is None
@@ -152,7 +152,7 @@ async def test_who_does_not_hold_a_session_knows_who_does(first: Life, second: L
 
 
 @pytest.mark.row("D03")
-async def test_a_session_that_has_expired_is_taken_by_nobody(first: Life, second: Life, clock: ManualClock) -> None:
+async def test_expired_session_is_not_taken_over(first: Life, second: Life, clock: ManualClock) -> None:
     session = await first.host.session()
     clock.advance(TTL)
     assert await keeper_of(second).acquire(session, None) is EXPIRED
@@ -161,7 +161,7 @@ async def test_a_session_that_has_expired_is_taken_by_nobody(first: Life, second
 
 
 @pytest.mark.row("D08")
-async def test_who_ends_in_good_order_leaves_its_sessions_at_once(processes: Processes, first: Life) -> None:
+async def test_shutdown_releases_sessions_at_once(processes: Processes, first: Life) -> None:
     second = await processes.start()
     session = await first.host.session()
     await first.subscribe(session, "note://a")
@@ -172,7 +172,7 @@ async def test_who_ends_in_good_order_leaves_its_sessions_at_once(processes: Pro
 
 
 @pytest.mark.row("D08")
-async def test_who_is_gone_leaves_its_sessions_at_once(first: Life, second: Life) -> None:
+async def test_departed_process_loses_its_sessions_at_once(first: Life, second: Life) -> None:
     session = await first.host.session()
     name = await vanish(first)
     await take(second, session)
@@ -182,7 +182,7 @@ async def test_who_is_gone_leaves_its_sessions_at_once(first: Life, second: Life
 
 
 @pytest.mark.row("D08")
-async def test_of_many_who_want_what_another_has_left_one_gets_it(processes: Processes, first: Life) -> None:
+async def test_one_of_many_processes_takes_a_session_over(processes: Processes, first: Life) -> None:
     others = [await processes.start() for _ in range(3)]
     session = await first.host.session()
     await vanish(first)
@@ -191,7 +191,7 @@ async def test_of_many_who_want_what_another_has_left_one_gets_it(processes: Pro
     assert [one for one in found if isinstance(one, HeldElsewhere)] == [HeldElsewhere(crew_of(won).name)] * 2
 
 
-async def test_a_session_is_answered_for_the_first_time_when_it_is_held(first: Life) -> None:
+async def test_initialize_is_answered_after_the_lease_is_held(first: Life) -> None:
     waiting = Late(first.store, "acquire", "session/")
     opening = asyncio.ensure_future(first.host.session())
     await waiting.asked.wait()
@@ -202,7 +202,7 @@ async def test_a_session_is_answered_for_the_first_time_when_it_is_held(first: L
     assert isinstance(await holder(first, await opening), Held)
 
 
-async def test_a_session_that_cannot_be_held_is_not_opened(first: Life) -> None:
+async def test_session_without_lease_is_not_opened(first: Life) -> None:
     async def away(*_: Any, **__: Any) -> Lease | Held:
         raise StoreUnavailable("not now")
 
@@ -214,7 +214,7 @@ async def test_a_session_that_cannot_be_held_is_not_opened(first: Life) -> None:
     await first.host.session()
 
 
-async def test_a_session_is_held_for_as_long_as_it_is_used(first: Life, clock: ManualClock) -> None:
+async def test_lease_lasts_while_the_session_is_used(first: Life, clock: ManualClock) -> None:
     session = await first.host.session()
     for _ in range(5):
         clock.advance(TTL - 1)
@@ -224,7 +224,7 @@ async def test_a_session_is_held_for_as_long_as_it_is_used(first: Life, clock: M
     assert first.seen.of(RestoreStep) == []
 
 
-async def test_that_a_session_is_used_is_a_reason_to_hold_it_for_longer(first: Life, clock: ManualClock) -> None:
+async def test_use_of_a_session_renews_its_lease(first: Life, clock: ManualClock) -> None:
     session = await first.host.session()
     [held] = first.host.endpoint.sessions
     assert held.stored is not None
@@ -235,14 +235,14 @@ async def test_that_a_session_is_used_is_a_reason_to_hold_it_for_longer(first: L
     assert now.expires == clock.now() + 2 * TTL
 
 
-async def test_nobody_holds_a_session_that_was_ended(first: Life, second: Life) -> None:
+async def test_deleted_session_has_no_lease(first: Life, second: Life) -> None:
     session = await first.host.session()
     assert (await first.host.ask("DELETE", mcp_session_id=session)).status == 204
     assert isinstance(await holder(second, session), Lease)
     assert await second.store.scan(f"session/{session}") == []
 
 
-async def test_a_process_that_has_no_room_leaves_a_session_to_others(processes: Processes, first: Life) -> None:
+async def test_process_without_room_releases_the_session(processes: Processes, first: Life) -> None:
     full = await processes.start(settings=Settings(max_sessions=1))
     await full.host.session()
     session = await first.host.session()
@@ -253,7 +253,7 @@ async def test_a_process_that_has_no_room_leaves_a_session_to_others(processes: 
 
 
 @pytest.mark.row("D08")
-async def test_what_was_changed_last_is_what_is_gone_on_with(first: Life, second: Life) -> None:
+async def test_last_stored_change_is_restored(first: Life, second: Life) -> None:
     session = await first.host.session()
     waiting = Late(second.store, "acquire", session)
     going_on = asyncio.ensure_future(second.request(session, "ping"))
@@ -266,7 +266,7 @@ async def test_what_was_changed_last_is_what_is_gone_on_with(first: Life, second
 
 
 @pytest.mark.row("D08")
-async def test_a_session_that_is_ended_before_it_is_taken_is_not_gone_on_with(first: Life, second: Life) -> None:
+async def test_session_deleted_before_takeover_is_not_restored(first: Life, second: Life) -> None:
     session = await first.host.session()
     waiting = Late(second.store, "acquire", session)
     finding = asyncio.ensure_future(keeper_of(second).acquire(session, None))
@@ -277,7 +277,7 @@ async def test_a_session_that_is_ended_before_it_is_taken_is_not_gone_on_with(fi
     assert isinstance(await holder(second, session), Lease)
 
 
-async def test_where_there_can_be_no_others_nobody_has_to_hold_a_session(processes: Processes) -> None:
+async def test_unshared_store_needs_no_lease(processes: Processes) -> None:
     session = ""
     for number in range(3):
         life = await processes.start(alone=True)
@@ -299,7 +299,7 @@ async def taken(first: Life, second: Life, session: str) -> None:
 
 
 @pytest.mark.row("D08")
-async def test_events_of_who_has_lost_a_session_are_refused_and_never_sent(first: Life, second: Life) -> None:
+async def test_events_of_a_lost_session_are_refused_and_not_sent(first: Life, second: Life) -> None:
     session = await first.host.session()
     await first.subscribe(session, "note://a")
     stream = first.host.begin("GET", mcp_session_id=session)
@@ -321,7 +321,7 @@ async def test_events_of_who_has_lost_a_session_are_refused_and_never_sent(first
 
 
 @pytest.mark.row("D08")
-async def test_streams_of_who_has_lost_a_session_never_begin(first: Life, second: Life) -> None:
+async def test_streams_of_a_lost_session_never_begin(first: Life, second: Life) -> None:
     session = await first.host.session()
     await taken(first, second, session)
     lost = await first.host.ask("POST", call("steps", token="t"), mcp_session_id=session)
@@ -332,9 +332,7 @@ async def test_streams_of_who_has_lost_a_session_never_begin(first: Life, second
 
 @pytest.mark.row("D08")
 @pytest.mark.parametrize("method", ["logging/setLevel", "resources/subscribe"])
-async def test_what_who_has_lost_a_session_was_asked_to_change_has_an_unknown_outcome(
-    first: Life, second: Life, method: str
-) -> None:
+async def test_change_of_a_lost_session_has_unknown_outcome(first: Life, second: Life, method: str) -> None:
     session = await first.host.session()
     await taken(first, second, session)
     before = await second.record(session)
@@ -345,9 +343,7 @@ async def test_what_who_has_lost_a_session_was_asked_to_change_has_an_unknown_ou
 
 
 @pytest.mark.row("D08")
-async def test_a_notification_that_changes_a_session_is_not_acknowledged_by_who_has_lost_it(
-    first: Life, second: Life
-) -> None:
+async def test_notification_to_a_lost_session_is_not_acknowledged(first: Life, second: Life) -> None:
     session = (await first.host.ask("POST", INITIALIZE)).headers["mcp-session-id"]
     await taken(first, second, session)
     ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
@@ -357,7 +353,7 @@ async def test_a_notification_that_changes_a_session_is_not_acknowledged_by_who_
 
 
 @pytest.mark.row("D08")
-async def test_who_has_lost_a_session_cannot_end_it(first: Life, second: Life) -> None:
+async def test_former_holder_cannot_delete_a_session(first: Life, second: Life) -> None:
     session = await first.host.session()
     await taken(first, second, session)
     kept = await second.store.scan(f"session/{session}")
@@ -367,9 +363,7 @@ async def test_who_has_lost_a_session_cannot_end_it(first: Life, second: Life) -
 
 
 @pytest.mark.row("D08")
-async def test_that_it_was_used_is_not_written_by_who_has_lost_it(
-    first: Life, second: Life, clock: ManualClock
-) -> None:
+async def test_former_holder_does_not_record_use(first: Life, second: Life, clock: ManualClock) -> None:
     session = await first.host.session()
     await taken(first, second, session)
     before = await second.record(session)
@@ -382,9 +376,7 @@ async def test_that_it_was_used_is_not_written_by_who_has_lost_it(
 
 
 @pytest.mark.row("D08")
-async def test_a_call_that_is_under_way_when_its_session_is_lost_has_an_unknown_outcome(
-    first: Life, second: Life
-) -> None:
+async def test_call_in_a_lost_session_has_unknown_outcome(first: Life, second: Life) -> None:
     began, cancelled = asyncio.Event(), asyncio.Event()
 
     @first.server.tool
@@ -410,7 +402,7 @@ async def test_a_call_that_is_under_way_when_its_session_is_lost_has_an_unknown_
 
 
 @pytest.mark.row("D08")
-async def test_one_session_that_is_lost_is_no_matter_to_others(first: Life, second: Life) -> None:
+async def test_losing_one_session_leaves_others_alone(first: Life, second: Life) -> None:
     lost, other, cause = [await first.host.session() for _ in range(3)]
     for session in (lost, other):
         await first.subscribe(session, "note://a")
@@ -426,9 +418,7 @@ async def test_one_session_that_is_lost_is_no_matter_to_others(first: Life, seco
 
 
 @pytest.mark.row("D08")
-async def test_what_waited_for_a_session_to_be_held_is_refused_if_it_was_lost_at_once(
-    first: Life, second: Life
-) -> None:
+async def test_writes_waiting_for_a_refused_lease_are_refused(first: Life, second: Life) -> None:
     acquire, lost = first.store.acquire, asyncio.Event()
 
     async def too_late(at: str, who: str, ttl: float, **more: Any) -> Lease | Held:
@@ -445,7 +435,7 @@ async def test_what_waited_for_a_session_to_be_held_is_refused_if_it_was_lost_at
     assert await second.store.scan("session/1") == []
 
 
-async def test_who_comes_to_read_a_stream_that_is_being_lost_is_let_go(first: Life, second: Life) -> None:
+async def test_reader_of_a_session_being_lost_is_released(first: Life, second: Life) -> None:
     session = await first.host.session()
     await first.subscribe(session, "note://a")
     await taken(first, second, session)
@@ -465,7 +455,7 @@ async def test_who_comes_to_read_a_stream_that_is_being_lost_is_let_go(first: Li
 
 
 @pytest.mark.row("D08")
-async def test_a_session_that_is_lost_before_anybody_uses_it_is_used_by_nobody(first: Life) -> None:
+async def test_session_lost_before_first_use_is_not_used(first: Life) -> None:
     kept, lost = keeper_of(first).create("S" * 43), list[str]()
     kept.lease.lose()  # as when this process is declared dead while it looks whether there is room
     kept.on_taken_over(lambda: lost.append("told"))
@@ -475,9 +465,7 @@ async def test_a_session_that_is_lost_before_anybody_uses_it_is_used_by_nobody(f
 # --- those who cannot be sure ---------------------------------------------------------------------------
 
 
-async def test_who_was_not_heard_of_for_long_makes_sure_of_a_session_before_it_is_used(
-    first: Life, clock: ManualClock
-) -> None:
+async def test_lease_is_confirmed_before_use_after_long_silence(first: Life, clock: ManualClock) -> None:
     session = await first.host.session()
     renew, renewed = first.store.renew, list[str]()
 
@@ -497,9 +485,7 @@ async def test_who_was_not_heard_of_for_long_makes_sure_of_a_session_before_it_i
 
 
 @pytest.mark.row("D08")
-async def test_who_finds_that_a_session_was_taken_does_not_answer_for_it(
-    first: Life, second: Life, clock: ManualClock
-) -> None:
+async def test_former_holder_does_not_answer_for_a_session(first: Life, second: Life, clock: ManualClock) -> None:
     session = await first.host.session()
     await taken(first, second, session)
     clock.advance(5)
@@ -508,9 +494,7 @@ async def test_who_finds_that_a_session_was_taken_does_not_answer_for_it(
     await take(second, session)
 
 
-async def test_who_cannot_find_out_whether_it_holds_a_session_asks_to_try_again(
-    first: Life, clock: ManualClock
-) -> None:
+async def test_unconfirmable_lease_answers_503(first: Life, clock: ManualClock) -> None:
     session = await first.host.session()
 
     async def away(*_: Any) -> Lease:
@@ -524,7 +508,7 @@ async def test_who_cannot_find_out_whether_it_holds_a_session_asks_to_try_again(
     assert (first.seen.of(RestoreStep), ends(first)) == ([], [])
 
 
-async def test_a_store_that_has_lost_the_lease_has_the_session_found_again(first: Life) -> None:
+async def test_session_is_acquired_again_after_the_store_lost_its_lease(first: Life) -> None:
     session = await first.host.session()
     await first.store.acquire(f"session/{session}", crew_of(first).name, 1e-6)  # as the same, so that it is replaced
     answer = await first.request(session, "logging/setLevel", {"level": "error"})
@@ -534,7 +518,7 @@ async def test_a_store_that_has_lost_the_lease_has_the_session_found_again(first
 
 
 @pytest.mark.row("D08")
-async def test_who_was_declared_dead_lets_go_of_all_sessions(first: Life, second: Life, clock: ManualClock) -> None:
+async def test_evicted_process_gives_up_all_sessions(first: Life, second: Life, clock: ManualClock) -> None:
     sessions = [await first.host.session() for _ in range(3)]
     name = crew_of(first).name
     stream = first.host.begin("GET", mcp_session_id=sessions[0])
@@ -557,7 +541,7 @@ async def renamed(first: Life, second: Life, clock: ManualClock) -> None:
 
 
 @pytest.mark.row("D08")
-async def test_a_session_that_is_opened_under_a_name_that_is_dead_by_then_is_not_held(
+async def test_session_opened_under_an_evicted_name_is_lost(
     processes: Processes, second: Life, clock: ManualClock
 ) -> None:
     first = await processes.start(settings=Settings(initialize_timeout=None))  # much time goes by
@@ -574,9 +558,7 @@ async def test_a_session_that_is_opened_under_a_name_that_is_dead_by_then_is_not
 
 
 @pytest.mark.row("D08")
-async def test_what_is_opened_while_a_process_has_no_name_is_let_go_when_it_has_one(
-    first: Life, second: Life, clock: ManualClock
-) -> None:
+async def test_session_opened_without_a_name_is_given_up(first: Life, second: Life, clock: ManualClock) -> None:
     name = crew_of(first).name
     await first.host.session()
     waiting = Late(first.store, "acquire", "process/", after=1)  # it may find out that its name is dead
@@ -593,7 +575,7 @@ async def test_what_is_opened_while_a_process_has_no_name_is_let_go_when_it_has_
 
 
 @pytest.mark.row("D08")
-async def test_a_session_that_is_found_under_a_name_that_is_dead_by_then_is_found_again(
+async def test_session_acquired_under_an_evicted_name_is_acquired_again(
     processes: Processes, first: Life, second: Life, clock: ManualClock
 ) -> None:
     third = await processes.start()

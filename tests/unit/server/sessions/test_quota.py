@@ -50,7 +50,7 @@ async def renewed(at: Life, clock: ManualClock) -> None:
 
 
 @pytest.mark.row("Q06")
-async def test_the_sessions_of_a_principal_are_counted_in_all_processes(life: Begin) -> None:
+async def test_quota_counts_sessions_of_all_processes(life: Begin) -> None:
     one, other = life(), life()
     first, second = await one.host.session(), await other.host.session()
     for each in (one, other):
@@ -67,7 +67,7 @@ async def test_the_sessions_of_a_principal_are_counted_in_all_processes(life: Be
 
 
 @pytest.mark.row("Q06")
-async def test_of_many_who_come_at_once_there_are_never_too_many(life: Begin) -> None:
+async def test_concurrent_sessions_never_exceed_the_quota(life: Begin) -> None:
     houses = [life(), life()]
     answers = await asyncio.gather(*(opened(houses[number % 2]) for number in range(8)))
     opened_now = sum(answer.status == 200 for answer in answers)
@@ -77,7 +77,7 @@ async def test_of_many_who_come_at_once_there_are_never_too_many(life: Begin) ->
 
 
 @pytest.mark.row("Q06")
-async def test_what_a_dead_process_held_counts_until_its_time_is_over(life: Begin) -> None:
+async def test_sessions_of_a_dead_process_count_until_they_expire(life: Begin) -> None:
     still = ManualClock(start=1_000_000.0)
     dead, other = life(at=still), life()
     for _ in range(2):
@@ -93,7 +93,7 @@ async def test_what_a_dead_process_held_counts_until_its_time_is_over(life: Begi
 
 
 @pytest.mark.row("Q06")
-async def test_a_session_that_is_used_goes_on_counting(life: Begin, clock: ManualClock) -> None:
+async def test_used_session_keeps_counting(life: Begin, clock: ManualClock) -> None:
     one = life()
     session = await one.host.session()
     for _ in range(8):
@@ -104,7 +104,7 @@ async def test_a_session_that_is_used_goes_on_counting(life: Begin, clock: Manua
 
 
 @pytest.mark.row("Q06")
-async def test_a_session_that_another_process_goes_on_with_counts_once(life: Begin) -> None:
+async def test_taken_over_session_counts_once(life: Begin) -> None:
     one, other = life(), life()
     session = await one.host.session()
     await one.host.app.aclose()
@@ -116,7 +116,7 @@ async def test_a_session_that_another_process_goes_on_with_counts_once(life: Beg
 
 
 @pytest.mark.row("Q06")
-async def test_a_handshake_that_fails_counts_for_nothing(life: Begin) -> None:
+async def test_failed_handshake_does_not_count(life: Begin) -> None:
     one = life(most=1)
     assert "error" in (await opened(one, {})).json
     assert await scan_all(one.store, "owner/") == []
@@ -124,16 +124,14 @@ async def test_a_handshake_that_fails_counts_for_nothing(life: Begin) -> None:
 
 
 @pytest.mark.parametrize(("principal", "most"), [(None, 1), ("anna", None)])
-async def test_nothing_is_written_of_those_who_are_held_to_nothing(
-    life: Begin, principal: str | None, most: int | None
-) -> None:
+async def test_no_entry_is_written_without_a_quota(life: Begin, principal: str | None, most: int | None) -> None:
     one = life(principal=principal, most=most)
     for _ in range(2):
         await one.host.session()
     assert await scan_all(one.store, "owner/") == []
 
 
-async def test_who_cannot_be_counted_is_asked_to_try_again(life: Begin) -> None:
+async def test_unavailable_quota_answers_503(life: Begin) -> None:
     one = life()
     await one.host.session()
     await one.store.close()

@@ -22,7 +22,7 @@ def put_one_of_each(gathering: WriteBatcher, store: FaultyStore) -> list[Session
     return holdings
 
 
-async def test_writes_that_failed_before_the_server_stops_are_made_again_when_it_does() -> None:
+async def test_failed_writes_are_retried_on_close() -> None:
     store, failures = FaultyStore(MemoryStore()), list[BaseException]()
     await store.open()
     gathering = WriteBatcher(failures.append)
@@ -36,7 +36,7 @@ async def test_writes_that_failed_before_the_server_stops_are_made_again_when_it
     assert [await store.get(f"{at}/record") is not None for at in SESSIONS] == [True] * len(SESSIONS)
 
 
-async def test_a_server_that_stops_asks_a_store_that_is_away_once_more_and_not_for_every_session() -> None:
+async def test_close_retries_an_unavailable_store_only_once() -> None:
     store, failures = FaultyStore(MemoryStore()), list[BaseException]()
     await store.open()
     gathering = WriteBatcher(failures.append)

@@ -52,7 +52,7 @@ async def create(
 
 
 @pytest.mark.row("Q06")
-async def test_of_many_who_come_at_once_to_all_processes_so_many_get_a_place(stores: list[SqliteStore]) -> None:
+async def test_concurrent_creations_never_exceed_the_slots(stores: list[SqliteStore]) -> None:
     shelves = [TaskRepository(store, WallClock()) for store in stores]
     asked = [create(shelves[number % 2], record(f"task-{number}")) for number in range(12)]
     outcomes = await asyncio.gather(*asked, return_exceptions=True)
@@ -65,7 +65,7 @@ async def test_of_many_who_come_at_once_to_all_processes_so_many_get_a_place(sto
 
 
 @pytest.mark.row("Q06")
-async def test_a_place_is_free_when_its_task_has_ended_whoever_ends_it(stores: list[SqliteStore]) -> None:
+async def test_slot_is_free_after_its_task_has_ended(stores: list[SqliteStore]) -> None:
     one, other = (TaskRepository(store, WallClock()) for store in stores)
     await create(one, record("first"), places=1)
     with pytest.raises(TooManyTasks):
@@ -79,7 +79,7 @@ async def test_a_place_is_free_when_its_task_has_ended_whoever_ends_it(stores: l
 
 
 @pytest.mark.row("Q06")
-async def test_a_place_lasts_as_long_as_what_is_kept_of_its_task(tmp_path: Path) -> None:
+async def test_slot_lasts_as_long_as_its_task_record(tmp_path: Path) -> None:
     clock = ManualClock()
     store = SqliteStore(tmp_path / "shared.db", clock=clock)
     await store.open()
@@ -93,7 +93,7 @@ async def test_a_place_lasts_as_long_as_what_is_kept_of_its_task(tmp_path: Path)
     await store.close()
 
 
-async def test_what_cannot_be_kept_beside_a_task_is_no_matter_of_places(stores: list[SqliteStore]) -> None:
+async def test_conflict_of_extra_writes_is_not_a_slot_conflict(stores: list[SqliteStore]) -> None:
     shelf = TaskRepository(stores[0], WallClock())
     beside = Put("owner/ann/once/key", b"", None, ABSENT)
     await create(shelf, record("first"), beside=(beside,))
@@ -103,7 +103,7 @@ async def test_what_cannot_be_kept_beside_a_task_is_no_matter_of_places(stores: 
 
 
 @pytest.mark.row("J13", "Q06")
-async def test_two_servers_on_one_file_count_the_tasks_of_a_principal_together(tmp_path: Path) -> None:
+async def test_two_servers_count_the_tasks_of_a_principal_together(tmp_path: Path) -> None:
     go_on = asyncio.Event()
 
     def made() -> Server:

@@ -53,7 +53,7 @@ class Process:
         await self.server.aclose()
 
 
-async def test_the_others_look_more_seldom_the_more_of_them_come_before(tmp_path: Path) -> None:
+async def test_processes_of_higher_rank_scan_less_often(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE):
         processes = [await stack.enter_async_context(Process(tmp_path / "store", 0.05)) for _ in range(3)]
         enough = [asyncio.create_task(process.store.enough.wait()) for process in processes]
@@ -68,7 +68,7 @@ async def test_the_others_look_more_seldom_the_more_of_them_come_before(tmp_path
             waiting.cancel()
 
 
-async def test_what_a_process_has_left_is_gone_on_with_at_once(tmp_path: Path) -> None:
+async def test_tasks_of_a_departed_process_are_taken_over_at_once(tmp_path: Path) -> None:
     async with asyncio.timeout(PATIENCE):
         path = tmp_path / "store"
         async with Process(path, 1000) as other, Process(path, 1000) as another:

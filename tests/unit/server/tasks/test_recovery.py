@@ -100,7 +100,7 @@ class Scene:
             await peer.quiet()
 
 
-async def test_a_task_is_begun_anew_within_a_lease_time_if_that_does_no_harm() -> None:
+async def test_task_restarts_within_a_lease_if_policy_allows() -> None:
     scene = Scene()
     await scene.left()
 
@@ -120,7 +120,7 @@ async def test_a_task_is_begun_anew_within_a_lease_time_if_that_does_no_harm() -
         assert await scene.shelf.list_marks("") == []
 
 
-async def test_a_task_goes_on_from_its_checkpoint() -> None:
+async def test_task_resumes_from_its_checkpoint() -> None:
     scene = Scene()
     await scene.left(checkpoint=Raw(b'{"page": 3}'), effects={"paid": Raw(b"7")})
 
@@ -143,9 +143,7 @@ async def test_a_task_goes_on_from_its_checkpoint() -> None:
     ("options", "attempt"),
     [({"task": True}, 1), ({"task": TaskPolicy(recovery="restart", attempts=2)}, 2), ({"task": None}, 1)],
 )
-async def test_a_task_fails_with_a_clear_error_where_nobody_may_go_on_with_it(
-    options: dict[str, Any], attempt: int
-) -> None:
+async def test_task_with_policy_fail_gets_a_clear_error(options: dict[str, Any], attempt: int) -> None:
     scene = Scene()
     await scene.left(attempt=attempt)
     server = scene.server(lambda: scene.runs.append("run"), **options)
@@ -159,7 +157,7 @@ async def test_a_task_fails_with_a_clear_error_where_nobody_may_go_on_with_it(
         assert scene.runs == []
 
 
-async def test_progress_does_not_go_back_when_a_task_is_begun_anew() -> None:
+async def test_progress_does_not_decrease_after_restart() -> None:
     scene, more = Scene(), asyncio.Event()
     await scene.left(progress=5.0, total=9.0)
 
@@ -180,7 +178,7 @@ async def test_progress_does_not_go_back_when_a_task_is_begun_anew() -> None:
 
 @pytest.mark.row("J01")
 @pytest.mark.usefixtures("unjudged")
-async def test_a_task_of_the_founding_documents_is_gone_on_with_like_any_other() -> None:
+async def test_founding_task_is_recovered_like_others() -> None:
     scene = Scene()
 
     async def work(ctx: Context, text: str) -> str:
@@ -215,7 +213,7 @@ def unjudged() -> Iterator[None]:
     RawPeer.taps = taps
 
 
-async def test_a_task_that_was_never_begun_is_begun() -> None:
+async def test_pending_task_is_started() -> None:
     scene = Scene()
     await scene.left(state=TaskState.PENDING, attempt=0)
     async with RawPeer(scene.server(lambda: "done", task=True)) as peer:
@@ -224,7 +222,7 @@ async def test_a_task_that_was_never_begun_is_begun() -> None:
         assert (await peer.result("tasks/result", {"taskId": "t1"}))["content"][0]["text"] == "done"
 
 
-async def test_what_has_ended_meanwhile_is_left_as_it_is() -> None:
+async def test_task_that_ended_meanwhile_stays_unchanged() -> None:
     scene = Scene()
     await scene.left()
     await scene.shelf.change("nobody", "t1", lambda record, now: record.cancel(now))
@@ -235,7 +233,7 @@ async def test_what_has_ended_meanwhile_is_left_as_it_is() -> None:
         assert (scene.runs, await scene.shelf.list_marks("")) == ([], [])
 
 
-async def test_a_question_stays_asked_and_an_answer_is_known_to_whoever_goes_on() -> None:
+async def test_questions_and_answers_survive_recovery() -> None:
     scene = Scene()
     await scene.left(answers={"first": Raw(b'{"action": "decline"}')})
 
@@ -255,7 +253,7 @@ async def test_a_question_stays_asked_and_an_answer_is_known_to_whoever_goes_on(
         assert (await peer.answer_to(waiting))["result"]["structuredContent"] == {"result": "decline cancel"}
 
 
-async def test_who_was_taken_for_dead_is_cancelled_and_what_it_writes_is_refused() -> None:
+async def test_former_runner_is_cancelled_and_its_writes_refused() -> None:
     scene, cancelled, written = Scene(), asyncio.Event(), list[BaseException]()
 
     async def work(ctx: Context) -> str:
@@ -295,7 +293,7 @@ async def test_who_was_taken_for_dead_is_cancelled_and_what_it_writes_is_refused
 
 
 @pytest.mark.parametrize("taken", [True, False])
-async def test_a_checkpoint_of_a_run_that_has_lost_its_lease_raises_and_the_run_is_cancelled(taken: bool) -> None:
+async def test_checkpoint_without_lease_raises_and_cancels_the_run(taken: bool) -> None:
     scene, go_on, raised, cancelled = Scene(), asyncio.Event(), list[Exception](), asyncio.Event()
 
     async def work(ctx: Context) -> None:
@@ -327,7 +325,7 @@ async def test_a_checkpoint_of_a_run_that_has_lost_its_lease_raises_and_the_run_
             await asyncio.sleep(0)
 
 
-async def test_where_there_is_no_room_a_task_waits_for_it() -> None:
+async def test_recovery_waits_for_room() -> None:
     scene, go_on = Scene(), asyncio.Event()
     await scene.left()
 
@@ -352,7 +350,7 @@ async def test_where_there_is_no_room_a_task_waits_for_it() -> None:
 
 
 @pytest.mark.parametrize("paused_before", ["working/", "/tasks/"])
-async def test_a_task_whose_maker_paused_for_longer_than_a_lease_is_recovered(paused_before: str) -> None:
+async def test_task_of_a_paused_creator_is_recovered(paused_before: str) -> None:
     """The maker pauses before one of its writes, acknowledges the task, and dies."""
     scene = Scene()
     dying = FaultyStore(scene.store)
@@ -380,7 +378,7 @@ async def test_a_task_whose_maker_paused_for_longer_than_a_lease_is_recovered(pa
         assert await scene.shelf.list_marks("") == []
 
 
-async def test_the_mark_of_a_task_that_was_never_kept_does_not_outlive_it() -> None:
+async def test_mark_of_an_unstored_task_expires() -> None:
     scene = Scene()
     await scene.store.open()
     now = scene.clock.now()
@@ -393,7 +391,7 @@ async def test_the_mark_of_a_task_that_was_never_kept_does_not_outlive_it() -> N
         assert (await scene.shelf.list_marks(""), scene.runs) == ([], [])
 
 
-async def test_unfinished_tasks_without_a_mark_are_found() -> None:
+async def test_missing_marks_are_restored() -> None:
     """Earlier versions could leave some behind."""
     scene = Scene()
     await scene.store.open()
@@ -415,7 +413,7 @@ async def test_unfinished_tasks_without_a_mark_are_found() -> None:
         assert (len(scene.runs), await scene.record("t5", "ann")) == (4, done)
 
 
-async def test_records_without_a_mark_are_looked_for_once_an_hour_by_all_processes_together() -> None:
+async def test_missing_marks_are_audited_once_an_hour_per_cluster() -> None:
     scene = Scene()
     audits = 0
 
@@ -440,7 +438,7 @@ async def test_records_without_a_mark_are_looked_for_once_an_hour_by_all_process
 # --- what counts as a failed try --------------------------------------------------------------------------
 
 
-async def test_a_task_that_gets_further_each_time_is_run_as_often_as_it_takes() -> None:
+async def test_task_with_new_checkpoints_runs_without_limit() -> None:
     scene = Scene()
     await scene.left(attempt=3)
 
@@ -459,7 +457,7 @@ async def test_a_task_that_gets_further_each_time_is_run_as_often_as_it_takes() 
     assert (await scene.record()).attempt == 5
 
 
-async def test_to_let_go_of_a_task_in_good_order_is_no_failed_try() -> None:
+async def test_orderly_release_is_no_failed_attempt() -> None:
     scene = Scene()
     await scene.left(attempt=1)
 
@@ -480,7 +478,7 @@ async def test_to_let_go_of_a_task_in_good_order_is_no_failed_try() -> None:
 @pytest.mark.parametrize(
     ("recovery", "lasting", "waits"), [("fail", True, True), ("restart", True, False), ("restart", False, True)]
 )
-async def test_the_drain_waits_for_a_task_that_would_be_lost(
+async def test_drain_waits_for_a_task_that_would_be_lost(
     recovery: Literal["fail", "restart"], lasting: bool, waits: bool
 ) -> None:
     go_on, scene = asyncio.Event(), Scene()
@@ -507,7 +505,7 @@ async def test_the_drain_waits_for_a_task_that_would_be_lost(
 
 
 @pytest.mark.row("D12")
-async def test_a_task_that_waits_for_an_answer_is_not_waited_for() -> None:
+async def test_drain_does_not_wait_for_a_task_with_open_questions() -> None:
     server = Server("s", observers=[])
 
     @server.tool(task=True)

@@ -32,7 +32,7 @@ async def task_of(peer: RawPeer, name: str) -> Any:
     return {"taskId": (await peer.result("tools/call", {"name": name, "task": {}}))["task"]["taskId"]}
 
 
-async def test_a_result_is_not_lost_because_the_store_cannot_be_reached_for_a_moment() -> None:
+async def test_short_store_outage_loses_no_result() -> None:
     store = Flaky()
     server = Server("s", store=store, observers=[])
 
@@ -48,7 +48,7 @@ async def test_a_result_is_not_lost_because_the_store_cannot_be_reached_for_a_mo
     await server.aclose()
 
 
-async def test_work_does_not_fail_because_the_store_cannot_be_reached_for_a_moment() -> None:
+async def test_short_store_outage_does_not_fail_the_work() -> None:
     store = Flaky()
     server = Server("s", store=store, observers=[])
 
@@ -65,7 +65,7 @@ async def test_work_does_not_fail_because_the_store_cannot_be_reached_for_a_mome
     await server.aclose()
 
 
-async def test_a_server_that_stops_waits_for_a_task_that_is_being_kept_and_leaves_no_work_behind() -> None:
+async def test_close_waits_for_a_task_being_created() -> None:
     store = FaultyStore(MemoryStore())
     server = Server("s", store=store, observers=[], settings=Settings(drain_timeout=0.01))
     working = list[str]()
@@ -93,7 +93,7 @@ async def test_a_server_that_stops_waits_for_a_task_that_is_being_kept_and_leave
     assert working in ([], ["begun", "ended"])
 
 
-async def test_what_the_client_cannot_be_asked_is_not_asked_and_silence_is_told() -> None:
+async def test_unsupported_question_is_not_sent_and_timeout_is_reported() -> None:
     server, raised = Server("s", observers=[]), list[Exception]()
 
     @server.tool(task=True)
@@ -114,7 +114,7 @@ async def test_what_the_client_cannot_be_asked_is_not_asked_and_silence_is_told(
     await server.aclose()
 
 
-async def test_progress_is_kept_for_those_who_look_a_little_later() -> None:
+async def test_progress_is_stored_for_later_polls() -> None:
     clock, go_on = ManualClock(), asyncio.Event()
     server = Server("s", observers=[], clock=clock, settings=Settings(task_lease=60))
 

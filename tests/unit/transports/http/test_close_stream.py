@@ -22,7 +22,7 @@ def rambler(**settings: Any) -> Server:
 
 @pytest.mark.row("W06")
 @pytest.mark.parametrize("revision", ["2025-03-26", "2025-06-18"])
-async def test_a_client_whose_streams_begin_without_a_position_is_not_let_go(revision: str) -> None:
+async def test_close_stream_without_priming_event_keeps_the_client(revision: str) -> None:
     async with hosted(rambler()) as host:
         ident = await host.session(revision)
         answer = await host.ask("POST", call("ramble"), mcp_session_id=ident, mcp_protocol_version=revision)
@@ -30,7 +30,7 @@ async def test_a_client_whose_streams_begin_without_a_position_is_not_let_go(rev
 
 
 @pytest.mark.row("W06")
-async def test_a_client_that_is_let_go_before_anything_was_said_finds_everything_later() -> None:
+async def test_client_disconnected_before_any_event_misses_nothing() -> None:
     async with hosted(rambler()) as host:
         ident = await host.session()
         headers = {"mcp_session_id": ident, "mcp_protocol_version": "2025-11-25"}
@@ -41,7 +41,7 @@ async def test_a_client_that_is_let_go_before_anything_was_said_finds_everything
         assert (await again.message())["result"]["structuredContent"] == {"result": "done"}
 
 
-async def test_without_a_session_nobody_is_let_go() -> None:
+async def test_close_stream_without_session_does_nothing() -> None:
     async with hosted(rambler(http_sessions=False)) as host:
         answer = await host.ask("POST", call("ramble"), mcp_protocol_version="2025-11-25")
     assert answer.json["result"]["structuredContent"] == {"result": "done"}

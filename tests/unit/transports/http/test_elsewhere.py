@@ -36,9 +36,7 @@ ALL = [("POST", request("ping")), ("GET", None), ("DELETE", None)]
 
 @pytest.mark.row("D08")
 @pytest.mark.parametrize(("method", "body"), ALL)
-async def test_a_session_of_a_process_that_is_about_to_end_is_worth_another_try(
-    tmp_path: Path, method: str, body: Any
-) -> None:
+async def test_session_of_stopping_process_is_answered_503(tmp_path: Path, method: str, body: Any) -> None:
     async with places(tmp_path) as pair:
         ident = await pair[0].session()
         assert pair[0].app.state is not None
@@ -51,7 +49,7 @@ async def test_a_session_of_a_process_that_is_about_to_end_is_worth_another_try(
 
 
 @pytest.mark.row("D17")
-async def test_a_session_that_has_ended_by_itself_is_ended_for_all_processes(tmp_path: Path) -> None:
+async def test_ended_session_is_deleted_for_all_processes(tmp_path: Path) -> None:
     async with places(tmp_path, max_sessions=1) as pair:
         ident = await pair[0].session()
         held(pair[0]).channel.terminate(ChannelClosed("the peer left much unread"))
@@ -64,7 +62,7 @@ async def test_a_session_that_has_ended_by_itself_is_ended_for_all_processes(tmp
 
 
 @pytest.mark.row("D10")
-async def test_who_reads_on_while_the_store_is_away_is_asked_to_come_again(tmp_path: Path) -> None:
+async def test_resume_without_store_is_answered_503(tmp_path: Path) -> None:
     async with places(tmp_path, 3) as three:
         ident = await three[0].session()
         three[0].go.set()
@@ -88,9 +86,7 @@ async def test_who_reads_on_while_the_store_is_away_is_asked_to_come_again(tmp_p
 
 @pytest.mark.row("D08")
 @pytest.mark.parametrize("principal", [None, "ann", Principal("ann")])
-async def test_a_session_that_a_process_has_the_right_to_and_could_not_bring_back_is_brought_back_by_it(
-    tmp_path: Path, principal: Any
-) -> None:
+async def test_failed_restore_is_retried_by_the_lease_holder(tmp_path: Path, principal: Any) -> None:
     async with places(tmp_path, 3) as three:
         for place in three:
             place.principal = principal
@@ -111,7 +107,7 @@ async def test_a_session_that_a_process_has_the_right_to_and_could_not_bring_bac
         assert (await three[2].ask("POST", request("ping"), mcp_session_id=ident)).status == 404
 
 
-async def test_ids_that_are_made_up_cost_no_leases_and_no_messages(tmp_path: Path) -> None:
+async def test_invented_session_id_costs_no_lease_and_no_message(tmp_path: Path) -> None:
     async with places(tmp_path) as pair:
         said: list[Any] = []
         taken: list[Any] = []

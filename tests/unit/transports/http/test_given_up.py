@@ -24,7 +24,7 @@ def asker(timeout: float | None) -> Server:
     return server
 
 
-async def test_a_client_is_told_on_the_stream_of_the_call_that_asked() -> None:
+async def test_cancellation_is_sent_on_the_stream_of_its_call() -> None:
     """So that one without a stream of its own hears of it, too."""
     async with hosted(asker(0.01)) as host:
         ident = await host.session(capabilities={"sampling": {}})
@@ -35,7 +35,7 @@ async def test_a_client_is_told_on_the_stream_of_the_call_that_asked() -> None:
     assert result["result"]["content"][0]["text"] == "gave up"
 
 
-async def test_a_client_that_has_cancelled_the_call_is_told_on_its_own_stream() -> None:
+async def test_cancellation_after_cancelled_call_uses_standalone_stream() -> None:
     """It may well have left the stream of the call."""
     async with hosted(asker(None)) as host:
         ident = await host.session(capabilities={"sampling": {}})

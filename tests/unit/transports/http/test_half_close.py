@@ -40,7 +40,7 @@ async def outcomes(place: Place, count: int = 1) -> list[str]:
     return [fact.outcome for fact in place.observer.of(CallEnded)]
 
 
-def test_a_call_of_a_session_is_answered_after_a_half_close(run: Callable[[Scenario], None]) -> None:
+def test_session_call_is_answered_after_half_close(run: Callable[[Scenario], None]) -> None:
     async def scenario() -> None:
         async with listening() as place, Caller(place.port) as caller:
             session = await begin(place.port)
@@ -56,7 +56,7 @@ def test_a_call_of_a_session_is_answered_after_a_half_close(run: Callable[[Scena
     run(scenario)
 
 
-def test_a_call_without_a_session_is_answered_after_a_half_close(run: Callable[[Scenario], None]) -> None:
+def test_modern_call_is_answered_after_half_close(run: Callable[[Scenario], None]) -> None:
     async def scenario() -> None:
         async with listening() as place, Caller(place.port) as caller:
             caller.say(modern("wait", who="me"))
@@ -71,7 +71,7 @@ def test_a_call_without_a_session_is_answered_after_a_half_close(run: Callable[[
     run(scenario)
 
 
-def test_a_stream_that_has_begun_goes_on_after_a_half_close(run: Callable[[Scenario], None]) -> None:
+def test_stream_continues_after_half_close(run: Callable[[Scenario], None]) -> None:
     async def scenario() -> None:
         async with listening() as place, Caller(place.port) as caller:
             session = await begin(place.port)
@@ -88,7 +88,7 @@ def test_a_stream_that_has_begun_goes_on_after_a_half_close(run: Callable[[Scena
     run(scenario)
 
 
-def test_pipelined_requests_are_all_answered_after_a_half_close(run: Callable[[Scenario], None]) -> None:
+def test_pipelined_requests_are_answered_after_half_close(run: Callable[[Scenario], None]) -> None:
     async def scenario() -> None:
         async with listening() as place, Caller(place.port) as caller:
             session = await begin(place.port)
@@ -105,7 +105,7 @@ def test_pipelined_requests_are_all_answered_after_a_half_close(run: Callable[[S
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["before its answer", "in its answer"])
-def test_a_call_without_a_session_ends_when_its_peer_has_closed(run: Callable[[Scenario], None], begun: bool) -> None:
+def test_modern_call_is_cancelled_when_peer_closes(run: Callable[[Scenario], None], begun: bool) -> None:
     async def scenario() -> None:
         async with listening() as place:
             async with Caller(place.port) as caller:
@@ -118,7 +118,7 @@ def test_a_call_without_a_session_ends_when_its_peer_has_closed(run: Callable[[S
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["before it begins", "once it has begun"])
-def test_a_stream_without_an_end_is_closed_after_a_half_close(run: Callable[[Scenario], None], begun: bool) -> None:
+def test_standalone_stream_is_closed_after_half_close(run: Callable[[Scenario], None], begun: bool) -> None:
     async def scenario() -> None:
         async with listening() as place, Caller(place.port) as caller:
             session = await begin(place.port)
@@ -134,9 +134,7 @@ def test_a_stream_without_an_end_is_closed_after_a_half_close(run: Callable[[Sce
 
 
 @pytest.mark.parametrize("cut", [10, -1], ids=["in its head", "in its body"])
-def test_a_request_that_is_incomplete_at_a_half_close_is_not_answered(
-    run: Callable[[Scenario], None], cut: int
-) -> None:
+def test_incomplete_request_at_half_close_is_not_answered(run: Callable[[Scenario], None], cut: int) -> None:
     async def scenario() -> None:
         async with listening() as place, Caller(place.port) as caller:
             session = await begin(place.port)

@@ -54,13 +54,13 @@ class Database:
         ("/readyz/0", {"ok": True, "store": True, "worker": 0, "state": "ready"}),
     ],
 )
-async def test_one_process_is_worker_0_and_says_so_to_anybody(path: str, said: Any) -> None:
+async def test_single_process_reports_as_worker_0(path: str, said: Any) -> None:
     answer = await ask(Server("house"), path)
     assert (answer.status, answer.json) == (200, said)
     assert answer.headers["cache-control"] == "no-store"
 
 
-async def test_health_is_asked_for_by_get_and_head_of_workers_that_there_are() -> None:
+async def test_health_allows_get_and_head_of_existing_workers() -> None:
     assert (await ask(Server("house"), "/livez", "HEAD")).status == 200
     refused = await ask(Server("house"), "/livez", "POST")
     assert (refused.status, refused.headers["allow"]) == (405, "GET, HEAD")
@@ -68,12 +68,12 @@ async def test_health_is_asked_for_by_get_and_head_of_workers_that_there_are() -
     assert (await ask(Server("house"), "/livez/x")).status == 403  # as any address that there is not, under that name
 
 
-async def test_an_endpoint_of_the_same_name_comes_first_and_health_can_be_off() -> None:
+async def test_own_endpoint_precedes_health_and_health_can_be_off() -> None:
     assert (await ask(Server("house"), "/livez", endpoint="/livez")).status == 403
     assert (await ask(Server("house", settings=Settings(health=False)), "/livez")).status == 403
 
 
-async def test_a_server_that_rests_or_ends_lives_and_is_not_ready() -> None:
+async def test_paused_or_stopping_server_is_live_but_not_ready() -> None:
     house = House(settings={"drain_timeout": 30.0})
     async with hosted(house.server) as host:
         host.app = house.server.asgi(path="/mcp")
@@ -88,7 +88,7 @@ async def test_a_server_that_rests_or_ends_lives_and_is_not_ready() -> None:
 
 
 @pytest.mark.parametrize("trouble", [FaultyStore.hold, FaultyStore.fail])
-async def test_a_store_that_cannot_be_written_makes_a_server_unready(trouble: Callable[..., StoreFault]) -> None:
+async def test_unwritable_store_makes_the_server_unready(trouble: Callable[..., StoreFault]) -> None:
     store = FaultyStore(MemoryStore())
     server = Server("house", store=store)
     async with hosted(server) as host, asyncio.timeout(PATIENCE):
@@ -107,7 +107,7 @@ async def test_a_store_that_cannot_be_written_makes_a_server_unready(trouble: Ca
 # --- checks of the server's own ------------------------------------------------------------------------
 
 
-async def test_named_health_checks_make_a_server_ready_or_not_and_leave_it_alive(
+async def test_health_checks_decide_readiness_not_liveness(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     server, database = Server("house"), Database()
@@ -140,7 +140,7 @@ async def test_named_health_checks_make_a_server_ready_or_not_and_leave_it_alive
     assert len(told) == 6  # once for each change
 
 
-async def test_health_checks_run_beside_each_other_and_one_that_never_answers_fails() -> None:
+async def test_health_checks_run_concurrently_and_time_out() -> None:
     server, begun = Server("house"), list[str]()
     met = asyncio.Barrier(2)
 
@@ -170,7 +170,7 @@ async def test_health_checks_run_beside_each_other_and_one_that_never_answers_fa
     await server.aclose()
 
 
-async def test_a_check_that_takes_the_name_of_another_takes_its_place() -> None:
+async def test_health_check_of_same_name_replaces_the_former() -> None:
     server = Server("house")
     server.health("database")(lambda: False)
     async with hosted(server) as host:
@@ -180,7 +180,7 @@ async def test_a_check_that_takes_the_name_of_another_takes_its_place() -> None:
         assert (await looked(host, "/readyz")).status == 200
 
 
-async def test_a_store_that_does_not_answer_is_not_asked_again_meanwhile() -> None:
+async def test_hanging_store_check_is_not_started_twice() -> None:
     store = FaultyStore(MemoryStore())
     server = Server("house", store=store)
     async with hosted(server) as host:
@@ -193,7 +193,7 @@ async def test_a_store_that_does_not_answer_is_not_asked_again_meanwhile() -> No
         assert fault.calls == 1
 
 
-async def test_a_file_that_is_locked_makes_a_server_unready_though_it_can_be_read(tmp_path: Path) -> None:
+async def test_locked_database_makes_the_server_unready(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     server = Server("house", store=SqliteStore(path))
     async with hosted(server) as host, asyncio.timeout(PATIENCE):
@@ -210,13 +210,13 @@ async def test_a_file_that_is_locked_makes_a_server_unready_though_it_can_be_rea
 
 
 @pytest.mark.row("D03")
-async def test_a_redis_that_has_died_is_told_and_so_is_that_it_is_back(tmp_path: Path) -> None:
+async def test_readiness_follows_redis_down_and_up(tmp_path: Path) -> None:
     await until_told(started(tmp_path / "valkey"))
 
 
 @pytest.mark.row("D03")
 @pytest.mark.long
-async def test_a_redis_that_has_died_is_told_within_a_second(tmp_path: Path) -> None:
+async def test_dead_redis_is_reported_within_a_second(tmp_path: Path) -> None:
     async def once() -> float:
         return await until_told(started(tmp_path / "valkey"))
 

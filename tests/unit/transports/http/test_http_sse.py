@@ -73,7 +73,7 @@ async def host() -> AsyncIterator[Host]:
 
 
 @pytest.mark.row("W06")
-async def test_what_is_posted_is_answered_on_the_stream(host: Host) -> None:
+async def test_post_is_answered_on_the_stream(host: Host) -> None:
     stream, query = await host.opened()
     params = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     assert (await host.post(query, request("initialize", params, id=0))).status == 202
@@ -89,7 +89,7 @@ async def test_what_is_posted_is_answered_on_the_stream(host: Host) -> None:
     assert host.server.connections == []
 
 
-async def test_a_stream_of_another_principal_does_not_exist(host: Host) -> None:
+async def test_stream_of_another_principal_is_not_found(host: Host) -> None:
     host.principal = "ada"
     _, query = await host.opened()
     host.principal = "eve"
@@ -98,14 +98,14 @@ async def test_a_stream_of_another_principal_does_not_exist(host: Host) -> None:
     assert (await host.post("", request("ping"))).status == 404
 
 
-async def test_the_end_of_the_endpoint_ends_every_stream(host: Host) -> None:
+async def test_close_ends_every_stream(host: Host) -> None:
     stream, _ = await host.opened()
     host.endpoint.close("over")
     await stream.finished()
     assert stream.ended
 
 
-async def test_too_many_streams_and_too_large_messages_are_refused() -> None:
+async def test_stream_limit_and_oversized_message_are_refused() -> None:
     host = Host(max_connections=1, http_body_size_limit=1024)
     stream, query = await host.opened()
     assert (await host.visit(host.endpoint.handle_stream).finished()).status == 503
@@ -117,7 +117,7 @@ async def test_too_many_streams_and_too_large_messages_are_refused() -> None:
     await stream.finished()
 
 
-async def test_a_silent_stream_is_kept_awake() -> None:
+async def test_idle_stream_gets_keepalive_comments() -> None:
     host = Host(stream_keepalive=0.01)
     stream, _ = await host.opened()
     while b"\n:\n\n" not in stream.body:
@@ -127,7 +127,7 @@ async def test_a_silent_stream_is_kept_awake() -> None:
 
 
 @pytest.mark.row("N14")
-async def test_a_peer_that_does_not_read_is_cut_off() -> None:
+async def test_client_that_does_not_read_is_disconnected() -> None:
     told: list[ChannelClosed] = []
 
     class Told:

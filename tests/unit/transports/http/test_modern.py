@@ -82,7 +82,7 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
 
 
 @pytest.mark.row("HTT-59")
-async def test_every_refusal_has_its_status_and_the_id_of_the_request(host: Host) -> None:
+async def test_refusal_has_its_status_and_request_id(host: Host) -> None:
     later = {**meta(), f"{PREFIX}protocolVersion": "2030-01-01"}
     unclear = {f"{PREFIX}protocolVersion": REVISION}
     assert await refused(host, "tools/list", {"_meta": {"a": 1}}, id="x") == (400, -32602)
@@ -100,13 +100,13 @@ async def test_every_refusal_has_its_status_and_the_id_of_the_request(host: Host
 
 @pytest.mark.row("VER-05")
 @pytest.mark.parametrize("method", ["tools/list", "initialize"])
-async def test_a_revision_that_nobody_knows_is_told_which_are_known(host: Host, method: str) -> None:
+async def test_unknown_revision_is_answered_with_supported_ones(host: Host, method: str) -> None:
     answer = await host.ask("POST", request(method, id=7), mcp_protocol_version="2030-01-01")
     assert (answer.status, answer.json["id"], answer.json["error"]["code"]) == (400, 7, -32022)
     assert answer.json["error"]["data"]["requested"] == "2030-01-01"
 
 
-async def test_messages_that_are_no_request_are_taken_or_refused_by_themselves(host: Host) -> None:
+async def test_non_requests_are_accepted_or_refused(host: Host) -> None:
     notice = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
     taken = await host.ask("POST", notice, **VERSION)
     assert (taken.status, taken.body) == (202, b"")
@@ -132,7 +132,7 @@ async def test_messages_that_are_no_request_are_taken_or_refused_by_themselves(h
 
 
 @pytest.mark.row("HTT-45")
-async def test_there_is_nothing_to_get_or_delete_and_no_session(host: Host) -> None:
+async def test_get_and_delete_are_405_and_no_session_is_opened(host: Host) -> None:
     for method in ("GET", "DELETE"):
         answer = await host.ask(method, mcp_session_id="x", last_event_id="1-1", **VERSION)
         assert (answer.status, answer.headers["allow"]) == (405, "POST, OPTIONS")
@@ -141,7 +141,7 @@ async def test_there_is_nothing_to_get_or_delete_and_no_session(host: Host) -> N
     assert "mcp-session-id" not in answer.headers
 
 
-async def test_a_text_that_speaks_of_envelopes_makes_no_request_a_modern_one(host: Host) -> None:
+async def test_envelope_key_inside_text_is_not_an_envelope(host: Host) -> None:
     session = await host.session()
     body = request("tools/call", {"name": "route", "arguments": {"region": f"{PREFIX}protocolVersion"}})
     answer = await host.ask("POST", body, mcp_session_id=session, mcp_protocol_version="2025-11-25")
@@ -150,7 +150,7 @@ async def test_a_text_that_speaks_of_envelopes_makes_no_request_a_modern_one(hos
 
 @pytest.mark.row("HTT-49")
 @pytest.mark.parametrize("name", ["mcp_method", "mcp_name", "mcp_param_region"])
-async def test_a_header_that_is_there_twice_contradicts_the_body_even_if_both_agree(host: Host, name: str) -> None:
+async def test_repeated_routing_header_contradicts_the_body(host: Host, name: str) -> None:
     values = {"mcp_method": "tools/call", "mcp_name": "route", "mcp_param_region": "us"}
     params = call("route", region="us")
     assert await refused(host, "tools/call", params, **values | {name: (values[name],) * 2}) == (400, -32020)
@@ -160,7 +160,7 @@ async def test_a_header_that_is_there_twice_contradicts_the_body_even_if_both_ag
 
 @pytest.mark.row("HTT-53")
 @pytest.mark.parametrize("header", [None, "us", "=?base64?%%%?="])
-async def test_an_argument_and_its_header_say_the_same(host: Host, header: str | None) -> None:
+async def test_param_header_must_match_the_argument(host: Host, header: str | None) -> None:
     assert await refused(host, "tools/call", call("route", region="eu"), mcp_param_region=header) == (400, -32020)
     told = await result(host, "tools/call", call("route", region="ü"), mcp_param_region="=?base64?w7w=?=")
     assert told["structuredContent"] == "ü"
@@ -169,7 +169,7 @@ async def test_an_argument_and_its_header_say_the_same(host: Host, header: str |
 
 
 @pytest.mark.parametrize("arguments", [[1], 5, "x"])
-async def test_arguments_that_are_no_object_are_said_to_be_none(host: Host, arguments: Any) -> None:
+async def test_arguments_that_are_no_object_are_refused(host: Host, arguments: Any) -> None:
     answer = await ask(host, "tools/call", {"name": "route", "arguments": arguments, "_meta": meta()})
     told = answer.json
     assert told.get("error", {}).get("code") == -32602 or told["result"]["isError"] is True
@@ -178,7 +178,7 @@ async def test_arguments_that_are_no_object_are_said_to_be_none(host: Host, argu
     assert answer.json["result"]["structuredContent"] == "eu"
 
 
-async def test_a_page_may_send_the_headers_that_repeat_arguments(host: Host) -> None:
+async def test_preflight_allows_param_headers(host: Host) -> None:
     asked = "Content-Type, Mcp-Param-Region, X-Evil, mcp-param-zone"
     answer = await host.ask("OPTIONS", origin="http://localhost:1", access_control_request_headers=asked)
     allowed = answer.headers["access-control-allow-headers"].split(", ")
@@ -190,7 +190,7 @@ async def test_a_page_may_send_the_headers_that_repeat_arguments(host: Host) -> 
 # --- answers ---------------------------------------------------------------------------------------
 
 
-async def test_requests_with_the_same_id_do_not_know_of_each_other(host: Host, place: Place) -> None:
+async def test_requests_with_equal_ids_do_not_collide(host: Host, place: Place) -> None:
     waiting = begin(host, "tools/call", call("wait"), id=1)
     await place.started.wait()
     told = await result(host, "tools/call", call("add", a=1, b=2))
@@ -201,7 +201,7 @@ async def test_requests_with_the_same_id_do_not_know_of_each_other(host: Host, p
 
 
 @pytest.mark.row("HTT-40")
-async def test_42_44_what_is_told_meanwhile_goes_before_the_answer_without_ids(host: Host) -> None:
+async def test_messages_before_the_reply_have_no_event_ids(host: Host) -> None:
     params = {**call("tell"), "_meta": meta(progressToken="t", **{f"{PREFIX}logLevel": "info"})}
     answer = await begin(host, "tools/call", params, id="call").finished()
     assert (answer.headers["content-type"], answer.headers["x-accel-buffering"]) == ("text/event-stream", "no")
@@ -218,7 +218,7 @@ async def test_42_44_what_is_told_meanwhile_goes_before_the_answer_without_ids(h
     assert b"retry:" not in answer.body
 
 
-async def test_who_does_not_want_to_hear_of_logs_hears_none(host: Host) -> None:
+async def test_log_messages_need_a_requested_level(host: Host) -> None:
     answer = await ask(host, "tools/call", call("tell"))
     assert answer.headers["content-type"] == "application/json"
     quiet = {**call("tell"), "_meta": meta(**{f"{PREFIX}logLevel": "error"})}
@@ -226,7 +226,7 @@ async def test_who_does_not_want_to_hear_of_logs_hears_none(host: Host) -> None:
 
 
 @pytest.mark.row("HTT-43")
-async def test_who_hangs_up_has_cancelled(host: Host, place: Place) -> None:
+async def test_disconnect_cancels_the_request(host: Host, place: Place) -> None:
     waiting = begin(host, "tools/call", call("wait"))
     await place.started.wait()
     place.started.clear()
@@ -237,7 +237,7 @@ async def test_who_hangs_up_has_cancelled(host: Host, place: Place) -> None:
     assert waiting.body == b""
 
 
-async def test_one_who_reads_slowly_keeps_no_other_waiting() -> None:
+async def test_slow_reader_does_not_delay_other_clients() -> None:
     place = Place(unsent_high=10)
     async with hosted(place.server) as host:
         params = [{**call("flood", size=size), "_meta": meta(progressToken=1)} for size in (1000, 1)]
@@ -253,7 +253,7 @@ async def test_one_who_reads_slowly_keeps_no_other_waiting() -> None:
         assert place.seen == ["1", "1000"]
 
 
-async def test_one_who_reads_nothing_of_what_piles_up_is_cut_off() -> None:
+async def test_client_that_does_not_read_is_disconnected() -> None:
     place = Place(unsent_high=10, unsent_limit=100)
     async with hosted(place.server) as host:
         slow = begin(host, "tools/call", {**call("flood", size=1000), "_meta": meta(progressToken=1)})
@@ -272,7 +272,7 @@ async def test_one_who_reads_nothing_of_what_piles_up_is_cut_off() -> None:
 # --- how many, and the end ---------------------------------------------------------------------------
 
 
-async def test_all_clients_together_may_ask_as_much_as_there_may_be_connections() -> None:
+async def test_requests_are_limited_by_max_connections() -> None:
     place = Place(max_calls=1, max_connections=3)
     async with hosted(place.server) as host:
         waiting = [begin(host, "tools/call", call("wait"), id=number) for number in range(3)]
@@ -290,7 +290,7 @@ def listening(host: Host, **wanted: Any) -> Any:
 
 
 @pytest.mark.row("SUB-07")
-async def test_a_subscription_ends_by_a_result_when_the_server_does() -> None:
+async def test_listen_request_gets_its_result_at_shutdown() -> None:
     place = Place()
     async with hosted(place.server) as host:
         stream = listening(host, toolsListChanged=True)
@@ -308,7 +308,7 @@ async def test_a_subscription_ends_by_a_result_when_the_server_does() -> None:
 
 
 @pytest.mark.row("SUB-07")
-async def test_it_ends_before_the_asgi_server_waits_for_its_connections() -> None:
+async def test_listen_request_ends_before_asgi_server_waits() -> None:
     place = Place()
     host = Host(place.server)
     host.app = place.server.asgi()
@@ -338,7 +338,7 @@ async def test_call_cut_off_at_drain_timeout_is_answered_outcome_unknown() -> No
 
 
 @pytest.mark.row("SUB-06")
-async def test_who_closes_the_stream_has_ended_the_subscription(host: Host, place: Place) -> None:
+async def test_disconnect_ends_the_listen_request(host: Host, place: Place) -> None:
     stream = listening(host, toolsListChanged=True)
     await stream.message()
     stream.gone.set()
@@ -350,7 +350,7 @@ async def test_who_closes_the_stream_has_ended_the_subscription(host: Host, plac
     assert stream.body.count(b"data:") == 1
 
 
-async def test_a_silent_stream_is_kept_awake_by_comments() -> None:
+async def test_idle_stream_gets_keepalive_comments() -> None:
     place = Place(stream_keepalive=0.01)
     async with hosted(place.server) as host:
         stream = listening(host, toolsListChanged=True)

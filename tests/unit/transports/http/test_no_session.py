@@ -55,20 +55,20 @@ def endpoint(host: Host) -> NoSessionEndpoint:
 
 
 @pytest.mark.row("W04")
-async def test_a_call_needs_no_handshake_and_no_session(host: Host) -> None:
+async def test_call_needs_neither_handshake_nor_session(host: Host) -> None:
     answer = await host.ask("POST", call("echo", text="hi"), mcp_protocol_version="2025-11-25")
     assert (answer.status, answer.json["result"]["structuredContent"]) == (200, {"result": "hi"})
     assert "mcp-session-id" not in answer.headers
     assert host.server.connections == []
 
 
-async def test_the_revision_is_the_one_that_the_request_names(host: Host) -> None:
+async def test_revision_comes_from_the_version_header(host: Host) -> None:
     plain = await host.ask("POST", call("echo", text="hi"))
     assert "structuredContent" not in plain.json["result"]  # 2025-03-26, which is spoken by those who do not say
     assert (await host.ask("POST", call("echo", text="hi"), mcp_protocol_version="1999-01-01")).status == 400
 
 
-async def test_a_client_that_greets_is_answered_and_given_no_session(host: Host) -> None:
+async def test_initialize_is_answered_without_session_id(host: Host) -> None:
     answer = await host.ask("POST", request("initialize", OPENING))
     assert (answer.status, answer.json["result"]["protocolVersion"]) == (200, "2025-06-18")
     assert "mcp-session-id" not in answer.headers
@@ -77,19 +77,19 @@ async def test_a_client_that_greets_is_answered_and_given_no_session(host: Host)
     assert host.server.connections == []
 
 
-async def test_there_is_no_stream_to_open_and_nothing_to_delete(host: Host) -> None:
+async def test_get_and_delete_are_refused(host: Host) -> None:
     for method in ("GET", "DELETE", "PUT"):
         answer = await host.ask(method)
         assert (answer.status, answer.headers["allow"]) == (405, "POST, OPTIONS")
 
 
-async def test_a_client_cannot_be_asked(host: Host) -> None:
+async def test_request_to_client_fails(host: Host) -> None:
     answer = await host.ask("POST", call("ask"), mcp_protocol_version="2025-11-25")
     assert answer.json["result"]["isError"] is True
     assert "the client does not support elicitation" in answer.json["result"]["content"][0]["text"]
 
 
-async def test_what_is_no_message_is_refused(host: Host) -> None:
+async def test_malformed_message_is_refused(host: Host) -> None:
     answer = await host.ask("POST", b"{")
     assert (answer.status, answer.json["error"]["code"]) == (400, -32700)
     assert (await host.ask("POST", call("echo"), accept="text/plain")).status == 406
@@ -98,12 +98,12 @@ async def test_what_is_no_message_is_refused(host: Host) -> None:
     assert (await host.ask("POST", call("echo"), content_type="text/plain")).status == 415
 
 
-async def test_a_batch_is_answered_as_one_where_there_are_batches(host: Host) -> None:
+async def test_batch_is_answered_in_revisions_with_batches(host: Host) -> None:
     answer = await host.ask("POST", [call("echo", id=1, text="a"), call("echo", id=2, text="b")])
     assert sorted(one["id"] for one in answer.json) == [1, 2]
 
 
-async def test_same_ids_of_different_requests_do_not_meet(scene: Scene, host: Host) -> None:
+async def test_equal_ids_of_two_requests_do_not_collide(scene: Scene, host: Host) -> None:
     waiting = host.begin("POST", call("wait", id=7, token="t"))
     assert (await waiting.message())["method"] == "notifications/progress"
     other = await host.ask("POST", call("echo", id=7, text="other"))
@@ -114,7 +114,7 @@ async def test_same_ids_of_different_requests_do_not_meet(scene: Scene, host: Ho
     assert host.server.connections == []
 
 
-async def test_a_dropped_connection_is_no_cancellation(scene: Scene, host: Host) -> None:
+async def test_disconnect_does_not_cancel(scene: Scene, host: Host) -> None:
     waiting = host.begin("POST", call("wait", token="t"))
     await waiting.message()
     waiting.gone.set()
@@ -126,7 +126,7 @@ async def test_a_dropped_connection_is_no_cancellation(scene: Scene, host: Host)
     assert scene.done == ["waited"]
 
 
-async def test_more_than_the_most_at_once_are_turned_away() -> None:
+async def test_requests_over_the_limit_are_refused() -> None:
     scene = Scene(max_sessions=1)
     async with hosted(scene.server) as host:
         waiting = host.begin("POST", call("wait", token="t"))
@@ -139,7 +139,7 @@ async def test_more_than_the_most_at_once_are_turned_away() -> None:
         await waiting.finished()
 
 
-async def test_the_end_of_the_application_ends_what_is_being_answered() -> None:
+async def test_aclose_interrupts_requests_in_progress() -> None:
     scene = Scene(drain_timeout=0.01)
     host = Host(scene.server)
     waiting = host.begin("POST", call("wait", token="t"))

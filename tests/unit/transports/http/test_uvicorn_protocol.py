@@ -9,7 +9,7 @@ from tests.attacks.raw import Caller, begin, call, request, text_of, tool, until
 from tests.attacks.test_parsing import chunked
 
 
-async def test_requests_behind_others_and_behind_empty_lines_are_answered() -> None:
+async def test_pipelined_requests_and_empty_lines_are_handled() -> None:
     async with listening() as place, Caller(place.port) as caller:
         session = await begin(place.port)
         known = {"mcp_session_id": session}
@@ -27,7 +27,7 @@ async def test_requests_behind_others_and_behind_empty_lines_are_answered() -> N
                 assert answer.status == 200, (cut, answer.body)
 
 
-async def test_a_request_is_answered_though_the_next_one_has_only_begun() -> None:
+async def test_request_is_answered_before_the_next_is_complete() -> None:
     async with listening() as place, Caller(place.port) as caller:
         session = await begin(place.port)
         known = {"mcp_session_id": session}
@@ -38,7 +38,7 @@ async def test_a_request_is_answered_though_the_next_one_has_only_begun() -> Non
         assert [text_of((await caller.answer()).json) for _ in range(2)] == ["first", "second"]
 
 
-async def test_requests_are_not_read_faster_than_they_are_answered() -> None:
+async def test_reading_pauses_while_requests_are_queued() -> None:
     async with listening() as place, Caller(place.port) as caller:
         session = await begin(place.port)
         count, queued = 4000, []
@@ -56,7 +56,7 @@ async def test_requests_are_not_read_faster_than_they_are_answered() -> None:
         assert max(queued) <= 2 * (1 << 18) // len(asked)
 
 
-async def test_a_websocket_on_a_connection_that_was_used_before_has_no_header_timeout() -> None:
+async def test_websocket_on_reused_connection_has_no_header_timeout() -> None:
     async with listening(header_timeout=10.0) as place, Caller(place.port) as caller:
         caller.say(request("GET", "/other"))
         assert (await caller.answer()).status == 404

@@ -34,7 +34,7 @@ async def loop(way: str, monkeypatch: pytest.MonkeyPatch) -> asyncio.AbstractEve
     return running
 
 
-async def test_an_end_is_heard_of_once_and_nobody_has_waited_yet(loop: asyncio.AbstractEventLoop) -> None:
+async def test_exit_is_reported_once_before_reaping(loop: asyncio.AbstractEventLoop) -> None:
     before, ends = len(os.listdir("/proc/self/fd")), list[int]()
     process = subprocess.Popen(["sh", "-c", "exit 3"])
     stop = watch_exit(loop, process, lambda: ends.append(1))
@@ -46,7 +46,7 @@ async def test_an_end_is_heard_of_once_and_nobody_has_waited_yet(loop: asyncio.A
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-async def test_an_end_that_nobody_wants_to_hear_of_any_more_is_not_told(loop: asyncio.AbstractEventLoop) -> None:
+async def test_cancelled_watch_reports_nothing(loop: asyncio.AbstractEventLoop) -> None:
     ends: list[int] = []
     process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     stop = watch_exit(loop, process, lambda: ends.append(1))
@@ -58,7 +58,7 @@ async def test_an_end_that_nobody_wants_to_hear_of_any_more_is_not_told(loop: as
     assert ends == []
 
 
-async def test_an_end_after_that_of_the_loop_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_exit_after_the_loop_closed_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "pidfd_open", refuse)
     process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
 
@@ -70,7 +70,7 @@ async def test_an_end_after_that_of_the_loop_harms_nobody(monkeypatch: pytest.Mo
     assert process.returncode == 0
 
 
-async def test_a_server_can_be_spoken_to_however_its_end_is_heard_of(loop: asyncio.AbstractEventLoop) -> None:
+async def test_command_works_with_each_kind_of_watch(loop: asyncio.AbstractEventLoop) -> None:
     script = "import sys; [print(line, end='', flush=True) for line in sys.stdin]; sys.stderr.write('bye'); sys.exit(7)"
     recorder = Recorder()
     channel = await Command([sys.executable, "-c", script]).connect(lambda _: recorder)

@@ -81,7 +81,7 @@ READERS = [PolledReader, ThreadReader]
 
 
 @pytest.mark.parametrize("kind", READERS)
-async def test_a_reader_feeds_what_it_reads_and_tells_the_end_once(kind: Any, pipe: tuple[int, int]) -> None:
+async def test_reader_feeds_bytes_and_reports_eof_once(kind: Any, pipe: tuple[int, int]) -> None:
     fed = Fed()
     reader = kind(asyncio.get_running_loop(), pipe[0], fed.feed, fed.at_end)
     reader.resume()
@@ -99,7 +99,7 @@ async def test_a_reader_feeds_what_it_reads_and_tells_the_end_once(kind: Any, pi
 
 
 @pytest.mark.parametrize("kind", READERS)
-async def test_a_reader_that_is_paused_leaves_bytes_where_they_are(kind: Any, pipe: tuple[int, int]) -> None:
+async def test_paused_reader_reads_nothing(kind: Any, pipe: tuple[int, int]) -> None:
     fed = Fed()
 
     def feed_once(data: bytes) -> None:
@@ -126,7 +126,7 @@ async def _until(truth: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", READERS)
-async def test_closing_a_reader_is_an_end_too(kind: Any, pipe: tuple[int, int]) -> None:
+async def test_closed_reader_reports_eof(kind: Any, pipe: tuple[int, int]) -> None:
     fed = Fed()
     reader = kind(asyncio.get_running_loop(), pipe[0], fed.feed, fed.at_end)
     reader.resume()
@@ -139,7 +139,7 @@ async def test_closing_a_reader_is_an_end_too(kind: Any, pipe: tuple[int, int]) 
 
 
 @pytest.mark.parametrize("kind", READERS)
-async def test_a_descriptor_that_cannot_be_read_is_an_end(kind: Any, tmp_path: Path) -> None:
+async def test_read_error_is_reported_as_eof(kind: Any, tmp_path: Path) -> None:
     fed = Fed()
     writing = os.open(tmp_path / "file", os.O_CREAT | os.O_WRONLY)
     reader = kind(asyncio.get_running_loop(), writing, fed.feed, fed.at_end)
@@ -152,14 +152,14 @@ async def test_a_descriptor_that_cannot_be_read_is_an_end(kind: Any, tmp_path: P
     os.close(writing)
 
 
-async def test_a_polled_reader_that_was_woken_for_nothing_waits_on(pipe: tuple[int, int]) -> None:
+async def test_polled_reader_survives_spurious_wakeup(pipe: tuple[int, int]) -> None:
     fed = Fed()
     reader = PolledReader(asyncio.get_running_loop(), pipe[0], fed.feed, fed.at_end)
     reader._on_readable()
     assert (fed.data, fed.ends) == (b"", 0)
 
 
-async def test_a_reader_on_a_thread_reads_no_faster_than_it_is_taken(tmp_path: Path) -> None:
+async def test_thread_reader_waits_for_its_consumer(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"x" * READ_SIZE * 20)
     fed, reading = Fed(), os.open(file, os.O_RDONLY)
@@ -172,7 +172,7 @@ async def test_a_reader_on_a_thread_reads_no_faster_than_it_is_taken(tmp_path: P
     os.close(reading)
 
 
-def test_a_reader_on_a_thread_outlives_its_loop_without_a_word(pipe: tuple[int, int]) -> None:
+def test_thread_reader_outlives_its_loop_silently(pipe: tuple[int, int]) -> None:
     fed: list[Fed] = []
 
     async def begin() -> None:
@@ -192,7 +192,7 @@ def _has_bytes(descriptor: int) -> bool:
 # --- writing -----------------------------------------------------------------------------------------------
 
 
-async def test_a_polled_writer_writes_what_fits_at_once_and_the_rest_when_there_is_room(pipe: tuple[int, int]) -> None:
+async def test_polled_writer_writes_the_rest_when_writable(pipe: tuple[int, int]) -> None:
     _, writer = channel_for((PolledWriter, pipe[1]), [])
     data = bytes(range(256)) * 20_000
     writer.write(bytearray(data))
@@ -217,7 +217,7 @@ def _read_exactly(descriptor: int, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("queued", [False, True])
-async def test_a_polled_writer_tells_once_that_nobody_reads_any_more(pipe: tuple[int, int], *, queued: bool) -> None:
+async def test_polled_writer_reports_a_broken_pipe_once(pipe: tuple[int, int], *, queued: bool) -> None:
     broken: list[OSError] = []
     _, writer = channel_for((PolledWriter, pipe[1]), broken)
     finishing = None
@@ -238,7 +238,7 @@ async def test_a_polled_writer_tells_once_that_nobody_reads_any_more(pipe: tuple
 
 
 @pytest.mark.row("N14")
-async def test_a_slow_reader_lets_the_channel_go_on_when_it_has_read(pipe: tuple[int, int]) -> None:
+async def test_channel_resumes_after_a_slow_reader_has_read(pipe: tuple[int, int]) -> None:
     channel, writer = channel_for((PolledWriter, pipe[1]), [], Settings(unsent_high=1000))
     writer.write(bytearray(3 << 20))
     channel.update_flow()
@@ -249,7 +249,7 @@ async def test_a_slow_reader_lets_the_channel_go_on_when_it_has_read(pipe: tuple
     await asyncio.wait_for(waiting, PATIENCE)
 
 
-async def test_a_plain_file_is_written_where_it_stands(tmp_path: Path) -> None:
+async def test_regular_file_is_written_synchronously(tmp_path: Path) -> None:
     writing = os.open(tmp_path / "file", os.O_CREAT | os.O_WRONLY)
     _, writer = channel_for((ThreadWriter, writing), [])
     writer.write(bytearray(b"one"))
@@ -259,7 +259,7 @@ async def test_a_plain_file_is_written_where_it_stands(tmp_path: Path) -> None:
     os.close(writing)
 
 
-async def test_a_file_that_cannot_be_written_is_told_of_once() -> None:
+async def test_write_error_of_a_file_is_reported_once() -> None:
     full, broken = os.open("/dev/full", os.O_WRONLY), list[OSError]()
     _, writer = channel_for((ThreadWriter, full), broken)
     writer.write(bytearray(b"x"))
@@ -268,7 +268,7 @@ async def test_a_file_that_cannot_be_written_is_told_of_once() -> None:
     os.close(full)
 
 
-async def test_a_writer_that_is_closed_forgets_what_is_unsent_and_keeps_nobody_waiting(pipe: tuple[int, int]) -> None:
+async def test_closed_writer_discards_output_and_wakes_waiters(pipe: tuple[int, int]) -> None:
     _, writer = channel_for((PolledWriter, pipe[1]), [])
     writer.write(bytes(2 << 20))
     finishing = asyncio.gather(writer.finish(), writer.finish())
@@ -279,7 +279,7 @@ async def test_a_writer_that_is_closed_forgets_what_is_unsent_and_keeps_nobody_w
     assert writer.unsent == 0
 
 
-async def test_a_writer_can_be_waited_for_more_than_once(pipe: tuple[int, int]) -> None:
+async def test_finish_can_be_awaited_repeatedly(pipe: tuple[int, int]) -> None:
     _, writer = channel_for((PolledWriter, pipe[1]), [])
     for _ in range(2):
         writer.write(bytes(2 << 20))
@@ -293,7 +293,7 @@ async def test_a_writer_can_be_waited_for_more_than_once(pipe: tuple[int, int]) 
 # --- exhausting ------------------------------------------------------------------------------------------
 
 
-async def test_what_lies_in_a_pipe_is_taken_out_even_by_a_reader_that_is_paused(pipe: tuple[int, int]) -> None:
+async def test_read_available_works_while_paused(pipe: tuple[int, int]) -> None:
     fed = Fed()
     reader = PolledReader(asyncio.get_running_loop(), pipe[0], fed.feed, fed.at_end)
     os.write(pipe[1], b"x" * 60_000)
@@ -306,7 +306,7 @@ async def test_what_lies_in_a_pipe_is_taken_out_even_by_a_reader_that_is_paused(
     assert (len(fed.data), fed.ends) == (60_001, 1)
 
 
-async def test_a_reader_is_not_kept_by_somebody_who_writes_on_and_on(pipe: tuple[int, int]) -> None:
+async def test_read_available_is_bounded(pipe: tuple[int, int]) -> None:
     fed = Fed()
 
     def feed(data: bytes) -> None:
@@ -320,7 +320,7 @@ async def test_a_reader_is_not_kept_by_somebody_who_writes_on_and_on(pipe: tuple
     reader.close()
 
 
-async def test_a_reader_on_a_thread_goes_on_to_the_end_when_it_is_exhausted(pipe: tuple[int, int]) -> None:
+async def test_thread_reader_reads_to_eof_on_read_available(pipe: tuple[int, int]) -> None:
     fed = Fed()
     reader = ThreadReader(asyncio.get_running_loop(), pipe[0], fed.feed, fed.at_end)
     reader.resume()

@@ -40,7 +40,7 @@ def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
         process.wait()
 
 
-def test_a_guard_stands_beside_us_as_long_as_there_are_children(sleepers: list[subprocess.Popen[bytes]]) -> None:
+def test_guard_runs_while_there_are_children(sleepers: list[subprocess.Popen[bytes]]) -> None:
     one, two = (process.pid for process in sleepers)
     orphan_guard.add(one)
     (guard,) = eventually(guards)
@@ -54,7 +54,7 @@ def test_a_guard_stands_beside_us_as_long_as_there_are_children(sleepers: list[s
     assert [process.poll() for process in sleepers] == [None, None]  # they were released, and live
 
 
-def test_the_guard_ends_those_that_it_was_told_of_last(sleepers: list[subprocess.Popen[bytes]]) -> None:
+def test_guard_kills_the_groups_it_was_last_sent(sleepers: list[subprocess.Popen[bytes]]) -> None:
     one, two = sleepers
     orphan_guard.add(one.pid)
     orphan_guard.add(two.pid)
@@ -64,7 +64,7 @@ def test_the_guard_ends_those_that_it_was_told_of_last(sleepers: list[subprocess
     assert one.poll() is None
 
 
-def test_a_guard_that_was_killed_is_replaced_and_told_everything(sleepers: list[subprocess.Popen[bytes]]) -> None:
+def test_killed_guard_is_replaced_with_all_groups(sleepers: list[subprocess.Popen[bytes]]) -> None:
     one, two = sleepers
     orphan_guard.add(one.pid)
     (guard,) = eventually(guards)
@@ -76,7 +76,7 @@ def test_a_guard_that_was_killed_is_replaced_and_told_everything(sleepers: list[
     assert [one.wait(PATIENCE), two.wait(PATIENCE)] == [-signal.SIGTERM, -signal.SIGTERM]
 
 
-def test_a_guard_that_was_killed_is_not_replaced_for_nobody(sleepers: list[subprocess.Popen[bytes]]) -> None:
+def test_killed_guard_is_not_replaced_without_children(sleepers: list[subprocess.Popen[bytes]]) -> None:
     orphan_guard.add(sleepers[0].pid)
     (guard,) = eventually(guards)
     os.kill(guard, signal.SIGKILL)
@@ -85,7 +85,7 @@ def test_a_guard_that_was_killed_is_not_replaced_for_nobody(sleepers: list[subpr
     assert orphan_guard._guard_pipe is None
 
 
-def test_without_a_shell_there_is_no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_guard_without_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphan_guard, "_SHELL", "/no/such/shell")
     before = len(os.listdir("/proc/self/fd"))
     orphan_guard.add(4711)
@@ -108,7 +108,7 @@ time.sleep(100)
 """
 
 
-def test_a_copy_of_us_does_not_hold_our_lifeline() -> None:
+def test_forked_child_closes_the_guard_pipe() -> None:
     with subprocess.Popen([sys.executable, "-c", FORKS], stdout=subprocess.PIPE) as host:
         assert host.stdout is not None
         held, copy = map(int, host.stdout.readline().split())

@@ -47,7 +47,7 @@ def served() -> Iterator[Served]:
 
 
 @pytest.mark.row("STD-07", "W02")
-async def test_a_server_answers_and_the_end_of_input_is_its_end(served: Served) -> None:
+async def test_serve_stdio_answers_and_ends_at_eof(served: Served) -> None:
     serving = served.start()
     await turns(1)
     os.write(served.ours, PING)
@@ -57,7 +57,7 @@ async def test_a_server_answers_and_the_end_of_input_is_its_end(served: Served) 
     await served.server.aclose()
 
 
-async def test_a_server_whose_output_breaks_ends(served: Served) -> None:
+async def test_serve_stdio_ends_when_output_breaks(served: Served) -> None:
     serving = served.start()
     await turns()
     os.close(served.theirs)
@@ -68,7 +68,7 @@ async def test_a_server_whose_output_breaks_ends(served: Served) -> None:
 
 
 @pytest.mark.row("N14")
-async def test_a_peer_that_is_cut_off_is_the_end(served: Served) -> None:
+async def test_serve_stdio_ends_when_the_peer_is_disconnected(served: Served) -> None:
     server = Server("t", settings=Settings(unsent_high=1000, unsent_limit=2000))
     served.server = server
     server.add_resource("r://big", "x" * (2 << 20))
@@ -83,7 +83,7 @@ async def test_a_peer_that_is_cut_off_is_the_end(served: Served) -> None:
     await server.aclose()
 
 
-async def test_a_server_can_be_served_on_another_thread(served: Served) -> None:
+async def test_serve_stdio_works_on_another_thread(served: Served) -> None:
     ended: list[str] = []
 
     async def serve() -> None:
@@ -99,7 +99,7 @@ async def test_a_server_can_be_served_on_another_thread(served: Served) -> None:
     assert ended == ["end of input"]
 
 
-async def test_a_parent_that_dies_is_noticed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dead_parent_is_noticed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     parents = iter([4711, 4711, 1])
     monkeypatch.setattr(os, "getppid", lambda: next(parents))
     monkeypatch.setattr(stdio_server, "PARENT_CHECK", 0.001)
@@ -107,7 +107,7 @@ async def test_a_parent_that_dies_is_noticed(served: Served, monkeypatch: pytest
     await served.server.aclose()
 
 
-async def test_the_first_process_of_a_system_is_not_watched(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_init_process_is_not_watched(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getppid", lambda: 1)
     serving = served.start()
     await turns()
@@ -116,9 +116,7 @@ async def test_the_first_process_of_a_system_is_not_watched(served: Served, monk
     await served.server.aclose()
 
 
-async def test_serving_on_an_event_loop_without_polling_falls_back_to_threads(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_loop_without_polling_falls_back_to_threads(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise NotImplementedError
 

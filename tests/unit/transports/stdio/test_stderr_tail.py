@@ -7,35 +7,35 @@ import pytest
 from trunkline.transports.stdio.stderr_tail import StderrTail
 
 
-def test_little_is_kept_as_it_is() -> None:
+def test_short_output_is_kept_unchanged() -> None:
     tail = StderrTail(100)
     tail.feed(b"one\n")
     tail.feed("zwölf\n".encode())
     assert tail.text == "one\nzwölf"
 
 
-def test_of_much_the_last_whole_lines_are_kept() -> None:
+def test_last_whole_lines_are_kept() -> None:
     tail = StderrTail(20)
     for number in range(100):
         tail.feed(b"line %d\n" % number)
     assert tail.text == "line 98\nline 99"
 
 
-def test_of_one_long_line_its_end_is_kept() -> None:
+def test_end_of_one_long_line_is_kept() -> None:
     tail = StderrTail(10)
     tail.feed(b"x" * 50)
     tail.feed(b"the end")
     assert tail.text == "xxxthe end"
 
 
-def test_what_is_no_utf_8_does_no_harm() -> None:
+def test_invalid_utf8_is_replaced() -> None:
     tail = StderrTail(10)
     tail.feed(b"a\xffb")
     assert tail.text == "a\ufffdb"
 
 
 @pytest.mark.parametrize("cut", [1, 3, 100])
-def test_every_line_is_heard_once_however_it_arrives(cut: int) -> None:
+def test_on_line_gets_every_line_once(cut: int) -> None:
     heard: list[str] = []
     tail = StderrTail(100, heard.append)
     said = b"one\r\n\ntwo\nthree"
@@ -47,7 +47,7 @@ def test_every_line_is_heard_once_however_it_arrives(cut: int) -> None:
     assert heard == ["one", "", "two", "three"]
 
 
-def test_a_line_that_is_too_long_is_heard_in_pieces() -> None:
+def test_overlong_line_arrives_in_pieces() -> None:
     heard: list[str] = []
     tail = StderrTail(4, heard.append)
     tail.feed(b"abcdefghij\nk\n")
@@ -57,7 +57,7 @@ def test_a_line_that_is_too_long_is_heard_in_pieces() -> None:
     assert heard[-1] == "ij"
 
 
-def test_a_flood_takes_up_no_more_room_than_its_end() -> None:
+def test_flood_uses_bounded_memory() -> None:
     tail, chunk = StderrTail(1000, lambda _: None), b"x" * 100 + b"\n"
     tracemalloc.start()
     for _ in range(20_000):
@@ -67,7 +67,7 @@ def test_a_flood_takes_up_no_more_room_than_its_end() -> None:
     assert held < 20_000
 
 
-def test_the_end_of_a_stream_that_nobody_hears_is_nothing_special() -> None:
+def test_end_without_on_line_does_nothing() -> None:
     tail = StderrTail(10)
     tail.feed(b"x")
     tail.end()

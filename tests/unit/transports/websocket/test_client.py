@@ -54,7 +54,7 @@ async def refusal(url: str, **options: Any) -> str:
 # --- the address -----------------------------------------------------------------------------------------
 
 
-def test_a_name_shows_where_it_leads_and_no_secret() -> None:
+def test_connector_name_contains_no_secrets() -> None:
     assert WebSocketConnector("ws://example.org/mcp?key=secret").name == "ws://example.org:80/mcp"
     assert WebSocketConnector("wss://[::1]:9/x").name == "wss://[::1]:9/x"
 
@@ -69,17 +69,17 @@ def test_a_name_shows_where_it_leads_and_no_secret() -> None:
         ("ws://example.org", {"proxy": "socks5://example.org"}, "a proxy has an address like"),
     ],
 )
-def test_what_cannot_work_is_refused_at_once(url: str, options: dict[str, Any], why: str) -> None:
+def test_invalid_options_are_rejected_at_once(url: str, options: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         WebSocketConnector(url, **options)
 
 
 @pytest.mark.parametrize("url", ["ws://example.org/mcp", "wss://example.org/mcp"])
-def test_an_address_is_a_target_of_a_client(url: str) -> None:
+def test_websocket_url_is_a_client_target(url: str) -> None:
     assert isinstance(make_connector(url, Settings()), WebSocketConnector)
 
 
-def test_without_the_package_the_error_says_what_to_install() -> None:
+def test_missing_package_error_says_what_to_install() -> None:
     program = "import sys; sys.modules['websockets'] = None; import trunkline.transports.websocket.client"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ended.stderr.splitlines()[-1].endswith(
@@ -90,7 +90,7 @@ def test_without_the_package_the_error_says_what_to_install() -> None:
 # --- getting through -------------------------------------------------------------------------------------
 
 
-async def test_what_is_offered_and_sent_along() -> None:
+async def test_handshake_offers_subprotocol_and_sends_headers() -> None:
     seen: list[Any] = []
 
     async def note(socket: ServerConnection) -> None:
@@ -111,18 +111,18 @@ async def test_what_is_offered_and_sent_along() -> None:
             assert "Origin" not in socket.request.headers
 
 
-async def test_a_server_that_picks_no_subprotocol_is_accepted() -> None:
+async def test_server_without_subprotocol_is_accepted() -> None:
     async with library(until_closed) as url, line_to(url) as (_, recorder):
         assert recorder.ends == []
 
 
-async def test_nobody_there() -> None:
+async def test_refused_connection_is_reported() -> None:
     async with library(until_closed) as url:
         pass
     assert await refusal(url) == f"cannot reach {url}: no server is listening there; is it running?"
 
 
-async def test_a_certificate_that_is_not_trusted() -> None:
+async def test_untrusted_certificate_is_reported() -> None:
     async with library(until_closed, ssl=server_tls()) as url:
         assert "its certificate is not trusted" in await refusal(url)
         async with line_to(url, tls=client_tls()) as (_, recorder):
@@ -130,7 +130,7 @@ async def test_a_certificate_that_is_not_trusted() -> None:
 
 
 @pytest.mark.parametrize(("body", "said"), [("not you\n", "not you; "), ("", "")], ids=["with a reason", "without"])
-async def test_a_server_that_says_no_is_quoted(body: str, said: str) -> None:
+async def test_refusal_quotes_the_servers_reason(body: str, said: str) -> None:
     def refuse(socket: ServerConnection, request: Any) -> Any:
         return socket.respond(HTTPStatus.FORBIDDEN, body)
 
@@ -180,18 +180,18 @@ async def stranger(answer: bytes | None, *, stays: bool = False) -> AsyncIterato
     ],
     ids=["nothing", "mail", "web page", "other protocol"],
 )
-async def test_who_does_not_speak_websocket(answer: bytes, why: str) -> None:
+async def test_invalid_handshake_responses_are_reported(answer: bytes, why: str) -> None:
     async with stranger(answer) as url:
         assert why in await refusal(url)
 
 
-async def test_a_server_that_never_answers() -> None:
+async def test_unanswered_handshake_times_out() -> None:
     async with stranger(None, stays=True) as url:
         why = await refusal(url, settings=Settings(connect_timeout=0.05))
         assert why == f"cannot reach {url}: no answer within 0.05 s"
 
 
-async def test_a_connection_that_is_not_wanted_any_more_leaves_nothing_behind() -> None:
+async def test_cancelled_connect_leaves_nothing_behind() -> None:
     async with stranger(None, stays=True) as url:
         before = held()
         connecting = asyncio.ensure_future(WebSocketConnector(url).connect(lambda _: Recorder()))
@@ -201,7 +201,7 @@ async def test_a_connection_that_is_not_wanted_any_more_leaves_nothing_behind() 
         assert connecting.cancelled()
 
 
-async def test_what_accept_raises_is_raised_and_the_line_is_gone() -> None:
+async def test_error_in_accept_is_raised_and_connection_closed() -> None:
     def accept(_: Channel) -> Recorder:
         raise RuntimeError("not today")
 
@@ -213,7 +213,7 @@ async def test_what_accept_raises_is_raised_and_the_line_is_gone() -> None:
 # --- what is said ----------------------------------------------------------------------------------------
 
 
-async def test_what_a_server_says_at_once_is_not_lost() -> None:
+async def test_message_right_after_the_handshake_is_delivered() -> None:
     async def eager(socket: ServerConnection) -> None:
         await socket.send('{"jsonrpc":"2.0","method":"first"}')
         await socket.send(['{"jsonrpc":"2.0",', '"method":', '"second"}'])
@@ -225,7 +225,7 @@ async def test_what_a_server_says_at_once_is_not_lost() -> None:
         assert recorder.ends[0].reason == "the peer closed the connection: 4000 that was all"
 
 
-async def test_who_answers_after_the_end_is_not_told_of_it_by_an_error() -> None:
+async def test_send_during_the_last_delivery_raises_nothing() -> None:
     async def eager(socket: ServerConnection) -> None:
         await socket.recv()
         await socket.send('{"jsonrpc":"2.0","method":"last"}')
@@ -246,7 +246,7 @@ async def test_who_answers_after_the_end_is_not_told_of_it_by_an_error() -> None
         await channel.close()
 
 
-async def test_pings_of_the_server_are_answered() -> None:
+async def test_server_pings_are_answered() -> None:
     answered = asyncio.Event()
 
     async def pinging(socket: ServerConnection) -> None:
@@ -267,9 +267,7 @@ async def test_pings_of_the_server_are_answered() -> None:
     ],
     ids=["binary", "too large"],
 )
-async def test_what_a_server_must_not_send_ends_the_line_with_a_code(
-    frame: bytes | str, code: int, reason: str
-) -> None:
+async def test_forbidden_frames_close_with_a_code(frame: bytes | str, code: int, reason: str) -> None:
     codes: list[Any] = []
 
     async def sending(socket: ServerConnection) -> None:
@@ -287,7 +285,7 @@ async def test_what_a_server_must_not_send_ends_the_line_with_a_code(
         assert codes == [code]
 
 
-async def test_a_line_that_we_close_ends_with_1000_after_all_was_sent() -> None:
+async def test_close_sends_1000_after_pending_messages() -> None:
     heard: list[Any] = []
 
     async def listening(socket: ServerConnection) -> None:
@@ -302,7 +300,7 @@ async def test_a_line_that_we_close_ends_with_1000_after_all_was_sent() -> None:
         assert recorder.ends[0].reason == "closed"
 
 
-async def test_a_slow_reader_gets_all_that_was_sent_and_the_end_in_good_order() -> None:
+async def test_slow_reader_gets_all_messages_and_close_frame() -> None:
     heard: list[Any] = []
     closing = asyncio.Event()
 
@@ -326,7 +324,7 @@ async def test_a_slow_reader_gets_all_that_was_sent_and_the_end_in_good_order() 
         assert heard[2] == 1000
 
 
-async def test_a_connection_that_breaks_is_told() -> None:
+async def test_broken_connection_is_reported() -> None:
     async def breaking(socket: ServerConnection) -> None:
         socket.transport.abort()
         await socket.wait_closed()
@@ -367,7 +365,7 @@ async def proxy(status: bytes = b"HTTP/1.1 200 Fine") -> AsyncIterator[tuple[str
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["ws", "wss"])
-async def test_a_proxy_is_asked_for_a_tunnel(tls: bool) -> None:
+async def test_proxy_tunnel_is_used(tls: bool) -> None:
     heard: list[Any] = []
 
     async def listening(socket: ServerConnection) -> None:
@@ -383,7 +381,7 @@ async def test_a_proxy_is_asked_for_a_tunnel(tls: bool) -> None:
     assert b"Proxy-Authorization: Basic bWU6dyByZA==\r\n" in asked[0]
 
 
-async def test_a_server_behind_a_proxy_has_to_be_trusted_too() -> None:
+async def test_certificate_is_checked_through_a_proxy() -> None:
     async with library(until_closed, ssl=server_tls()) as url, proxy() as (place, _):
         assert "its certificate is not trusted" in await refusal(url, proxy=place)
 
@@ -397,7 +395,7 @@ async def test_a_server_behind_a_proxy_has_to_be_trusted_too() -> None:
     ],
     ids=["refusing", "mute", "chatty"],
 )
-async def test_a_proxy_that_has_no_tunnel_to_give(status: bytes, said: str) -> None:
+async def test_proxy_refusal_is_reported(status: bytes, said: str) -> None:
     async with proxy(status) as (place, _):
         why = await refusal("ws://example.org/", proxy=place)
         assert why.startswith("cannot reach ws://example.org:80/: the proxy at 127.0.0.1:")

@@ -17,7 +17,7 @@ def joined() -> tuple[ClientFraming, ServerProtocol]:
     return ours, theirs
 
 
-def test_the_answer_may_come_in_pieces() -> None:
+def test_handshake_response_may_be_fragmented() -> None:
     ours, theirs = ClientFraming("ws://example.org/mcp", {}, 1024), ServerProtocol()
     theirs.receive_data(ours.handshake_request())
     (request,) = theirs.events_received()
@@ -28,7 +28,7 @@ def test_the_answer_may_come_in_pieces() -> None:
     ]
 
 
-def test_frames_of_one_read_come_together_and_the_pieces_of_a_message_as_one() -> None:
+def test_fragments_are_joined_and_frames_returned_together() -> None:
     ours, theirs = joined()
     theirs.send_text(b"one")
     theirs.send_text(b"tw", fin=False)
@@ -39,7 +39,7 @@ def test_frames_of_one_read_come_together_and_the_pieces_of_a_message_as_one() -
     assert [event.data for event in theirs.events_received()] == [b"between"]  # type: ignore[union-attr]
 
 
-def test_nothing_that_follows_a_binary_frame_in_the_same_read_is_a_message() -> None:
+def test_frames_after_a_binary_frame_are_discarded() -> None:
     ours, theirs = joined()
     theirs.send_text(b"one")
     theirs.send_binary(b"two", fin=False)

@@ -62,7 +62,7 @@ class Asgi:
         return self.channels[0]
 
 
-def test_a_reason_is_cut_where_a_letter_ends() -> None:
+def test_truncate_reason_keeps_whole_characters() -> None:
     assert truncate_reason("é" * 100) == "é" * 61
     assert truncate_reason("fine") == "fine"
 
@@ -76,18 +76,18 @@ def test_a_reason_is_cut_where_a_letter_ends() -> None:
         (CloseCode.ABNORMAL, "", "the connection broke"),
     ],
 )
-def test_the_end_in_words(code: int, reason: str, words: str) -> None:
+def test_describe_close_names_code_and_reason(code: int, reason: str, words: str) -> None:
     assert describe_close(code, reason) == words
 
 
-async def test_who_is_refused_by_a_server_without_words_for_it_sees_a_close() -> None:
+async def test_refusal_without_asgi_extension_sends_close() -> None:
     asgi = Asgi(subprotocols=["other"])
     await asgi.running
     why = "none of the subprotocols is 'mcp'; offer that, or none"
     assert asgi.sent == [{"type": "websocket.close", "code": 1008, "reason": why}]
 
 
-async def test_the_headers_of_the_handshake_come_with_every_message() -> None:
+async def test_messages_have_the_handshake_headers() -> None:
     async with ws(Settings()) as line:
         line.ours.send(Notification("n"))
         await until(lambda: line.at_theirs.messages)
@@ -97,7 +97,7 @@ async def test_the_headers_of_the_handshake_come_with_every_message() -> None:
         await line.ours.close()
 
 
-async def test_a_message_encoded_on_several_lines_or_with_bad_letters_is_one_frame() -> None:
+async def test_multi_line_or_invalid_text_is_one_frame() -> None:
     asgi = Asgi()
     channel = await asgi.open()
     channel.send(Encoded(b'{"a":\n1}'))
@@ -108,7 +108,7 @@ async def test_a_message_encoded_on_several_lines_or_with_bad_letters_is_one_fra
     await asgi.running
 
 
-async def test_an_empty_frame_says_nothing() -> None:
+async def test_empty_frame_is_ignored() -> None:
     asgi = Asgi()
     await asgi.open()
     asgi.say(text="")
@@ -119,7 +119,7 @@ async def test_an_empty_frame_says_nothing() -> None:
     assert asgi.recorder.ends[0].reason == "the peer closed the connection"
 
 
-async def test_what_came_before_the_end_is_handed_up_though_reading_was_paused() -> None:
+async def test_messages_before_close_are_delivered_while_paused() -> None:
     asgi = Asgi()
     channel = await asgi.open()
     channel.pause()
@@ -133,7 +133,7 @@ async def test_what_came_before_the_end_is_handed_up_though_reading_was_paused()
     assert asgi.recorder.ends[0].reason == "the peer closed the connection: 1001 bye"
 
 
-async def test_while_reading_is_paused_messages_stay_with_the_asgi_server() -> None:
+async def test_paused_connection_does_not_receive_from_asgi() -> None:
     asgi = Asgi()
     channel = await asgi.open()
     channel.pause()
@@ -148,7 +148,7 @@ async def test_while_reading_is_paused_messages_stay_with_the_asgi_server() -> N
     await asgi.running
 
 
-async def test_a_peer_that_goes_before_it_was_taken_leaves_nothing_behind() -> None:
+async def test_disconnect_before_accept_leaves_nothing_behind() -> None:
     asgi = Asgi()
     asgi.error = OSError("gone")
     asgi.leave(code=1006)
@@ -157,7 +157,7 @@ async def test_a_peer_that_goes_before_it_was_taken_leaves_nothing_behind() -> N
     assert len(asgi.endpoint) == 0
 
 
-async def test_who_closes_to_a_peer_that_takes_nothing_does_not_wait_long() -> None:
+async def test_close_waits_only_briefly_for_a_stuck_peer() -> None:
     asgi = Asgi(settings=Settings(drain_timeout=0.01))
     channel = await asgi.open()
     asgi.taking.clear()
@@ -170,7 +170,7 @@ async def test_who_closes_to_a_peer_that_takes_nothing_does_not_wait_long() -> N
     assert len(asgi.endpoint) == 0
 
 
-async def test_an_asgi_server_that_gives_up_takes_the_line_with_it() -> None:
+async def test_cancelled_asgi_task_closes_the_connection() -> None:
     asgi = Asgi()
     channel = await asgi.open()
     asgi.running.cancel()
@@ -180,7 +180,7 @@ async def test_an_asgi_server_that_gives_up_takes_the_line_with_it() -> None:
     await channel.close()
 
 
-async def test_a_fault_of_ours_is_told_to_the_asgi_server_and_ends_the_line() -> None:
+async def test_internal_error_is_raised_to_the_asgi_server() -> None:
     class Broken(Recorder):
         def received(self, messages: Sequence[Incoming], origin: MessageOrigin) -> None:
             raise RuntimeError("broken")
@@ -194,7 +194,7 @@ async def test_a_fault_of_ours_is_told_to_the_asgi_server_and_ends_the_line() ->
     assert len(asgi.endpoint) == 0
 
 
-async def test_many_messages_of_one_turn_are_written_by_one_task() -> None:
+async def test_messages_of_one_turn_are_written_by_one_task() -> None:
     asgi = Asgi()
     channel = await asgi.open()
     before = asyncio.all_tasks()

@@ -53,7 +53,7 @@ def chunked(visit: Visit, data: bytes, cut: int) -> None:
 @pytest.mark.row("HTT-20", "W06")
 @pytest.mark.parametrize("write", [plain, chunked])
 @pytest.mark.parametrize("end", [Visit.hang_up, Visit.reset])
-async def test_a_stream_may_be_cut_at_any_byte(
+async def test_stream_cut_at_any_byte_is_resumed(
     write: Callable[[Visit, bytes, int], None], end: Callable[[Visit], None]
 ) -> None:
     primed = len(events_for(1000)[0])
@@ -89,7 +89,7 @@ async def test_a_stream_may_be_cut_at_any_byte(
 
 
 @pytest.mark.row("W06")
-async def test_what_a_server_repeats_is_taken_once() -> None:
+async def test_repeated_events_are_delivered_once() -> None:
     async with web() as server:
 
         def answer(visit: Visit) -> None:
@@ -109,7 +109,7 @@ async def test_what_a_server_repeats_is_taken_once() -> None:
         assert whole(recorder)
 
 
-async def test_events_without_a_number_are_all_taken() -> None:
+async def test_events_without_ids_are_all_delivered() -> None:
     async with web() as server:
 
         def answer(visit: Visit) -> None:
@@ -123,7 +123,7 @@ async def test_events_without_a_number_are_all_taken() -> None:
             await until(lambda: len(recorder.messages) == 4)
 
 
-async def test_an_answer_that_cannot_be_reached_again_is_given_up_after_a_while() -> None:
+async def test_resumption_gives_up_after_repeated_failures() -> None:
     async with web() as server:
 
         def cut(visit: Visit) -> None:
@@ -139,7 +139,7 @@ async def test_an_answer_that_cannot_be_reached_again_is_given_up_after_a_while(
         assert 6 <= len(server.seen("GET")) <= 14  # aiohttp may send a GET once more by itself
 
 
-async def test_reading_can_be_paused() -> None:
+async def test_paused_channel_delivers_nothing() -> None:
     async with web() as server, line(server) as (channel, recorder):
         channel.pause()
         channel.pause()
@@ -153,7 +153,7 @@ async def test_reading_can_be_paused() -> None:
         await until(lambda: recorder.messages)
 
 
-async def test_notifications_arrive_one_after_the_other_and_answers_after_them() -> None:
+async def test_notifications_are_sequential_and_before_responses() -> None:
     async with web() as server:
         busy: list[Any] = []
 
@@ -175,7 +175,7 @@ async def test_notifications_arrive_one_after_the_other_and_answers_after_them()
 
 
 @pytest.mark.row("N14")
-async def test_a_server_that_takes_nothing_is_waited_for_and_then_cut_off() -> None:
+async def test_server_that_accepts_nothing_is_disconnected() -> None:
     settings = Settings(unsent_high=1000, unsent_limit=5000, stop_timeout=0.05)
     taken = asyncio.Event()
 

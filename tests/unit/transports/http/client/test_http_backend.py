@@ -16,7 +16,7 @@ from trunkline.transports.http.client.http_backend import ReplyTooLarge, Request
 pytestmark = pytest.mark.off_the_record
 
 
-async def test_an_answer_has_a_status_headers_and_a_body() -> None:
+async def test_reply_has_status_headers_and_body() -> None:
     async with web() as server:
         server.on("POST", lambda visit: visit.respond(418, b"short", "text/plain", X_Kind="Teapot"))
         library = AiohttpBackend(Settings())
@@ -28,7 +28,7 @@ async def test_an_answer_has_a_status_headers_and_a_body() -> None:
         assert server.visits[0].headers["a"] == "b"
 
 
-async def test_redirects_cookies_and_compression_are_left_alone() -> None:
+async def test_redirects_cookies_and_compression_are_not_handled() -> None:
     async with web() as server:
         packed = b"\x1f\x8b not to be unpacked"
         headers = {"Location": "/elsewhere", "Set_Cookie": "a=b", "Content_Encoding": "gzip"}
@@ -43,7 +43,7 @@ async def test_redirects_cookies_and_compression_are_left_alone() -> None:
         assert "cookie" not in server.visits[1].headers
 
 
-async def test_nobody_there_is_told_from_a_line_that_broke() -> None:
+async def test_refused_connection_differs_from_a_broken_one() -> None:
     library = AiohttpBackend(Settings())
     with held_port() as port, pytest.raises(RequestNotSent, match="no server is listening"):
         await library.send("POST", f"http://127.0.0.1:{port}/", {}, b"{}")
@@ -58,7 +58,7 @@ async def test_nobody_there_is_told_from_a_line_that_broke() -> None:
     await library.close()
 
 
-async def test_an_attempt_to_connect_takes_no_longer_than_it_may() -> None:
+async def test_connect_timeout_is_respected() -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(1)
@@ -68,7 +68,7 @@ async def test_an_attempt_to_connect_takes_no_longer_than_it_may() -> None:
         await library.close()
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_not_trusted() -> None:
+async def test_unknown_certificate_is_not_trusted() -> None:
     async with web(server_tls()) as server:
         library = AiohttpBackend(Settings())
         with pytest.raises(RequestNotSent, match="certificate is not trusted"):
@@ -77,7 +77,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_not_trusted() -> None:
 
 
 @pytest.mark.parametrize("head", [b"Content-Length: 100\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n9\r\n"])
-async def test_a_body_that_breaks_off_never_looks_whole(head: bytes) -> None:
+async def test_truncated_body_raises(head: bytes) -> None:
     async with web() as server:
 
         def cut(visit: Visit) -> None:
@@ -95,7 +95,7 @@ async def test_a_body_that_breaks_off_never_looks_whole(head: bytes) -> None:
         await library.close()
 
 
-async def test_what_is_not_http_is_told_without_the_address() -> None:
+async def test_invalid_http_is_reported_without_the_url() -> None:
     async with web() as server:
         server.on("GET", lambda visit: visit.write(b"SSH-2.0-Open\r\n\r\n"))
         library = AiohttpBackend(Settings())
@@ -105,7 +105,7 @@ async def test_what_is_not_http_is_told_without_the_address() -> None:
         await library.close()
 
 
-async def test_what_came_before_a_break_is_still_delivered() -> None:
+async def test_bytes_before_a_break_are_delivered() -> None:
     async with web() as server:
 
         def cut(visit: Visit) -> None:
@@ -124,7 +124,7 @@ async def test_what_came_before_a_break_is_still_delivered() -> None:
         await library.close()
 
 
-async def test_a_body_over_the_limit_is_not_read_to_its_end() -> None:
+async def test_oversized_body_is_not_read_completely() -> None:
     async with web() as server:
         server.on("GET", lambda visit: visit.respond(200, b"x" * 101))
         library = AiohttpBackend(Settings())
@@ -134,7 +134,7 @@ async def test_a_body_over_the_limit_is_not_read_to_its_end() -> None:
         await library.close()
 
 
-async def test_peers_that_vanish_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tcp_keepalive_is_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[int] = []
     real = socket.socket.setsockopt
 

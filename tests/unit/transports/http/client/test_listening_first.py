@@ -9,7 +9,7 @@ QUESTION = b'{"jsonrpc": "2.0", "id": "q", "method": "ping"}'
 DONE = {"content": [{"type": "text", "text": "done"}]}
 
 
-async def test_a_question_on_the_servers_own_stream_is_heard_during_the_very_first_call() -> None:
+async def test_server_request_arrives_during_the_first_call() -> None:
     async with web() as server:
         listeners: list[Visit] = []
         calls: list[Visit] = []
@@ -35,7 +35,7 @@ async def test_a_question_on_the_servers_own_stream_is_heard_during_the_very_fir
             assert (await client.call_tool("act", timeout=PATIENCE)).text == "done"
 
 
-async def test_a_server_that_never_opens_its_own_stream_holds_calls_up_for_a_moment_only() -> None:
+async def test_unopened_stream_delays_calls_only_briefly() -> None:
     async with web() as server:
         server.on("GET", lambda visit: visit.left())
         async with Client(server.url) as client:

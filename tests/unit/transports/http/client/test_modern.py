@@ -63,7 +63,7 @@ def client(server: Web, **options: Any) -> Client:
 
 
 @pytest.mark.row("HTT-46", "HTT-47")
-async def test_every_post_says_on_the_outside_what_is_in_it(server: Web) -> None:
+async def test_every_post_has_routing_headers(server: Web) -> None:
     async with client(server) as it:
         await it.call_tool("act")
         await it.ping()
@@ -78,7 +78,7 @@ async def test_every_post_says_on_the_outside_what_is_in_it(server: Web) -> None
 
 
 @pytest.mark.row("HTT-45")
-async def test_a_session_that_a_modern_server_names_is_nobodys_business(server: Web) -> None:
+async def test_session_id_of_a_modern_server_is_ignored(server: Web) -> None:
     server.on("tools/call", lambda visit: visit.reply(DONE, Mcp_Session_Id="s"))
     async with client(server) as it:
         await it.call_tool("act")
@@ -87,7 +87,7 @@ async def test_a_session_that_a_modern_server_names_is_nobodys_business(server: 
     assert server.seen("GET") == server.seen("DELETE") == []
 
 
-async def test_requests_wait_for_no_others(server: Web) -> None:
+async def test_requests_do_not_wait_for_each_other(server: Web) -> None:
     calls: list[Visit] = []
 
     def call(visit: Visit) -> None:
@@ -101,7 +101,7 @@ async def test_requests_wait_for_no_others(server: Web) -> None:
         await asyncio.gather(*(it.call_tool("act") for _ in range(3)))
 
 
-def test_a_label_has_the_name_of_a_resource_and_nothing_that_is_not_there() -> None:
+def test_headers_contain_the_resource_uri_if_present() -> None:
     meta = {PROTOCOL_VERSION: REVISION}
     read = build_modern_headers(Request(1, "resources/read", ReadResourceParams(uri="x://ä", meta=meta)), lambda _: ())
     assert read == {
@@ -117,7 +117,7 @@ def test_a_label_has_the_name_of_a_resource_and_nothing_that_is_not_there() -> N
     assert build_modern_headers(Request(1, "ping"), lambda _: ()) is None
 
 
-def test_arguments_that_are_no_object_are_left_to_the_server() -> None:
+def test_non_object_arguments_are_not_mirrored() -> None:
     params = CallToolParams(name="act", arguments=codec.to_raw([1]), meta={PROTOCOL_VERSION: REVISION})
     made = build_modern_headers(Request(1, "tools/call", params), lambda _: find_mirrored_arguments(REGION))
     assert made == {"MCP-Protocol-Version": REVISION, "Mcp-Method": "tools/call", "Mcp-Name": "act"}
@@ -127,7 +127,7 @@ def test_arguments_that_are_no_object_are_left_to_the_server() -> None:
 
 
 @pytest.mark.row("HTT-51")
-async def test_marked_arguments_are_repeated_once_the_tool_is_known(server: Web) -> None:
+async def test_arguments_are_mirrored_once_the_tool_is_known(server: Web) -> None:
     server.on("tools/list", lambda visit: tools(visit, act=REGION))
     async with client(server) as it:
         await it.list_tools()
@@ -139,7 +139,7 @@ async def test_marked_arguments_are_repeated_once_the_tool_is_known(server: Web)
 
 
 @pytest.mark.row("HTT-54")
-async def test_a_tool_that_is_at_odds_with_its_headers_is_looked_up_once_and_called_again(server: Web) -> None:
+async def test_header_mismatch_refreshes_the_tool_and_retries(server: Web) -> None:
     server.on("tools/list", lambda visit: tools(visit, act=REGION))
 
     def call(visit: Visit) -> None:
@@ -161,7 +161,7 @@ async def test_a_tool_that_is_at_odds_with_its_headers_is_looked_up_once_and_cal
 
 
 @pytest.mark.row("HTT-54")
-async def test_a_tool_that_was_never_listed_is_looked_up_too(server: Web) -> None:
+async def test_unlisted_tool_is_looked_up_on_mismatch(server: Web) -> None:
     server.on("tools/list", lambda visit: tools(visit, act=REGION))
     server.on(
         "tools/call",
@@ -171,7 +171,7 @@ async def test_a_tool_that_was_never_listed_is_looked_up_too(server: Web) -> Non
         assert (await it.call_tool("act", {"region": "eu"})).text == "done"
 
 
-async def test_an_argument_that_no_header_can_carry_is_the_callers_mistake(server: Web) -> None:
+async def test_unmirrorable_argument_raises_misuse_error(server: Web) -> None:
     server.on("tools/list", lambda visit: tools(visit, act=COUNT))
     async with client(server) as it:
         await it.list_tools()
@@ -181,7 +181,7 @@ async def test_an_argument_that_no_header_can_carry_is_the_callers_mistake(serve
 
 
 @pytest.mark.row("HTT-52")
-async def test_tools_with_wrong_marks_are_left_out_and_the_log_says_why_once(
+async def test_tools_with_invalid_mirrors_are_dropped_and_logged_once(
     server: Web, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.on("tools/list", lambda visit: tools(visit, good=REGION, bad=WRONG))
@@ -194,13 +194,13 @@ async def test_tools_with_wrong_marks_are_left_out_and_the_log_says_why_once(
     assert told.startswith("the tool 'bad' is left out: x-mcp-header of 'n' needs the type")
 
 
-async def test_marks_are_no_matter_in_the_handshake_era(server: Web) -> None:
+async def test_mirrors_are_ignored_in_the_handshake_era(server: Web) -> None:
     server.on("tools/list", lambda visit: tools(visit, bad=WRONG))
     async with client(server, revision="2025-11-25") as it:
         assert [tool.name async for tool in it.tools()] == ["bad"]
 
 
-async def test_what_a_schema_refers_to_elsewhere_is_never_fetched(server: Web) -> None:
+async def test_remote_schema_references_are_never_fetched(server: Web) -> None:
     async with web() as elsewhere:
         refers = {"type": "object", "$ref": f"{elsewhere.url}/schema.json"}
         listed = [{"name": "act", "inputSchema": refers, "outputSchema": refers}]
@@ -218,7 +218,7 @@ async def test_what_a_schema_refers_to_elsewhere_is_never_fetched(server: Web) -
 
 @pytest.mark.row("HTT-59")
 @pytest.mark.parametrize(("status", "code"), [(400, -32602), (404, -32601), (500, -32603), (200, -32000)])
-async def test_an_error_in_the_body_is_the_answer_whatever_the_status(server: Web, status: int, code: int) -> None:
+async def test_error_body_is_the_response_for_any_status(server: Web, status: int, code: int) -> None:
     server.on("tools/call", lambda visit: refuse(visit, status, code, "so it is"))
     async with client(server) as it:
         with pytest.raises(PeerError, match="so it is") as raised:
@@ -228,7 +228,7 @@ async def test_an_error_in_the_body_is_the_answer_whatever_the_status(server: We
 
 
 @pytest.mark.row("HTT-44")
-async def test_positions_and_comments_say_nothing(server: Web) -> None:
+async def test_event_ids_and_comments_are_ignored(server: Web) -> None:
     heard: list[Any] = []
 
     def call(visit: Visit) -> None:
@@ -249,7 +249,7 @@ async def test_positions_and_comments_say_nothing(server: Web) -> None:
 
 @pytest.mark.row("HTT-44")
 @pytest.mark.parametrize("how", ["hang_up", "reset"])
-async def test_an_answer_that_breaks_off_is_lost_and_not_read_on(server: Web, how: str) -> None:
+async def test_broken_response_is_not_resumed(server: Web, how: str) -> None:
     def call(visit: Visit) -> None:
         visit.stream(event(b"", id="7"))
         getattr(visit, how)()
@@ -263,7 +263,7 @@ async def test_an_answer_that_breaks_off_is_lost_and_not_read_on(server: Web, ho
 
 
 @pytest.mark.row("HTT-44")
-async def test_what_may_be_asked_twice_is_asked_again_under_a_new_id(server: Web) -> None:
+async def test_repeatable_request_is_retried_with_a_new_id(server: Web) -> None:
     def read(visit: Visit) -> None:
         if len(server.seen("resources/read")) == 1:
             visit.stream()
@@ -279,14 +279,14 @@ async def test_what_may_be_asked_twice_is_asked_again_under_a_new_id(server: Web
 
 
 @pytest.mark.parametrize("status", [502, 504])
-async def test_an_answer_that_a_proxy_has_lost_is_lost(server: Web, status: int) -> None:
+async def test_gateway_error_leaves_request_unanswered(server: Web, status: int) -> None:
     server.on("tools/call", lambda visit: visit.respond(status))
     async with client(server) as it:
         with pytest.raises(OutcomeUnknown, match=f"HTTP {status}"):
             await it.call_tool("act")
 
 
-async def test_an_event_that_is_too_large_fails_its_request(server: Web) -> None:
+async def test_oversized_event_fails_its_request(server: Web) -> None:
     def call(visit: Visit) -> None:
         visit.stream(event(visit.answer({"content": "x" * 5000})))
         visit.hang_up()
@@ -297,7 +297,7 @@ async def test_an_event_that_is_too_large_fails_its_request(server: Web) -> None
             await it.call_tool("act")
 
 
-async def test_a_stream_that_goes_on_after_its_answer_holds_nobody_up(server: Web) -> None:
+async def test_stream_after_the_response_does_not_block(server: Web) -> None:
     server.on("tools/call", lambda visit: visit.stream(event(visit.answer(DONE))))
     async with client(server) as it:
         assert (await it.call_tool("act", timeout=PATIENCE)).text == "done"
@@ -308,7 +308,7 @@ async def test_a_stream_that_goes_on_after_its_answer_holds_nobody_up(server: We
 
 @pytest.mark.row("HTT-43")
 @pytest.mark.parametrize("begun", [False, True])
-async def test_who_calls_a_request_off_hangs_up_and_says_nothing(server: Web, begun: bool) -> None:
+async def test_cancelling_closes_the_response_silently(server: Web, begun: bool) -> None:
     gone = asyncio.Event()
 
     async def call(visit: Visit) -> None:
@@ -329,7 +329,7 @@ async def test_who_calls_a_request_off_hangs_up_and_says_nothing(server: Web, be
     assert all("id" in visit.message for visit in server.visits)
 
 
-async def test_a_question_of_a_modern_server_is_not_answered(server: Web) -> None:
+async def test_request_of_a_modern_server_is_not_answered(server: Web) -> None:
     def call(visit: Visit) -> None:
         visit.stream(event(b'{"jsonrpc":"2.0","id":"s","method":"roots/list"}') + event(visit.answer(DONE)))
         visit.hang_up()
@@ -352,7 +352,7 @@ def acknowledged(visit: Visit) -> bytes:
 
 
 @pytest.mark.row("SUB-06", "SUB-07")
-async def test_a_subscription_is_one_stream_that_is_opened_again_and_takes_no_call_its_place(
+async def test_subscription_stream_is_reopened_without_a_call_permit(
     server: Web,
 ) -> None:
     open_now: list[Visit] = []

@@ -62,9 +62,7 @@ OLDER = [
 
 
 @pytest.mark.parametrize(("status", "body", "kind"), OLDER)
-async def test_a_server_that_does_not_know_the_question_is_greeted(
-    server: Web, status: int, body: bytes, kind: str
-) -> None:
+async def test_unknown_discover_falls_back_to_initialize(server: Web, status: int, body: bytes, kind: str) -> None:
     server.on("server/discover", lambda visit: visit.respond(status, body, kind))
     async with client(server) as it:
         assert it.revision == "2025-11-25"
@@ -73,7 +71,7 @@ async def test_a_server_that_does_not_know_the_question_is_greeted(
     assert server.seen("DELETE")[0].headers["mcp-session-id"] == "session-1"
 
 
-async def test_a_server_that_lists_older_revisions_only_is_greeted(server: Web) -> None:
+async def test_older_revisions_fall_back_to_initialize(server: Web) -> None:
     result = {"supportedVersions": HANDSHAKE, "capabilities": {}}
     server.on("server/discover", lambda visit: visit.reply(result))
     async with client(server) as it:
@@ -83,14 +81,14 @@ async def test_a_server_that_lists_older_revisions_only_is_greeted(server: Web) 
 @pytest.mark.parametrize(
     ("status", "body"), [(401, b""), (403, b""), (407, b""), (429, b""), (503, b""), (503, error(-32601))]
 )
-async def test_a_status_that_says_nothing_of_the_server_is_no_verdict(server: Web, status: int, body: bytes) -> None:
+async def test_generic_status_does_not_decide_the_era(server: Web, status: int, body: bytes) -> None:
     server.on("server/discover", lambda visit: visit.respond(status, body))
     with pytest.raises(HandshakeFailed, match=f"HTTP {status}"):
         await client(server).open()
     assert [visit.method for visit in server.visits] == ["server/discover"]
 
 
-async def test_a_server_that_fails_at_initialize_as_well_is_reported(server: Web) -> None:
+async def test_failure_of_discover_and_initialize_is_reported(server: Web) -> None:
     for method in ("server/discover", "initialize"):
         server.on(method, lambda visit: visit.respond(500, b""))
     with pytest.raises(HandshakeFailed, match="refused initialize: HTTP 500"):
@@ -98,7 +96,7 @@ async def test_a_server_that_fails_at_initialize_as_well_is_reported(server: Web
 
 
 @pytest.mark.parametrize("how", ["hang_up", "reset"])
-async def test_a_line_that_breaks_is_no_verdict(server: Web, how: str) -> None:
+async def test_broken_connection_does_not_decide_the_era(server: Web, how: str) -> None:
     server.on("server/discover", lambda visit: getattr(visit, how)())
     with pytest.raises(TransportError):
         await client(server).open()
@@ -106,7 +104,7 @@ async def test_a_line_that_breaks_is_no_verdict(server: Web, how: str) -> None:
 
 
 @pytest.mark.parametrize("code", [-32020, -32021])
-async def test_a_modern_server_that_refuses_for_good_is_not_greeted(server: Web, code: int) -> None:
+async def test_refusing_modern_server_gets_no_initialize(server: Web, code: int) -> None:
     server.on("server/discover", lambda visit: visit.respond(400, error(code)))
     with pytest.raises(HandshakeFailed, match="refuses server/discover"):
         await client(server).open()
@@ -114,7 +112,7 @@ async def test_a_modern_server_that_refuses_for_good_is_not_greeted(server: Web,
 
 
 @pytest.mark.row("VER-06")
-async def test_a_server_that_names_the_modern_revision_is_asked_again_in_it(server: Web) -> None:
+async def test_probe_is_repeated_in_the_named_revision(server: Web) -> None:
     def answer(visit: Visit) -> None:
         first = len(server.visits) == 1
         visit.respond(400, error(-32022, supported=[REVISION])) if first else discover(visit)
@@ -125,7 +123,7 @@ async def test_a_server_that_names_the_modern_revision_is_asked_again_in_it(serv
     assert server.seen("initialize") == []
 
 
-async def test_a_server_that_names_the_modern_revision_and_refuses_it_is_asked_twice_and_no_more(server: Web) -> None:
+async def test_refused_named_revision_is_probed_only_twice(server: Web) -> None:
     server.on("server/discover", lambda visit: visit.respond(400, error(-32022, supported=[REVISION])))
     with pytest.raises(HandshakeFailed, match="names 2026-07-28 as supported, and refuses it"):
         await client(server).open()
@@ -133,7 +131,7 @@ async def test_a_server_that_names_the_modern_revision_and_refuses_it_is_asked_t
 
 
 @pytest.mark.row("VER-06")
-async def test_a_server_that_speaks_nothing_of_ours_is_told_of_with_both_sides(server: Web) -> None:
+async def test_no_common_revision_error_names_both_sides(server: Web) -> None:
     server.on("server/discover", lambda visit: visit.respond(400, error(-32022, supported=["2031-01-01"])))
     with pytest.raises(
         HandshakeFailed, match=r"the server supports 2031-01-01, and the client supports 2024-11-05, .*2026-07-28"
@@ -142,14 +140,14 @@ async def test_a_server_that_speaks_nothing_of_ours_is_told_of_with_both_sides(s
     assert server.seen("initialize") == []
 
 
-async def test_a_server_that_never_answers_the_question_is_greeted(server: Web) -> None:
+async def test_unanswered_discover_falls_back_to_initialize(server: Web) -> None:
     server.on("server/discover", lambda visit: visit.left())
     async with client(server, settings=Settings(probe_timeout=0.05)) as it:
         assert it.revision == "2025-11-25"
     assert asked(server) == ["server/discover"]
 
 
-async def test_a_server_that_has_locked_itself_to_the_modern_era_is_asked_once_more(server: Web) -> None:
+async def test_modern_only_server_is_probed_again(server: Web) -> None:
     async def answer(visit: Visit) -> None:
         if len(server.visits) == 1:
             await visit.left()
@@ -167,7 +165,7 @@ async def test_a_server_that_has_locked_itself_to_the_modern_era_is_asked_once_m
     ]
 
 
-async def test_a_line_that_is_made_again_goes_straight_to_the_handshake(server: Web) -> None:
+async def test_reconnect_skips_the_probe(server: Web) -> None:
     def greet_again(visit: Visit) -> None:
         server.on("tools/call", server.usual)
         server.greet(visit)
@@ -182,7 +180,7 @@ async def test_a_line_that_is_made_again_goes_straight_to_the_handshake(server: 
 
 
 @pytest.mark.row("VER-14")
-async def test_a_server_that_has_become_modern_meanwhile_is_found_out(server: Web) -> None:
+async def test_server_upgraded_to_modern_is_detected(server: Web) -> None:
     def gone(visit: Visit) -> None:
         server.on("server/discover", discover)
         server.on("initialize", lambda visit: refuse(visit, 404, -32601))
@@ -195,7 +193,7 @@ async def test_a_server_that_has_become_modern_meanwhile_is_found_out(server: We
         assert it.revision == REVISION
 
 
-async def test_a_server_of_2024_is_found_behind_the_question_and_the_handshake(server: Web) -> None:
+async def test_2024_server_is_found_after_discover_and_initialize(server: Web) -> None:
     streams: list[Visit] = []
 
     def listen(visit: Visit) -> None:

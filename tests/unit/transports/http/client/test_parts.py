@@ -32,7 +32,7 @@ def letters(*messages: object) -> list[PendingPost]:
     return [PendingPost.from_message(message) for message in messages]  # type: ignore[arg-type]
 
 
-def test_all_wait_for_the_handshake() -> None:
+def test_messages_wait_for_initialize() -> None:
     outbox = Outbox()
     first, early, notice, call, late = letters(
         Request(1, "initialize"),
@@ -50,7 +50,7 @@ def test_all_wait_for_the_handshake() -> None:
     assert outbox.complete(notice) == [call, late]
 
 
-def test_notifications_wait_for_each_other_answers_for_them_and_requests_for_nobody() -> None:
+def test_outbox_orders_notifications_and_responses_only() -> None:
     outbox = Outbox()
     one, two, answer, three, call, other = letters(
         Notification("n"), Notification("n"), Response(1, {}), Notification("n"), Request(1, "x"), Encoded(b"{}")
@@ -64,7 +64,7 @@ def test_notifications_wait_for_each_other_answers_for_them_and_requests_for_nob
     assert outbox.complete(three) == [other]
 
 
-def test_a_letter_knows_what_it_calls_off() -> None:
+def test_pending_post_knows_the_request_it_cancels() -> None:
     (letter,) = letters(Notification("notifications/cancelled", CancelledParams(request_id=5)))
     assert letter.cancels == 5
     with pytest.raises(TypeError):
@@ -74,14 +74,14 @@ def test_a_letter_knows_what_it_calls_off() -> None:
 # --- answers ---------------------------------------------------------------------------------------------
 
 
-def test_an_answer_is_found_alone_or_among_others() -> None:
+def test_answers_request_finds_single_and_batched_responses() -> None:
     assert answers_request(Response(1, {}), 1)
     assert answers_request(Batch((Notification("n"), Response(1, {}))), 1)
     assert not answers_request(Response(1, {}), 2)
     assert not answers_request(Request(1, "x"), 1)
 
 
-def test_a_batch_is_an_answer_only_where_there_are_batches() -> None:
+def test_batch_answer_requires_a_batch_revision() -> None:
     body = b'[{"jsonrpc":"2.0","id":1,"result":{}}]'
     assert isinstance(parse_answer(body, 1, batches=True), Batch)
     assert isinstance(parse_answer(body, 1, batches=False), ErrorResponse)
@@ -97,13 +97,13 @@ def test_a_batch_is_an_answer_only_where_there_are_batches() -> None:
         (400, "application/json", b'{"detail":"no"}', "HTTP 400 Reason"),
     ],
 )
-def test_a_refusal_says_what_there_is_to_say(status: int, kind: str, body: bytes, message: str) -> None:
+def test_error_from_status_uses_body_or_advice(status: int, kind: str, body: bytes, message: str) -> None:
     answer = error_from_status(7, status, "Reason", kind, body)
     assert (answer.id, answer.error.code, answer.error.message) == (7, HTTP_ERROR, message)
     assert answer.error.data == {"kind": "http_error", "status": status}
 
 
-def test_advice_is_added_to_the_error_of_a_server_that_wants_a_token() -> None:
+def test_auth_advice_is_added_to_401_errors() -> None:
     body = b'{"jsonrpc":"2.0","id":7,"error":{"code":-32001,"message":"no token"}}'
     told = error_from_status(7, 401, "Unauthorized", "application/json", body)
     assert (told.error.code, told.error.message) == (-32001, f"no token; {ADVICE[401]}")
@@ -118,7 +118,7 @@ def test_advice_is_added_to_the_error_of_a_server_that_wants_a_token() -> None:
         (b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"no"}}', None),
     ],
 )
-def test_the_revision_is_read_from_the_answer_to_initialize(frame: bytes, revision: str | None) -> None:
+def test_negotiated_revision_is_read_from_initialize(frame: bytes, revision: str | None) -> None:
     assert negotiated_revision(codec.decode(frame), 1) == revision
 
 
@@ -134,7 +134,7 @@ def test_the_revision_is_read_from_the_answer_to_initialize(frame: bytes, revisi
         ("http://[::1]:8000/sse", "/m", "http://[::1]:8000/m"),
     ],
 )
-def test_a_reference_within_the_origin_leads_somewhere(base: str, reference: str, there: str) -> None:
+def test_url_resolves_references_within_the_origin(base: str, reference: str, there: str) -> None:
     assert parse_url(base).resolve(reference).url == there
 
 
@@ -151,13 +151,13 @@ def test_a_reference_within_the_origin_leads_somewhere(base: str, reference: str
         "\\\\o/x",
     ],
 )
-def test_a_reference_to_anywhere_else_leads_nowhere(reference: str) -> None:
+def test_url_refuses_references_to_other_origins(reference: str) -> None:
     with pytest.raises(RedirectRefused):
         parse_url("http://h/mcp").resolve(reference)
 
 
 @pytest.mark.parametrize("url", ["tcp://h:80", "http://h:0/x"])
-def test_what_is_no_place_on_the_web_is_refused(url: str) -> None:
+def test_parse_url_rejects_other_urls(url: str) -> None:
     with pytest.raises(ConfigError):
         parse_url(url)
 
@@ -165,7 +165,7 @@ def test_what_is_no_place_on_the_web_is_refused(url: str) -> None:
 # --- streams ---------------------------------------------------------------------------------------------
 
 
-def test_an_empty_position_takes_it_back() -> None:
+def test_empty_event_id_resets_the_position() -> None:
     stream = ResumableStream(Settings())
     stream.feed(encode_event(b"", id="1"))
     assert stream.last_event_id == "1"
@@ -173,7 +173,7 @@ def test_an_empty_position_takes_it_back() -> None:
     assert stream.last_event_id is None
 
 
-def test_waits_grow_with_failures_and_never_fall_below_what_the_server_says() -> None:
+def test_retry_delay_grows_from_the_servers_value() -> None:
     stream = ResumableStream(Settings(stream_retry=1.0, backoff_longest=5.0))
     assert [stream.retry_delay(failures) for failures in range(4)] == [1, 2, 4, 5]
     stream.feed(encode_event(b"", retry=500))
@@ -187,13 +187,13 @@ def test_waits_grow_with_failures_and_never_fall_below_what_the_server_says() ->
     ("said", "own", "waited"),
     [(0, 1.0, 0.5), (1, 1.0, 0.5), (700, 1.0, 0.7), (999_999_999, 1.0, 300.0), (0, 0.02, 0.02)],
 )
-def test_what_a_server_says_to_wait_is_believed_within_reason(said: int, own: float, waited: float) -> None:
+def test_server_retry_value_is_clamped(said: int, own: float, waited: float) -> None:
     stream = ResumableStream(Settings(stream_retry=own))
     stream.feed(encode_event(b"", retry=said))
     assert stream.retry_delay(0) == waited
 
 
-def test_a_stream_that_ends_at_once_time_and_again_is_opened_less_and_less_often() -> None:
+def test_empty_connections_increase_the_retry_delay() -> None:
     stream = ResumableStream(Settings(backoff_longest=10.0))
 
     def connection(*events: bytes, lasted: float = 0.0) -> float:
@@ -214,7 +214,7 @@ def test_a_stream_that_ends_at_once_time_and_again_is_opened_less_and_less_often
     assert stream.retry_delay(3) == 10
 
 
-def test_only_so_many_positions_are_remembered() -> None:
+def test_seen_event_ids_are_bounded() -> None:
     stream = ResumableStream(Settings())
     frame = b'{"jsonrpc":"2.0","method":"n"}'
     for number in range(1001):
@@ -224,7 +224,7 @@ def test_only_so_many_positions_are_remembered() -> None:
     assert stream.feed(encode_event(frame, id="0"))
 
 
-def test_events_of_another_kind_are_passed_over() -> None:
+def test_events_of_other_types_are_ignored() -> None:
     assert ResumableStream(Settings()).feed(encode_event(b"{}", kind="other")) == []
 
 
@@ -255,13 +255,11 @@ def test_events_of_another_kind_are_passed_over() -> None:
         ("http://[fe80::1]/", {"HTTP_PROXY": "http://p:1", "NO_PROXY": "fe80::1"}, None),
     ],
 )
-def test_the_environment_says_which_proxy_and_what_needs_none(
-    url: str, environ: dict[str, str], proxy: str | None
-) -> None:
+def test_proxy_is_read_from_the_environment(url: str, environ: dict[str, str], proxy: str | None) -> None:
     assert proxy_for(url, environ) == proxy
 
 
-def test_a_proxy_of_a_kind_that_does_not_work_is_refused_without_repeating_its_password() -> None:
+def test_unsupported_proxy_is_rejected_without_its_password() -> None:
     with pytest.raises(ConfigError, match="socks5") as raised:
         proxy_for("http://h/", {"ALL_PROXY": "socks5://u:secret@p:1"})
     assert "secret" not in str(raised.value)
@@ -270,7 +268,7 @@ def test_a_proxy_of_a_kind_that_does_not_work_is_refused_without_repeating_its_p
 # --- what has to be installed ----------------------------------------------------------------------------
 
 
-def test_without_the_library_it_is_said_what_to_install() -> None:
+def test_missing_library_error_says_what_to_install() -> None:
     program = """
 import sys
 sys.modules["aiohttp"] = None

@@ -66,7 +66,7 @@ def ask(visit: int, size: int = 0) -> RequestFrame:
     return RequestFrame(visit, "POST", "s", False, [], "", "", None, None, 1000, size, b"")
 
 
-async def test_what_a_process_that_is_lost_has_brought_is_waited_for_by_nobody(arrivals: InboundDispatcher) -> None:
+async def test_losing_an_ingress_disconnects_its_requests(arrivals: InboundDispatcher) -> None:
     host = Patient()
     arrivals.targets.append(host)
     arrivals.on_frame("a", ask(1))
@@ -80,7 +80,9 @@ async def test_what_a_process_that_is_lost_has_brought_is_waited_for_by_nobody(a
     await arrivals.close()
 
 
-async def test_of_too_many_requests_no_body_is_waited_for(arrivals: InboundDispatcher, said: list[HolderFrame]) -> None:
+async def test_request_over_the_limit_is_refused_before_its_body(
+    arrivals: InboundDispatcher, said: list[HolderFrame]
+) -> None:
     arrivals.targets.append(Patient())
     arrivals.on_frame("a", ask(1, 5))
     arrivals.on_frame("a", ask(2, 5))
@@ -93,7 +95,7 @@ async def test_of_too_many_requests_no_body_is_waited_for(arrivals: InboundDispa
     assert len(said) == 1
 
 
-async def test_what_was_turned_away_is_not_done_though_the_rest_of_it_comes_at_once(
+async def test_refused_request_is_not_run_when_its_body_arrives(
     arrivals: InboundDispatcher, said: list[HolderFrame]
 ) -> None:
     class Noting(Patient):
@@ -114,7 +116,7 @@ async def test_what_was_turned_away_is_not_done_though_the_rest_of_it_comes_at_o
 
 
 @pytest.mark.parametrize(("begins", "told"), [(False, ResponseFrame), (True, StreamEndFrame)])
-async def test_what_fails_in_our_own_hands_is_answered_so_or_goes_no_further(
+async def test_internal_error_is_answered_500_or_ends_the_stream(
     arrivals: InboundDispatcher,
     said: list[HolderFrame],
     caplog: pytest.LogCaptureFixture,
@@ -138,9 +140,7 @@ async def test_what_fails_in_our_own_hands_is_answered_so_or_goes_no_further(
     assert "broken" in caplog.text
 
 
-async def test_what_is_not_answered_by_the_end_is_given_up(
-    arrivals: InboundDispatcher, said: list[HolderFrame]
-) -> None:
+async def test_close_cancels_unanswered_requests(arrivals: InboundDispatcher, said: list[HolderFrame]) -> None:
     class Stuck(Patient):
         async def handle_forwarded(self, request: ForwardedRequest) -> bool:
             try:
@@ -157,7 +157,7 @@ async def test_what_is_not_answered_by_the_end_is_given_up(
 
 
 @pytest.mark.row("W06")
-async def test_what_a_process_has_not_passed_on_is_for_whoever_comes_next_to_a_stream(
+async def test_unacknowledged_events_go_to_the_next_reader(
     arrivals: InboundDispatcher, said: list[HolderFrame]
 ) -> None:
     stream, begun = Stream(STANDALONE, MemoryEventStore(10, 10_000)), asyncio.Event()
@@ -186,7 +186,7 @@ async def test_what_a_process_has_not_passed_on_is_for_whoever_comes_next_to_a_s
     assert stream.last_read == 1
 
 
-def test_only_events_are_given_back_by_who_reads_the_stream_that_anybody_may_come_to() -> None:
+def test_rewind_counts_only_events_of_standalone_stream() -> None:
     for number, mine, size, read in (
         (STANDALONE, True, len(sse.COMMENT), 2),
         (STANDALONE, True, 60, 1),

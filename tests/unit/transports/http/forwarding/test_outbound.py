@@ -50,7 +50,7 @@ WRONG: dict[str, dict[str, Any]] = {
 
 @pytest.mark.row("D03")
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
-async def test_whatever_is_answered_is_the_same_wherever_it_is_asked(tmp_path: Path, wrong: dict[str, Any]) -> None:
+async def test_forwarded_response_equals_direct_response(tmp_path: Path, wrong: dict[str, Any]) -> None:
     async with places(tmp_path, http_body_size_limit=65_536) as pair:
         ident = await pair[0].session()
         answers = [await place.ask(**{"mcp_session_id": ident, **wrong}) for place in pair]
@@ -59,7 +59,7 @@ async def test_whatever_is_answered_is_the_same_wherever_it_is_asked(tmp_path: P
 
 
 @pytest.mark.row("D03")
-async def test_a_session_is_used_and_ended_wherever_its_client_comes(pair: list[Place]) -> None:
+async def test_session_is_used_and_deleted_through_any_process(pair: list[Place]) -> None:
     ident = await pair[0].session()
     for place in (pair[1], pair[0], pair[1]):
         assert text_of(await place.ask("POST", call("echo", text="x"), mcp_session_id=ident)) == "x"
@@ -68,14 +68,14 @@ async def test_a_session_is_used_and_ended_wherever_its_client_comes(pair: list[
         assert (await place.ask("POST", request("ping"), mcp_session_id=ident)).status == 404
 
 
-async def test_what_is_long_crosses_in_parts_both_ways(tmp_path: Path) -> None:
+async def test_long_bodies_are_forwarded_in_chunks(tmp_path: Path) -> None:
     async with places(tmp_path, unsent_high=100_000) as pair:
         ident = await pair[0].session()
         text = "".join(f"{number}," for number in range(300_000))
         assert text_of(await pair[1].ask("POST", call("echo", text=text), mcp_session_id=ident)) == text
 
 
-async def test_a_page_may_read_what_another_process_answers(pair: list[Place]) -> None:
+async def test_forwarded_response_has_cors_headers(pair: list[Place]) -> None:
     ident = await pair[0].session()
     answer = await pair[1].ask("POST", request("ping"), mcp_session_id=ident, origin=ORIGIN)
     assert (answer.status, answer.headers["access-control-allow-origin"]) == (200, ORIGIN)
@@ -85,7 +85,7 @@ async def test_a_page_may_read_what_another_process_answers(pair: list[Place]) -
 
 
 @pytest.mark.parametrize("principal", [None, "ann", 7, ("ann", 7), Principal("ann", issuer="i", scopes=("a", "b"))])
-async def test_handlers_know_who_asks_though_another_process_has_let_them_in(pair: list[Place], principal: Any) -> None:
+async def test_handler_gets_principal_of_forwarded_request(pair: list[Place], principal: Any) -> None:
     for place in pair:
         place.principal = principal
     ident = await pair[0].session()
@@ -94,7 +94,7 @@ async def test_handlers_know_who_asks_though_another_process_has_let_them_in(pai
     assert seen[0].startswith(repr(principal))
 
 
-async def test_what_the_request_shows_counts_and_not_what_the_session_began_with(pair: list[Place]) -> None:
+async def test_principal_of_the_request_replaces_that_of_the_session(pair: list[Place]) -> None:
     pair[0].principal = Principal("ann", scopes=("much",))
     pair[1].principal = Principal("ann")
     ident = await pair[0].session()
@@ -108,7 +108,7 @@ async def test_what_the_request_shows_counts_and_not_what_the_session_began_with
 
 @pytest.mark.row("D03")
 @pytest.mark.parametrize("other", [None, "bob", ("ann", 8), Principal("bob")])
-async def test_to_anybody_else_a_session_does_not_exist(pair: list[Place], other: Any) -> None:
+async def test_session_of_another_principal_is_not_found_by_forwarding(pair: list[Place], other: Any) -> None:
     pair[0].principal = pair[1].principal = ("ann", 7)
     ident = await pair[0].session()
     assert (await pair[1].ask("POST", request("ping"), mcp_session_id=ident)).status == 200
@@ -121,9 +121,7 @@ async def test_to_anybody_else_a_session_does_not_exist(pair: list[Place], other
 
 
 @pytest.mark.parametrize("method", ["POST", "DELETE"])
-async def test_credentials_of_a_request_stay_in_the_process_that_verified_them(
-    pair: list[Place], method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_credentials_are_not_forwarded(pair: list[Place], method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for place in pair:
         place.principal = Principal("ann", scopes=("much",))
     ident = await pair[0].session()
@@ -147,7 +145,7 @@ class Brief(CallbackAuthenticator):
         return Admitted("ann", 0.05)
 
 
-async def test_a_stream_ends_when_what_was_shown_to_another_process_runs_out(pair: list[Place]) -> None:
+async def test_forwarded_stream_ends_when_credentials_expire(pair: list[Place]) -> None:
     pair[0].principal = "ann"
     ident = await pair[0].session()
     server = pair[1].server
@@ -169,7 +167,7 @@ async def test_a_stream_ends_when_what_was_shown_to_another_process_runs_out(pai
 # --- streams ------------------------------------------------------------------------------------------
 
 
-async def test_who_reads_slowly_through_another_process_slows_down_who_writes(tmp_path: Path) -> None:
+async def test_slow_reader_of_forwarded_stream_slows_the_handler(tmp_path: Path) -> None:
     async with places(tmp_path, unsent_high=20_000) as pair:
         ident = await pair[0].session()
         answer = pair[1].begin("POST", call("much", token="t", count=300, size=1000), mcp_session_id=ident)
@@ -191,7 +189,7 @@ async def test_who_reads_slowly_through_another_process_slows_down_who_writes(tm
 
 
 @pytest.mark.row("W06")
-async def test_who_hangs_up_at_one_process_reads_on_at_another(pair: list[Place]) -> None:
+async def test_stream_is_resumed_through_another_process(pair: list[Place]) -> None:
     ident = await pair[0].session()
     answer = pair[1].begin("POST", call("waits", token="t"), mcp_session_id=ident)
     first = await answer.event()
@@ -206,7 +204,7 @@ async def test_who_hangs_up_at_one_process_reads_on_at_another(pair: list[Place]
 
 
 @pytest.mark.row("W06")
-async def test_what_happens_after_somebody_hung_up_waits_for_whoever_comes_next(pair: list[Place]) -> None:
+async def test_events_after_a_disconnect_wait_for_the_next_reader(pair: list[Place]) -> None:
     ident = await pair[0].session()
     await pair[1].ask("POST", request("resources/subscribe", {"uri": "note://one"}), mcp_session_id=ident)
     stream = pair[1].begin("GET", mcp_session_id=ident)
@@ -220,7 +218,7 @@ async def test_what_happens_after_somebody_hung_up_waits_for_whoever_comes_next(
     await again.finished()
 
 
-async def test_a_stream_that_is_opened_anew_elsewhere_takes_the_place_of_the_other(pair: list[Place]) -> None:
+async def test_reopened_standalone_stream_replaces_the_former_one(pair: list[Place]) -> None:
     ident = await pair[0].session()
     await pair[1].ask("POST", request("resources/subscribe", {"uri": "note://one"}), mcp_session_id=ident)
     older = pair[1].begin("GET", mcp_session_id=ident)
@@ -235,7 +233,7 @@ async def test_a_stream_that_is_opened_anew_elsewhere_takes_the_place_of_the_oth
 
 
 @pytest.mark.parametrize("kind", [INGRESS_KIND, HOLDER_KIND])
-async def test_request_whose_message_is_lost_without_notice_is_answered(pair: list[Place], kind: bytes) -> None:
+async def test_request_whose_frame_is_lost_is_answered(pair: list[Place], kind: bytes) -> None:
     """A bus should tell of each loss. If it does not, the front finds out that the holder does not work on it."""
     ident = await pair[0].session()
     bus: Any = pair[1 if kind == INGRESS_KIND else 0].server._runtime.get_services().cluster._membership._bus  # type: ignore[union-attr]
@@ -254,7 +252,7 @@ async def test_request_whose_message_is_lost_without_notice_is_answered(pair: li
     assert text_of(await pair[1].ask("POST", call("echo", text="x"), mcp_session_id=ident)) == "x"
 
 
-async def test_request_that_takes_longer_than_a_look_is_not_given_up(pair: list[Place]) -> None:
+async def test_request_longer_than_the_check_interval_is_answered(pair: list[Place]) -> None:
     ident = await pair[0].session()
     asked = pair[1].begin("POST", call("quietly", id=7), mcp_session_id=ident)
     await pair[0].begun.wait()
@@ -268,7 +266,7 @@ async def test_request_that_takes_longer_than_a_look_is_not_given_up(pair: list[
 # --- the end of either --------------------------------------------------------------------------------
 
 
-async def test_who_stops_waits_for_what_others_answer_and_lets_those_go_who_only_listen(pair: list[Place]) -> None:
+async def test_stopping_ingress_waits_for_replies_and_ends_idle_streams(pair: list[Place]) -> None:
     ident = await pair[0].session()
     listening = pair[1].begin("GET", mcp_session_id=ident)
     await listening.event()
@@ -287,7 +285,7 @@ async def test_who_stops_waits_for_what_others_answer_and_lets_those_go_who_only
 
 
 @pytest.mark.row("D08")
-async def test_who_stops_answers_what_others_have_brought_and_then_they_go_on_with_the_session(
+async def test_stopping_holder_answers_then_hands_sessions_over(
     pair: list[Place],
 ) -> None:
     ident = await pair[0].session()
@@ -303,7 +301,7 @@ async def test_who_stops_answers_what_others_have_brought_and_then_they_go_on_wi
 
 
 @pytest.mark.row("D08")
-async def test_what_is_given_up_at_the_end_of_a_process_is_no_end_of_its_session(tmp_path: Path) -> None:
+async def test_interrupted_calls_at_shutdown_keep_the_session(tmp_path: Path) -> None:
     async with places(tmp_path, drain_timeout=0.05) as pair:
         ident = await pair[0].session()
         asked = [pair[one].begin("POST", call("quietly", id=one), mcp_session_id=ident) for one in (0, 1)]
@@ -317,7 +315,7 @@ async def test_what_is_given_up_at_the_end_of_a_process_is_no_end_of_its_session
         assert (await pair[1].ask("POST", request("ping"), mcp_session_id=ident)).status == 200
 
 
-async def test_what_nobody_has_though_it_should_is_worth_another_try(pair: list[Place]) -> None:
+async def test_session_missing_at_its_holder_is_answered_503(pair: list[Place]) -> None:
     ident = await pair[0].session()
     assert pair[0].app.state is not None
     pair[0].app.state.close()  # it still counts as the one that has the session
@@ -326,7 +324,7 @@ async def test_what_nobody_has_though_it_should_is_worth_another_try(pair: list[
         assert (answer.status, answer.headers["retry-after"]) == (503, "1")
 
 
-async def test_more_than_a_process_can_answer_is_turned_away(tmp_path: Path) -> None:
+async def test_holder_refuses_requests_over_its_limit(tmp_path: Path) -> None:
     async with places(tmp_path, max_connections=1) as pair:
         ident = await pair[0].session()
         asked = pair[1].begin("POST", call("quietly"), mcp_session_id=ident)
@@ -348,7 +346,7 @@ async def opened(place: Place) -> tuple[Answer, str]:
 
 
 @pytest.mark.row("W06")
-async def test_what_is_posted_for_a_stream_of_http_sse_finds_it_in_another_process(pair: list[Place]) -> None:
+async def test_http_sse_post_is_forwarded_to_its_stream(pair: list[Place]) -> None:
     for place in pair:
         place.principal = "ann"
     stream, address = await opened(pair[0])
@@ -365,7 +363,7 @@ async def test_what_is_posted_for_a_stream_of_http_sse_finds_it_in_another_proce
     assert (await post(pair[1], query, request("ping"))).status == 404
 
 
-async def test_a_stream_that_nobody_would_find_any_more_ends(tmp_path: Path) -> None:
+async def test_http_sse_stream_ends_when_its_process_gets_a_new_id(tmp_path: Path) -> None:
     async with places(tmp_path, process_lease=1.5) as [place, _]:
         stream, address = await opened(place)
         name = address.rpartition(".")[2]
@@ -383,7 +381,7 @@ async def test_a_stream_that_nobody_would_find_any_more_ends(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("query", ["session_id=x.0123456789abcdef", "session_id=x.", "session_id=", ""])
-async def test_what_is_posted_for_nobody_is_carried_nowhere(pair: list[Place], query: str) -> None:
+async def test_http_sse_post_for_unknown_stream_is_not_forwarded(pair: list[Place], query: str) -> None:
     assert (await post(pair[1], query, request("ping"))).status == 404
 
 

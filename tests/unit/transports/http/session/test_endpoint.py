@@ -54,7 +54,7 @@ class Scene:
 
 
 @pytest.mark.row("W04")
-async def test_a_call_is_answered_in_plain_json() -> None:
+async def test_call_is_answered_with_plain_json() -> None:
     async with hosted(Scene().server) as host:
         ident = await host.session()
         answer = await host.ask("POST", call("echo", text="hi"), mcp_session_id=ident)
@@ -63,7 +63,7 @@ async def test_a_call_is_answered_in_plain_json() -> None:
 
 
 @pytest.mark.row("W04")
-async def test_what_is_told_before_the_answer_makes_it_a_stream() -> None:
+async def test_message_before_the_reply_makes_the_response_a_stream() -> None:
     scene = Scene()
     async with hosted(scene.server) as host:
         ident = await host.session()
@@ -81,7 +81,7 @@ async def test_what_is_told_before_the_answer_makes_it_a_stream() -> None:
     assert b"retry: 1000\n" in answer.body
 
 
-async def test_a_stream_of_an_older_revision_begins_with_a_message() -> None:
+async def test_stream_of_older_revision_has_no_priming_event() -> None:
     scene = Scene()
     scene.go.set()
     async with hosted(scene.server) as host:
@@ -92,12 +92,12 @@ async def test_a_stream_of_an_older_revision_begins_with_a_message() -> None:
 
 
 @pytest.mark.row("W20", "X26")
-async def test_a_notification_has_no_body_in_its_answer() -> None:
+async def test_notification_is_answered_202_without_body() -> None:
     async with hosted(Scene().server) as host:
         await host.session()  # which says so
 
 
-async def test_a_call_that_takes_long_is_answered_by_a_stream_that_is_kept_awake() -> None:
+async def test_long_call_becomes_a_stream_with_keepalive() -> None:
     scene = Scene(stream_keepalive=0.01)
     async with hosted(scene.server) as host:
         ident = await host.session()
@@ -109,7 +109,7 @@ async def test_a_call_that_takes_long_is_answered_by_a_stream_that_is_kept_awake
         assert (await answer.message())["result"]["structuredContent"] == {"result": "waited"}
 
 
-async def test_questions_of_a_call_travel_on_its_own_stream() -> None:
+async def test_request_to_client_is_sent_on_the_stream_of_its_call() -> None:
     scene = Scene()
     async with hosted(scene.server) as host:
         ident = await host.session(capabilities={"sampling": {}})
@@ -122,7 +122,7 @@ async def test_questions_of_a_call_travel_on_its_own_stream() -> None:
         assert (await answer.message())["result"]["structuredContent"] == {"result": "m-1"}
 
 
-async def test_answers_do_not_meet_though_ids_are_the_same() -> None:
+async def test_equal_ids_in_two_sessions_do_not_collide() -> None:
     scene = Scene()
     async with hosted(scene.server) as host:
         one, other = await host.session(), await host.session()
@@ -133,7 +133,7 @@ async def test_answers_do_not_meet_though_ids_are_the_same() -> None:
     assert [answer.json["result"]["structuredContent"]["result"] for answer in answers] == ["one", "other"]
 
 
-async def test_an_id_that_is_in_use_is_refused_and_the_first_call_is_still_answered() -> None:
+async def test_duplicate_id_is_refused_and_first_call_is_answered() -> None:
     scene = Scene()
     async with hosted(scene.server) as host:
         ident = await host.session()
@@ -145,7 +145,7 @@ async def test_an_id_that_is_in_use_is_refused_and_the_first_call_is_still_answe
         assert (await first.finished()).json["result"]["structuredContent"] == {"result": "waited"}
 
 
-async def test_batches_are_answered_where_the_revision_has_them() -> None:
+async def test_batch_is_answered_in_revisions_with_batches() -> None:
     async with hosted(Scene().server) as host:
         ident = await host.session("2025-03-26")
         batch = [call("echo", id=1, text="a"), call("echo", id=2, text="b")]
@@ -188,7 +188,7 @@ async def test_batches_are_answered_where_the_revision_has_them() -> None:
         ({"origin": "http://localhost:3000"}, 200),
     ],
 )
-async def test_what_does_not_belong_here_is_refused(headers: dict[str, Any], status: int) -> None:
+async def test_invalid_headers_are_refused(headers: dict[str, Any], status: int) -> None:
     async with hosted(Scene().server) as host:
         ident = await host.session()
         answer = await host.ask("POST", call("echo", text="x"), **({"mcp_session_id": ident} | headers))
@@ -199,7 +199,7 @@ async def test_what_does_not_belong_here_is_refused(headers: dict[str, Any], sta
 
 @pytest.mark.row("P07")
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'"text"', b"[]"])
-async def test_what_is_no_message_is_refused_with_an_error(body: bytes) -> None:
+async def test_malformed_message_is_refused_with_an_error(body: bytes) -> None:
     async with hosted(Scene().server) as host:
         without = await host.ask("POST", body)
         ident = await host.session()
@@ -210,7 +210,7 @@ async def test_what_is_no_message_is_refused_with_an_error(body: bytes) -> None:
 
 
 @pytest.mark.row("W16", "W18")
-async def test_a_body_over_the_limit_is_refused_before_it_is_read() -> None:
+async def test_oversized_body_is_refused_before_it_is_read() -> None:
     async with hosted(Scene(http_body_size_limit=1024).server) as host:
         told = await host.ask("POST", b"x", content_length="1025")
         found = await host.ask("POST", pieces=[b"x" * 1000, b"x" * 25])
@@ -219,7 +219,7 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_read() -> None:
         assert answer.json["error"]["data"]["kind"] == "message_size_exceeds_maximum"
 
 
-async def test_a_body_that_does_not_arrive_is_waited_for_so_long() -> None:
+async def test_slow_body_is_refused_after_body_timeout() -> None:
     clock = ManualClock()
     async with hosted(Scene(body_timeout=30.0).server, clock=clock) as host:
         slow = host.begin("POST", pieces=[b"{"])
@@ -231,7 +231,7 @@ async def test_a_body_that_does_not_arrive_is_waited_for_so_long() -> None:
         assert (await slow.finished()).status == 408
 
 
-async def test_a_peer_that_goes_before_it_has_said_all_is_forgotten() -> None:
+async def test_disconnect_during_the_body_gets_no_response() -> None:
     async with hosted(Scene().server) as host:
         slow = host.begin("POST", pieces=[b"{"])
         slow.gone.set()
@@ -239,14 +239,14 @@ async def test_a_peer_that_goes_before_it_has_said_all_is_forgotten() -> None:
     assert slow.status == 0
 
 
-async def test_other_methods_and_paths_are_told_apart() -> None:
+async def test_unknown_method_is_405_and_unknown_path_is_404() -> None:
     async with hosted(Scene().server, path="/mcp") as host:
         assert (await host.ask("PUT", path="/mcp")).status == 405
         assert (await host.ask("POST", path="/elsewhere")).status == 404
         assert (await host.ask("POST", b"{", path="/mcp/")).status == 400
 
 
-async def test_a_header_that_stands_there_twice_is_refused() -> None:
+async def test_duplicate_header_is_refused() -> None:
     async with hosted(Scene().server) as host:
         answer = host.begin("POST")
         answer.task.cancel()
@@ -264,7 +264,7 @@ async def test_a_header_that_stands_there_twice_is_refused() -> None:
 
 
 @pytest.mark.row("W06")
-async def test_a_stream_carries_what_belongs_to_no_request() -> None:
+async def test_standalone_stream_carries_unrelated_messages() -> None:
     scene = Scene()
     async with hosted(scene.server) as host:
         ident = await host.session()
@@ -282,7 +282,7 @@ async def test_a_stream_carries_what_belongs_to_no_request() -> None:
 
 
 @pytest.mark.row("W06")
-async def test_a_stream_that_broke_is_read_on_without_loss() -> None:
+async def test_broken_stream_is_resumed_without_loss() -> None:
     scene = Scene()
     async with hosted(scene.server) as host:
         ident = await host.session()
@@ -300,7 +300,7 @@ async def test_a_stream_that_broke_is_read_on_without_loss() -> None:
 
 
 @pytest.mark.row("W06")
-async def test_a_server_may_let_the_peer_go_and_come_back() -> None:
+async def test_close_stream_lets_the_client_resume_later() -> None:
     scene = Scene()
     async with hosted(scene.server) as host:
         ident = await host.session()
@@ -312,7 +312,7 @@ async def test_a_server_may_let_the_peer_go_and_come_back() -> None:
         assert (await again.message())["result"]["structuredContent"] == {"result": "later"}
 
 
-async def test_what_was_told_while_nobody_read_is_read_later_and_once() -> None:
+async def test_events_without_reader_are_delivered_later_and_once() -> None:
     scene = Scene()
     async with hosted(scene.server) as host:
         ident = await host.session()
@@ -337,7 +337,7 @@ async def test_what_was_told_while_nobody_read_is_read_later_and_once() -> None:
         ({"last_event_id": "77-1"}, 400),
     ],
 )
-async def test_a_stream_that_is_none_is_refused(headers: dict[str, Any], status: int) -> None:
+async def test_invalid_get_is_refused(headers: dict[str, Any], status: int) -> None:
     async with hosted(Scene().server) as host:
         ident = await host.session()
         assert (await host.ask("GET", **({"mcp_session_id": ident} | headers))).status == status
@@ -347,7 +347,7 @@ async def test_a_stream_that_is_none_is_refused(headers: dict[str, Any], status:
 
 
 @pytest.mark.row("D17")
-async def test_the_session_of_another_principal_does_not_exist() -> None:
+async def test_session_of_another_principal_is_not_found() -> None:
     async with hosted(Scene().server) as host:
         host.principal = "ada"
         ident = await host.session()
@@ -361,7 +361,7 @@ async def test_the_session_of_another_principal_does_not_exist() -> None:
 
 
 @pytest.mark.row("D06")
-async def test_a_session_that_nobody_uses_is_ended() -> None:
+async def test_idle_session_expires() -> None:
     clock = ManualClock()
     async with hosted(Scene().server, clock=clock) as host:
         ident = await host.session()
@@ -375,7 +375,7 @@ async def test_a_session_that_nobody_uses_is_ended() -> None:
 
 
 @pytest.mark.row("D06")
-async def test_a_session_with_an_open_stream_is_in_use() -> None:
+async def test_session_with_open_stream_does_not_expire() -> None:
     clock = ManualClock()
     async with hosted(Scene().server, clock=clock) as host:
         ident = await host.session()
@@ -385,7 +385,7 @@ async def test_a_session_with_an_open_stream_is_in_use() -> None:
         assert (await host.ask("POST", request("ping"), mcp_session_id=ident)).status == 200
 
 
-async def test_a_full_house_turns_away_and_never_evicts() -> None:
+async def test_session_limit_refuses_and_never_evicts_used_sessions() -> None:
     async with hosted(Scene(max_sessions=3, max_sessions_per_principal=2).server) as host:
         host.principal = "ada"
         idents = [await host.session() for _ in range(2)]
@@ -401,7 +401,7 @@ async def test_a_full_house_turns_away_and_never_evicts() -> None:
             assert (await host.ask("POST", request("ping"), mcp_session_id=ident)).status == 200
 
 
-async def test_a_handshake_that_fails_leaves_no_session() -> None:
+async def test_failed_handshake_leaves_no_session() -> None:
     async with hosted(Scene().server) as host:
         answer = await host.ask("POST", request("initialize", {"protocolVersion": 5}))
         assert answer.json["error"]["code"] == -32602
@@ -410,7 +410,7 @@ async def test_a_handshake_that_fails_leaves_no_session() -> None:
         assert len(host.endpoint.sessions) == 0
 
 
-async def test_the_end_of_the_application_ends_every_stream() -> None:
+async def test_aclose_ends_every_stream() -> None:
     scene = Scene(drain_timeout=5.0)
     host = Host(scene.server)
     ident = await host.session()
@@ -430,7 +430,7 @@ async def test_the_end_of_the_application_ends_every_stream() -> None:
 # --- pages -------------------------------------------------------------------------------------------
 
 
-async def test_pages_of_an_origin_that_was_named_may_talk_to_us() -> None:
+async def test_allowed_origin_gets_cors_headers() -> None:
     async with hosted(Scene(allowed_origins=("https://app.example.org",)).server) as host:
         asked = await host.ask("OPTIONS", origin="https://app.example.org")
         assert asked.status == 204
@@ -461,13 +461,13 @@ async def test_pages_of_an_origin_that_was_named_may_talk_to_us() -> None:
         ([ANY_IP_ADDRESS], "10.0.0.7.example.org", False),
     ],
 )
-def test_hosts_are_known_by_their_names(hosts: list[str], name: str, let_in: bool) -> None:
+def test_only_allowed_hosts_are_served(hosts: list[str], name: str, let_in: bool) -> None:
     door = HostOriginPolicy(hosts)
     for _ in range(2):  # decided once, and kept
         assert (door.refusal_reason(name.encode(), None) is None) is let_in
 
 
-async def test_a_lifespan_starts_and_ends_the_application() -> None:
+async def test_lifespan_starts_and_ends_the_application() -> None:
     scene = Scene()
     host = Host(scene.server)
     steps: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -487,7 +487,7 @@ async def test_a_lifespan_starts_and_ends_the_application() -> None:
     assert scene.server.connections == []
 
 
-async def test_a_lifespan_that_fails_says_so() -> None:
+async def test_lifespan_reports_a_failed_start() -> None:
     async def broken(_: Any) -> Any:
         raise RuntimeError("no database")
         yield
@@ -505,7 +505,7 @@ async def test_a_lifespan_that_fails_says_so() -> None:
     assert said == [{"type": "lifespan.startup.failed", "message": "no database"}]
 
 
-async def test_other_scopes_are_not_served() -> None:
+async def test_unknown_asgi_scope_raises() -> None:
     with pytest.raises(NotImplementedError):
         await Host(Scene().server).app({"type": "telegraph"}, None, None)
 
@@ -519,14 +519,14 @@ async def test_other_scopes_are_not_served() -> None:
         ("text/plain; application/json", False),
     ],
 )
-async def test_what_is_posted_must_be_json(kind: str, taken: bool) -> None:
+async def test_post_must_be_json(kind: str, taken: bool) -> None:
     async with hosted(Scene().server) as host:
         ident = await host.session()
         answer = await host.ask("POST", request("ping"), mcp_session_id=ident, content_type=kind)
     assert answer.status == (200 if taken else 415)
 
 
-async def test_a_principal_has_to_be_something_that_can_be_told_from_others() -> None:
+async def test_principal_must_be_hashable() -> None:
     async with hosted(Scene().server) as host:
         host.principal = {"name": "somebody"}
         with pytest.raises(MisuseError, match="identify= must return a hashable principal, such as a name, not dict"):
