@@ -57,10 +57,10 @@ async def test_memory_store_has_no_bus() -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "a b", "a\n", "ä", "a_b", "x" * 17])
 async def test_invalid_names_are_refused(meeting: Meeting, name: str) -> None:
-    with pytest.raises(MisuseError, match="is no name"):
+    with pytest.raises(MisuseError, match="is not a process name"):
         await meeting.join(name)
     one = await meeting.join("one")
-    with pytest.raises(MisuseError, match="is no name"):
+    with pytest.raises(MisuseError, match="is not a process name"):
         one.bus.send(name, b"x")
 
 

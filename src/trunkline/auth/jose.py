@@ -241,7 +241,7 @@ class SigningKey:
         try:
             return cls(_key_type_for(algorithm).import_key(pem), algorithm, kid)._check_can_sign()
         except (JoseError, ValueError, TypeError):
-            raise ConfigError(f"there is no private key for {algorithm} in what was given") from None
+            raise ConfigError(f"the PEM text has no private key for {algorithm}") from None
 
     @classmethod
     def from_jwk(cls, jwk: Mapping[str, Any]) -> "SigningKey":

@@ -165,11 +165,11 @@ def parse_target(url: str) -> Target:
 def _explain_malformed(url: str) -> str:
     scheme = _SCHEME.match(url)
     if scheme is None or scheme[1].lower() not in {"http", "https"}:
-        return f"{scheme[1]!r} is no scheme to go by; https is" if scheme else "that is no address; one begins https://"
+        return f"unsupported scheme {scheme[1]!r}; use https" if scheme else "not a URL; it must start with https://"
     authority = re.split(r"[/?#\\]", url[scheme.end() :].lstrip("/"), maxsplit=1)[0]
     if "@" in authority:
-        return "an address is no place for a name and a password"
-    return "that is no address like https://example.org/path"
+        return "a URL must not contain a user name or password"
+    return "not a URL such as https://example.org/path"
 
 
 def _parse_ip_literal(host: str) -> IPAddress | None:
@@ -181,9 +181,9 @@ def _parse_ip_literal(host: str) -> IPAddress | None:
         if _NUMERIC_LABEL.fullmatch(host.rpartition(".")[2]):
             return IPv4Address(socket.inet_aton(host))
     except (OSError, ValueError):
-        raise EgressDenied(f"{host} is no address") from None
+        raise EgressDenied(f"{host} is not an IP address") from None
     if not host:
-        raise EgressDenied("that is no address like https://example.org/path")
+        raise EgressDenied("not a URL such as https://example.org/path")
     return None
 
 

@@ -117,7 +117,9 @@ def is_process_name(name: str) -> bool:
 def check_process_name(name: str) -> None:
     """Raise `MisuseError` for an invalid process name."""
     if not is_process_name(name):
-        raise MisuseError(f"{name[:80]!r} is no name: it has 1 to {MAX_NAME_CHARACTERS} letters, digits and dashes")
+        raise MisuseError(
+            f"{name[:80]!r} is not a process name: use 1 to {MAX_NAME_CHARACTERS} letters, digits and dashes"
+        )
 
 
 def check_message(message: bytes) -> None:

@@ -283,7 +283,7 @@ async def test_sec05_get_with_credentials_follows_no_redirect(header: str) -> No
         ("//10.0.0.1/", "private network|must use https"),
         ("https://internal.example/", "internal.example is at 10.0.0.7"),
         ("http://internal.example/", "must use https"),
-        ("file:///etc/passwd", "no scheme"),
+        ("file:///etc/passwd", "unsupported scheme"),
         ("https://u:p@localhost/", "password"),
         ("https://[::1", "malformed URL"),
     ],

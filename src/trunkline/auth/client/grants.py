@@ -57,7 +57,7 @@ class _MachineGrant(OAuthAuthorizer):
     ) -> None:
         if strange := options.keys() - ProgramOptions.__optional_keys__:
             known = ", ".join(sorted(ProgramOptions.__optional_keys__))
-            raise ConfigError(f"there is no option {min(strange)!r}; beside credentials there are {known}")
+            raise ConfigError(f"unknown option {min(strange)!r}; the options are {known}")
         super().__init__(
             scopes=options.get("scopes"),
             store=options.get("store") or MemoryTokens(),

@@ -1,32 +1,32 @@
--- All that a store does on Redis. Whatever is done here is done at once: nobody sees half of it.
+-- All operations of a Redis store. Redis runs the script atomically.
 --
--- A call has one key, and touches no other than those that begin with it, which lie in its slot. It is one of two kinds:
+-- A call has one key and accesses only keys that start with it, which lie in the same slot. There are two kinds:
 --
---   <prefix>{<home>}    what is kept for a home, under the rest of each key, which is '' for the home itself
+--   <prefix>{<home>}    data of a home, by the rest of each key, which is '' for the home itself
 --     :m  hash    rest -> "<version>" or "<version> <end>"
 --     :v  hash    rest -> value
 --     :i  zset    every rest of :m; all scores are 0, so it is ordered by bytes
 --     :l  hash    name of a lease, its rest -> "<token> <end> <holder>"
---     :x  zset    what will expire, by its end: 'i' .. rest, or 'l' .. name
---     :last       the greatest version or token that was given; kept for a while when nothing else is left
---   <prefix>{homes}     which homes there are
---     :all     zset    of each home, <home> and <home>/, which are where its keys begin; ordered by bytes
---     :due     zset    homes, by when somebody should look whether they have something to forget
+--     :x  zset    entries by expiry: 'i' .. rest, or 'l' .. name
+--     :last       the last version or token; outlives the other data for a while
+--   <prefix>{homes}     index of homes
+--     :all     zset    <home> and <home>/ of each home, the prefixes of its keys; ordered by bytes
+--     :due     zset    homes, by the time of their next sweep
 --     :schema
 --
--- Versions and tokens are microseconds of the time, or one more than the last. They are whole and below 2^53, so that a
--- double has them exactly; Lua would write them with 14 digits, if it was not told better.
+-- Versions and tokens are the time in microseconds, or one more than the last. They are integers below 2^53, which a
+-- double represents exactly; Lua's default format has only 14 digits.
 
-local at, asked = KEYS[1], cmsgpack.unpack(ARGV[2])  -- it knows no bytes: values are words of their own
+local at, asked = KEYS[1], cmsgpack.unpack(ARGV[2])  -- cmsgpack has no bytes, so values are separate arguments
 local now = asked[1]
 if not now then
   local time = redis.call('TIME')
   now = time[1] + time[2] / 1000000
 end
 
-local REMEMBERED = 600  -- seconds that a home without anything is remembered: so far may the clock be set back
-local REGISTERED = 60  -- seconds until somebody looks after a home that was registered
-local CLAIMED = 90.5  -- the same, while somebody looks; never the end of a registration, since those are whole
+local REMEMBERED = 600  -- seconds for which :last of an empty home is stored: the clock may go back by that much
+local REGISTERED = 60  -- seconds from registration to the first sweep
+local CLAIMED = 90.5  -- the same during a sweep; its fraction distinguishes it from a registration
 
 local function exact(number)
   return string.format('%.17g', number)
@@ -40,7 +40,7 @@ local function give(number)
   redis.call('SET', at .. ':last', exact(number))
 end
 
--- The version of what is there, or 0; and its end, or false.
+-- Return the version of an item, or 0, and its expiry, or false.
 local function version_of(rest)
   local kept = redis.call('HGET', at .. ':m', rest)
   if not kept then return 0, false end
@@ -56,7 +56,7 @@ local function forget(rest)
   redis.call('ZREM', at .. ':i', rest)
 end
 
--- Token, end and holder of a lease that somebody has; or nothing.
+-- Return token, expiry and holder of a lease, or nothing if it is free.
 local function lease_of(name)
   local kept = redis.call('HGET', at .. ':l', name)
   if not kept then return end
@@ -75,7 +75,7 @@ local does = {}
 
 -- Of one home ---------------------------------------------------------------------------------------------------------
 
--- {-which, version found} of the first write that was made for another version, or nothing.
+-- Return {-index, version found} of the first write that expects another version, or nothing.
 local function conflict_of(writes)
   for which, write in ipairs(writes) do
     if write[2] then
@@ -91,7 +91,7 @@ local function apply(sender, writes)
   local rests = {sender}
   for which, write in ipairs(writes) do rests[which + 1] = write[1] end
   local version = newer()
-  -- If one of these two fails, for want of a permission or of memory, then nothing was written; what follows cannot.
+  -- One of these two may fail, for lack of permission or memory; then nothing was written. The rest cannot fail.
   redis.call('PUBLISH', at, table.concat(rests, '\n'))
   give(version)
   local text = exact(version)
@@ -114,21 +114,21 @@ local function apply(sender, writes)
   return version
 end
 
--- now, sender, fence, its token, writes: gives the version; or 0 if the fence is lost; or a conflict.
+-- now, sender, fence, its token, writes: returns the version, 0 if the fence is lost, or a conflict.
 function does.commit()
   local fence, writes = asked[3], asked[5]
   if fence and lease_of(fence) ~= asked[4] then return 0 end
   return conflict_of(writes) or apply(asked[2], writes)
 end
 
--- now, rest: gives {version, end, value}.
+-- now, rest: returns {version, end, value}.
 function does.get()
   local version, ends = version_of(asked[2])
   if version == 0 then return false end
   return {version, ends and exact(ends), redis.call('HGET', at .. ':v', asked[2])}
 end
 
--- now, from, upto, how many: gives {rest, version, end, value, rest...}.
+-- now, from, upto, limit: returns {rest, version, end, value, rest...}.
 function does.page()
   local from, found = asked[2], {}
   local missing = asked[4]
@@ -149,8 +149,8 @@ function does.page()
   return found
 end
 
--- now, name, holder, ttl, token of who may lose it, sender, writes: gives {token, end}; or {0, end, holder, token} if
--- another has it; or a conflict.
+-- now, name, holder, ttl, token of a holder to override, sender, writes: returns {token, end}, {0, end, holder, token}
+-- if another holder has it, or a conflict.
 function does.acquire()
   local name, holder, sender, writes = asked[2], asked[3], asked[6], asked[7]
   local token, ends, other = lease_of(name)
@@ -166,7 +166,7 @@ function does.acquire()
   return {token, keep_lease(name, token, holder, asked[4])}
 end
 
--- now, name, token, holder, ttl: gives the end, or nothing if it is lost.
+-- now, name, token, holder, ttl: returns the expiry, or nothing if the lease is lost.
 function does.renew()
   local name, token = asked[2], asked[3]
   if lease_of(name) ~= token then return false end
@@ -182,7 +182,7 @@ function does.release()
   return 1
 end
 
--- now, how many: forgets what has expired. Gives when to look again: a time, 'inf' for never, or '' if nothing is left.
+-- now, limit: deletes expired data. Returns the time of the next sweep, 'inf' for never, or '' if the home is empty.
 function does.sweep()
   local expired = redis.call('ZRANGEBYSCORE', at .. ':x', '-inf', exact(now), 'LIMIT', 0, asked[2])
   for _, member in ipairs(expired) do
@@ -201,14 +201,14 @@ end
 
 -- Of all homes --------------------------------------------------------------------------------------------------------
 
--- now, home: it is going to be written to. Whoever does so within a minute is sure that scans find it.
+-- now, home: registers a home before a write. Scans find a home that is written to within a minute.
 function does.register()
   redis.call('ZADD', at .. ':all', 0, asked[2], 0, asked[2] .. '/')
   redis.call('ZADD', at .. ':due', math.floor(now) + REGISTERED, asked[2])
   return 1
 end
 
--- now, how many: homes that somebody should look after, which is whoever asks; and what to settle them with.
+-- now, limit: claims homes that are due for a sweep; returns the claim and the homes.
 function does.claim()
   local homes = redis.call('ZRANGEBYSCORE', at .. ':due', '-inf', exact(now), 'LIMIT', 0, asked[2])
   local claim = exact(math.floor(now) + CLAIMED)
@@ -216,7 +216,7 @@ function does.claim()
   return {claim, homes}
 end
 
--- now, home, claim, what its sweep gave: nothing is changed if it was registered meanwhile.
+-- now, home, claim, result of its sweep: changes nothing if the home was registered meanwhile.
 function does.settle()
   local home, again = asked[2], asked[4]
   local claim = redis.call('ZSCORE', at .. ':due', home)
@@ -230,7 +230,7 @@ function does.settle()
   return 1
 end
 
--- now, schema: gives that of what is there.
+-- now, schema: returns the schema of the data.
 function does.hello()
   redis.call('SET', at .. ':schema', asked[2], 'NX')
   return redis.call('GET', at .. ':schema')

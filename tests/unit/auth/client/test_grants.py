@@ -145,7 +145,7 @@ async def test_enterprise_token_is_exchanged_twice(known: str) -> None:
 
 
 def test_unknown_option_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"no option 'scope'; .* issuer, now, scopes, store"):
+    with pytest.raises(ConfigError, match=r"unknown option 'scope'; .* issuer, now, scopes, store"):
         ClientCredentials("robot", secret="s", scope="notes")  # type: ignore[call-arg]
 
 
