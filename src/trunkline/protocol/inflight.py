@@ -5,22 +5,54 @@ pushed again. So starting, renewing and ending a request are cheap, and one time
 """
 
 import heapq
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from trunkline.protocol.envelope import Envelope
 from trunkline.protocol.meta import ProgressToken
 from trunkline.protocol.methods import Method
+from trunkline.protocol.modern import CacheHint
 from trunkline.wire.messages import RequestId
 
-__all__ = ["DeadlineQueue", "FinishedRequests", "IncomingRequest", "OutgoingRequest", "TrackedRequest"]
+__all__ = [
+    "DeadlineQueue",
+    "Effects",
+    "FinishedRequests",
+    "IncomingRequest",
+    "InputRound",
+    "OutgoingRequest",
+    "TrackedRequest",
+]
 
 _MIN_SWEEP_SIZE: Final = 64
 _MAX_ABANDONED: Final = 256  # abandoned requests that may still be answered
 _order: Final = count()  # tie-breaker of equal deadlines
+
+
+class InputRound(Protocol):
+    """State of a modern request whose handler asks the client: its questions, and the answers of earlier rounds."""
+
+    @property
+    def has_asked(self) -> bool:
+        """Whether this run has asked questions that have no answer yet."""
+        ...
+
+    @property
+    def earlier_rounds(self) -> tuple[Mapping[str, Raw], Mapping[str, Raw]]:
+        """The answers of earlier rounds, and the results of effects that must not happen twice."""
+        ...
+
+
+class Effects(Protocol):
+    """Results of a call's effects that must not happen twice."""
+
+    def run_once(self, key: str, function: Callable[[], Any]) -> Awaitable[Any]:
+        """Return the result of a function, which runs only if the key has no result yet."""
+        ...
 
 
 class TrackedRequest(Struct):
@@ -73,12 +105,12 @@ class IncomingRequest(TrackedRequest):
     origin: Any = None  # transport context of the request, and the route of its response
     envelope: Envelope | None = None  # of a request of the modern era
     unwrapped: bool = False  # its structured content is sent without the wrapper object of older revisions
-    hint: Any = None  # cache lifetime of its result
-    input_round: Any = None  # earlier questions and answers, for a handler that runs again
-    once: Any = None  # recorded effects that must not be repeated
-    task: Any = None  # turns the call into a task, if that is possible later
+    hint: CacheHint | None = None  # cache lifetime of its result
+    input_round: InputRound | None = None  # earlier questions and answers, for a handler that runs again
+    once: Effects | None = None  # recorded effects that must not be repeated
+    task: Callable[[], Awaitable[None]] | None = None  # turns the call into a task, if that is possible later
     related_task: str | None = None  # the task that it has become; messages about it name that task
-    admitted_entry: Any = None  # the entry that the caller was authorized for
+    admitted_entry: object | None = None  # the entry that the caller was authorized for
 
     def record_progress(self, progress: float, now: float) -> bool:
         """Record progress to report; return False if it must not be sent: progress must grow, and ends with the

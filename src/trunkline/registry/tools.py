@@ -2,9 +2,9 @@
 
 import contextlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final, Unpack, cast
+from typing import Any, Final, Protocol, Unpack, cast
 
 import msgspec
 from msgspec import Struct
@@ -24,12 +24,25 @@ from trunkline.registry.tasks import TaskPolicy, parse_policy
 from trunkline.registry.validators import Fault, Validator
 from trunkline.wire import codec
 
-__all__ = ["ToolEntry", "make_tool"]
+__all__ = ["CallLimiter", "ToolEntry", "make_tool"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _MOST_HINTS: Final = 3  # unknown arguments that get a suggestion
 _as_object: Final = codec.decoder(dict[str, Any])
 _as_anything: Final[Callable[[bytes], Any]] = codec.decoder(object)
+
+
+class CallLimiter(Protocol):
+    """Limits of a tool. The registry stores it; the server calls it."""
+
+    @property
+    def requires(self) -> Sequence[str | Callable[[], bool | Awaitable[bool]]]:
+        """Health predicates that must hold, or their names."""
+        ...
+
+    def run(self, arguments: Any, start: Callable[[Any], Any], threads: Any, semaphores: Any) -> Awaitable[Any]:
+        """Run a call within the limits. `start` returns the work of the call, given the arguments."""
+        ...
 
 
 class ToolEntry(Struct, frozen=True, dict=True):
@@ -46,7 +59,7 @@ class ToolEntry(Struct, frozen=True, dict=True):
     icons: list[Icon] | None = None
     meta: dict[str, Any] | None = None
     timeout: float | None = None  # seconds; None: the server's setting
-    limiter: Any = None  # limiter of its calls; None: unlimited
+    limiter: CallLimiter | None = None  # limiter of its calls; None: unlimited
     custom_schema: Mapping[str, Any] | None = None  # custom input schema
     custom_validator: Validator | None = None
     asks: tuple[str, ...] = ()  # required client capabilities
@@ -185,7 +198,7 @@ def make_tool(
     handler: Handler,
     settings: Settings,
     *,
-    limiter: Any = None,
+    limiter: CallLimiter | None = None,
     access: Access | None = None,
     **options: Unpack[ToolOptions],
 ) -> ToolEntry:

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import partial
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast, overload
 
 import msgspec
 from msgspec import UNSET
@@ -139,7 +139,7 @@ class Context(Generic[L_co]):
             raise MisuseError(f"invalid scope {invalid[0]!r}: a scope is a string without spaces and quotes")
         held = scopes_of(self.principal, local=self._peer.local)
         if held is not None and not held.issuperset(scopes):
-            entry: AccessControlled | None = self._call.admitted_entry
+            entry = cast("AccessControlled | None", self._call.admitted_entry)
             always = () if entry is None or entry.access is None else entry.access.scopes
             raise InsufficientScope("this request", list(dict.fromkeys((*always, *scopes))))
 

@@ -35,7 +35,6 @@ from trunkline.server.input.multi_round import begin_round
 from trunkline.wire.codec import DecodeError, decoder, original_json
 
 if TYPE_CHECKING:
-    from trunkline.server.limits.tool_limits import ToolGuard
     from trunkline.server.tasks.service import WorkFactory
 
 __all__ = ["FEATURE", "find_protected", "prepare_run"]
@@ -111,8 +110,7 @@ def _run_guarded(entry: ToolEntry, shared: SharedServices, arguments: Any, run: 
     """Run a tool under its limits: the call may wait, or fail."""
     if entry.limiter is None:
         return run(arguments, context, None)
-    guard: ToolGuard = entry.limiter
-    return guard.run(arguments, lambda read: run(read, context, None), shared)
+    return entry.limiter.run(arguments, lambda read: run(read, context, None), shared.threads, shared.shared_semaphores)
 
 
 def _run_dequeued(entry: ToolEntry, call: IncomingRequest, *given: Any) -> Work:

@@ -9,7 +9,7 @@ asks concurrently go into one round.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec import Raw, Struct
 
@@ -238,7 +238,7 @@ def to_modern_outcome(call: IncomingRequest, error: BaseException) -> InputRequi
     """Return what a modern client receives when a handler raises: for `UrlElicitationRequired` the questions, otherwise
     the error of `to_modern_error`."""
     if isinstance(error, UrlElicitationRequired) and call.input_round is not None:
-        return call.input_round.require_urls(error)
+        return cast("Round", call.input_round).require_urls(error)
     return to_modern_error(error)
 
 
@@ -330,7 +330,7 @@ class MultiRoundAsker:
         for path in (row.capability, needs):
             if path is not None and not is_declared(self._call.envelope.capabilities, path):
                 raise ClientLacksCapability(path)
-        current: Round = self._call.input_round
+        current = cast("Round", self._call.input_round)
         key = current.question_key(key, name)
         answer = current.known_answer(key)
         if answer is None:

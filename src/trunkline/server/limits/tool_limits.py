@@ -16,7 +16,8 @@ from trunkline.server.options import Health, LimitOptions
 from trunkline.wire import codec
 
 if TYPE_CHECKING:
-    from trunkline.server.connection import SharedServices
+    from trunkline.rpc.threads import ThreadPool
+    from trunkline.server.limits.shared_semaphore import SharedSemaphores
 
 __all__ = ["HealthPredicates", "ToolGuard", "make_guard"]
 
@@ -123,28 +124,29 @@ class ToolGuard:
         )
         self._semaphore = None if self._limit is None else LocalSemaphore(self._limit)
 
-    async def run(self, arguments: Any, start: Callable[[Any], Any], shared: "SharedServices") -> Any:
-        """Run a call within the limits. `start` returns the work of the call, given the arguments."""
+    async def run(
+        self, arguments: Any, start: Callable[[Any], Any], threads: "ThreadPool", semaphores: "SharedSemaphores | None"
+    ) -> Any:
+        """Run a call within the limits. `start` returns the work of the call, given the arguments. `semaphores` are
+        those that processes share; None if the store is not shared."""
         for required in self.requires:
             if not await evaluate_predicate(self._predicates.resolve(required)):
                 raise ToolDependencyFailed(self._name, required if isinstance(required, str) else name_of(required))
-        semaphore = self._semaphore_in(shared)
+        semaphore = self._semaphore_in(semaphores)
         if semaphore is None:
-            result = await run_work(start(arguments), shared.threads)
+            result = await run_work(start(arguments), threads)
         else:
             permit = await semaphore.acquire()
             try:
-                result = await run_work(start(arguments), shared.threads)
+                result = await run_work(start(arguments), threads)
             finally:
                 semaphore.release(permit)
         if self._max_result_bytes is not None and (size := len(codec.to_json(result))) > self._max_result_bytes:
             raise ToolResultTooLarge(self._name, size, self._max_result_bytes)
         return result
 
-    def _semaphore_in(self, shared: "SharedServices") -> ToolSemaphore | None:
+    def _semaphore_in(self, semaphores: "SharedSemaphores | None") -> ToolSemaphore | None:
         """Return the semaphore: shared if the server has a durable store, else that of this process."""
-        return (
-            self._semaphore
-            if self._limit is None or shared.shared_semaphores is None
-            else shared.shared_semaphores.semaphore_for(self._limit)
-        )
+        if self._limit is None or semaphores is None:
+            return self._semaphore
+        return semaphores.semaphore_for(self._limit)

@@ -5,14 +5,14 @@ The decision depends on what the tool allows, what the client requests, and what
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from msgspec.structs import replace
 
 from trunkline.errors import MissingCapability, NotNow, StoreUnavailable
 from trunkline.protocol.capabilities import is_declared
 from trunkline.protocol.extensions import negotiated_settings
-from trunkline.protocol.inflight import IncomingRequest
+from trunkline.protocol.inflight import IncomingRequest, InputRound
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.task_dialects import Dialect, to_augmented_task, to_extension_task
 from trunkline.protocol.tasks import TaskRecord
@@ -150,7 +150,8 @@ async def convert_to_task(new_task: NewTask, params: CallToolParams, keyed: "Key
     """Turn a running call into a task and cancel its handler. The task runs the handler again with the answers and
     effects so far."""
     connection, call = new_task.connection, new_task.call
-    answers, effects = call.input_round.earlier_rounds
+    current = cast("InputRound", call.input_round)  # set by begin_round: only modern calls are converted
+    answers, effects = current.earlier_rounds
     record = with_prior_state(new_task_record(new_task, params), answers, effects)
     make = partial(_create_and_start, new_task, record)
     created = await (make() if keyed is None else connection.shared.get_ledger().convert_to_task(keyed, make))
