@@ -28,16 +28,16 @@ def main() -> int:
     given = _arguments()
     logging.getLogger("trunkline").addHandler(logging.NullHandler())  # what clients have to say
     seed = random.randrange(1_000_000) if given.seed is None else given.seed
-    houses = list(HOUSES) if given.state == "all" else [given.state]
+    houses = list(HOUSES) if given.house == "all" else [given.house]
     return max(
-        _campaign(plan(seed, given.clients_without_audience, given.rounds, house, only=given.only), given)
+        _campaign(plan(seed, given.clients, given.rounds, house, only=given.only), given)
         for house in houses
     )
 
 
 def _campaign(planned: Plan, given: argparse.Namespace) -> int:
     print(
-        f"{planned.house}, seed {planned.seed}: {given.clients_without_audience} clients, {given.rounds} mischiefs",
+        f"{planned.house}, seed {planned.seed}: {given.clients} clients, {given.rounds} mischiefs",
         flush=True,
     )
     began = time.monotonic()
@@ -49,7 +49,7 @@ def _campaign(planned: Plan, given: argparse.Namespace) -> int:
     _report(history, recovered, time.monotonic() - began)
     for fault in found[:SHOWN]:
         print(f"FAULT {fault[:LONGEST]}")
-    again = f"HOUSE={planned.house} SEED={planned.seed} CLIENTS={given.clients_without_audience} ROUNDS={given.rounds}"
+    again = f"HOUSE={planned.house} SEED={planned.seed} CLIENTS={given.clients} ROUNDS={given.rounds}"
     print(f"{len(found)} faults; again with {again}", flush=True)
     return 1 if found else 0
 
