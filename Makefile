@@ -6,7 +6,7 @@
 #   make check   format, lint, types, imports        make bench   cost per request, beside peers (PYTHON=… picks the CPython)
 #                                                                  or beside one of our own commits (BASE=…)
 #   make fuzz    a longer run of the fuzzers         make rows    acceptance rows that no test names yet
-#   make chaos   servers are killed, stopped and cut off under 200 clients, time and again (HOUSE=all, file, workers or valkey;
+#   make chaos   servers are killed, stopped and cut off under 200 clients, time and again (DEPLOYMENT=all, file, workers or valkey;
 #                SEED=…, CLIENTS=…, ROUNDS=…)
 #   make conformance, make conformance-old    the official suite, scenario by scenario; the second is suite 0.1.16
 PYTHON ?= python3
@@ -92,7 +92,7 @@ fuzz: $(VENV)/.ready
 	$(BIN)/python -m tests.fuzz.run
 
 chaos: $(VENV)/.ready
-	$(BIN)/python -m tests.chaos.run $(if $(HOUSE),--house $(HOUSE)) $(if $(SEED),--seed $(SEED)) $(if $(CLIENTS),--clients $(CLIENTS)) $(if $(ROUNDS),--rounds $(ROUNDS))
+	$(BIN)/python -m tests.chaos.run $(if $(DEPLOYMENT),--deployment $(DEPLOYMENT)) $(if $(SEED),--seed $(SEED)) $(if $(CLIENTS),--clients $(CLIENTS)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 rows:
 	@$(PYTHON) tools/rows.py

@@ -7,10 +7,10 @@ from typing import Final
 
 import aiohttp
 from msgspec import Struct
+from tests.chaos.deployments import Deployment, opened
 from tests.chaos.diary import PATIENCE, Diary
 from tests.chaos.faulty import Fault
 from tests.chaos.history import History, Trouble, read_effects
-from tests.chaos.houses import House, opened
 from tests.chaos.peers import HandPlayer
 from tests.chaos.plan import Kind, Mischief, Part, Plan
 from tests.chaos.players import Player
@@ -38,14 +38,14 @@ async def run(
     there may be nothing to wait for, and no need for much patience."""
     names = [part.name for part in plan.parts]
     diary = Diary(names, patience)
-    async with opened(plan, folder, fault) as house:
+    async with opened(plan, folder, fault) as deployment:
         async with aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(sock_read=PATIENCE)
         ) as http:
-            players = _players(plan, house.url, diary, http)
-            await _play(plan, players, diary, house)
-        await asyncio.to_thread(house.stop)
-    return _history(diary, house), recoveries(house.troubles, diary.answers, names)
+            players = _players(plan, deployment.url, diary, http)
+            await _play(plan, players, diary, deployment)
+        await asyncio.to_thread(deployment.stop)
+    return _history(diary, deployment), recoveries(deployment.troubles, diary.answers, names)
 
 
 def _players(plan: Plan, url: str, diary: Diary, http: aiohttp.ClientSession) -> dict[str, Player | HandPlayer]:
@@ -61,7 +61,7 @@ def _listeners(plan: Plan, writer: Part) -> frozenset[str]:
     return frozenset(part.name for part in plan.parts if part.board == writer.board and not part.writes)
 
 
-async def _play(plan: Plan, players: dict[str, Player | HandPlayer], diary: Diary, house: House) -> None:
+async def _play(plan: Plan, players: dict[str, Player | HandPlayer], diary: Diary, deployment: Deployment) -> None:
     tasks = [asyncio.create_task(player.play(), name=name) for name, player in players.items()]
     for task in tasks:
         task.add_done_callback(lambda ended: diary.left(ended.get_name()))
@@ -69,12 +69,12 @@ async def _play(plan: Plan, players: dict[str, Player | HandPlayer], diary: Diar
         for mischief in plan.mischief:
             await diary.more_answers(mischief.answers)
             await asyncio.sleep(mischief.after)
-            await house.strike(mischief, diary)
+            await deployment.strike(mischief, diary)
         await asyncio.sleep(_REST)
         diary.over.set()
         diary.stir()
         await diary.everybody_rests()
-        await house.strike(_END, diary)
+        await deployment.strike(_END, diary)
         diary.last_death.set()
         await asyncio.wait(tasks, timeout=3 * diary.patience)
     finally:
@@ -86,9 +86,9 @@ async def _play(plan: Plan, players: dict[str, Player | HandPlayer], diary: Diar
     diary.unfinished += [f"{task.get_name()}: {error!r}" for task, error in zip(tasks, ended, strict=True) if error]
 
 
-def _history(diary: Diary, house: House) -> History:
+def _history(diary: Diary, deployment: Deployment) -> History:
     return History(
-        effects=read_effects(house.effects),
+        effects=read_effects(deployment.effects),
         saw=tuple(diary.saw),
         told=tuple(diary.told),
         heard=tuple(diary.heard),
@@ -96,8 +96,8 @@ def _history(diary: Diary, house: House) -> History:
         gaps=tuple(diary.gaps),
         listeners={board: tuple(sorted(who)) for board, who in diary.listeners.items()},
         strange=tuple(diary.strange),
-        troubles=tuple(house.troubles),
-        complaints=tuple(house.complaints),
+        troubles=tuple(deployment.troubles),
+        complaints=tuple(deployment.complaints),
         unfinished=tuple(diary.unfinished),
     )
 

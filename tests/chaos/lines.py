@@ -1,4 +1,4 @@
-"""The lines of a house, in a process of their own, so that busy clients do not slow them: the one to all of its processes,
+"""The lines of a deployment, in a process of their own, so that busy clients do not slow them: the one to all of its processes,
 and the one from them to their store.
 
     python -m tests.chaos.lines STORE PORT…       STORE is the port of the store, 0 if there is no line to it
@@ -19,7 +19,7 @@ __all__ = ["Lines", "laid"]
 
 
 class Lines:
-    """Those of one house."""
+    """Those of one deployment."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process

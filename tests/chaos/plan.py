@@ -10,14 +10,14 @@ from msgspec import Struct
 
 __all__ = [
     "BOARDS",
+    "DEPLOYMENTS",
     "FIRST_TO_TELL",
     "HARMLESS",
-    "HOUSES",
     "LEASE",
     "REVISIONS",
     "TASKS",
     "Deed",
-    "House",
+    "Deployment",
     "Kind",
     "Mischief",
     "Part",
@@ -46,14 +46,14 @@ LEASE: Final = 2.0
 """Seconds after which the work of a dead process is taken over, and for which a server waits for its store, where that is
 not a file. A busy machine needs that much; where there is little to do, half of it will do."""
 
-House = Literal["file", "workers", "valkey"]
+Deployment = Literal["file", "workers", "valkey"]
 Kind = Literal["death", "term", "kill", "stop", "restart", "cut", "drop", "stall"]
-"""What is done to a house: all of it dies and comes back; it, or one of its processes, is stopped by SIGTERM with a drain
+"""What is done to a deployment: all of it dies and comes back; it, or one of its processes, is stopped by SIGTERM with a drain
 that is too short for most calls, and started again; one of its processes is killed, or is asleep for longer than its
 leases last; its store is killed and started again, cannot be reached, breaks some of its connections and not the others,
 or does not answer for longer than anybody waits."""
 
-HOUSES: Final[Mapping[House, tuple[Kind, ...]]] = {
+DEPLOYMENTS: Final[Mapping[Deployment, tuple[Kind, ...]]] = {
     "file": ("death", "term"),
     "workers": ("kill", "stop", "term"),
     "valkey": ("kill", "stop", "restart", "cut", "drop", "stall", "term"),
@@ -106,29 +106,35 @@ class Mischief(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """A whole campaign. When nobody does anything any more the whole house dies once more, so that what was answered is
+    """A whole campaign. When nobody does anything any more the whole deployment dies once more, so that what was answered is
     asked for again of a process that has not answered it."""
 
     seed: int
     parts: tuple[Part, ...]
     mischief: tuple[Mischief, ...]
-    house: House = "file"
+    deployment: Deployment = "file"
     lease: float = LEASE
 
 
 def plan(
-    seed: int, clients: int, rounds: int, house: House = "file", *, only: Sequence[Kind] = (), lease: float = LEASE
+    seed: int,
+    clients: int,
+    rounds: int,
+    deployment: Deployment = "file",
+    *,
+    only: Sequence[Kind] = (),
+    lease: float = LEASE,
 ) -> Plan:
-    """The plan of a seed. Each kind of mischief has its turn, of all that there are in a house or of some."""
+    """The plan of a seed. Each kind of mischief has its turn, of all that there are in a deployment or of some."""
     chance = Random(seed)
-    kinds: Sequence[Kind] = chance.sample(only or HOUSES[house], len(only or HOUSES[house]))
+    kinds: Sequence[Kind] = chance.sample(only or DEPLOYMENTS[deployment], len(only or DEPLOYMENTS[deployment]))
     return Plan(
         seed,
         tuple(_part(number) for number in range(clients)),
         tuple(
             _mischief(chance, kinds[number % len(kinds)], _MOST_ANSWERS * clients, lease) for number in range(rounds)
         ),
-        house,
+        deployment,
         lease,
     )
 

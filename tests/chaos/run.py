@@ -1,4 +1,4 @@
-"""Campaigns against servers to which something is done time and again: `python -m tests.chaos.run --house valkey --seed 7`."""
+"""Campaigns against servers to which something is done time and again: `python -m tests.chaos.run --deployment valkey --seed 7`."""
 
 import argparse
 import asyncio
@@ -17,27 +17,27 @@ from tests.chaos.diary import PATIENCE
 from tests.chaos.faulty import Fault
 from tests.chaos.history import History
 from tests.chaos.judge import faults
-from tests.chaos.plan import HOUSES, Kind, Plan, plan
+from tests.chaos.plan import DEPLOYMENTS, Kind, Plan, plan
 
 SHOWN = 40  # faults
 LONGEST = 4_000  # characters of each: room for a traceback
 
 
 def main() -> int:
-    """Runs one in each house, and says what came of it."""
+    """Runs one in each deployment, and says what came of it."""
     given = _arguments()
     logging.getLogger("trunkline").addHandler(logging.NullHandler())  # what clients have to say
     seed = random.randrange(1_000_000) if given.seed is None else given.seed
-    houses = list(HOUSES) if given.house == "all" else [given.house]
+    deployments = list(DEPLOYMENTS) if given.deployment == "all" else [given.deployment]
     return max(
-        _campaign(plan(seed, given.clients, given.rounds, house, only=given.only), given)
-        for house in houses
+        _campaign(plan(seed, given.clients, given.rounds, deployment, only=given.only), given)
+        for deployment in deployments
     )
 
 
 def _campaign(planned: Plan, given: argparse.Namespace) -> int:
     print(
-        f"{planned.house}, seed {planned.seed}: {given.clients} clients, {given.rounds} mischiefs",
+        f"{planned.deployment}, seed {planned.seed}: {given.clients} clients, {given.rounds} mischiefs",
         flush=True,
     )
     began = time.monotonic()
@@ -49,14 +49,14 @@ def _campaign(planned: Plan, given: argparse.Namespace) -> int:
     _report(history, recovered, time.monotonic() - began)
     for fault in found[:SHOWN]:
         print(f"FAULT {fault[:LONGEST]}")
-    again = f"HOUSE={planned.house} SEED={planned.seed} CLIENTS={given.clients} ROUNDS={given.rounds}"
+    again = f"DEPLOYMENT={planned.deployment} SEED={planned.seed} CLIENTS={given.clients} ROUNDS={given.rounds}"
     print(f"{len(found)} faults; again with {again}", flush=True)
     return 1 if found else 0
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--house", choices=["all", *HOUSES], default="all")
+    parser.add_argument("--deployment", choices=["all", *DEPLOYMENTS], default="all")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=20, help="how often something is done to the server")

@@ -7,13 +7,13 @@ import pytest
 from tests.chaos.campaign import run
 from tests.chaos.faulty import Fault
 from tests.chaos.judge import faults
-from tests.chaos.plan import House, Kind, Mischief, Part, Plan, plan
+from tests.chaos.plan import Deployment, Kind, Mischief, Part, Plan, plan
 
 SEED = 20_260_728
 SHORT = 1.0  # seconds: the leases of few clients
 CAMPAIGNS = 5  # at most, until a store with a fault has done harm in one of them
 LATE = ("was not told", "in time", "TimeoutError", "did not come to an end")  # what may be for want of time
-SEVERAL: list[tuple[House, tuple[Kind, ...]]] = [
+SEVERAL: list[tuple[Deployment, tuple[Kind, ...]]] = [
     ("file", ("death", "term")),
     ("workers", ("kill", "stop", "term")),
     ("valkey", ("kill", "term", "stall")),
@@ -21,23 +21,23 @@ SEVERAL: list[tuple[House, tuple[Kind, ...]]] = [
 
 
 @pytest.mark.row("D08", "D09", "D10")
-@pytest.mark.parametrize(("house", "kind"), [("file", "death"), ("workers", "kill")])
+@pytest.mark.parametrize(("deployment", "kind"), [("file", "death"), ("workers", "kill")])
 async def test_killed_server_loses_and_repeats_nothing_for_few_clients(
-    house: House, kind: Kind, tmp_path: Path
+    deployment: Deployment, kind: Kind, tmp_path: Path
 ) -> None:
     mischief = (Mischief(kind, answers=40, after=0.0),)
-    history, _ = await run(Plan(SEED, plan(SEED, clients=10, rounds=0).parts, mischief, house), tmp_path)
+    history, _ = await run(Plan(SEED, plan(SEED, clients=10, rounds=0).parts, mischief, deployment), tmp_path)
     assert faults(history) == []
     assert [trouble.kind for trouble in history.troubles][:1] == [kind]
 
 
 @pytest.mark.row("D03", "D08", "D09", "D10", "J15")
 @pytest.mark.long
-@pytest.mark.parametrize(("house", "kinds"), SEVERAL)
+@pytest.mark.parametrize(("deployment", "kinds"), SEVERAL)
 async def test_no_fault_loses_or_repeats_anything(
-    house: House, kinds: tuple[Kind, ...], tmp_path: Path, seed: int
+    deployment: Deployment, kinds: tuple[Kind, ...], tmp_path: Path, seed: int
 ) -> None:
-    history, _ = await run(plan(seed, clients=24, rounds=3, house=house, only=kinds), tmp_path)
+    history, _ = await run(plan(seed, clients=24, rounds=3, deployment=deployment, only=kinds), tmp_path)
     assert faults(history) == []
     assert {saw.kind for saw in history.saw if saw.outcome == "answered"} >= {
         "look",
@@ -56,13 +56,15 @@ def by_hand() -> tuple[Part, ...]:
     return tuple(part for part in plan(SEED, 60, 0).parts if part.raw)
 
 
-async def found_out(house: House, mischief: tuple[Mischief, ...], fault: Fault, folder: Path, seed: int) -> list[str]:
+async def found_out(
+    deployment: Deployment, mischief: tuple[Mischief, ...], fault: Fault, folder: Path, seed: int
+) -> list[str]:
     """What is wrong on a store with a fault, and is not for want of time: who waits for what was lost waits for ever, so
     there is little patience."""
     for number in range(CAMPAIGNS):
         place = folder / str(number)
         place.mkdir()
-        planned = Plan(seed + number, by_hand(), mischief, house, SHORT)
+        planned = Plan(seed + number, by_hand(), mischief, deployment, SHORT)
         history, _ = await run(planned, place, fault=fault, patience=1.0)
         if found := [fault for fault in faults(history) if not any(late in fault for late in LATE)]:
             return found
@@ -70,9 +72,11 @@ async def found_out(house: House, mischief: tuple[Mischief, ...], fault: Fault, 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("house", "kind"), [("workers", "kill"), ("valkey", "kill")])
-async def test_store_that_drops_writes_is_detected(house: House, kind: Kind, tmp_path: Path, seed: int) -> None:
-    assert await found_out(house, (Mischief(kind, 150, 0.0),), "losing", tmp_path, seed)
+@pytest.mark.parametrize(("deployment", "kind"), [("workers", "kill"), ("valkey", "kill")])
+async def test_store_that_drops_writes_is_detected(
+    deployment: Deployment, kind: Kind, tmp_path: Path, seed: int
+) -> None:
+    assert await found_out(deployment, (Mischief(kind, 150, 0.0),), "losing", tmp_path, seed)
 
 
 @pytest.mark.long

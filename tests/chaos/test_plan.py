@@ -4,7 +4,7 @@ from itertools import islice
 
 from tests.chaos.campaign import Recovery, recoveries
 from tests.chaos.history import Trouble
-from tests.chaos.plan import HOUSES, REVISIONS, TASKS, deeds, plan
+from tests.chaos.plan import DEPLOYMENTS, REVISIONS, TASKS, deeds, plan
 
 
 def test_plan_depends_only_on_its_seed() -> None:
@@ -34,8 +34,8 @@ def test_every_kind_of_action_occurs_with_unique_ids() -> None:
 
 
 def test_every_kind_of_fault_occurs_and_lasts_long_enough() -> None:
-    for house, kinds in HOUSES.items():
-        done = plan(7, 30, 2 * len(kinds), house, lease=3.0).mischief
+    for deployment, kinds in DEPLOYMENTS.items():
+        done = plan(7, 30, 2 * len(kinds), deployment, lease=3.0).mischief
         assert sorted(one.kind for one in done) == sorted(2 * kinds)
         assert all(one.lasts > 3.0 for one in done if one.kind in {"stop", "stall"})
 

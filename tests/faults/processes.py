@@ -32,7 +32,7 @@ COMMANDS = {
         "--bind",
         "127.0.0.1:{port}",
     ],
-    "house": ["tests.chaos.house", "{port}"],
+    "deployment": ["tests.chaos.campaign_server", "{port}"],
 }
 
 

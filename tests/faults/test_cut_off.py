@@ -323,7 +323,7 @@ async def cut_off_in_a_worker(revision: str, effects: Path, port: int) -> None:
     effects.touch()
 
     def start() -> Served:
-        return Served("house", port, effects, options=["--workers", "2"], drain_timeout=0.05)
+        return Served("deployment", port, effects, options=["--workers", "2"], drain_timeout=0.05)
 
     served = start()
     try:

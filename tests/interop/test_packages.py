@@ -88,7 +88,7 @@ async def test_client_lists_and_calls_everything_a_server_declares(
                 assert text in (content.text or content.mime_type)
             for get in entry.gets:
                 prompt = await host.client.get_prompt(get["prompt"], fill(get.get("arguments", {})))
-                assert fill(get["text"]) in "".join(message.content.said for message in prompt.messages)
+                assert fill(get["text"]) in "".join(message.content.text for message in prompt.messages)
 
 
 def revision_over(transport: str, entry: ServerEntry) -> str:

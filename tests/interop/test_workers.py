@@ -25,7 +25,7 @@ from tests.processes import children, eventually
 from trunkline import Client
 from trunkline.protocol.revisions import HANDSHAKE, Revision
 
-HOUSES = ("workers", "valkey")
+DEPLOYMENTS = ("workers", "valkey")
 WORKERS, PROCESSES = 4, 3
 ENVIRONMENT = {
     "TRUNKLINE_PROCESS_LEASE": "3",  # so that processes on Valkey soon know that one of them is dead
@@ -50,7 +50,7 @@ OLD_LINES = ("python-1", "typescript")  # who come by it: so few that there are 
 
 
 @dataclass
-class House:
+class Deployment:
     """The processes of a server, and the one place where they are reached."""
 
     name: str
@@ -85,19 +85,19 @@ class House:
 
 
 @asynccontextmanager
-async def opened(name: str) -> AsyncIterator[House]:
+async def opened(name: str) -> AsyncIterator[Deployment]:
     commands = [[str(WORKERS)]] if name == "workers" else [[valkey().url]] * PROCESSES
     with ExitStack() as stack:
         servers = [stack.enter_context(served([*SERVER, "http", *last], ENVIRONMENT)) for last in commands]
         ports = [int((await asyncio.to_thread(server.place)).rpartition(":")[2]) for server in servers]
         async with forwarded(*ports) as front:
-            yield House(name, servers, f"127.0.0.1:{front.port}")
+            yield Deployment(name, servers, f"127.0.0.1:{front.port}")
 
 
-def lines(house: str, peer: Peer) -> list[tuple[str, Revision]]:
-    """Over which lines, and in which revisions, a peer comes to a house: to the second, in the newest of each era."""
+def lines(deployment: str, peer: Peer) -> list[tuple[str, Revision]]:
+    """Over which lines, and in which revisions, a peer comes to a deployment: to the second, in the newest of each era."""
     spoken = peer.revisions("http")
-    if house == "valkey":
+    if deployment == "valkey":
         return [("http", revision) for revision in spoken if revision >= max(HANDSHAKE)]
     return [*(("http", revision) for revision in spoken), *([OLD_LINE] if peer.name in OLD_LINES else [])]
 
@@ -111,7 +111,7 @@ def tried(peer: Peer, revision: Revision) -> list[str]:
 class Run(NamedTuple):
     """Who comes where, and how."""
 
-    house: str
+    deployment: str
     peer: Peer
     line: str
     revision: Revision
@@ -121,7 +121,9 @@ class Run(NamedTuple):
         return tried(self.peer, self.revision)
 
 
-RUNS = [Run(house, peer, *line) for house in HOUSES for peer in PEERS for line in lines(house, peer)]
+RUNS = [
+    Run(deployment, peer, *line) for deployment in DEPLOYMENTS for peer in PEERS for line in lines(deployment, peer)
+]
 
 
 def called(run: Run) -> str:
@@ -129,12 +131,12 @@ def called(run: Run) -> str:
     return "-".join(map(shown, run))
 
 
-async def play(peer: Peer, houses: list[House], folder: Path) -> dict[str, Cells]:
-    """Has a peer come to all houses over all of its lines at once; what it has made of each, by the name of the run."""
+async def play(peer: Peer, deployments: list[Deployment], folder: Path) -> dict[str, Cells]:
+    """Has a peer come to all deployments over all of its lines at once; what it has made of each, by the name of the run."""
     runs = [
-        {"revision": revision.value, "server": [PATHS[line].format(house.place)], "cells": tried(peer, revision)}
-        for house in houses
-        for line, revision in lines(house.name, peer)
+        {"revision": revision.value, "server": [PATHS[line].format(deployment.place)], "cells": tried(peer, revision)}
+        for deployment in deployments
+        for line, revision in lines(deployment.name, peer)
     ]
     pipe = asyncio.subprocess.PIPE
     environment = {**os.environ, "MEANWHILE": str(folder)}
@@ -150,11 +152,11 @@ async def play(peer: Peer, houses: list[House], folder: Path) -> dict[str, Cells
     return {name: outcome["matrix"] for name, outcome in zip(names, json.loads(said), strict=True)}
 
 
-async def lose_one(houses: list[House], folder: Path) -> dict[str, Cells]:
-    """Once all clients wait for it, a process of every house is killed; unless some never come, as their cells tell."""
+async def lose_one(deployments: list[Deployment], folder: Path) -> dict[str, Cells]:
+    """Once all clients wait for it, a process of every deployment is killed; unless some never come, as their cells tell."""
     with suppress(TimeoutError):
         clients = await asyncio.wait_for(all_ready(folder), GATHERING)
-        await asyncio.gather(*(house.lose_one(clients) for house in houses))
+        await asyncio.gather(*(deployment.lose_one(clients) for deployment in deployments))
     (folder / "done").touch()
     return {}
 
@@ -167,10 +169,12 @@ async def all_ready(folder: Path) -> list[dict[str, Any]]:
 
 
 async def played(folder: Path) -> dict[str, Cells]:
-    """What all clients have made of all houses."""
+    """What all clients have made of all deployments."""
     async with asyncio.timeout(PATIENCE), opened("workers") as workers, opened("valkey") as over_valkey:
-        houses = [workers, over_valkey]
-        found = await asyncio.gather(*(play(peer, houses, folder) for peer in PEERS), lose_one(houses, folder))
+        deployments = [workers, over_valkey]
+        found = await asyncio.gather(
+            *(play(peer, deployments, folder) for peer in PEERS), lose_one(deployments, folder)
+        )
     return {name: matrix for outcomes in found for name, matrix in outcomes.items()}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.modern import enveloped
 from tests.processes import PATIENCE, StdioPeer, eventually
-from tests.spec import houses
+from tests.spec import busy_server
 from tests.unit.transports.http.asgi import hosted, request
 
 from trunkline.errors import StoreUnavailable
@@ -48,7 +48,7 @@ class Heard(RecordingObserver):
             self.log.append(type(fact).__name__)
 
 
-class House(houses.House):
+class House(busy_server.House):
     """A server with a tool that waits, and what is heard of it."""
 
     def __init__(self, store: Store | None = None, **settings: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.limits import PATIENCE
 from tests.modern import enveloped
 from tests.processes import StdioPeer
-from tests.spec import houses
+from tests.spec import busy_server
 from tests.spec.test_shutdown import SCRIPT, STAGES
 from tests.unit.transports.http.asgi import Host, hosted, request
 
@@ -25,7 +25,7 @@ NOTICE = {"jsonrpc": "2.0", "method": "shutdown"}
 NAMES = ["shutdown", "notifications/shutdown"]
 
 
-class House(houses.House):
+class House(busy_server.House):
     """A server for clients of the founding documents, with a tool that waits."""
 
     def __init__(self, store: Store | None = None, **settings: Any) -> None:

@@ -141,4 +141,4 @@ async def test_in_process_benchmarks_do_their_work(monkeypatch) -> None:
     assert (decoded.a, decoded.b) == (5, 3)
     assert inprocess.reading(server)().key == inprocess.URI
     assert all(inprocess.rate(action) > 0 for action in actions)
-    assert await inprocess.find_progressing(server) > 0
+    assert await inprocess.telling(server) > 0

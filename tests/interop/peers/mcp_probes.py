@@ -296,11 +296,11 @@ async def logging_set_level(peer: Peer) -> None:
 
 @probe("notifications/message to client")
 async def log_message(peer: Peer) -> None:
-    await peer.connection.set_log_level("debug")
+    await peer.connection.log_from("debug")
     await peer.connection.call("log", level="notice", text="hello")
     message = await peer.connection.heard("notifications/message")
     equal(message, {"level": "notice", "logger": "everything", "data": {"text": "hello"}})
-    await peer.connection.set_log_level("error")
+    await peer.connection.log_from("error")
     await peer.connection.call("log", level="warning", text="quiet")
     await peer.connection.nothing_heard("notifications/message")
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.contract.valkey import Valkey, started
 from tests.limits import PATIENCE, soon
-from tests.spec.houses import House
+from tests.spec.busy_server import House
 from tests.unit.transports.http.asgi import Answer, Host, hosted
 
 from trunkline import Server, Settings

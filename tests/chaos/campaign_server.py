@@ -1,4 +1,4 @@
-"""The server of a campaign, made to be killed: `python -m tests.chaos.house PORT`, on a file; with `--workers 4` several of
+"""The server of a campaign, made to be killed: `python -m tests.chaos.campaign_server PORT`, on a file; with `--workers 4` several of
 them, with `--redis URL` one of several.
 
 Whatever a tool does is a line in a file, written in one go before it is answered. The file is outside of all that
@@ -79,12 +79,12 @@ class Word(TypedDict):
     word: str
 
 
-def house(store: Store, path: Path) -> Server:
+def deployment(store: Store, path: Path) -> Server:
     """The server; its tools write to the file there."""
     effects, boards = Line(path), Boards(path)
     known = {token_of(name): Principal(name) for name in (f"c{number:03}" for number in range(MOST_CLIENTS))}
     server = Server(
-        "house", store=store, settings=Settings.load(), auth=ResourceServer(StaticTokens(known)), compat="erlmcp"
+        "deployment", store=store, settings=Settings.load(), auth=ResourceServer(StaticTokens(known)), compat="erlmcp"
     )
     _simple(server, effects)
     _tasks(server, effects)
@@ -204,7 +204,7 @@ def main() -> None:
     if given.fault == "denying":
         faulty.deny_begun()
     more = {"workers": given.workers} if given.workers else {}
-    house(store, path).run("http", port=given.port, **more)
+    deployment(store, path).run("http", port=given.port, **more)
 
 
 if __name__ == "__main__":

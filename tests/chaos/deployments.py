@@ -27,7 +27,7 @@ from tests.processes import children
 
 from trunkline.server.shutdown import EXIT_CODES
 
-__all__ = ["House", "opened"]
+__all__ = ["Deployment", "opened"]
 
 _WORKERS = 4
 _PROCESSES = 3
@@ -39,7 +39,7 @@ _DRAIN_OVERRAN = EXIT_CODES["DrainPendingRequests"]
 _SETTINGS = {"stream_retry": 0.05, "task_poll_interval": 0.1, "drain_timeout": 0.05}
 
 
-class House(ABC):
+class Deployment(ABC):
     """A server, of however many processes."""
 
     def __init__(self, folder: Path, lease: float, options: Sequence[str]) -> None:
@@ -56,7 +56,7 @@ class House(ABC):
         """Starts a process."""
         leases = dict.fromkeys(("task_lease", "idempotency_lease", "process_lease"), self.lease)
         given = [*options, *self.options]
-        return Served("house", port, self.effects, options=given, **_SETTINGS, **leases, **settings)
+        return Served("deployment", port, self.effects, options=given, **_SETTINGS, **leases, **settings)
 
     def leave(self, served: Served) -> None:
         """Reads the words of a process that has ended, if there is a complaint among them."""
@@ -102,7 +102,7 @@ class House(ABC):
         """Ends it in good order, after all."""
 
 
-class OneProcess(House):
+class OneProcess(Deployment):
     """A process on a file."""
 
     async def open(self, stack: AsyncExitStack) -> None:
@@ -179,7 +179,7 @@ class Workers(OneProcess):
                 await _asleep(pid, mischief.lasts)
 
 
-class OverValkey(House):
+class OverValkey(Deployment):
     """Three processes, which have nothing in common but a Valkey."""
 
     async def open(self, stack: AsyncExitStack) -> None:
@@ -288,7 +288,7 @@ def _ready(port: int) -> bool:
     return False
 
 
-_KINDS: dict[str, Callable[[Path, float, Sequence[str]], House]] = {
+_KINDS: dict[str, Callable[[Path, float, Sequence[str]], Deployment]] = {
     "file": OneProcess,
     "workers": Workers,
     "valkey": OverValkey,
@@ -296,11 +296,11 @@ _KINDS: dict[str, Callable[[Path, float, Sequence[str]], House]] = {
 
 
 @asynccontextmanager
-async def opened(plan: Plan, folder: Path, fault: Fault | None = None) -> AsyncIterator[House]:
-    """The house of a plan, all of it there, for as long as it is needed."""
+async def opened(plan: Plan, folder: Path, fault: Fault | None = None) -> AsyncIterator[Deployment]:
+    """The deployment of a plan, all of it there, for as long as it is needed."""
     options = ["--seed", str(plan.seed), *(["--fault", fault] if fault else [])]
-    house = _KINDS[plan.house](folder, plan.lease, options)
+    deployment = _KINDS[plan.deployment](folder, plan.lease, options)
     async with AsyncExitStack() as stack:
-        await house.open(stack)
-        await house.ready()
-        yield house
+        await deployment.open(stack)
+        await deployment.ready()
+        yield deployment
