@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from trunkline.auth.server.dpop import SharedProofStore
     from trunkline.auth.server.resource_server import ResourceServer
-    from trunkline.server.server import Server
+    from trunkline.server.run.runnable import RunnableServer
     from trunkline.transports.accept import ConnectionSource
     from trunkline.transports.http.app import App
     from trunkline.transports.http.authenticator import Authenticator, Identify
@@ -167,7 +167,7 @@ class _StartFailed(Exception):
         self.error = error
 
 
-def run_stdio(server: "Server") -> None:
+def run_stdio(server: "RunnableServer") -> None:
     """Serve on standard input and output until the client closes its end, or Ctrl+C."""
     if sys.stdin is not None and sys.stdin.isatty():
         _print_introduction(server)
@@ -175,7 +175,7 @@ def run_stdio(server: "Server") -> None:
         run_on_loop(server, _serve(server, wire_in, wire_out))
 
 
-async def _serve(server: "Server", wire_in: int, wire_out: int) -> Sequence[str]:
+async def _serve(server: "RunnableServer", wire_in: int, wire_out: int) -> Sequence[str]:
     async def served() -> None:
         if await serve_stdio(server.connect, server.settings, wire_in, wire_out) == END_OF_INPUT:
             for connection in server.connections:
@@ -184,13 +184,13 @@ async def _serve(server: "Server", wire_in: int, wire_out: int) -> Sequence[str]
     return await _serve_until_signal(server, server.start(), served, sole=True)
 
 
-def run_listener(server: "Server", address: str, tls: "SSLContext | None") -> None:
+def run_listener(server: "RunnableServer", address: str, tls: "SSLContext | None") -> None:
     """Serve the clients of an address until Ctrl+C or SIGTERM."""
     DescriptorReserve(server.settings.descriptor_reserve).raise_limit(server.settings.max_connections)
     run_on_loop(server, _listen(server, address, tls))
 
 
-async def _listen(server: "Server", address: str, tls: "SSLContext | None") -> Sequence[str]:
+async def _listen(server: "RunnableServer", address: str, tls: "SSLContext | None") -> Sequence[str]:
     async def opened() -> None:
         made = await server.listen(address, tls=tls)
         print(f"{server.name} listens at {made.address}", file=sys.stderr, flush=True)  # noqa: T201 - for a person
@@ -198,7 +198,7 @@ async def _listen(server: "Server", address: str, tls: "SSLContext | None") -> S
     return await _serve_until_signal(server, opened(), asyncio.Event().wait)
 
 
-def run_on_loop(server: "Server", main: Coroutine[Any, Any, Sequence[str]]) -> None:
+def run_on_loop(server: "RunnableServer", main: Coroutine[Any, Any, Sequence[str]]) -> None:
     """Run a server on a new loop; exit with a code if a stage of shutdown exceeded its limit. Remaining work, such as a
     task that ignores cancellation or a blocked thread, does not delay the exit."""
     _raise_malloc_threshold()
@@ -242,7 +242,7 @@ def _force_exit(code: int) -> None:
 
 
 async def _serve_until_signal(
-    server: "Server",
+    server: "RunnableServer",
     start: Coroutine[Any, Any, None],
     serve: Callable[[], Coroutine[Any, Any, Any]],
     *,
@@ -255,7 +255,7 @@ async def _serve_until_signal(
 
 
 async def serve_until_stopped(
-    server: "Server",
+    server: "RunnableServer",
     start: Coroutine[Any, Any, None],
     serve: Callable[[], Coroutine[Any, Any, Any]],
     stop: asyncio.Event,
@@ -278,7 +278,7 @@ async def serve_until_stopped(
     return overran
 
 
-async def _wait_for_first(server: "Server", *ways: Coroutine[Any, Any, Any]) -> None:
+async def _wait_for_first(server: "RunnableServer", *ways: Coroutine[Any, Any, Any]) -> None:
     """Wait for the first of several coroutines; if it raises, the server crashes with its error."""
     tasks = [asyncio.ensure_future(way) for way in ways]
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -290,7 +290,7 @@ async def _wait_for_first(server: "Server", *ways: Coroutine[Any, Any, Any]) -> 
 
 
 def _handle_loop_exception(
-    server: "Server", sole: bool, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
+    server: "RunnableServer", sole: bool, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
 ) -> None:
     """Report an exception that reached the event loop, and close the transport in question. The process continues to
     serve other connections. If it serves only one connection, an internal error crashes the server."""
@@ -313,7 +313,7 @@ def _raised_by_trunkline(error: BaseException) -> bool:
 
 
 async def open_listener(
-    server: "Server",
+    server: "RunnableServer",
     address: str,
     tls: "SSLContext | None",
     clock: Clock,
@@ -376,13 +376,13 @@ def require_http_extra() -> Generator[None]:
         raise ConfigError(f"HTTP needs {str(error.name).partition('.')[0]}: pip install 'trunkline[http]'") from error
 
 
-def _make_listener_limits(server: "Server", clock: Clock, host_names: Iterable[str] = ()) -> "ListenerGuard":
+def _make_listener_limits(server: "RunnableServer", clock: Clock, host_names: Iterable[str] = ()) -> "ListenerGuard":
     from trunkline.transports.listener_limits import ListenerGuard
 
     return ListenerGuard(server.connect, server.settings, clock, hosts=host_names, observers=server.observers)
 
 
-def _check_no_scopes(server: "Server") -> None:
+def _check_no_scopes(server: "RunnableServer") -> None:
     """Raise `ConfigError` for a server that needs scopes at an endpoint without authentication."""
     if names := server.scoped():
         named = names[0] if len(names) == 1 else f"{names[0]}, as {len(names) - 1} more,"
@@ -393,7 +393,7 @@ def _check_no_scopes(server: "Server") -> None:
 
 
 def make_authenticator(
-    server: "Server",
+    server: "RunnableServer",
     path: str,
     auth: "ResourceServer | None",
     identify: "Identify | None" = None,
@@ -417,7 +417,7 @@ def make_authenticator(
 
 
 def make_asgi_app(
-    server: "Server",
+    server: "RunnableServer",
     clock: Callable[[], Clock],
     path: str,
     authenticator: "Authenticator | None",
@@ -464,7 +464,7 @@ def _raise_malloc_threshold() -> None:
     bytes(31 << 20)
 
 
-def _print_introduction(server: "Server") -> None:
+def _print_introduction(server: "RunnableServer") -> None:
     """Explain the program to a person at a terminal, where stdio would show nothing."""
     program = os.path.basename(sys.argv[0]) or "server.py"
     print(  # noqa: T201 - for a person

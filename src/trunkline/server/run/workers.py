@@ -35,7 +35,7 @@ from trunkline.transports.tcp import warn_if_unencrypted
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from trunkline.server.server import Server
+    from trunkline.server.run.runnable import RunnableServer
 
 __all__ = ["WorkerJob", "check_workers_supported", "run_workers", "temporary_store_folder"]
 
@@ -45,7 +45,7 @@ _CANCEL_GRACE: Final = 0.5  # seconds that a cancelled stage has to clean up
 class WorkerJob(Struct, frozen=True):
     """Parameters of every worker process."""
 
-    server: "Server"
+    server: "RunnableServer"
     listen: Callable[[str, "SSLContext | None", WorkerChannel], Awaitable[Any]]
     readiness: Callable[[], str]  # "ready", "paused" or "draining"
     tls: "SSLContext | None"
