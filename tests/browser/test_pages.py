@@ -134,7 +134,7 @@ async def test_page_of_foreign_origin_gets_nothing_and_is_logged(
         seen = await browser.visit(origin, "knock", place)
     assert {name: status for name, (status, _) in seen.items()} == dict.fromkeys(seen)
     assert origin in caplog.text
-    assert "the setting allowed_origins names those that are" in caplog.text
+    assert "add it to the setting allowed_origins" in caplog.text
 
 
 async def test_refusal_of_foreign_origin_names_the_setting(origin: str, opened: Open) -> None:

@@ -80,7 +80,8 @@ def write_dump(folder: str, max_dumps: int, error: BaseException, state: Mapping
     """Write a dump into a folder, created if necessary, and delete the oldest beyond `max_dumps`; return its path."""
     place = Path(folder)
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    name = f"crash-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{time.time_ns() % 10**9:09d}-{os.getpid()}.json"
+    seconds, nanoseconds = divmod(time.time_ns(), 10**9)  # one reading, so that names sort by time
+    name = f"crash-{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}-{nanoseconds:09d}-{os.getpid()}.json"
     contents = codec.to_json(_build_dump(error, state))
     handle, unfinished = tempfile.mkstemp(prefix=".crash-", dir=place)  # 0600
     try:

@@ -3,6 +3,7 @@
 import json
 import resource
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,16 @@ def test_oldest_dumps_are_deleted_first(tmp_path: Path) -> None:
     (tmp_path / "other.json").touch()
     paths = [Path(write_dump(str(tmp_path), 2, ValueError(), {})) for _ in range(4)]
     assert sorted(tmp_path.iterdir()) == sorted([*paths[2:], tmp_path / "other.json"])
+
+
+def test_dump_names_sort_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock is read once: two readings around the turn of a second would make a name that sorts wrongly."""
+    readings = iter([1_999_999_999, 2_000_000_000, 2_000_000_001, 3_000_000_000])
+    monkeypatch.setattr(time, "time_ns", lambda: next(readings))
+    monkeypatch.setattr(time, "time", lambda: next(readings) / 10**9)
+    names = [Path(write_dump(str(tmp_path), 10, ValueError(), {})).name for _ in range(3)]
+    assert names == sorted(names)
+    assert names[0].startswith("crash-19700101T000001-999999999-")
 
 
 def test_crash_folder_is_a_path_or_none() -> None:
