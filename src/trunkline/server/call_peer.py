@@ -10,10 +10,13 @@ from trunkline.config import Settings
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import Implementation
+from trunkline.rpc.fact_reporter import FactReporter
+from trunkline.rpc.threads import ThreadPool
 from trunkline.server.catalog import ServerCatalog
 from trunkline.server.input.ask import Asker
+from trunkline.transports.channel import Channel
 
-__all__ = ["CallPeer", "ClientFacts"]
+__all__ = ["CallPeer", "ClientFacts", "ConnectedPeer"]
 
 
 class ClientFacts(Struct, frozen=True):
@@ -51,3 +54,16 @@ class CallPeer(Protocol):
     def checkpoint_of(self, call: IncomingRequest) -> Raw | UnsetType: ...
     async def save_checkpoint(self, call: IncomingRequest, checkpoint: Raw) -> None: ...
     async def begin_task(self, call: IncomingRequest) -> None: ...
+
+
+class ConnectedPeer(CallPeer, Protocol):
+    """Client of a call on a live connection."""
+
+    @property
+    def channel(self) -> Channel: ...
+    @property
+    def facts(self) -> FactReporter: ...
+    @property
+    def threads(self) -> ThreadPool: ...
+
+    def reply_now(self, call: IncomingRequest, result: Any, outcome: str = ...) -> None: ...

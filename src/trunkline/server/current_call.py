@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from trunkline.protocol.inflight import IncomingRequest
-    from trunkline.server.connection import Connection
+    from trunkline.server.call_peer import CallPeer
 
 __all__ = ["CURRENT_CALL", "CurrentCall"]
 
@@ -17,7 +17,7 @@ __all__ = ["CURRENT_CALL", "CurrentCall"]
 class CurrentCall(NamedTuple):
     """A call and its connection."""
 
-    connection: "Connection"
+    connection: "CallPeer"
     call: "IncomingRequest"
 
 

@@ -21,7 +21,7 @@ from trunkline.protocol.types.tasks_extension import DetailedTask
 from trunkline.wire.messages import Encoded, Notification, RequestId
 
 if TYPE_CHECKING:
-    from trunkline.server.connection import Connection
+    from trunkline.server.call_peer import ConnectedPeer
 
 __all__ = ["ListenStream", "ListenStreams", "supported_filter"]
 
@@ -38,7 +38,7 @@ class ListenStream:
     """One open `subscriptions/listen` request."""
 
     def __init__(
-        self, connection: "Connection", call: IncomingRequest, subscription_filter: SubscriptionFilter
+        self, connection: "ConnectedPeer", call: IncomingRequest, subscription_filter: SubscriptionFilter
     ) -> None:
         self._call = call
         self.connection = connection
@@ -58,7 +58,7 @@ class ListenStream:
         return len(self.subscription_filter.resource_subscriptions or ()) + len(self.subscription_filter.task_ids or ())
 
     @property
-    def authorizing_call(self) -> "tuple[Connection, IncomingRequest | None]":
+    def authorizing_call(self) -> "tuple[ConnectedPeer, IncomingRequest | None]":
         """The connection and the request whose sender must have access to what is sent."""
         return self.connection, self._call
 
@@ -100,11 +100,11 @@ class ListenStreams:
     def __init__(self) -> None:
         self._open: dict[ListenStream, None] = {}
 
-    def count_for(self, connection: "Connection") -> int:
+    def count_for(self, connection: "ConnectedPeer") -> int:
         """Return the number of streams of a connection."""
         return sum(stream.connection is connection for stream in self._open)
 
-    def target_count_for(self, connection: "Connection") -> int:
+    def target_count_for(self, connection: "ConnectedPeer") -> int:
         """Return the number of resources and tasks that the streams of a connection name."""
         return sum(stream.target_count for stream in self._open if stream.connection is connection)
 
@@ -121,7 +121,7 @@ class ListenStreams:
             if getattr(stream.subscription_filter, _FILTER_FIELDS[name]):
                 stream.notify(name, Empty())
 
-    def end(self, connection: "Connection | None" = None) -> None:
+    def end(self, connection: "ConnectedPeer | None" = None) -> None:
         """End the streams of a connection, or all streams."""
         for stream in list(self._open):
             if connection is None or stream.connection is connection:
