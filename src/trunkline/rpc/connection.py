@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET, Struct
@@ -372,6 +372,11 @@ class PeerConnection:
     def _stop_work(self, call: IncomingRequest) -> None:
         if call.work is not None:
             call.work.cancel()
+
+    def drain_of(self, call: IncomingRequest) -> Callable[[], Coroutine[Any, Any, None]]:
+        """Return a function that waits while the peer reads too slowly. On a shared channel it waits for the sender
+        of the call only."""
+        return call.origin.stream.drain if self.channel.info.stateless else self.channel.drain
 
     def report_progress(
         self, call: IncomingRequest, progress: float, total: float | None = None, message: str | None = None

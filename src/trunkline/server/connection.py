@@ -1,6 +1,6 @@
 """Connection of a server to one client, and the services that connections share."""
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,12 +19,12 @@ from trunkline.rpc.connection import LoopResources, PeerConnection
 from trunkline.rpc.dispatch import Failure
 from trunkline.server.call_peer import ClientFacts
 from trunkline.server.catalog import ServerCatalog
-from trunkline.server.connections import PauseQueue
 from trunkline.server.current_call import CURRENT_CALL, CurrentCall
 from trunkline.server.input.ask import Asker, RequestAsker
 from trunkline.server.input.multi_round import MultiRoundAsker, StateSealers, to_modern_outcome
 from trunkline.server.notifications.listen import ListenStream, ListenStreams
 from trunkline.server.notifications.subscription_hooks import SubscriptionHooks
+from trunkline.server.pause_queue import PauseQueue
 from trunkline.stores.store import Store
 from trunkline.supervision.restart_policy import History
 from trunkline.transports.channel import Channel, ChannelClosed, Receiver, ReusableChannel
@@ -124,9 +124,10 @@ class Connection(PeerConnection):
 
     def handle_internal_error(self, error: Exception, during: Incoming | IncomingRequest | None = None) -> None:
         """Replace the failed session by one in the same state."""
-        from trunkline.server.session_recovery import recover_session
+        from trunkline.server.session_recovery import record_failure, recover_session
 
-        recover_session(self, error, during)
+        if recover_session(self, error, during, self.new_session):
+            self.failure_history = record_failure(self, error, self.failure_history)
 
     def log_level_of(self, call: IncomingRequest) -> int:
         """Return the lowest log level that the caller wants. A modern request that states none wants no log
@@ -166,12 +167,7 @@ class Connection(PeerConnection):
 
     def asker_of(self, call: IncomingRequest) -> Asker:
         """Return the asker that sends the requests of a handler to the client."""
-        return RequestAsker(self, call) if call.envelope is None else MultiRoundAsker(self, call)
-
-    def drain_of(self, call: IncomingRequest) -> Callable[[], Coroutine[Any, Any, None]]:
-        """Return a function that waits while the client reads too slowly. On a shared channel it waits for this client
-        only."""
-        return call.origin.stream.drain if self.channel.info.stateless else self.channel.drain
+        return RequestAsker(self, call) if call.envelope is None else MultiRoundAsker(call)
 
     def progress(self, call: IncomingRequest, progress: float, total: float | None, message: str | None) -> None:
         """Report progress of a call."""

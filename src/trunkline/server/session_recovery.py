@@ -11,50 +11,54 @@ error. On a channel that several peers share, each request is independent, and o
 """
 
 import os
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from trunkline.errors import InternalError, ProtocolError
 from trunkline.facts import RestoreStep
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.lifecycle import Phase, Signal
 from trunkline.protocol.session import Session
-from trunkline.supervision.restart_policy import GiveUp, RestartPolicy, after_loss
+from trunkline.rpc.connection import PeerConnection
+from trunkline.supervision.restart_policy import GiveUp, History, RestartPolicy, after_loss
 from trunkline.wire.messages import Batch, ErrorResponse, Incoming, Message, Request, RequestId
 
-if TYPE_CHECKING:
-    from trunkline.server.connection import Connection
-
-__all__ = ["recover_session"]
+__all__ = ["record_failure", "recover_session"]
 
 _TERMINAL_PHASES: Final = frozenset({Phase.FAILED, Phase.CLOSED})
 _PHASE_SIGNALS: Final = {Phase.PAUSED: Signal.PAUSE, Phase.DRAINING: Signal.DRAIN}
 
 
-def recover_session(connection: "Connection", error: Exception, during: Incoming | IncomingRequest | None) -> None:
-    """Replace the session after an internal error; `during` is the message or call that was being
-    processed, if known."""
+def recover_session(
+    connection: PeerConnection,
+    error: Exception,
+    during: Incoming | IncomingRequest | None,
+    new_session: Callable[[], Session],
+) -> bool:
+    """Replace the session after an internal error; `during` is the message or call that was being processed, if known.
+    Return False if the session stays, because it has ended or the channel is shared."""
     reference = os.urandom(6).hex()
     connection.facts.report_crash(reference, error)
     failure = InternalError(
         f"internal error of the server; see its log under reference {reference}", data={"reference": reference}
     )
     if connection.session.phase in _TERMINAL_PHASES:
-        return
+        return False
     if connection.channel.info.stateless:
         _fail_one_request(connection, during, failure)
-        return
+        return False
     unstarted = _unstarted_requests(connection, during)
     connection.facts.emit(RestoreStep, step="RestoreSubscriptions")
-    connection.replace_session(_restore_session(connection), failure)
+    connection.replace_session(_restore_session(connection.session, new_session()), failure)
     _refuse(connection, unstarted, failure)
     connection.facts.emit(RestoreStep, step="ReplayPending")
     connection.facts.emit(RestoreStep, step="RestoreCapabilities")
     connection.facts.emit(RestoreStep, step="StartMonitoring")
-    _record_failure(connection, error)
+    return True
 
 
 def _fail_one_request(
-    connection: "Connection", during: Incoming | IncomingRequest | None, failure: ProtocolError
+    connection: PeerConnection, during: Incoming | IncomingRequest | None, failure: ProtocolError
 ) -> None:
     """Fail only the request in question: the channel carries requests of other peers."""
     call = (
@@ -69,7 +73,7 @@ def _fail_one_request(
 
 
 def _unstarted_requests(
-    connection: "Connection", during: Incoming | IncomingRequest | None
+    connection: PeerConnection, during: Incoming | IncomingRequest | None
 ) -> RequestId | list[RequestId] | None:
     """Return the ids of the requests in a message that the session has not recorded."""
     if isinstance(during, Batch):
@@ -77,7 +81,7 @@ def _unstarted_requests(
     return during.id if isinstance(during, Request) and during.id not in connection.session.incoming_requests else None
 
 
-def _refuse(connection: "Connection", unstarted: RequestId | list[RequestId] | None, failure: ProtocolError) -> None:
+def _refuse(connection: PeerConnection, unstarted: RequestId | list[RequestId] | None, failure: ProtocolError) -> None:
     error = connection.session.error_object(failure)
     if isinstance(unstarted, list):
         answers: list[Message] = [ErrorResponse(request_id, error) for request_id in unstarted]
@@ -87,9 +91,8 @@ def _refuse(connection: "Connection", unstarted: RequestId | list[RequestId] | N
         connection.channel.send(ErrorResponse(unstarted, error), about=unstarted)
 
 
-def _restore_session(connection: "Connection") -> Session:
-    """Make a session in the state of the failed one."""
-    old, session = connection.session, connection.new_session()
+def _restore_session(old: Session, session: Session) -> Session:
+    """Bring a new session into the state of the failed one."""
     session.last_id = old.last_id  # a late response must not match a new request
     session.transition(Signal.CONNECT)
     if old.negotiated is not None and old.revision is not None:
@@ -99,12 +102,13 @@ def _restore_session(connection: "Connection") -> Session:
     return session
 
 
-def _record_failure(connection: "Connection", error: Exception) -> None:
-    """Count the failure; close a connection that fails too often."""
+def record_failure(connection: PeerConnection, error: Exception, history: History) -> History:
+    """Return the history of failed sessions with one more failure; close a connection that fails too often."""
     settings = connection.settings
     policy = RestartPolicy(intensity=settings.restart_intensity, period=settings.restart_period)
-    connection.failure_history, decision = after_loss(connection.failure_history, policy, connection.now())
+    history, decision = after_loss(history, policy, connection.now())
     if isinstance(decision, GiveUp):
         connection.close_now(f"its session failed too often: {decision.reason}")
         if connection.channel.info.sole_peer:
             raise error
+    return history

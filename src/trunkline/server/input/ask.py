@@ -6,7 +6,7 @@ answers the call with its questions and runs the handler again: see `MultiRoundA
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -22,10 +22,8 @@ from trunkline.protocol.types import (
     ProgressParams,
     TaskMetadata,
 )
+from trunkline.rpc.connection import PeerConnection
 from trunkline.wire import codec
-
-if TYPE_CHECKING:
-    from trunkline.server.connection import Connection
 
 __all__ = ["Asker", "ClientLacksCapability", "InvalidInputResponse", "OnProgress", "RequestAsker"]
 
@@ -75,7 +73,7 @@ class Asker(Protocol):
 class RequestAsker:
     """Requests input by sending a request to the client (handshake era)."""
 
-    def __init__(self, connection: "Connection", call: IncomingRequest) -> None:
+    def __init__(self, connection: PeerConnection, call: IncomingRequest) -> None:
         self._connection = connection
         self._call = call
 

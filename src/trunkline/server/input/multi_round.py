@@ -9,10 +9,11 @@ asks concurrently go into one round.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from msgspec import Raw, Struct
 
+from trunkline.clock import Clock
 from trunkline.config import Settings
 from trunkline.errors import (
     InvalidParams,
@@ -37,11 +38,10 @@ from trunkline.protocol.types import (
 )
 from trunkline.server.access.owner_id import principal_name
 from trunkline.server.input.ask import ClientLacksCapability, InvalidInputResponse
-from trunkline.transports.channel import ChannelInfo
+from trunkline.transports.channel import Channel, ChannelInfo
 from trunkline.wire import codec
 
 if TYPE_CHECKING:
-    from trunkline.server.connection import Connection
     from trunkline.server.input.state_keys import StateKeyRing
     from trunkline.server.input.state_token import StateSealer
 
@@ -64,6 +64,30 @@ _ELICIT: Final = "elicitation/create"
 _URL_ELICITATION: Final = "elicitation.url"
 INPUT_CAPABILITIES: Final = ("elicitation", "sampling", "roots")  # of clients
 _SETTLE_TURNS: Final = 3  # iterations of the event loop in which a handler may ask further questions of the round
+
+
+class RoundServices(Protocol):
+    """Services of the server that rounds need."""
+
+    @property
+    def state_tokens(self) -> "StateSealers": ...
+    @property
+    def wall_clock(self) -> Clock: ...
+
+
+class RoundConnection(Protocol):
+    """Connection on which a round is answered."""
+
+    channel: Channel
+    settings: Settings
+
+    @property
+    def shared(self) -> RoundServices: ...
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+
+    def reply_now(self, call: IncomingRequest, result: Any, outcome: str = "ok") -> None: ...
+    def fail_now(self, call: IncomingRequest, error: BaseException) -> None: ...
 
 
 class _State(Struct):
@@ -93,7 +117,7 @@ class Round:
     )
 
     def __init__(
-        self, connection: "Connection", call: IncomingRequest, state: _State, params: MultiRoundParams
+        self, connection: RoundConnection, call: IncomingRequest, state: _State, params: MultiRoundParams
     ) -> None:
         self._connection = connection
         self._call = call
@@ -219,7 +243,7 @@ class EffectLog:
         return codec.decoder(object)(self._results[key])
 
 
-def begin_round(connection: "Connection", call: IncomingRequest, params: MultiRoundParams) -> None:
+def begin_round(connection: RoundConnection, call: IncomingRequest, params: MultiRoundParams) -> None:
     """Prepare a request with an envelope for multi-round input. Raises `InvalidRequestState` for a state that this
     server did not create for this request."""
     state = _State({}, {})
@@ -304,8 +328,7 @@ class StateSealers:
 class MultiRoundAsker:
     """Requests input by answering the call with questions (modern era)."""
 
-    def __init__(self, connection: "Connection", call: IncomingRequest) -> None:
-        self._connection = connection
+    def __init__(self, call: IncomingRequest) -> None:
         self._call = call
 
     async def ask(
