@@ -273,6 +273,15 @@ class Connection(PeerConnection):
             "awaited": [{"id": asked.id, "method": asked.method.name} for asked in session.outgoing_requests.values()],
         }
 
+    def subscribed_uris(self) -> list[str]:
+        """Return the URIs of the resources that the client has subscribed to."""
+        return self.shared.subscription_hooks.subscriptions.uris(self)
+
+    async def subscribe(self, uri: str) -> bool:
+        """Subscribe the client to a resource; return False if it is subscribed already. A hook that raises prevents
+        it."""
+        return await self.shared.subscription_hooks.subscribe(uri, self)
+
     def on_draining(self) -> None:
         """Refuse queued requests and end the open `subscriptions/listen` requests."""
         paused_queue, self._pause_queue = self._pause_queue, None

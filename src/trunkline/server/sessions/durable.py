@@ -20,7 +20,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from weakref import WeakValueDictionary
 
 from trunkline.clock import Clock
@@ -32,9 +32,11 @@ from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.lifecycle import Phase
 from trunkline.protocol.methods import METHODS
 from trunkline.protocol.revisions import Revision
-from trunkline.protocol.types import LOGGING_LEVELS, ResourceUpdatedParams
+from trunkline.protocol.session import Session
+from trunkline.protocol.types import LOGGING_LEVELS, Implementation, ResourceUpdatedParams
 from trunkline.rpc.run_handler import DeferredResult, Work
 from trunkline.server.access.owner_id import principal_name
+from trunkline.server.call_peer import ConnectedPeer
 from trunkline.server.sessions.event_log import DurableEventLog
 from trunkline.server.sessions.lease import SessionLease
 from trunkline.server.sessions.quota import QuotaEntry, SessionQuota, unused_lifetime
@@ -45,13 +47,12 @@ from trunkline.transports.channel import MessageOrigin
 from trunkline.transports.http.session.backend import EXPIRED, Expired, HeldElsewhere, RestoredStreams
 from trunkline.transports.http.session.backend import StoredSession as KeptSeam
 from trunkline.wire import codec
-from trunkline.wire.messages import ErrorResponse, RequestId
+from trunkline.wire.messages import Encoded, ErrorResponse, RequestId
 
 if TYPE_CHECKING:
     from trunkline.server.cluster.cluster import Cluster
-    from trunkline.server.connection import Connection
 
-__all__ = ["DurableSession", "DurableSessions"]
+__all__ = ["DurableSession", "DurableSessions", "SessionConnection"]
 
 _SESSION_ID: Final = re.compile(r"[A-Za-z0-9_-]{43}")  # form of our session ids; the store is not asked about others
 _RETENTION_FACTOR: Final = 2  # times `session_ttl`: life of a record, so that an expired session is recognised
@@ -85,6 +86,24 @@ def _raise_not_now_if_unavailable(write: "asyncio.Future[Any]") -> "asyncio.Futu
     return checked
 
 
+class SessionConnection(ConnectedPeer, Protocol):
+    """Connection that serves a durable session: the state that the session stores and restores."""
+
+    log_level: int
+    last_call: IncomingRequest | None
+
+    @property
+    def session(self) -> Session: ...
+
+    def subscribed_uris(self) -> list[str]: ...
+    async def subscribe(self, uri: str) -> bool: ...
+    def track_current_call(self) -> None: ...
+    def broadcast(self, name: str, frame: Encoded, params: Any) -> None: ...
+    def restore(
+        self, revision: Revision, agreed: NegotiatedCapabilities, client: Implementation | None, *, complete: bool
+    ) -> None: ...
+
+
 class DurableSession:
     """A session whose state is stored while this process holds its lease."""
 
@@ -98,7 +117,7 @@ class DurableSession:
         *,
         quota: SessionQuota,
     ) -> None:
-        self.connection: Connection | None = None  # the connection that serves it
+        self.connection: SessionConnection | None = None  # the connection that serves it
         self.owner = ""  # the principal as text
         self.dropping = False  # its data is being deleted, so lookups do not find it
         self.lease = lease
@@ -176,12 +195,12 @@ class DurableSession:
             )
 
     @property
-    def _negotiated_connection(self) -> "Connection | None":
+    def _negotiated_connection(self) -> SessionConnection | None:
         """The connection, if its handshake has been negotiated."""
         connection = self.connection
         return None if connection is None or connection.session.negotiated is None else connection
 
-    def _build_record(self, connection: "Connection") -> SessionRecord:
+    def _build_record(self, connection: SessionConnection) -> SessionRecord:
         session, ttl = connection.session, self._settings.session_ttl
         agreed = session.negotiated or NegotiatedCapabilities({}, {})
         return SessionRecord(
@@ -200,11 +219,7 @@ class DurableSession:
                 event=self.events.last_event,
             ),
             capabilities=RecordedCapabilities(dict(agreed.server), dict(agreed.client)),
-            subscriptions=[
-                uri
-                for uri in connection.shared.subscription_hooks.subscriptions.uris(connection)
-                if uri not in self._ending_subscriptions
-            ],
+            subscriptions=[uri for uri in connection.subscribed_uris() if uri not in self._ending_subscriptions],
         )
 
     def _begin_write(self) -> "asyncio.Future[Any] | None":
@@ -234,7 +249,7 @@ class DurableSession:
 
         async def do() -> bool:
             connection = self.connection
-            if connection is None or uri not in connection.shared.subscription_hooks.subscriptions.uris(connection):
+            if connection is None or uri not in connection.subscribed_uris():
                 return False
             self._ending_subscriptions.add(uri)
             return True
@@ -336,7 +351,7 @@ class DurableSession:
         connection.facts.emit(RestoreStep, step="StartMonitoring")
         return RestoredStreams(streams, self.events.newest_stream, self.events.delivered)
 
-    async def _restore_subscriptions(self, connection: "Connection", uris: Sequence[str], principal: Any) -> None:
+    async def _restore_subscriptions(self, connection: SessionConnection, uris: Sequence[str], principal: Any) -> None:
         call = IncomingRequest(
             id="going on", method=_SUBSCRIBE, started=connection.now(), origin=MessageOrigin(principal)
         )
@@ -344,14 +359,14 @@ class DurableSession:
         for uri in uris:
             try:
                 if await self._may_subscribe(connection, call, uri):
-                    await connection.shared.subscription_hooks.subscribe(uri, connection)
+                    await connection.subscribe(uri)
                     # updates may have been missed since the last holder died
                     connection.notify(_UPDATED, ResourceUpdatedParams(uri=uri))
             except Exception as error:  # noqa: BLE001 - from a subscription hook; the other subscriptions are restored
                 connection.facts.report_failure(call, "-", error)
         connection.facts.emit(RestoreStep, step="RestoreSubscriptions")
 
-    async def _may_subscribe(self, connection: "Connection", call: IncomingRequest, uri: str) -> bool:
+    async def _may_subscribe(self, connection: SessionConnection, call: IncomingRequest, uri: str) -> bool:
         """Return whether the principal may still read a resource."""
         from trunkline.server.access.enforcement import is_permitted
 
@@ -361,7 +376,9 @@ class DurableSession:
         connection.track_current_call()  # a later caller of this session may have fewer rights
         return await is_permitted(connection, call, access)
 
-    async def _fail_pending_requests(self, connection: "Connection", pending: dict[int, Sequence[RequestId]]) -> None:
+    async def _fail_pending_requests(
+        self, connection: SessionConnection, pending: dict[int, Sequence[RequestId]]
+    ) -> None:
         """Answer the requests that were in progress with an error, and end their streams."""
         error = connection.session.error_object(Interrupted("the server was restarted while it worked on this request"))
         for stream, requests in pending.items():
@@ -436,14 +453,14 @@ class DurableSessions:
         for session in list(self._sessions.values()):
             session.lease.check_holder()
 
-    def attach(self, connection: "Connection", ident: str) -> DurableSession | None:
+    def attach(self, connection: SessionConnection, ident: str) -> DurableSession | None:
         """Return the session that a connection serves, with the connection attached to it."""
         session = self._sessions.get(ident)
         if session is not None:
             session.connection = connection
         return session
 
-    def connection_of(self, ident: str) -> "Connection | None":
+    def connection_of(self, ident: str) -> SessionConnection | None:
         """Return the connection that serves a session in this process, if any."""
         session = self._sessions.get(ident)
         return None if session is None else session.connection
