@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET, Raw, UnsetType
 
-from trunkline.clock import Clock
 from trunkline.protocol.capabilities import NegotiatedCapabilities
 from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.lifecycle import Phase, Signal
@@ -15,27 +14,23 @@ from trunkline.protocol.refusals import unavailable_refusal
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import LOGGING_LEVELS, Implementation, InputRequiredResult
-from trunkline.rpc.connection import LoopResources, PeerConnection
+from trunkline.rpc.connection import PeerConnection
 from trunkline.rpc.dispatch import Failure
 from trunkline.server.call_peer import ClientFacts
-from trunkline.server.catalog import ServerCatalog
 from trunkline.server.current_call import CURRENT_CALL, CurrentCall
 from trunkline.server.input.ask import Asker, RequestAsker
 from trunkline.server.input.multi_round import MultiRoundAsker, StateSealers, to_modern_outcome
 from trunkline.server.notifications.listen import ListenStream, ListenStreams
 from trunkline.server.notifications.subscription_hooks import SubscriptionHooks
 from trunkline.server.pause_queue import PauseQueue
-from trunkline.stores.store import Store
+from trunkline.server.runtime_services import RuntimeServices
 from trunkline.supervision.restart_policy import History
 from trunkline.transports.channel import Channel, ChannelClosed, Receiver, ReusableChannel
 from trunkline.wire.messages import Incoming, Request, RequestId
 
 if TYPE_CHECKING:
-    from trunkline.server.cluster.cluster import Cluster
-    from trunkline.server.cluster.notifications import ClusterNotifications
     from trunkline.server.idempotency.ledger import Ledger
-    from trunkline.server.limits.shared_semaphore import SharedSemaphores
-    from trunkline.server.sessions.durable import DurableSession, DurableSessions
+    from trunkline.server.sessions.durable import DurableSession
     from trunkline.server.tasks.service import TaskService
 
 __all__ = ["Connection", "SharedServices"]
@@ -47,10 +42,9 @@ _MAX_ID_LENGTH: Final = 100  # characters of a request id in a crash dump
 _FLUSH_GRACE: Final = 0.5  # seconds for replies sent at the end of the drain to leave
 
 
-class SharedServices(LoopResources, frozen=True, kw_only=True):
+class SharedServices(RuntimeServices, frozen=True, kw_only=True):
     """Services of one server runtime that its connections share."""
 
-    catalog: ServerCatalog
     subscription_hooks: "SubscriptionHooks[Connection | ListenStream]"
     on_roots_changed: "list[Callable[[Any], Awaitable[None]]]"
     on_connection_closed: "Callable[[Connection], None]"
@@ -58,15 +52,8 @@ class SharedServices(LoopResources, frozen=True, kw_only=True):
     connect: "Callable[[Channel], Connection]"
     listen_streams: "ListenStreams"
     state_tokens: "StateSealers"
-    store: Store  # opened
-    wall_clock: Clock  # the clock that stores use for expiry
     get_ledger: "Callable[[], Ledger]"  # idempotency ledger, made on first use
     get_tasks: "Callable[[], TaskService]"  # made on first use
-    durable_sessions: "DurableSessions | None" = None  # where sessions outlive the process
-    cluster: "Cluster | None" = None  # where processes share a store with a bus
-    cluster_notifications: "ClusterNotifications | None" = None  # where sessions outlive the process
-    shared_semaphores: "SharedSemaphores | None" = None  # where processes can share the store
-    get_lifespan_value: "Callable[[], Any]"
     on_call_cancelled: "Callable[[Any], None]"  # receives the work of a cancelled call
 
     @property

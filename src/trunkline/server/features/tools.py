@@ -29,12 +29,13 @@ from trunkline.server.access.enforcement import ProtectedTarget, run_if_authoriz
 from trunkline.server.access.filtered_lists import list_page
 from trunkline.server.access.owner_id import owner_of
 from trunkline.server.catalog import ServerCatalog
-from trunkline.server.connection import Connection, SharedServices
+from trunkline.server.connection import Connection
 from trunkline.server.context import Context
 from trunkline.server.input.multi_round import begin_round
 from trunkline.wire.codec import DecodeError, decoder, original_json
 
 if TYPE_CHECKING:
+    from trunkline.server.runtime_services import RuntimeServices
     from trunkline.server.tasks.service import WorkFactory
 
 __all__ = ["FEATURE", "find_protected", "prepare_run"]
@@ -106,7 +107,9 @@ def _run(entry: ToolEntry, connection: Connection, call: IncomingRequest, params
     return _run_guarded(entry, connection.shared, arguments, partial(_run_dequeued, entry, call), context)
 
 
-def _run_guarded(entry: ToolEntry, shared: SharedServices, arguments: Any, run: Run, context: Context | None) -> Work:
+def _run_guarded(
+    entry: ToolEntry, shared: "RuntimeServices", arguments: Any, run: Run, context: Context | None
+) -> Work:
     """Run a tool under its limits: the call may wait, or fail."""
     if entry.limiter is None:
         return run(arguments, context, None)
@@ -131,7 +134,7 @@ def _run_reporting_start(
     return _run_guarded(entry, connection.shared, arguments, run, context)
 
 
-def prepare_run(entry: ToolEntry, shared: SharedServices, params: CallToolParams) -> "WorkFactory":
+def prepare_run(entry: ToolEntry, shared: "RuntimeServices", params: CallToolParams) -> "WorkFactory":
     """Return a function that runs a tool for a context that does not exist yet. Raises for invalid arguments."""
     return partial(_run_guarded, entry, shared, _decode_arguments(entry, params), entry.run)
 

@@ -10,8 +10,8 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from trunkline.clock import Timer
+from trunkline.rpc.connection import LoopResources
 from trunkline.rpc.threads import Job
-from trunkline.server.connection import SharedServices
 
 __all__ = ["Poller", "ReadState"]
 
@@ -28,7 +28,7 @@ class _Target(Struct):
 class Poller:
     """Polls targets. Everything runs on the event loop, except for the reading of states."""
 
-    def __init__(self, get_shared: Callable[[], SharedServices], interval: float) -> None:
+    def __init__(self, get_shared: Callable[[], LoopResources], interval: float) -> None:
         self._get_shared = get_shared
         self._interval = interval
         self._targets: dict[Hashable, _Target] = {}

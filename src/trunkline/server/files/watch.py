@@ -13,8 +13,8 @@ from typing import Any
 from msgspec import UNSET
 
 from trunkline.errors import ResourceAccessDenied, ResourceNotFound
+from trunkline.rpc.connection import LoopResources
 from trunkline.server.catalog import ServerCatalog
-from trunkline.server.connection import SharedServices
 from trunkline.server.files.entries import DirectoryEntry, FileEntry, stat_file
 from trunkline.server.files.folder import FolderSnapshot, scan_folder
 from trunkline.server.files.polling import Poller
@@ -29,7 +29,7 @@ class FileWatcher:
     def __init__(
         self,
         catalog: ServerCatalog,
-        get_shared: Callable[[], SharedServices],
+        get_shared: Callable[[], LoopResources],
         on_updated: Callable[[str], None],
         on_list_changed: Callable[[], None],
     ) -> None:

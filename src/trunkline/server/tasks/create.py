@@ -15,15 +15,15 @@ from trunkline.protocol.extensions import negotiated_settings
 from trunkline.protocol.inflight import IncomingRequest, InputRound
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.task_dialects import Dialect, to_augmented_task, to_extension_task
-from trunkline.protocol.tasks import TaskRecord
+from trunkline.protocol.tasks import TaskCaller, TaskRecord
 from trunkline.protocol.types import CallToolParams, CreateTaskResult, Task
 from trunkline.protocol.types.tasks_extension import TASKS_EXTENSION, TaskCreated
 from trunkline.protocol.types.tasks_founding import CreateFoundingTaskParams, CreateFoundingTaskResult
 from trunkline.registry.tasks import TaskPolicy
 from trunkline.registry.tools import ToolEntry
 from trunkline.server.access.owner_id import owner_of
+from trunkline.server.access.principal_codec import encode_principal
 from trunkline.server.connection import Connection
-from trunkline.server.tasks.detached_peer import caller_of
 from trunkline.server.tasks.errors import TaskSupportMismatch
 from trunkline.server.tasks.notify import TaskNotifier
 from trunkline.server.tasks.service import WorkFactory, with_prior_state
@@ -159,6 +159,20 @@ async def convert_to_task(new_task: NewTask, params: CallToolParams, keyed: "Key
     raise asyncio.CancelledError
 
 
+def _caller_of(connection: Connection, call: IncomingRequest) -> TaskCaller:
+    """Return the part of a caller that is stored with its task."""
+    facts = connection.client_of(call)
+    return TaskCaller(
+        revision=connection.revision_of(call).value,
+        capabilities=dict(facts.capabilities),
+        info=facts.info,
+        modern=call.envelope is not None,
+        local=connection.local,
+        session=connection.shared.tasks.session_of(connection),
+        principal=encode_principal(call.origin.principal),
+    )
+
+
 def new_task_record(new_task: NewTask, params: CallToolParams) -> TaskRecord:
     """Return the record of a new task for a call."""
     entry, connection, call, _ = new_task
@@ -166,7 +180,7 @@ def new_task_record(new_task: NewTask, params: CallToolParams) -> TaskRecord:
     ttl = None if call.envelope is not None or params.task is None else params.task.ttl
     record = connection.shared.tasks.new_record(
         owner_of(call.origin.principal),
-        caller_of(connection, call),
+        _caller_of(connection, call),
         ("tools/call", codec.to_raw(asked)),
         entry.task or TaskPolicy(),
         ttl=None if ttl is None else ttl / 1000,

@@ -16,15 +16,15 @@ from trunkline.protocol.revisions import Revision
 from trunkline.protocol.tasks import TaskCaller
 from trunkline.protocol.types import LOGGING_LEVELS
 from trunkline.rpc.fact_reporter import FactReporter
-from trunkline.server.access.principal_codec import decode_principal, encode_principal
+from trunkline.server.access.principal_codec import decode_principal
 from trunkline.server.call_peer import CallPeer, ClientFacts
 from trunkline.server.catalog import ServerCatalog
 from trunkline.server.input.ask import Asker
 
 if TYPE_CHECKING:
-    from trunkline.server.connection import Connection, SharedServices
+    from trunkline.server.runtime_services import RuntimeServices
 
-__all__ = ["DetachedPeer", "caller_of", "principal_of"]
+__all__ = ["DetachedPeer", "principal_of"]
 
 
 class Run(Asker, Protocol):
@@ -42,7 +42,7 @@ class Run(Asker, Protocol):
 class DetachedPeer(CallPeer):
     """`CallPeer` for the context of a task."""
 
-    def __init__(self, shared: "SharedServices", runner: Run) -> None:
+    def __init__(self, shared: "RuntimeServices", runner: Run) -> None:
         self.facts = FactReporter(shared.clock, shared.observers)
         self._shared = shared
         self._runner = runner
@@ -134,20 +134,6 @@ class DetachedPeer(CallPeer):
 
 
 # --- caller -----------------------------------------------------------------------------------------
-
-
-def caller_of(connection: "Connection", call: IncomingRequest) -> TaskCaller:
-    """Return the part of a caller that is stored with its task."""
-    facts = connection.client_of(call)
-    return TaskCaller(
-        revision=connection.revision_of(call).value,
-        capabilities=dict(facts.capabilities),
-        info=facts.info,
-        modern=call.envelope is not None,
-        local=connection.local,
-        session=connection.shared.tasks.session_of(connection),
-        principal=encode_principal(call.origin.principal),
-    )
 
 
 def principal_of(caller: TaskCaller) -> Any:

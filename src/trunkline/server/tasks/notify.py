@@ -17,7 +17,8 @@ from trunkline.protocol.tasks import TaskRecord
 from trunkline.protocol.types import ProgressParams, TaskStatusParams
 
 if TYPE_CHECKING:
-    from trunkline.server.connection import Connection, SharedServices
+    from trunkline.server.call_peer import ConnectedPeer
+    from trunkline.server.runtime_services import RuntimeServices
 
 __all__ = ["TaskNotifier"]
 
@@ -27,7 +28,9 @@ _STATUS: Final = "notifications/tasks/status"
 class TaskNotifier:
     """Sends notifications about one task to the client that created it."""
 
-    def __init__(self, shared: "SharedServices", record: TaskRecord, connection: "Connection | None" = None) -> None:
+    def __init__(
+        self, shared: "RuntimeServices", record: TaskRecord, connection: "ConnectedPeer | None" = None
+    ) -> None:
         """`connection` is the one that creates the task; None for a task that was taken over."""
         self.dialect = dialect_of(record)
         self._shared = shared

@@ -28,7 +28,7 @@ from trunkline.wire import codec
 from trunkline.wire.messages import ErrorObject
 
 if TYPE_CHECKING:
-    from trunkline.server.connection import SharedServices
+    from trunkline.server.runtime_services import RuntimeServices
     from trunkline.server.tasks.service import TaskService, WorkFactory
 
 __all__ = ["TaskRecovery"]
@@ -60,7 +60,7 @@ class _OrphanedTask(Struct):
 class TaskRecovery:
     """Periodic scan for tasks of dead processes."""
 
-    def __init__(self, tasks: "TaskService", shared: "SharedServices", *, lasting: bool) -> None:
+    def __init__(self, tasks: "TaskService", shared: "RuntimeServices", *, lasting: bool) -> None:
         """With `lasting`, other processes may leave tasks in the store."""
         self._tasks = tasks
         self._shared = shared

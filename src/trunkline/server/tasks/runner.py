@@ -37,7 +37,7 @@ from trunkline.transports.channel import MessageOrigin
 from trunkline.wire import codec
 
 if TYPE_CHECKING:
-    from trunkline.server.connection import SharedServices
+    from trunkline.server.runtime_services import RuntimeServices
     from trunkline.server.tasks.notify import TaskNotifier
 
 __all__ = ["TaskRunner"]
@@ -73,7 +73,7 @@ class TaskRunner:
     def __init__(
         self,
         host: RunnerHost,
-        shared: "SharedServices",
+        shared: "RuntimeServices",
         stored: StoredTask,
         lease: Lease,
         entry: ToolEntry,

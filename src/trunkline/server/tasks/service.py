@@ -20,15 +20,16 @@ from trunkline.server.context import Context
 from trunkline.server.tasks.detached_peer import principal_of
 from trunkline.server.tasks.errors import TaskNotFound, TooManyTasks
 from trunkline.server.tasks.notify import TaskNotifier
+from trunkline.server.tasks.question_delivery import QuestionDelivery
 from trunkline.server.tasks.repository import StoredTask, TaskRepository, Transition
-from trunkline.server.tasks.result import QuestionDelivery
 from trunkline.server.tasks.runner import TaskRunner
 from trunkline.server.tasks.unconfirmed import UnconfirmedTasks
 from trunkline.server.tasks.watchers import TaskWatchers
 from trunkline.stores.store import Lease, Put, Store
 
 if TYPE_CHECKING:
-    from trunkline.server.connection import Connection, SharedServices
+    from trunkline.rpc.connection import PeerConnection
+    from trunkline.server.runtime_services import RuntimeServices
 
 __all__ = ["TaskService", "WorkFactory"]
 
@@ -51,7 +52,7 @@ class Recovery(Protocol):
 class RecoveryFactory(Protocol):
     """Create the recovery of a task service; with `lasting`, other processes may leave tasks in the store."""
 
-    def __call__(self, tasks: "TaskService", shared: "SharedServices", *, lasting: bool) -> Recovery: ...
+    def __call__(self, tasks: "TaskService", shared: "RuntimeServices", *, lasting: bool) -> Recovery: ...
 
 
 class TaskService:
@@ -62,7 +63,7 @@ class TaskService:
         self._make_recovery = make_recovery
         self.repository = TaskRepository(store, wall)
         self.watchers = TaskWatchers(store, self.repository)
-        self.question_delivery = QuestionDelivery()
+        self.question_delivery = QuestionDelivery(self.change)
         self.lease_ttl = settings.task_lease
         self._store = store
         self._wall = wall
@@ -77,9 +78,9 @@ class TaskService:
             self.repository, self.change, holder=self.holder, lease_ttl=self.lease_ttl, limit=settings.max_tasks
         )
         # Connections on which a client has created a 2025-11-25 task.
-        self.augmenting_connections: WeakSet[Connection] = WeakSet()
+        self.augmenting_connections: WeakSet[PeerConnection] = WeakSet()
 
-    def session_of(self, connection: "Connection") -> str | None:
+    def session_of(self, connection: "PeerConnection") -> str | None:
         """Return a globally unique name for the session in which a task is created; None on a stateless channel."""
         info = connection.channel.info
         return None if info.stateless else info.session or f"{self.holder}/{connection.number}"
@@ -124,7 +125,7 @@ class TaskService:
 
     async def create_and_start(
         self,
-        shared: "SharedServices",
+        shared: "RuntimeServices",
         record: TaskRecord,
         entry: ToolEntry,
         work: WorkFactory,
@@ -173,7 +174,7 @@ class TaskService:
             del self._count_by_owner[owner]
 
     def take_over(
-        self, shared: "SharedServices", stored: StoredTask, lease: Lease, entry: ToolEntry, work: WorkFactory
+        self, shared: "RuntimeServices", stored: StoredTask, lease: Lease, entry: ToolEntry, work: WorkFactory
     ) -> None:
         """Run a task that another process has left."""
         self._count_by_owner[stored.record.client] += 1
@@ -183,7 +184,7 @@ class TaskService:
         self._start(runner, stored, work, None if caller.modern else TaskNotifier(shared, stored.record))
         self.watchers.notify(stored)
 
-    def start_recovery(self, shared: "SharedServices", *, lasting: bool) -> None:
+    def start_recovery(self, shared: "RuntimeServices", *, lasting: bool) -> None:
         """Start to take over the tasks of dead processes; with `lasting` also those of other processes."""
         if self._recovery is None:
             self._recovery = self._make_recovery(self, shared, lasting=lasting)

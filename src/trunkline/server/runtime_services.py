@@ -1,0 +1,30 @@
+"""Services of one server runtime that do not depend on its connections."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from trunkline.clock import Clock
+from trunkline.rpc.connection import LoopResources
+from trunkline.server.catalog import ServerCatalog
+from trunkline.stores.store import Store
+
+if TYPE_CHECKING:
+    from trunkline.server.cluster.cluster import Cluster
+    from trunkline.server.cluster.notifications import ClusterNotifications
+    from trunkline.server.limits.shared_semaphore import SharedSemaphores
+    from trunkline.server.sessions.durable import DurableSessions
+
+__all__ = ["RuntimeServices"]
+
+
+class RuntimeServices(LoopResources, frozen=True, kw_only=True):
+    """Services for work with or without a connection, such as tasks."""
+
+    catalog: ServerCatalog
+    store: Store  # opened
+    wall_clock: Clock  # the clock that stores use for expiry
+    durable_sessions: "DurableSessions | None" = None  # where sessions outlive the process
+    cluster: "Cluster | None" = None  # where processes share a store with a bus
+    cluster_notifications: "ClusterNotifications | None" = None  # where sessions outlive the process
+    shared_semaphores: "SharedSemaphores | None" = None  # where processes can share the store
+    get_lifespan_value: "Callable[[], Any]"
