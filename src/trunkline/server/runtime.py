@@ -36,6 +36,7 @@ from trunkline.wire import codec
 from trunkline.wire.messages import Encoded, Notification
 
 if TYPE_CHECKING:
+    from trunkline.protocol.tasks import TaskRecord
     from trunkline.server.cluster.cluster import Cluster
     from trunkline.server.cluster.notifications import ClusterNotifications
     from trunkline.server.files.watch import FileWatcher
@@ -291,7 +292,12 @@ class ServerRuntime:
 
         if self._ledger is None:
             shared = self.get_services()
-            self._ledger = Ledger(shared.store, self._catalog.settings, shared.wall_clock, shared.clock)
+
+            async def find_task(owner: str, task_id: str) -> "TaskRecord | None":
+                stored = await shared.tasks.repository.find(owner, task_id)
+                return None if stored is None else stored.record
+
+            self._ledger = Ledger(shared.store, self._catalog.settings, shared.wall_clock, shared.clock, find_task)
         return self._ledger
 
     def _make_durable_sessions(

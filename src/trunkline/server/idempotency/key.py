@@ -6,7 +6,7 @@ seconds; succeeded or failed, with the outcome; or the id of the task that the c
 
 import hashlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from msgspec import Raw, Struct
 
@@ -15,14 +15,12 @@ from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.meta import IDEMPOTENCY_KEY
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.protocol.types import CallToolParams, CallToolResult
+from trunkline.rpc.connection import PeerConnection
 from trunkline.rpc.run_handler import Work
 from trunkline.server.access.owner_id import owner_of
 from trunkline.server.input.multi_round import canonical_params
 from trunkline.stores.store import Put, key_of
 from trunkline.wire import codec
-
-if TYPE_CHECKING:
-    from trunkline.server.connection import Connection
 
 __all__ = [
     "BecameTask",
@@ -126,7 +124,7 @@ class KeyedCall:
     __slots__ = ("call", "connection", "fingerprint", "idempotent", "owner", "store_key")
 
     def __init__(
-        self, connection: "Connection", call: IncomingRequest, params: CallToolParams, *, idempotent: bool
+        self, connection: PeerConnection, call: IncomingRequest, params: CallToolParams, *, idempotent: bool
     ) -> None:
         key = (params.meta or {}).get(IDEMPOTENCY_KEY)
         if not isinstance(key, str) or not 1 <= len(key) <= _MAX_KEY_LENGTH:
@@ -138,11 +136,6 @@ class KeyedCall:
         self.store_key = key_of("owner", self.owner, "once", digest)
         self.fingerprint = hashlib.sha256(canonical_params(params)).hexdigest()
         self.idempotent = idempotent
-
-    async def find_task(self, task_id: str) -> TaskRecord | None:
-        """Return a task of the caller; None if it does not exist."""
-        kept = await self.connection.shared.tasks.repository.find(self.owner, task_id)
-        return None if kept is None else kept.record
 
     @property
     def disconnected(self) -> bool:

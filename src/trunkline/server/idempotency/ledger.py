@@ -57,7 +57,10 @@ from trunkline.server.input.multi_round import to_modern_outcome
 from trunkline.stores.store import ABSENT, Delete, Item, Put, Store
 from trunkline.wire import codec
 
-__all__ = ["Ledger"]
+__all__ = ["FindTask", "Ledger"]
+
+FindTask = Callable[[str, str], Awaitable[TaskRecord | None]]
+"""Return the task of an owner with an id; None if it does not exist."""
 
 
 T = TypeVar("T")
@@ -120,8 +123,9 @@ class _Run:
 class Ledger:
     """Runs calls with idempotency keys, and stores their outcomes."""
 
-    def __init__(self, store: Store, settings: Settings, wall_clock: Clock, clock: Clock) -> None:
+    def __init__(self, store: Store, settings: Settings, wall_clock: Clock, clock: Clock, find_task: FindTask) -> None:
         """`wall_clock` is the time of the store, `clock` that of the deadlines of calls."""
+        self._find_task = find_task
         self._store = store
         self._ttl = settings.idempotency_ttl
         self._lease = settings.idempotency_lease
@@ -188,7 +192,10 @@ class Ledger:
             version = ABSENT if item is None else item.version
             if isinstance(entry, Succeeded | Failed):
                 return entry, version
-            if isinstance(entry, BecameTask) and (task := await keyed_call.find_task(entry.task_id)) is not None:
+            if (
+                isinstance(entry, BecameTask)
+                and (task := await self._find_task(keyed_call.owner, entry.task_id)) is not None
+            ):
                 return task, version
             if (run := self._runs.get(keyed_call.store_key)) is not None:
                 await asyncio.wait([run.task])
