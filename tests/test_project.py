@@ -234,13 +234,10 @@ def test_no_import_cycles() -> None:
         pytest.fail(f"import cycle: {' <- '.join(error.args[1])}")
 
 
-WITH_CYCLES = ("auth.server.", "server.")  # where imports for type checkers still form cycles
-
-
 def test_no_import_cycle_under_type_checking() -> None:
     graph: dict[str, set[str]] = {module: set() for module in modules()}
     for found in imports():
-        if found.own and found.target != found.module and not found.module.startswith(WITH_CYCLES):
+        if found.own and found.target != found.module:
             graph[found.module].add(found.target)
     try:
         TopologicalSorter(graph).prepare()
