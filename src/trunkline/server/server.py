@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, overload
 
 from msgspec.structs import replace
 
@@ -20,8 +20,13 @@ from trunkline.facts import Observer, Observers
 from trunkline.protocol.meta import IDEMPOTENCY
 from trunkline.protocol.profiles import ProfileName, profile_of
 from trunkline.protocol.types import Icon, Implementation
+from trunkline.registry.completions import CompletionEntry, make_completion
 from trunkline.registry.options import parse_icons
+from trunkline.registry.prompts import PromptEntry
+from trunkline.registry.registry import Registry
+from trunkline.registry.resources import ResourceEntry, TemplateEntry
 from trunkline.registry.signatures import accepts_positional, name_of, underlying_function
+from trunkline.registry.tools import ToolEntry
 from trunkline.rpc.dispatch import Dispatcher, Feature
 from trunkline.server.catalog import CapabilityFlags, ServerCatalog
 from trunkline.server.connection import Connection
@@ -30,8 +35,27 @@ from trunkline.server.features import FEATURES
 from trunkline.server.limits.tool_limits import HealthPredicates
 from trunkline.server.notifications.debounce import LIST_CHANGED_METHODS
 from trunkline.server.notifications.subscription_hooks import SubscriptionHook
-from trunkline.server.options import DirectoryOptions, FileOptions, check_options
-from trunkline.server.registration import Registrar, check_uri_text
+from trunkline.server.options import (
+    CompletionOptions,
+    DirectoryOptions,
+    FileOptions,
+    Health,
+    PromptOptions,
+    ResourceOptions,
+    ToolOptions,
+    check_options,
+)
+from trunkline.server.registration import (
+    as_decorator,
+    build_prompt,
+    build_resource,
+    build_tool,
+    check_uri_text,
+    make_completer,
+    parse_completion_target,
+    read_handler,
+    resolve_name,
+)
 from trunkline.server.runtime import ServerComponents, ServerRuntime
 from trunkline.server.server_options import OPTION_KINDS, check_callback
 from trunkline.server.server_store import ServerStore
@@ -51,17 +75,19 @@ if TYPE_CHECKING:
     from trunkline.supervision.worker_channel import WorkerChannel
     from trunkline.transports.http.app import App
     from trunkline.transports.http.forwarding.outbound import Relay
-    from trunkline.transports.http.health import Health
+    from trunkline.transports.http.health import Health as HealthEndpoint
 
 __all__ = ["Server"]
 
 M = TypeVar("M", bound="Middleware")
-F = TypeVar("F", bound=Callable[[], Any])
+F = TypeVar("F", bound=Callable[..., Any])
+H = TypeVar("H", bound=Health)
+S = TypeVar("S", bound=Callable[[], Any])
 R = TypeVar("R", bound=Callable[[Context], Awaitable[None]])
 W = TypeVar("W", bound=SubscriptionHook)
 
 
-class Server(Registrar):
+class Server:
     """An MCP server: decorate functions, then call `run()`."""
 
     def __init__(
@@ -162,7 +188,8 @@ class Server(Registrar):
             lifespan=None if lifespan is None else _make_lifespan(lifespan),
             clock=clock,
         )
-        super().__init__(catalog, components.health)
+        self._catalog = catalog
+        self._health = components.health
         self._observers = components.observers
         self._runtime = ServerRuntime(components, self._begin_shutdown)
         self._shutdown = Shutdown(self._runtime, components.observers, catalog.settings)
@@ -182,6 +209,161 @@ class Server(Registrar):
         }
         counts = ", ".join(f"{what}={len(entries)}" for what, entries in offered.items() if len(entries))
         return f"<Server {self.name!r}: {counts or 'nothing offered'}>"
+
+    # --- state ---------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The name of the server."""
+        return self._catalog.info.name
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the server."""
+        return self._catalog.settings
+
+    @property
+    def tools(self) -> Registry[ToolEntry]:
+        """The tools: list, enable, disable and remove them here."""
+        return self._catalog.tools
+
+    @property
+    def resources(self) -> Registry[ResourceEntry]:
+        """The resources."""
+        return self._catalog.resources
+
+    @property
+    def templates(self) -> Registry[TemplateEntry]:
+        """The resource templates."""
+        return self._catalog.templates
+
+    @property
+    def prompts(self) -> Registry[PromptEntry]:
+        """The prompts."""
+        return self._catalog.prompts
+
+    @property
+    def completions(self) -> Registry[CompletionEntry]:
+        """The completers."""
+        return self._catalog.completions
+
+    def scoped(self) -> list[str]:
+        """Return the names of the entries that need scopes; a server that has some needs authentication."""
+        return self._catalog.scoped()
+
+    def undeclared(self) -> list[str]:
+        """Return the names of the entries without `scopes` and `allow`. `scopes=()` declares that none are needed."""
+        return self._catalog.undeclared()
+
+    # --- registering ---------------------------------------------------------------------------
+
+    @overload
+    def tool(self, function: F, /) -> F: ...
+    @overload
+    def tool(self, called: str | None = None, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
+    def tool(self, function: Any = None, /, **options: Unpack[ToolOptions]) -> Any:
+        """Register a function as a tool. Works with and without parentheses; takes the options of `add_tool`, and the
+        name may come first: `@server.tool("add")`."""
+        if isinstance(function, str):
+            options["name"] = resolve_name("tool", function, options.get("name"))
+            function = None
+        add = partial(self.add_tool, **options)
+        return as_decorator(add) if function is None else as_decorator(add)(function)
+
+    def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
+        """Register a function as a tool.
+
+        Its parameters become the input schema and its return type the output schema. A plain function runs on a thread,
+        with `thread=False` on the loop. Callers that lack its `scopes`, or that `allow` refuses, do not see it either.
+        """
+        entry = build_tool(function, options, self.settings, self._health)
+        self.tools.add(entry, enabled=options.get("enabled", True))
+
+    def health(self, name: str) -> Callable[[H], H]:
+        """Register a named predicate without arguments, plain or async: `/readyz` runs it, and tools can require it
+        with `requires=["database"]`."""
+        check_name("a predicate", name, '@server.health("database")')
+        return as_decorator(partial(self._health.add, name))
+
+    def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
+        """Register a function whose result is a resource; with `{placeholders}` in the URI it is a template."""
+        if callable(uri):
+            raise RegistrationError("@server.resource needs a URI: @server.resource('notes://today')")
+        check_uri_text(uri)
+        return as_decorator(partial(self.add_resource, uri, **options))
+
+    def add_resource(self, uri: str, source: Any, **options: Unpack[ResourceOptions]) -> None:
+        """Register a resource: a value, or a function that the server calls for every read.
+
+        The server sends text as text, bytes as base64 and other values as JSON. A URI with `{placeholders}` (RFC 6570)
+        makes a template, and the function receives their values.
+        """
+        entry = build_resource(uri, source, options, self.settings)
+        if isinstance(entry, TemplateEntry):
+            self.templates.add(entry)
+        else:
+            self.resources.add(entry)
+
+    @overload
+    def prompt(self, function: F, /) -> F: ...
+    @overload
+    def prompt(self, called: str | None = None, /, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
+    def prompt(self, function: Any = None, /, **options: Unpack[PromptOptions]) -> Any:
+        """Register a function as a prompt. Works with and without parentheses; takes the options of `add_prompt`, and
+        the name may come first: `@server.prompt("review")`."""
+        if isinstance(function, str):
+            options["name"] = resolve_name("prompt", function, options.get("name"))
+            function = None
+        add = partial(self.add_prompt, **options)
+        return as_decorator(add) if function is None else as_decorator(add)(function)
+
+    def add_prompt(self, source: Callable[..., Any] | str, **options: Unpack[PromptOptions]) -> None:
+        """Register a prompt: a function, or a text with `{placeholders}`, each of which is an argument.
+
+        A function returns text, a message, or a list of messages.
+        """
+        self.prompts.add(build_prompt(source, options, self.settings))
+
+    def completion(self, *, argument: str, **options: Unpack[CompletionOptions]) -> Callable[[F], F]:
+        """Register a completer for an argument of a prompt, a resource template or a tool.
+
+        The function receives the text so far and, if it has a second parameter, the arguments already filled in.
+        """
+        kind, target = parse_completion_target(argument, options)
+
+        def register(function: F) -> F:
+            handler = read_handler(function, options.get("thread"))
+            made = make_completion(kind, target, argument, handler)
+            there = self._catalog.find_completion_target(kind, target) is not None
+            if there and (fault := self._catalog.completion_fault(made)) is not None:
+                raise RegistrationError(fault)
+            self.completions.add(made)
+            return function
+
+        return register
+
+    def add_completion(
+        self, values: Callable[..., Any] | Iterable[str], *, argument: str, **options: Unpack[CompletionOptions]
+    ) -> None:
+        """Register completion values for an argument: a list that is matched with the text so far, or a function."""
+        if callable(values):
+            self.completion(argument=argument, **options)(values)
+            return
+        complete = make_completer(values, argument)
+        options["thread"] = False
+        self.completion(argument=argument, **options)(complete)
+
+    def remove_tool(self, name: str) -> None:
+        """Remove a tool."""
+        self.tools.remove(name)
+
+    def remove_resource(self, uri: str) -> None:
+        """Remove a resource or a template."""
+        (self.templates if "{" in uri else self.resources).remove(uri)
+
+    def remove_prompt(self, name: str) -> None:
+        """Remove a prompt."""
+        self.prompts.remove(name)
 
     # --- client events -------------------------------------------------------------------------
 
@@ -212,7 +394,7 @@ class Server(Registrar):
 
         _check_file_arguments(uri, path)
         check_options("a file", FileOptions, options, uri)
-        read = partial(self._make_handler, thread=True)
+        read = partial(read_handler, thread=True)
         self.resources.add(make_file(uri, path, self._catalog, read, self._file_watch().reader, **options))
 
     def add_directory(self, uri: str, folder: str | PathLike[str], **options: Unpack[DirectoryOptions]) -> None:
@@ -222,7 +404,7 @@ class Server(Registrar):
 
         _check_file_arguments(uri, folder)
         check_options("a directory", DirectoryOptions, options, uri)
-        read = partial(self._make_handler, thread=True)
+        read = partial(read_handler, thread=True)
         files = self._file_watch()
         made = make_directory(uri, folder, self._catalog, read, files.reader, on_listed=files.watch_folder, **options)
         self.templates.add(made)
@@ -365,7 +547,7 @@ class Server(Registrar):
         """The error that the server crashed with since it was last started; None if it has not."""
         return self._shutdown.crash
 
-    def on_shutdown(self, function: F) -> F:
+    def on_shutdown(self, function: S) -> S:
         """Call a function, plain or async, at shutdown, after all connections are closed. The function added last runs
         first. The server reports what a function raises to the observers and calls the remaining ones."""
         check_callback("on_shutdown", function)
@@ -450,14 +632,14 @@ class Server(Registrar):
 
         return DpopReplayStore(store, self.name)
 
-    def _make_health(self, worker_channel: "WorkerChannel | None" = None) -> "Health | None":
+    def _make_health(self, worker_channel: "WorkerChannel | None" = None) -> "HealthEndpoint | None":
         """Make the health endpoint for this server, or for all workers."""
-        from trunkline.transports.http.health import Health
+        from trunkline.transports.http.health import Health as HealthEndpoint
 
         if not self.settings.health:
             return None
         states = worker_channel.worker_states if worker_channel is not None else lambda: (self._shutdown.readiness,)
-        return Health(states, self._store.writable, self._runtime.health_checks().run_all)
+        return HealthEndpoint(states, self._store.writable, self._runtime.health_checks().run_all)
 
     def asgi(self, *, path: str = "/", identify: "Callable[[dict[str, Any]], Any] | None" = None) -> "App":
         """Return an ASGI application: Streamable HTTP and WebSocket at a path, HTTP+SSE at /sse beside it. It runs
