@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import UNSET, Raw, UnsetType
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trunkline.server.sessions.durable import DurableSession
     from trunkline.server.tasks.service import TaskService
 
-__all__ = ["Connection", "SharedServices"]
+__all__ = ["Connection", "ConnectionOwner", "SharedServices"]
 
 NEW_SESSION_STARTED: Final = "the client began another session"
 _NO_FAILURES: Final = History()
@@ -42,19 +42,36 @@ _MAX_ID_LENGTH: Final = 100  # characters of a request id in a crash dump
 _FLUSH_GRACE: Final = 0.5  # seconds for replies sent at the end of the drain to leave
 
 
+class ConnectionOwner(Protocol):
+    """Owner of the connections of a server. All methods are called on the event loop and return at once."""
+
+    def connect(self, channel: Channel) -> "Connection":
+        """Serve one channel; return its connection."""
+        ...
+
+    def on_connection_closed(self, connection: "Connection") -> None:
+        """Forget a connection and its subscriptions."""
+        ...
+
+    def on_client_shutdown(self, connection: "Connection") -> None:
+        """End the session of a client that sent `shutdown`."""
+        ...
+
+    def on_call_cancelled(self, work: Any) -> None:
+        """Remember the work of a cancelled call until it has ended."""
+        ...
+
+
 class SharedServices(RuntimeServices, frozen=True, kw_only=True):
     """Services of one server runtime that its connections share."""
 
     subscription_hooks: "SubscriptionHooks[Connection | ListenStream]"
     on_roots_changed: "list[Callable[[Any], Awaitable[None]]]"
-    on_connection_closed: "Callable[[Connection], None]"
-    on_client_shutdown: "Callable[[Connection], None]"  # the client sent `shutdown`
-    connect: "Callable[[Channel], Connection]"
+    owner: "ConnectionOwner"
     listen_streams: "ListenStreams"
     state_tokens: "StateSealers"
     get_ledger: "Callable[[], Ledger]"  # idempotency ledger, made on first use
     get_tasks: "Callable[[], TaskService]"  # made on first use
-    on_call_cancelled: "Callable[[Any], None]"  # receives the work of a cancelled call
 
     @property
     def tasks(self) -> "TaskService":
@@ -316,7 +333,7 @@ class Connection(PeerConnection):
         pending.add_done_callback(lambda _: end(call, value, error))
 
     def _stop_work(self, call: IncomingRequest) -> None:
-        self.shared.on_call_cancelled(call.work)
+        self.shared.owner.on_call_cancelled(call.work)
         super()._stop_work(call)
 
     def start_next_session(self, message: Incoming) -> Receiver | None:
@@ -328,7 +345,7 @@ class Connection(PeerConnection):
         if not isinstance(message, Request) or not self.session.replaced_by(message):
             return None
         self.closed(ChannelClosed(NEW_SESSION_STARTED))
-        successor = self.shared.connect(channel)
+        successor = self.shared.owner.connect(channel)
         channel.replace_receiver(successor)
         return successor
 
@@ -336,7 +353,7 @@ class Connection(PeerConnection):
         """Drop the subscriptions of this connection; a stored session keeps its own."""
         if self.durable_session is not None:
             self.durable_session.connection = None
-        self.shared.on_connection_closed(self)
+        self.shared.owner.on_connection_closed(self)
 
 
 def _truncate_id(request_id: RequestId) -> RequestId:

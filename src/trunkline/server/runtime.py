@@ -165,7 +165,7 @@ class ServerRuntime:
         if observers.hear_failures:
             observers.on(HandlerFailed(connection=0, at=now, request=None, method=what, reference="-", error=error))
 
-    def _track_cancelled_work(self, work: Any) -> None:
+    def on_call_cancelled(self, work: Any) -> None:
         """Remember cancelled work of a call until it has ended; cleanup may take a while."""
         if isinstance(work, asyncio.Task):
             task = cast("asyncio.Task[Any]", work)
@@ -246,9 +246,7 @@ class ServerRuntime:
             observers=components.observers,
             subscription_hooks=self.subscription_hooks,
             on_roots_changed=self.on_roots_changed,
-            on_connection_closed=self._on_connection_closed,
-            on_client_shutdown=self._on_client_shutdown,
-            connect=self.connect,
+            owner=self,
             listen_streams=self.listen_streams,
             state_tokens=StateSealers(settings, self._make_state_keys(store, wall)),
             store=store,
@@ -260,7 +258,6 @@ class ServerRuntime:
             get_ledger=self._get_ledger,
             shared_semaphores=self._make_shared_semaphores(store, wall),
             get_lifespan_value=lambda: None if components.lifespan is None else components.lifespan.value,
-            on_call_cancelled=self._track_cancelled_work,
         )
 
     def health_checks(self) -> "HealthChecks":
@@ -413,7 +410,7 @@ class ServerRuntime:
 
     # --- closed connections ----------------------------------------------------------------------------
 
-    def _on_client_shutdown(self, connection: Connection) -> None:
+    def on_client_shutdown(self, connection: Connection) -> None:
         """End the session of a client that sent `shutdown`. If its connection is the only one possible, as on stdio,
         shut the server down."""
         self._drop_subscriptions(connection)
@@ -422,7 +419,8 @@ class ServerRuntime:
         else:
             self._track_background(connection.loop.create_task(connection.end_session()), connection)
 
-    def _on_connection_closed(self, connection: Connection) -> None:
+    def on_connection_closed(self, connection: Connection) -> None:
+        """Forget a connection and its subscriptions."""
         self.connections.discard(connection)
         if self.file_watch is not None and not self.connections:
             self.file_watch.unwatch_folders()

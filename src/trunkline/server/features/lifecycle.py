@@ -31,7 +31,7 @@ def _ping(connection: Connection, call: IncomingRequest, params: Empty) -> Any: 
 def _shutdown(connection: Connection, call: IncomingRequest, params: Empty) -> Work:  # noqa: ARG001
     """End this session only: refuse new requests, finish the running ones, and close the connection."""
     connection.drain()
-    connection.shared.on_client_shutdown(connection)
+    connection.shared.owner.on_client_shutdown(connection)
     return _wait_until_drained(connection)
 
 
