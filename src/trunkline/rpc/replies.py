@@ -8,8 +8,8 @@ from trunkline.protocol.inflight import IncomingRequest
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import CallToolResult, InputRequiredResult
 from trunkline.rpc.batches import Batches
-from trunkline.rpc.dispatch import Failure, build_failure
 from trunkline.rpc.fact_reporter import FactReporter
+from trunkline.rpc.failures import Failure, build_failure
 from trunkline.transports.channel import Channel, Oversized
 from trunkline.wire.messages import ErrorResponse, Message, RequestId
 

@@ -15,7 +15,7 @@ from trunkline.protocol.revisions import Revision
 from trunkline.protocol.session import Session
 from trunkline.protocol.types import LOGGING_LEVELS, Implementation, InputRequiredResult
 from trunkline.rpc.connection import PeerConnection
-from trunkline.rpc.dispatch import Failure
+from trunkline.rpc.failures import Failure
 from trunkline.server.call_peer import ClientFacts
 from trunkline.server.current_call import CURRENT_CALL, CurrentCall
 from trunkline.server.input.ask import Asker, RequestAsker

@@ -24,7 +24,8 @@ from trunkline.protocol.methods import find_method
 from trunkline.protocol.revisions import Revision
 from trunkline.protocol.types import CallToolResult
 from trunkline.registry.results import BadResult
-from trunkline.rpc.dispatch import Dispatcher, Feature, build_failure
+from trunkline.rpc.dispatch import Dispatcher, Feature
+from trunkline.rpc.failures import build_failure
 from trunkline.server.features import FEATURES
 
 NEWEST, OLD = Revision.V2025_11_25, Revision.V2025_06_18

@@ -40,7 +40,8 @@ from trunkline.protocol.types import (
     TaskAugmentedParams,
     TaskStatusParams,
 )
-from trunkline.rpc.dispatch import Feature, build_failure
+from trunkline.rpc.dispatch import Feature
+from trunkline.rpc.failures import build_failure
 from trunkline.rpc.run_handler import Work, run_work
 from trunkline.wire import codec
 

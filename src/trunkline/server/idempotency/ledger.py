@@ -38,7 +38,7 @@ from trunkline.errors import (
 from trunkline.protocol.error_codes import code_of
 from trunkline.protocol.tasks import TaskRecord
 from trunkline.protocol.types import CallToolResult
-from trunkline.rpc.dispatch import build_failure
+from trunkline.rpc.failures import build_failure
 from trunkline.rpc.run_handler import Work, run_work
 from trunkline.server.idempotency.key import (
     BecameTask,

@@ -25,7 +25,7 @@ from trunkline.protocol.revisions import Revision
 from trunkline.protocol.tasks import TaskCaller, TaskRecord, TaskState
 from trunkline.protocol.types import CallToolResult, InputRequest
 from trunkline.registry.tools import ToolEntry
-from trunkline.rpc.dispatch import build_failure
+from trunkline.rpc.failures import build_failure
 from trunkline.rpc.run_handler import run_work
 from trunkline.server.context import Context
 from trunkline.server.input.ask import ClientLacksCapability, InvalidInputResponse, OnProgress
