@@ -235,8 +235,8 @@ class ServerRuntime:
         clock = components.clock or LoopClock(loop)
         wall = components.clock or WallClock()
         store = components.store.get_open(wall)
-        crew = self._make_cluster(store, clock, wall)
-        keeper = self._make_durable_sessions(store, wall, crew)
+        cluster = self._make_cluster(store, clock, wall)
+        durable_sessions = self._make_durable_sessions(store, wall, cluster)
         self._local_announcer = Announcer(settings.list_changed_interval, clock, self._broadcast_list_changed)
         return SharedServices(
             catalog=self._catalog,
@@ -252,9 +252,9 @@ class ServerRuntime:
             store=store,
             wall_clock=wall,
             get_tasks=self._lazy_tasks(store, wall),
-            durable_sessions=keeper,
-            cluster=crew,
-            cluster_notifications=self._make_notification_fanout(keeper, crew, clock),
+            durable_sessions=durable_sessions,
+            cluster=cluster,
+            cluster_notifications=self._make_notification_fanout(durable_sessions, cluster, clock),
             get_ledger=self._get_ledger,
             shared_semaphores=self._make_shared_semaphores(store, wall),
             get_lifespan_value=lambda: None if components.lifespan is None else components.lifespan.value,
@@ -335,13 +335,15 @@ class ServerRuntime:
             return None
         from trunkline.server.cluster.notifications import ClusterNotifications
 
-        news = ClusterNotifications(durable_sessions, cluster, self._on_remote_change)
+        notifications = ClusterNotifications(durable_sessions, cluster, self._on_remote_change)
         if cluster is not None:
-            self._cluster_announcer = Announcer(self._catalog.settings.list_changed_interval, clock, news.publish)
+            self._cluster_announcer = Announcer(
+                self._catalog.settings.list_changed_interval, clock, notifications.publish
+            )
             cluster.on_missed(partial(self._on_missed_messages, cluster))
             cluster.on_store_reset(self._reload_secrets)
             cluster.on_evicted(self.listen_streams.end)  # clients then subscribe again
-        return news
+        return notifications
 
     def _make_state_keys(self, store: "Store", wall_clock: Clock) -> "StateKeyRing | None":
         """Make the stored keys for request states, if the store outlives the process and no keys are configured."""

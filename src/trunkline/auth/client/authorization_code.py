@@ -102,51 +102,53 @@ class CodeGrant:
         self._parameters = dict(parameters or {})
         self._assume_pkce = assume_pkce
 
-    async def identity(self, errand: GrantRequest, client_id: str) -> ClientIdentity | None:
+    async def identity(self, grant_request: GrantRequest, client_id: str) -> ClientIdentity | None:
         """Return the client identity with this id, or None."""
-        return await self._registrar.find_identity(errand, client_id)
+        return await self._registrar.find_identity(grant_request, client_id)
 
-    async def forget(self, errand: GrantRequest) -> None:
+    async def forget(self, grant_request: GrantRequest) -> None:
         """Delete the registration; the next login registers again."""
-        await self._registrar.forget(errand)
+        await self._registrar.forget(grant_request)
 
-    async def obtain(self, errand: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
+    async def obtain(self, grant_request: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
         """Send the user to the login page. If the authorization server no longer knows the client, register and try
         once more."""
         if not self._assume_pkce:
-            require_pkce(errand.discovery.authorization_server)
-        remembered = await self._registrar.load_registration(errand)
+            require_pkce(grant_request.discovery.authorization_server)
+        remembered = await self._registrar.load_registration(grant_request)
         try:
-            return await self._run_flow(errand, None if remembered is None else remembered.redirect_uri)
+            return await self._run_flow(grant_request, None if remembered is None else remembered.redirect_uri)
         except OAuthErrorResponse as refused:
             if remembered is None or refused.error not in _UNKNOWN_CLIENT_ERRORS:
                 raise
-        await self.forget(errand)
-        return await self._run_flow(errand, None)
+        await self.forget(grant_request)
+        return await self._run_flow(grant_request, None)
 
-    async def _run_flow(self, errand: GrantRequest, prefer: str | None) -> tuple[ClientIdentity, TokenResponse]:
+    async def _run_flow(self, grant_request: GrantRequest, prefer: str | None) -> tuple[ClientIdentity, TokenResponse]:
         async with self._interaction.waiting(prefer) as waiting:
-            identity = await self._registrar.get_identity(errand, waiting.redirect_uri)
-            request = AuthorizationRequest.create(errand.discovery.authorization_server, waiting.redirect_uri)
-            url = self._authorization_url(errand, identity, request)
-            await errand.egress.check_page(url, hop=_HOP)
+            identity = await self._registrar.get_identity(grant_request, waiting.redirect_uri)
+            request = AuthorizationRequest.create(grant_request.discovery.authorization_server, waiting.redirect_uri)
+            url = self._authorization_url(grant_request, identity, request)
+            await grant_request.egress.check_page(url, hop=_HOP)
             try:
                 returned = await waiting.visit(url)
             except AuthorizationFailed:
                 if identity.registered:  # the login page does not redirect if it does not know the client
-                    await self.forget(errand)
+                    await self.forget(grant_request)
                 raise
         more = {
             "code": read_code(returned, request),
             "redirect_uri": request.redirect_uri,
             "code_verifier": request.verifier,
         }
-        fields = token_request_fields(errand, "authorization_code", **more) | {"scope": None}
-        return identity, read_token_response(await errand.endpoint.request_token(identity, fields), hop="token")
+        fields = token_request_fields(grant_request, "authorization_code", **more) | {"scope": None}
+        return identity, read_token_response(await grant_request.endpoint.request_token(identity, fields), hop="token")
 
-    def _authorization_url(self, errand: GrantRequest, identity: ClientIdentity, request: AuthorizationRequest) -> str:
+    def _authorization_url(
+        self, grant_request: GrantRequest, identity: ClientIdentity, request: AuthorizationRequest
+    ) -> str:
         """Return the URL of the login page."""
-        endpoint = errand.discovery.authorization_server.authorization_endpoint
+        endpoint = grant_request.discovery.authorization_server.authorization_endpoint
         if endpoint is None:
             why = "the authorization server has no authorization endpoint"
             raise AuthorizationFailed(why, hop="authorization-server-metadata", clause="RFC 8414, section 2")
@@ -158,10 +160,10 @@ class CodeGrant:
             "code_challenge": request.challenge,
             "code_challenge_method": "S256",
             "state": request.state,
-            "resource": errand.discovery.resource,
+            "resource": grant_request.discovery.resource,
         }
-        if errand.scopes:
-            query["scope"] = " ".join(errand.scopes)
-        if "offline_access" in errand.scopes:
+        if grant_request.scopes:
+            query["scope"] = " ".join(grant_request.scopes)
+        if "offline_access" in grant_request.scopes:
             query.setdefault("prompt", "consent")  # OpenID Connect Core, section 11: required for a refresh token
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}"

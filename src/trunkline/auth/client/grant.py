@@ -45,15 +45,15 @@ class Grant(Protocol):
         """Preferred authorization servers, if a server has several."""
         ...
 
-    async def obtain(self, errand: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
+    async def obtain(self, grant_request: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
         """Obtain a token; return it with the client identity. Raises `AuthorizationFailed`."""
         ...
 
-    async def identity(self, errand: GrantRequest, client_id: str) -> ClientIdentity | None:
+    async def identity(self, grant_request: GrantRequest, client_id: str) -> ClientIdentity | None:
         """Return the client identity with this id at the authorization server, or None if it is no longer known."""
         ...
 
-    async def forget(self, errand: GrantRequest) -> None:
+    async def forget(self, grant_request: GrantRequest) -> None:
         """Drop a registration that the authorization server no longer accepts."""
         ...
 

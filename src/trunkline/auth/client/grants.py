@@ -81,15 +81,15 @@ class _MachineGrant(OAuthAuthorizer):
     def _create_grant(self, settings: Settings) -> Self:  # noqa: ARG002 - no user interaction
         return self
 
-    async def identity(self, errand: GrantRequest, client_id: str) -> ClientIdentity | None:
+    async def identity(self, grant_request: GrantRequest, client_id: str) -> ClientIdentity | None:
         """Return the client identity if the id is this client's."""
-        return await self._identity(errand) if client_id == self._client_id else None
+        return await self._identity(grant_request) if client_id == self._client_id else None
 
-    async def forget(self, errand: GrantRequest) -> None:
+    async def forget(self, grant_request: GrantRequest) -> None:
         """Do nothing: the credentials are configured, not registered."""
 
     @abstractmethod
-    async def obtain(self, errand: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
+    async def obtain(self, grant_request: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
         """Obtain a token by this grant type."""
 
     async def _identity(self, request: GrantRequest) -> ClientIdentity:
@@ -123,9 +123,9 @@ class ClientCredentials(_MachineGrant):
             raise ConfigError("client credentials are an id and a secret, or an id and a key")
         super().__init__(client_id, secret=secret, key=key, **options)
 
-    async def obtain(self, errand: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
+    async def obtain(self, grant_request: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
         """Request a token for the client itself."""
-        return await self._request_token(errand, "client_credentials")
+        return await self._request_token(grant_request, "client_credentials")
 
 
 class WorkloadIdentity(_MachineGrant):
@@ -145,10 +145,10 @@ class WorkloadIdentity(_MachineGrant):
         super().__init__(client_id, secret=secret, key=key, **options)
         self._assertion = assertion
 
-    async def obtain(self, errand: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
+    async def obtain(self, grant_request: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
         """Exchange the assertion for a token."""
-        assertion = await _read_assertion(self._assertion, errand.discovery.authorization_server.issuer)
-        return await self._request_token(errand, _JWT_BEARER, assertion=assertion)
+        assertion = await _read_assertion(self._assertion, grant_request.discovery.authorization_server.issuer)
+        return await self._request_token(grant_request, _JWT_BEARER, assertion=assertion)
 
 
 class EnterpriseManaged(_MachineGrant):
@@ -183,9 +183,11 @@ class EnterpriseManaged(_MachineGrant):
         self._idp_client_id = idp_client_id
         self._idp_client_secret = idp_client_secret
 
-    async def obtain(self, errand: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
+    async def obtain(self, grant_request: GrantRequest) -> tuple[ClientIdentity, TokenResponse]:
         """Exchange the ID token for an assertion, and that for a token."""
-        return await self._request_token(errand, _JWT_BEARER, assertion=await self._exchange_id_token(errand))
+        return await self._request_token(
+            grant_request, _JWT_BEARER, assertion=await self._exchange_id_token(grant_request)
+        )
 
     async def _exchange_id_token(self, request: GrantRequest) -> str:
         """Exchange the ID token for an assertion at the identity provider."""

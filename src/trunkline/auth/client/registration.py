@@ -125,8 +125,8 @@ class ClientRegistrar:
         )
         return ClientIdentity(self.client_id, method, self._secret, self._key)
 
-    async def _register(self, errand: GrantRequest, url: str, redirect_uri: str) -> Registration:
-        method = _preferred_method(errand.discovery.authorization_server)
+    async def _register(self, grant_request: GrantRequest, url: str, redirect_uri: str) -> Registration:
+        method = _preferred_method(grant_request.discovery.authorization_server)
         request: dict[str, Any] = {
             "client_name": self._name,
             "redirect_uris": [redirect_uri],
@@ -136,12 +136,13 @@ class ClientRegistrar:
             "application_type": _application_type(redirect_uri),
         }
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        response = await errand.egress.post(url, codec.to_json(request), hop=_HOP, headers=headers)
+        response = await grant_request.egress.post(url, codec.to_json(request), hop=_HOP, headers=headers)
         if response.status not in _SUCCESS_STATUSES:
-            what = f"registering with {errand.discovery.authorization_server.issuer!r}, since no client_id= was given,"
+            issuer = grant_request.discovery.authorization_server.issuer
+            what = f"registering with {issuer!r}, since no client_id= was given,"
             raise error_from_response(response, what, _HOP)
-        registration = _read_registration(response.body, errand.discovery.authorization_server, redirect_uri)
-        await errand.store.put(_store_key(errand), codec.to_json(registration))
+        registration = _read_registration(response.body, grant_request.discovery.authorization_server, redirect_uri)
+        await grant_request.store.put(_store_key(grant_request), codec.to_json(registration))
         return registration
 
 

@@ -152,11 +152,11 @@ class BufferedListener:
         self._deliver(lambda: self._target.heard(sender, message))
 
     def met(self, name: str) -> None:
-        """Deliver the news that another process is reachable."""
+        """Report that another process is reachable."""
         self._deliver(lambda: self._target.met(name))
 
     def lost(self, name: str | None) -> None:
-        """Deliver the news that messages may have been lost."""
+        """Report that messages may have been lost."""
         self._deliver(lambda: self._target.lost(name))
 
     def rejected(self, why: str) -> None:

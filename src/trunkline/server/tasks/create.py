@@ -214,7 +214,7 @@ async def _create_and_start(
     call carries an idempotency key, with which the client can come back."""
     entry, connection, call, work = new_task
     shared, tasks = connection.shared, connection.shared.tasks
-    teller = TaskNotifier(shared, record, connection) if notify_client else None
+    notifier = TaskNotifier(shared, record, connection) if notify_client else None
     creation = tasks.create_and_start(
         shared,
         record,
@@ -223,7 +223,7 @@ async def _create_and_start(
         principal=call.origin.principal,
         exposes_errors=connection.replies.exposes_errors,
         extra_writes=() if claim is None else (claim.write_for(record),),
-        notifier=teller,
+        notifier=notifier,
         pending=pending,
     )
     creating = connection.loop.create_task(creation)
@@ -239,8 +239,8 @@ async def _create_and_start(
         )
         raise
     finally:
-        if teller is not None:
-            teller.release_after(call)
+        if notifier is not None:
+            notifier.release_after(call)
 
 
 def _consume_exception(creating: "asyncio.Task[TaskRecord]") -> None:

@@ -152,14 +152,14 @@ async def connect(
     """Open an authenticated connection, to the master that the sentinels name if there are any, and execute the
     initial commands."""
     each = timeout / (len(address.endpoints) + 1)  # an unresponsive sentinel leaves time for the others
-    door = await _find_master(address, tls, each) if address.service else address.endpoints[0]
-    connection = await _open(door, tls, factory)
+    endpoint = await _find_master(address, tls, each) if address.service else address.endpoints[0]
+    connection = await _open(endpoint, tls, factory)
     try:
         await execute(connection, *_login_commands(address), *commands)
         if address.service:
             [role] = await execute(connection, encode_command("ROLE"))
             if role[0] != b"master":
-                raise StoreUnavailable(f"{door.host}:{door.port} is not the master of {address.service} yet")
+                raise StoreUnavailable(f"{endpoint.host}:{endpoint.port} is not the master of {address.service} yet")
     except BaseException:
         connection.abort()
         raise
@@ -191,16 +191,16 @@ def error_from_reply(message: str) -> StoreUnavailable | StoreUnusable:
 async def _find_master(address: RedisAddress, tls: ssl.SSLContext | None, timeout: float) -> RedisEndpoint:
     """Return the master's endpoint from the first sentinel that knows it."""
     failed: list[str] = []
-    for door in address.endpoints:
+    for endpoint in address.endpoints:
         try:
             async with asyncio.timeout(timeout):
-                found = await _ask_sentinel(door, tls, address.service)
+                found = await _ask_sentinel(endpoint, tls, address.service)
         except (OSError, StoreUnavailable) as error:
-            failed.append(str(error) or f"{door.host}:{door.port} does not answer")
+            failed.append(str(error) or f"{endpoint.host}:{endpoint.port} does not answer")
             continue
         if found is not None:
             return RedisEndpoint(found[0].decode(), int(found[1]))
-        failed.append(f"{door.host}:{door.port} does not know {address.service}")
+        failed.append(f"{endpoint.host}:{endpoint.port} does not know {address.service}")
     raise StoreUnavailable(f"no sentinel names a master: {'; '.join(failed)}")
 
 

@@ -62,7 +62,7 @@ class RedisAddress(Struct, frozen=True):
 
     def __str__(self) -> str:
         """Return the address without credentials."""
-        where = ",".join(door.path or f"{door.host}:{door.port}" for door in self.endpoints)
+        where = ",".join(endpoint.path or f"{endpoint.host}:{endpoint.port}" for endpoint in self.endpoints)
         return f"{self.service} at {where}" if self.service else where
 
 
