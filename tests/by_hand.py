@@ -1,4 +1,4 @@
-"""A client over HTTP by hand, for what no client of ours would say."""
+"""A raw HTTP client for messages that the package's own client never sends."""
 
 import asyncio
 import json
@@ -13,14 +13,14 @@ from trunkline.wire.sse import SseDecoder
 
 
 class HttpPeer:
-    """A client of a session over HTTP, whose every message is written by hand."""
+    """A client of an HTTP session that writes each message itself."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
         self._http = http
         self._url = url
         self._headers = {"accept": "application/json, text/event-stream"}
         self._ids = iter(range(1, 1000))
-        self._last: str | None = None  # event that was heard
+        self._last: str | None = None  # id of the last event received
 
     async def open(self) -> None:
         info = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "by hand", "version": "1"}}
@@ -42,7 +42,7 @@ class HttpPeer:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[AsyncIterator[Any]]:
-        """What is said beside answers, from where it was left."""
+        """Open the GET stream, resumed after the last event received."""
         last = {} if self._last is None else {"last-event-id": self._last}
         async with self._http.get(self._url, headers=self._headers | last) as response:
             yield self._said(response)

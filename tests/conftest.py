@@ -1,5 +1,6 @@
-"""What the whole suite stands on: every message that a server or client of ours sends in a test is judged by the
-official schema."""
+"""Configuration of the whole suite: each message that our servers and clients send is checked against the official
+schema.
+"""
 
 import signal
 from collections.abc import Iterator
@@ -43,7 +44,7 @@ def seed(pytestconfig: pytest.Config) -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Counts no lines where that shows nothing."""
+    """Do not measure coverage in tests where it shows nothing."""
     for item in items:
         if item.path.is_relative_to(ROOT) and item.path.relative_to(ROOT).parts[0] in UNCOUNTED:
             item.add_marker("no_cover")
@@ -51,13 +52,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(params=["2025-11-25", "2026-07-28"])
 def revision(request: pytest.FixtureRequest) -> str:
-    """The newest of either era, for what is the same in both."""
+    """The newest revision of each era, for behaviour that both share."""
     return request.param
 
 
 @pytest.fixture(autouse=True)
 def wire_truth(request: pytest.FixtureRequest) -> Iterator[list[Transcript]]:
-    """Judges the transcripts of all lines that a test has closed, once the test itself has passed."""
+    """After a test has passed, validate the transcripts of the connections that it closed."""
     transcripts: list[Transcript] = []
     of_clients: list[Transcript] = []
     RawPeer.taps.append(transcripts.append)

@@ -1,4 +1,4 @@
-"""What the extension for tasks says of its messages, which the schema of 2026-07-28 has not; written after its text."""
+"""Checks for messages of the tasks extension, which the schema of 2026-07-28 lacks; written from the extension's text."""
 
 from functools import cache
 from typing import Any
@@ -19,7 +19,7 @@ _TASK = {
 }
 _NEEDED = ["taskId", "status", "createdAt", "lastUpdatedAt", "ttlMs"]
 _META = {"_meta": {"type": "object"}}
-_CONTENTS = {  # by the status that calls for it
+_CONTENTS = {  # by the status that requires it
     "input_required": ("inputRequests", {"type": "object", "minProperties": 1}),
     "completed": ("result", {"type": "object"}),
     "failed": ("error", {"type": "object", "required": ["code", "message"]}),
@@ -67,17 +67,17 @@ _PARAMS = {
 
 
 def concerned(method: str | None, result: Any = None) -> bool:
-    """Whether a request, a notification or a result is the extension's."""
+    """Return whether a request, notification or result belongs to the extension."""
     return method in METHODS or (isinstance(result, dict) and result.get("resultType") == "task")
 
 
 def result_complaint(method: str, result: Any) -> str | None:
-    """What is wrong with a result of the extension's; None if nothing is."""
+    """Return what is wrong with a result of the extension; None if it is valid."""
     return _against("result", "created" if method == "tools/call" else method, result)
 
 
 def params_complaint(method: str, params: Any) -> str | None:
-    """What is wrong with params of the extension's; None if nothing is."""
+    """Return what is wrong with params of the extension; None if they are valid."""
     return _against("params", method, params)
 
 

@@ -1,8 +1,10 @@
-"""Was everything valid that one side said on a line? Each message is judged by the revision that it belongs to.
+"""Validate the messages of one side of a connection, each against the schema of its revision.
 
-A request of the modern era names its revision itself, and whatever is about it belongs to the same one: its answer, a
-notification under its progress token or its subscription, its cancellation. Everything else belongs to the revision that
-was negotiated on the line; on a line without a handshake, to the modern one as soon as that has been spoken there.
+A request of the modern era names its revision, and messages that refer to the request have the same one: its
+response, a
+notification with its progress token or subscription id, its cancellation. All other messages have the revision that
+the
+handshake negotiated; without a handshake, they are modern once a modern message has passed.
 """
 
 import json
@@ -19,7 +21,7 @@ BEFORE_THE_HANDSHAKE = "2025-11-25"
 
 
 def judge(frames: Iterable[tuple[str, bytes]], side: Side) -> None:
-    """Raises AssertionError unless all that this side said is valid."""
+    """Raise AssertionError unless all messages of this side are valid."""
     line = Line(side)
     for speaker, frame in frames:
         if speaker == side:
@@ -28,17 +30,17 @@ def judge(frames: Iterable[tuple[str, bytes]], side: Side) -> None:
 
 
 class Line:
-    """What has been said so far, as far as it decides what may be said next."""
+    """State of a transcript: what earlier messages say about those that follow."""
 
     def __init__(self, side: Side) -> None:
         self._side: Side = side
-        self._asked: dict[tuple[str, Any], str] = {}  # methods, by who asked and the id
+        self._asked: dict[tuple[str, Any], str] = {}  # methods, by requester and request id
         self._modern: set[Any] = set()  # ids of the client's requests that carry an envelope
         self._tokens: set[Any] = set()  # their progress tokens
-        self._negotiated: str | None = None  # or is about to be, as soon as initialize is sent
+        self._negotiated: str | None = None  # set as soon as initialize is sent
 
     def check(self, frame: bytes) -> None:
-        """Judges a message of the side that is judged."""
+        """Validate a message of the side under test."""
         other = "client" if self._side == "server" else "server"
         answers = {ident: method for (asker, ident), method in self._asked.items() if asker == other}
         messages = list(_messages(frame))
@@ -46,7 +48,7 @@ class Line:
         official.check(frame, revision=revision, sender=self._side, answers=answers)
 
     def note(self, speaker: str, frame: bytes) -> None:
-        """Remembers what a message says about those to come."""
+        """Record what a message says about later ones."""
         for message in _messages(frame):
             ident = message.get("id")
             if not isinstance(ident, int | str):
@@ -90,7 +92,7 @@ class Line:
 
 
 def _messages(frame: bytes) -> Iterator[dict[str, Any]]:
-    """The messages in a frame, as far as it can be read."""
+    """The messages in a frame that can be decoded."""
     try:
         value = json.loads(frame)
     except (ValueError, RecursionError):

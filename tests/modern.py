@@ -1,4 +1,4 @@
-"""Requests of the modern era, by hand: with an envelope, and over HTTP with the headers that repeat them."""
+"""Handwritten requests of the modern era: with an envelope and, over HTTP, with the headers that repeat it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,21 +30,21 @@ def enveloped(capabilities: Mapping[str, Any] | None = None, **members: Any) -> 
 
 
 def labels(method: str, params: Mapping[str, Any]) -> dict[str, str]:
-    """The headers of a request, as tests write them."""
+    """The headers of a request."""
     named = _NAMES.get(method)
     name = {} if named is None or named not in params else {"mcp_name": str(params[named])}
     return {"mcp_protocol_version": REVISION, "mcp_method": method, **name}
 
 
 def begin(host: Host, method: str, params: Mapping[str, Any], *, id: Any = 1, **headers: Any) -> Answer:
-    """Posts a request; the answer comes as it comes."""
+    """Post a request without waiting for the response body."""
     return host.begin("POST", request(method, params, id=id), **{**labels(method, params), **headers})
 
 
 async def ask(
     host: Host, method: str, params: Mapping[str, Any] | None = None, *, id: Any = 1, **headers: Any
 ) -> Answer:
-    """Posts a request, with an envelope unless it has one; the whole answer, which is a valid one."""
+    """Post a request, adding an envelope if it has none; return the validated response."""
     given = {} if params is None else dict(params)
     if "_meta" not in given:
         given["_meta"] = meta()
@@ -55,7 +55,7 @@ async def ask(
 
 
 async def result(host: Host, method: str, params: Mapping[str, Any] | None = None, **headers: Any) -> Any:
-    """What a request is answered with; anything but a result is a failure."""
+    """Return the result of a request; fail on an error."""
     answer = await ask(host, method, params, **headers)
     assert answer.status == 200, answer.body
     assert "result" in answer.json, answer.body
@@ -63,7 +63,7 @@ async def result(host: Host, method: str, params: Mapping[str, Any] | None = Non
 
 
 async def refused(host: Host, method: str, params: Mapping[str, Any] | None = None, **headers: Any) -> tuple[int, int]:
-    """The status and the code that a request is refused with."""
+    """Return the status and the error code of a rejected request."""
     answer = await ask(host, method, params, **headers)
     assert answer.json["id"] == headers.get("id", 1), answer.body
     return answer.status, answer.json["error"]["code"]

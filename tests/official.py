@@ -1,9 +1,10 @@
-"""Is this message valid? The official schemas answer, for every revision and either side.
+"""Validate messages against the official schemas, for each revision and side.
 
     check(line, revision="2025-11-25", sender="server", answers="tools/list")
 
-Four revisions are judged by their JSON schema, taken from the official conformance suite. 2024-11-05 has none there, so
-the zod types of the official TypeScript SDK of that time judge it, in a node process that lives as long as this one.
+Four revisions have a JSON schema, which comes from the official conformance suite. 2024-11-05 has none there, so the
+zod
+types of the official TypeScript SDK of that time check it, in a node process that lives as long as this one.
 """
 
 import atexit
@@ -28,14 +29,15 @@ NODE = Path(sysconfig.get_path("scripts")) / "node"
 ZOD_JUDGE = ROOT / "tests/interop/peers/zod_2024.mjs"
 
 ZOD_REVISION = "2024-11-05"
-MODERN = "2026-07-28"  # whose extension for tasks is judged, too
+MODERN = "2026-07-28"  # whose tasks extension is checked, too
 BATCH_REVISION = "2025-03-26"  # the only one with JSON-RPC batches
 
 BESIDE: set[int] = set()
 """The processes that live beside the tests, and are nobody's doing."""
 
 ANSWERED_EMPTY = {"ping", "resources/subscribe", "resources/unsubscribe", "logging/setLevel"}
-# A result may say that it is not the ordinary one: that more input is needed first, or that a task will give it later.
+# A result may say that it is not the ordinary one: that the server needs more input first, or that a task will
+# provide it later.
 NEEDS_INPUT = {"tools/call", "prompts/get", "resources/read"}
 MAY_BECOME_TASK = {"tools/call", "sampling/createMessage", "elicitation/create"}
 
@@ -85,7 +87,7 @@ def _decoded(line: bytes) -> Any:
 
 
 def _complaint(message: Message, revision: str, sender: Sender, answers: str | None) -> str | None:
-    """What is wrong with one message, in a sentence; None when nothing is."""
+    """Return what is wrong with one message, in a sentence; None if it is valid."""
     if sum(key in message for key in ("method", "result", "error")) != 1:
         return "a message has exactly one of method, result and error"
     if "result" in message and answers is None:
@@ -102,7 +104,7 @@ def _complaint(message: Message, revision: str, sender: Sender, answers: str | N
 
 
 def _call_complaint(message: Message, revision: str, sender: Sender) -> str | None:
-    """What is wrong with a request or a notification."""
+    """Return what is wrong with a request or a notification."""
     kind = "Request" if "id" in message else "Notification"
     if revision == MODERN and extension.concerned(message["method"]):
         return extension.params_complaint(message["method"], message["params"])
@@ -113,7 +115,7 @@ def _call_complaint(message: Message, revision: str, sender: Sender) -> str | No
 
 
 def _result_complaint(message: Message, revision: str, sender: Sender, answers: str) -> str | None:
-    """What is wrong with a successful response to the method `answers`."""
+    """Return what is wrong with a successful response to the method `answers`."""
     if revision == MODERN and extension.concerned(answers, message["result"]):
         return extension.result_complaint(answers, message["result"])
     asker: Sender = "client" if sender == "server" else "server"
@@ -129,12 +131,12 @@ def _result_complaint(message: Message, revision: str, sender: Sender, answers: 
         return f"the result of {answers} is empty, yet it has {', '.join(sorted(extra))}"
     definition = _result_definition(request, answers, result, revision)
     if definition == "InputRequiredResult" and not result.keys() & {"inputRequests", "requestState"}:
-        return "input is required, and it does not say which"  # the schema only says so in words
+        return "input is required, and it does not say which"  # the schema says so in prose only
     return _against(revision, definition, result)
 
 
 def _result_definition(request: str, answers: str, result: Message, revision: str) -> str:
-    """The name of the definition that a result has to satisfy: CallToolRequest is answered by CallToolResult."""
+    """The name of the definition for a result: CallToolRequest has CallToolResult."""
     definitions = _definitions(revision)
     if answers in NEEDS_INPUT and "InputRequiredResult" in definitions and result.get("resultType") == "input_required":
         return "InputRequiredResult"
@@ -170,13 +172,13 @@ def _validator(revision: str, definition: str) -> jsonschema_rs.Validator:
 
 
 def _against(revision: str, definition: str, value: Any) -> str | None:
-    """How a value breaks a definition of the schema; None if it does not."""
+    """Return how a value violates a definition of the schema; None if it does not."""
     faults = "; ".join(_faults(_validator(revision, definition).iter_errors(value)))
     return f"{definition}: {faults}" if faults else None
 
 
 def _faults(errors: Iterable[jsonschema_rs.ValidationError]) -> list[str]:
-    """One short phrase per error; of the branches of a union, only the one that fits best is told."""
+    """One short phrase per error; of the branches of a union, only the best match."""
     told: list[str] = []
     for error in errors:
         branches = getattr(error.kind, "context", None)
@@ -188,7 +190,7 @@ def _faults(errors: Iterable[jsonschema_rs.ValidationError]) -> list[str]:
 
 
 def _zod_complaint(message: Message, sender: Sender, answers: str | None) -> str | None:
-    """What the zod types find wrong with a message."""
+    """Return the error that the zod types report for a message."""
     judge = _zod_judge()
     assert judge.stdin, "the judge is spoken to through pipes"
     assert judge.stdout, "the judge is spoken to through pipes"
@@ -201,10 +203,10 @@ def _zod_complaint(message: Message, sender: Sender, answers: str | None) -> str
 
 @cache
 def _zod_judge() -> subprocess.Popen[str]:
-    """The node process that judges 2024-11-05, started at the first question."""
+    """The node process that checks 2024-11-05, started on first use."""
     judge = subprocess.Popen(
         [NODE, ZOD_JUDGE, NPM_FOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8"
     )
-    atexit.register(judge.communicate)  # closes its input, upon which it ends
+    atexit.register(judge.communicate)  # closes its input, which ends it
     BESIDE.add(judge.pid)
     return judge

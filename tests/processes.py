@@ -1,11 +1,12 @@
-"""A server as a process of its own, with both ends of its pipes in a test's hands.
+"""A server in a child process, with both ends of its pipes under the test's control.
 
     with StdioPeer(SCRIPT) as peer:
         peer.initialize()
         assert peer.result("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}})["isError"] is False
 
-Whatever comes out of its standard output has to be a message: anything else fails the test, at the latest when the
-process has ended and all of it has been read. Every wait has a deadline.
+Each line of its standard output has to be a message: anything else fails the test, at the latest when the process
+has
+ended and the peer has read all of it. Every wait has a deadline.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ from trunkline.testing import RawPeer, Transcript
 
 
 class StdioPeer:
-    """Plays the client of a server script, byte by byte if need be."""
+    """The client of a server script; sends single bytes if required."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class StdioPeer:
         wrapped: list[str] | None = None,
         framing: str = "lines",
     ) -> None:
-        """`wrapped` stands before the command; `framing="headers"` speaks with a Content-Length before each message."""
+        """`wrapped` precedes the command; `framing="headers"` sends a Content-Length before each message."""
         self.transcript = Transcript()
         self._framing = framing
         self._ids = count(1)
@@ -82,10 +83,10 @@ class StdioPeer:
         for tap in RawPeer.taps:
             tap(self.transcript)
 
-    # --- what we say ---------------------------------------------------------------------------
+    # --- sending -------------------------------------------------------------------------------
 
     def send(self, message: Mapping[str, Any] | list[Any] | bytes) -> None:
-        """Says a message, framed; bytes go as they are."""
+        """Send a framed message; bytes pass unchanged."""
         if isinstance(message, bytes):
             data = message
             self.transcript.frames += [("client", line) for line in message.splitlines()]
@@ -97,28 +98,28 @@ class StdioPeer:
             data = data[os.write(self.input, data) :]
 
     def notify(self, method: str, params: Any = None) -> None:
-        """Sends a notification."""
+        """Send a notification."""
         self.send({"jsonrpc": "2.0", "method": method, **({} if params is None else {"params": params})})
 
     def call(self, method: str, params: Any = None) -> int:
-        """Sends a request; gives its id."""
+        """Send a request; return its id."""
         ident = next(self._ids)
         self.send({"jsonrpc": "2.0", "id": ident, "method": method, **({} if params is None else {"params": params})})
         return ident
 
     def tool(self, name: str, **arguments: Any) -> int:
-        """Calls a tool and does not wait; gives the request's id."""
+        """Call a tool without waiting; return the request id."""
         return self.call("tools/call", {"name": name, "arguments": arguments})
 
     def close_input(self) -> None:
-        """Lets the server read the end of its input."""
+        """Close the server's standard input."""
         if self.process.stdin is not None:
             self.process.stdin.close()
 
-    # --- what the server says --------------------------------------------------------------------
+    # --- receiving -------------------------------------------------------------------------------
 
     def read(self, timeout: float = PATIENCE) -> bytes:
-        """Some bytes of its output; none at its end."""
+        """Some bytes of the server's output; empty at its end."""
         if not select.select([self.output], [], [], timeout)[0]:
             raise AssertionError(f"nothing on standard output for {timeout} s; standard error: {self.stderr()}")
         data = os.read(self.output, 1 << 20)
@@ -163,23 +164,23 @@ class StdioPeer:
         return rest[: int(size)]
 
     def answer_to(self, ident: int) -> Any:
-        """The answer to a request; what comes before it is passed over."""
+        """Return the response to a request; skip earlier messages."""
         while (message := self.receive()).get("id") != ident or "method" in message:
             pass
         return message
 
     def request(self, method: str, params: Any = None) -> Any:
-        """Asks and gives the whole answer."""
+        """Send a request; return the whole response."""
         return self.answer_to(self.call(method, params))
 
     def result(self, method: str, params: Any = None) -> Any:
-        """Asks and gives the result."""
+        """Send a request; return the result."""
         answer = self.request(method, params)
         assert "result" in answer, answer
         return answer["result"]
 
     def initialize(self, revision: str = "2025-11-25", capabilities: Mapping[str, Any] | None = None) -> Any:
-        """Does the handshake."""
+        """Perform the handshake."""
         client = {"name": "stdio peer", "version": "1"}
         params = {"protocolVersion": revision, "capabilities": dict(capabilities or {}), "clientInfo": client}
         result = self.result("initialize", params)
@@ -187,7 +188,7 @@ class StdioPeer:
         return result
 
     def rest(self) -> list[Any]:
-        """All messages until the end of its output."""
+        """All messages until the end of the output."""
         messages: list[Any] = []
         while not self._ended:
             self._buffer += self.read()
@@ -198,16 +199,16 @@ class StdioPeer:
     # --- the process -----------------------------------------------------------------------------
 
     def drop_output(self) -> None:
-        """Leaves unread what is left of its output."""
+        """Discard the rest of the output."""
         self._ended = True
 
     def exit_code(self, timeout: float = PATIENCE) -> int:
-        """Waits for its end, reading whatever it still says."""
+        """Wait for the process to end while reading its output; return the exit code."""
         self.rest()
         return self.process.wait(timeout)
 
     def stderr(self) -> str:
-        """What it has said on standard error so far."""
+        """Standard error so far."""
         return os.pread(self._stderr.fileno(), 1 << 20, 0).decode()
 
     def kill(self, number: int) -> None:
@@ -221,12 +222,12 @@ def command(script: str) -> list[str]:
 
 
 def light(effects: Path) -> list[str]:
-    """The command of a server that starts in no time and writes what it does to a file."""
+    """The command of a minimal server that starts fast and logs its effects to a file."""
     return [sys.executable, "-I", "-S", str(Path(__file__).parent / "spec" / "light_server.py"), str(effects)]
 
 
 def eventually(truth: Callable[[], Any], timeout: float = PATIENCE, *, every: float = 0.005) -> Any:
-    """Looks again and again until something is true; gives what it was."""
+    """Poll until a value is true; return it."""
     deadline = time.monotonic() + timeout
     while not (found := truth()):
         assert time.monotonic() < deadline, f"not true within {timeout} s"
@@ -236,7 +237,7 @@ def eventually(truth: Callable[[], Any], timeout: float = PATIENCE, *, every: fl
 
 @contextlib.contextmanager
 def nothing_left() -> Iterator[None]:
-    """Fails if a task, thread, descriptor or child process is there afterwards that was not there before."""
+    """Fail if a task, thread, descriptor or child process is left that did not exist before."""
     before = _there()
     yield
     if tasks := _tasks() - before["tasks"]:
@@ -269,7 +270,7 @@ def _descriptors() -> set[tuple[str, str]]:
 
 
 def children(pid: int | str = "self") -> set[int]:
-    """The child processes of a process, by default of this one; those that live beside the tests do not count."""
+    """The child processes of a process, by default of this one, without the long-lived helpers of the suite."""
     found: set[int] = set()
     for task in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
@@ -278,7 +279,7 @@ def children(pid: int | str = "self") -> set[int]:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended, though nobody may have waited for it yet."""
+    """Return whether a process has ended, also if its parent has not reaped it yet."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -288,7 +289,7 @@ def gone(pid: int) -> bool:
 
 @contextlib.contextmanager
 def no_descriptor_left(*, above: int = 0) -> Iterator[None]:
-    """Lower the descriptor limit of this process to what it has open, and so many above that."""
+    """Lower the descriptor limit of this process to its open descriptors plus a few."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest_free = os.open(os.devnull, os.O_RDONLY)
     os.close(lowest_free)
@@ -302,7 +303,7 @@ def no_descriptor_left(*, above: int = 0) -> Iterator[None]:
 async def pause_between_writes(pid: int, database: Path) -> None:
     """Stop a process at a moment when it does not hold the write lock of a SQLite file.
 
-    A process that is stopped within a transaction would lock out every other one until it goes on.
+    A process that stops within a transaction would lock out all others until it continues.
     """
     async with asyncio.timeout(PATIENCE):
         os.kill(pid, signal.SIGSTOP)

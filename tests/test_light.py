@@ -1,4 +1,4 @@
-"""How little a server weighs: what the base install brings along, and what its import costs."""
+"""The weight of the package: dependencies of the base install, and the CPU time of its import."""
 
 import json
 import re
@@ -11,14 +11,14 @@ from pathlib import Path
 import msgspec
 
 ROOT = Path(__file__).parents[1]
-MOST_PACKAGES = 3  # beside our own
+MOST_PACKAGES = 3  # besides our own
 MOST_TIMES = 2.5  # the CPU of `import trunkline` over that of `import asyncio, msgspec`
 TRIES = 7
 
 NOTHING = "pass"
 YARDSTICK = "import asyncio, msgspec"
 OURS = "import trunkline"
-# Without `site`, so that neither editable installs nor what measures coverage is in the figure.
+# Without `site`, so that the figure contains neither editable installs nor coverage measurement.
 PROGRAM = """
 import sys
 sys.path += {paths}
@@ -90,7 +90,7 @@ def cpu_of(imports: str) -> float:
 
 
 def test_import_cost_is_bounded() -> None:
-    """The best of several runs of each, in turn, less what the interpreter itself needs."""
+    """The best of several alternating runs, minus the cost of the interpreter."""
     best = dict.fromkeys((NOTHING, YARDSTICK, OURS), float("inf"))
     for _ in range(TRIES):
         for imports in best:

@@ -1,4 +1,4 @@
-"""What the project promises about itself: who imports whom, what is documented and installed."""
+"""Rules of the project: layers of imports, documentation and packaging."""
 
 import ast
 import inspect
@@ -38,7 +38,7 @@ SEAMS = {
     "stores.bus",
     "stores.identity",
     "stores.shared_values",
-}  # of a layer that others may know by its seam only
+}  # of a layer that others may import only through its protocol
 MAY_IMPORT = {
     "errors": set(),
     "config": {"errors"},
@@ -84,11 +84,11 @@ ASSEMBLY = {
     "client.targets",
 }  # may also import these:
 ASSEMBLED = {"transports", "observers", "server", "client", "auth", "stores", "supervision"}
-ANYTHING = {"", "__main__", "cli", "testing"}  # the package itself, its command line, and what tests use
+ANYTHING = {"", "__main__", "cli", "testing"}  # the package itself, its command line, and test support
 
 PURE = ("wire", "protocol", "registry")
-WRAPS_COROUTINES = {"registry.handlers", "registry.generators"}  # those of users, for others to drive
-MAY_LOCK = {("registry.registry", "threading")}  # handlers on threads may change what is offered
+WRAPS_COROUTINES = {"registry.handlers", "registry.generators"}  # entry points of users
+MAY_LOCK = {("registry.registry", "threading")}  # handlers on threads may change the catalog
 NOT_PURE = {"asyncio", "logging", "selectors", "socket", "subprocess", "threading", "time"}
 JSON = {"json", "orjson", "simplejson"}
 HOME_OF = {
@@ -119,14 +119,14 @@ THIRD_PARTY = {
     "rich",
     "hiredis",
 }
-FOR_TYPE_CHECKERS = {"typing_extensions"}  # which have its stubs; it is not installed with us
+FOR_TYPE_CHECKERS = {"typing_extensions"}  # which ship its stubs; it is not a dependency
 
 
 class Import(NamedTuple):
-    """One import: who imports, what, and whether at run time."""
+    """One import: importer, imported module, and whether it happens at run time."""
 
     module: str  # within the package: "server.run.process"
-    target: str  # the same for our own modules; a whole name for others
+    target: str  # the same for our own modules; the full name for third-party ones
     own: bool
     at_run_time: bool
 
@@ -193,7 +193,7 @@ def allowed_to(module: str, target: str) -> bool:
     return covers(MAY_IMPORT[part(module)], target)
 
 
-# --- who imports whom ---------------------------------------------------------------------------
+# --- import layers ------------------------------------------------------------------------------
 
 
 @pytest.mark.row("W22")

@@ -1,4 +1,4 @@
-"""The suite itself does not depend on the machine: signals, ports, seeds and time limits are its own."""
+"""The suite does not depend on the machine: it controls signals, ports, seeds and time limits itself."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""A bank, for tests of calls that are done once."""
+"""A server that counts its effects, for tests of idempotent calls."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""A server that is at work: a tool that waits, one that does not, and a resource."""
+"""A server with a tool that blocks, one that returns at once, and a resource."""
 
 import asyncio
 from typing import Any
@@ -8,7 +8,7 @@ from trunkline.stores.store import Store
 
 
 class House:
-    """The server, and what it waits for."""
+    """The server, and the events that control its blocking tool."""
 
     def __init__(self, store: Store | None = None, *, settings: dict[str, Any], **options: Any) -> None:
         self.server = Server("t", settings=Settings(**settings), store=store, **options)

@@ -1,4 +1,4 @@
-"""What tests of several files begin with."""
+"""Fixtures of several test modules."""
 
 from collections.abc import AsyncIterator
 

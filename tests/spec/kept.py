@@ -1,4 +1,4 @@
-"""A server on a file, which is killed and started again, and a client by hand."""
+"""A server process with a SQLite store that tests kill and restart, and a raw HTTP client."""
 
 import asyncio
 import json
@@ -63,7 +63,7 @@ SCRIPT = textwrap.dedent(
 
 
 class Process:
-    """A server on a file, which can be killed and started again at the same address."""
+    """A server process with a SQLite store; can be killed and restarted at the same address."""
 
     def __init__(self, path: Path, settings: str = "{}") -> None:
         self._path = path
@@ -94,17 +94,17 @@ class Process:
         self._process.stderr.close()
 
     def kill(self) -> None:
-        """Ends at once, and is not waited for."""
+        """Kill the process without waiting for it."""
         self._process.kill()
 
     def restart(self, number: int = signal.SIGKILL) -> None:
-        """Ends, with `kill -9` if nothing else is said, and begins anew."""
+        """End the process, by default with `kill -9`, and start it again."""
         self.end(number)
         self.start()
 
 
 class Stream:
-    """A stream of events that is being read."""
+    """An open event stream."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self.response = response
@@ -112,7 +112,7 @@ class Stream:
         self._events: list[Any] = []
 
     async def event(self) -> tuple[str, Any]:
-        """The next event: its position, and the message in it; None if it has none, or the stream has ended."""
+        """The next event: its id and its message; None if it has none, or the stream has ended."""
         async with asyncio.timeout(PATIENCE):
             while not self._events:
                 data = await self.response.content.readany()
@@ -123,7 +123,7 @@ class Stream:
         return event.id, json.loads(event.data) if event.data else None
 
     async def messages(self, count: int) -> list[Any]:
-        """So many messages."""
+        """The next `count` messages."""
         found: list[Any] = []
         while len(found) < count:
             position, message = await self.event()
@@ -134,7 +134,7 @@ class Stream:
 
 
 class Peer:
-    """A client by hand."""
+    """A raw HTTP client."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
         self._http = http
@@ -143,7 +143,7 @@ class Peer:
         self.session: str | None = None
 
     def at(self, url: str) -> "Peer":
-        """The same client, in the same session, at another address."""
+        """The same client and session at another address."""
         other = Peer(self._http, url)
         other.session, other._ids = self.session, self._ids
         return other
@@ -161,7 +161,7 @@ class Peer:
         return self._http.post(self._url, json=message, headers=self.headers())
 
     async def call(self, method: str, params: Any = None) -> Any:
-        """The answer to a request, whichever way it comes."""
+        """Return the response to a request, from JSON or from an event stream."""
         async with self.post(method, params) as response:
             if response.content_type == "application/json":
                 return await response.json()
@@ -183,7 +183,7 @@ class Peer:
             assert response.status == 200
             self.session = response.headers["mcp-session-id"]
         await self.ready()
-        assert "result" in await self.call("ping")  # a session that is never used makes room for others
+        assert "result" in await self.call("ping")  # the server may evict a session that is never used
         return self
 
     async def ready(self) -> None:
@@ -192,13 +192,13 @@ class Peer:
 
     @asynccontextmanager
     async def stream(self, last: str | None = None) -> AsyncIterator[Stream]:
-        """The stream of the GET, or another one from where it broke off."""
+        """Open the GET stream, or resume another one after the event where it broke off."""
         more = {} if last is None else {"last_event_id": last}
         async with self._http.get(self._url, headers=self.headers(**more)) as response:
             assert response.status == 200, await response.text()
             yield Stream(response)
 
     async def refusal(self, method: str = "ping") -> tuple[int, str]:
-        """The status and the kind of a refusal."""
+        """The status and the error kind of a rejected request."""
         async with self.post(method) as response:
             return response.status, (await response.json())["error"]["data"]["kind"]

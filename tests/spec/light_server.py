@@ -1,10 +1,12 @@
-"""A server that starts in no time: it knows the standard library only, and just enough of the protocol.
+"""A server that starts fast: it imports the standard library only, and knows just enough of the protocol.
 
     python -I -S light_server.py EFFECTS
 
-Every effect is a line in the file EFFECTS. The tool `look` is read-only; `pay` is not, and may die of it; `echo` gives
-its text back; `wait` is never answered. With `stay` the server neither answers nor ends any more, whatever it is told;
-with `mute` it closes its output, too.
+Each effect is a line in the file EFFECTS. The tool `look` is read-only; `pay` is not, and may crash the server;
+`echo`
+returns its text; `wait` never returns. With `stay` the server stops responding and ignores requests to end; with
+`mute`
+it also closes its output.
 """
 
 import json
@@ -52,7 +54,7 @@ def call(name: str, arguments: dict[str, Any]) -> str:
 
 
 def effect(line: str) -> None:
-    """Leaves a trace that a kill cannot take back."""
+    """Record an effect that survives a kill."""
     os.write(EFFECTS, f"{line}\n".encode())
 
 

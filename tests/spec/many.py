@@ -1,4 +1,4 @@
-"""Several servers on one store, each at a port of its own, and somebody who sends every request to the next of them."""
+"""Several servers on one store, each on its own port, and a round-robin proxy in front of them."""
 
 import asyncio
 import uuid
@@ -30,7 +30,7 @@ class Branch:
 
     def __init__(self, store: Store, **settings: Any) -> None:
         self.server = Server("many", store=store, settings=Settings(stream_retry=0.05, **settings))
-        self.calls = 0  # that were made here
+        self.calls = 0  # sessions created here
         self.begun, self.go, self.cancelled = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.url = ""
         self._offer(self.server)
@@ -84,7 +84,7 @@ class Branch:
 
 @asynccontextmanager
 async def branches(kind: str, folder: Path, count: int = 3, **settings: Any) -> AsyncIterator[list[Branch]]:
-    """So many, on one file or one Valkey."""
+    """Start that many servers on one SQLite file or one Valkey."""
     prefix = uuid.uuid4().hex
     async with AsyncExitStack() as stack:
         made: list[Branch] = []
@@ -98,7 +98,7 @@ async def branches(kind: str, folder: Path, count: int = 3, **settings: Any) -> 
 
 
 class RoundRobin:
-    """Sends each request to the next server, and what is answered back as it comes."""
+    """Forward each request to the next server, and stream its response back."""
 
     def __init__(self, urls: list[str]) -> None:
         self.url = ""

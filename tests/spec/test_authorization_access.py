@@ -1,4 +1,4 @@
-"""Who may see and call what: one rule for tools, prompts, resources and templates, in both eras."""
+"""Access rules: one rule for tools, prompts, resources and templates, in both eras."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -66,7 +66,7 @@ async def talking(server: Server, principal: object, era: str) -> AsyncIterator[
 
 
 def offering(**options: Any) -> Server:
-    """A server that has one of each kind, held to these rules, and an open one beside it."""
+    """A server with one entry of each kind under these rules, and an unrestricted one beside it."""
     server = Server("s", observers=[])
 
     @server.tool(**options)
@@ -227,7 +227,7 @@ async def test_anonymous_remote_caller_has_no_scopes() -> None:
 
 
 class Member(NamedTuple):
-    """A principal of somebody's own."""
+    """A custom principal type."""
 
     scopes: Any
 
@@ -299,7 +299,7 @@ async def test_predicate_is_skipped_without_the_scopes() -> None:
         assert asked == []
     async with talking(server, WRITER, "handshake") as peer:
         assert await listed(peer) == ALL
-        assert len(asked) == len(LISTS)  # once for each list, though a list of resources is made of two kinds
+        assert len(asked) == len(LISTS)  # once for each list, though a list of resources consists of two kinds
 
 
 async def test_predicate_controls_subscriptions() -> None:
@@ -354,7 +354,7 @@ async def test_empty_scopes_allow_everyone() -> None:
         for method, params in USES:
             await peer.result(method, **params)
         for method in LISTS:
-            scope = "private" if method == "resources/list" else "public"  # which templates make a list of
+            scope = "private" if method == "resources/list" else "public"  # for which templates make a list
             assert (await peer.result(method))["cacheScope"] == scope
 
 
@@ -425,7 +425,7 @@ async def test_access_to_one_entry_does_not_admit_to_another() -> None:
         assert error["data"]["scopes"] == ["notes:write"]
 
 
-# --- from inside of a handler --------------------------------------------------------------------------
+# --- from within a handler -----------------------------------------------------------------------------
 
 
 @pytest.mark.row("AUT-20")
@@ -452,11 +452,11 @@ async def test_handler_can_require_scopes_by_arguments(era: str) -> None:
         assert error["data"] == {"kind": "authorization_failed", "scopes": ["mail"]}
         for strange in ('a"b', "a b", "", "ä", "a\r\nb"):  # it would go into a header
             assert (await peer.result("tools/call", name="anything", arguments={"scope": strange}))["isError"]
-    async with talking(server, None, era) as peer:  # whoever started the process
+    async with talking(server, None, era) as peer:  # the user who started the process
         assert not (await peer.result("tools/call", name="anything", arguments={"scope": "mail"})).get("isError")
 
 
-# --- being told ----------------------------------------------------------------------------------------
+# --- notifications -------------------------------------------------------------------------------------
 
 
 async def updates(peer: RawPeer) -> list[str]:
@@ -494,7 +494,7 @@ async def test_updates_stop_after_access_is_lost(rule: str) -> None:
 
 
 async def told(server: Server, stream: Any, *uris: str) -> None:
-    """What is told of three changes: these, and then one that everybody may hear of."""
+    """The notifications after three changes: these, and then one that every client may receive."""
     for uri in ("x:one", "y:1", "open:one"):
         server.notify_updated(uri)
         await settle()
@@ -502,7 +502,7 @@ async def told(server: Server, stream: Any, *uris: str) -> None:
 
 
 async def settle() -> None:
-    """Turns of the loop in which a predicate that waits for nothing is asked."""
+    """Run the loop for enough turns to evaluate a predicate that does not wait."""
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -597,7 +597,7 @@ async def test_later_rule_applies_to_existing_subscribers() -> None:
         assert await updates(peer.raw) == []
 
 
-# --- lists, kept and in pages ----------------------------------------------------------------------------
+# --- lists: caching and pages ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{"scopes": ["notes:write"]}, {"allow": is_bob}])
@@ -634,7 +634,7 @@ async def test_single_page_list_is_shared_by_equal_viewers() -> None:
     assert len(server._catalog._page_cache) == 2
 
 
-# --- being put where anybody may come --------------------------------------------------------------------
+# --- public addresses ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:0/mcp", "tcp://127.0.0.1:0", "unix://{}/socket"])
@@ -658,7 +658,7 @@ async def test_scoped_application_starts_with_authentication() -> None:
 
 
 async def lifespan(app: Any) -> Any:
-    """What an application says when it is started; it is stopped again."""
+    """The lifespan messages of an application at startup; it is stopped again."""
     said: asyncio.Queue[Any] = asyncio.Queue()
     events = iter(["lifespan.startup", "lifespan.shutdown"])
 

@@ -1,4 +1,4 @@
-"""Authorization as a program sees it: what `Client(url, auth=…)` does, and what reaches whoever wrote it."""
+"""Authorization as the user of a client sees it: what `Client(url, auth=…)` does, and which errors it raises."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ ERAS = pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 
 @asynccontextmanager
 async def guarded(path: str = "/mcp") -> AsyncIterator[str]:
-    """The address of a server that knows one token."""
+    """The address of a server that accepts one token."""
     server = Server("notes", auth=ResourceServer(StaticTokens({"good": Principal("ada")})))
 
     @server.tool
@@ -39,7 +39,7 @@ async def guarded(path: str = "/mcp") -> AsyncIterator[str]:
 
 
 class Slow:
-    """A person who takes their time."""
+    """A user who takes a long time to log in."""
 
     def __init__(self, there: Office) -> None:
         self.there = there
@@ -63,7 +63,7 @@ class Slow:
 
 
 class Refusing:
-    """A person who says no."""
+    """A user who denies access."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -76,7 +76,7 @@ class Refusing:
         return there.oauth(interaction=Redirected(CALLBACK, self), **options)
 
 
-# --- a token of one's own --------------------------------------------------------------------------
+# --- static tokens ---------------------------------------------------------------------------------
 
 
 @pytest.mark.row("AUT-22")
@@ -110,7 +110,7 @@ async def test_refused_token_over_http_sse_is_reported() -> None:
 
 
 class Endless:
-    """Always knows better, and never does."""
+    """A token provider that always offers another token, none of which is valid."""
 
     def __init__(self) -> None:
         self.attempts = 0
@@ -199,7 +199,7 @@ def test_blocking_client_supports_auth() -> None:
     assert said == ["ada"]
 
 
-# --- what reaches the caller -----------------------------------------------------------------------
+# --- errors for the caller -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", None])
@@ -271,7 +271,7 @@ async def test_errors_and_logs_have_no_secrets(caplog: pytest.LogCaptureFixture)
     assert [one for one in secrets if one in told] == []
 
 
-# --- time ------------------------------------------------------------------------------------------
+# --- deadlines -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", None])
@@ -322,7 +322,7 @@ async def test_closed_client_ends_the_login() -> None:
             await opening
 
 
-# --- a line that is lost ---------------------------------------------------------------------------
+# --- lost connections ------------------------------------------------------------------------------
 
 
 async def test_reconnect_logs_in_once() -> None:
@@ -339,7 +339,7 @@ async def test_reconnect_logs_in_once() -> None:
 
         there.world.pages["POST /mcp"] = with_session
         async with Client(there.url, auth=there.oauth(store=store), revision="2025-11-25"):
-            pass  # somebody has logged in once
+            pass  # the user has logged in once
         client = Client(
             there.url, auth=person.oauth(there, store=store), revision="2025-11-25", on_failed=failures.append
         )

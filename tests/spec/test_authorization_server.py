@@ -1,4 +1,4 @@
-"""Authorization, the server's side: over real listeners and whole applications, in both eras."""
+"""Authorization, server side: real listeners and whole applications, in both eras."""
 
 import asyncio
 import json
@@ -64,7 +64,7 @@ def challenge(header: str) -> Challenge:
 
 @asynccontextmanager
 async def guarded(issuer: Issuer, **options: Any) -> AsyncIterator[tuple[Host, ManualClock]]:
-    """A server that takes the tokens of an issuer, and its clock."""
+    """A server that accepts the tokens of an issuer, and its clock."""
     clock = ManualClock()
     gate = ResourceServer(Jwt(issuer.url), now=issuer.wall).within("/")
     async with hosted(notes(clock=clock, **options), clock=clock, gate=gate) as host:
@@ -83,7 +83,7 @@ async def session(host: Host, token: str) -> str:
 
 
 async def fetched(url: str, body: Any = None, **headers: str) -> tuple[int, dict[str, str], Any]:
-    """A request as others make it."""
+    """Send a request with a third-party HTTP library."""
     egress = Egress(EgressPolicy(loopback=True))
     if body is None:
         answer = await egress.get(url, hop="server", headers=headers)
@@ -93,7 +93,7 @@ async def fetched(url: str, body: Any = None, **headers: str) -> tuple[int, dict
 
 
 async def followed(url: str, token: str, audience: str) -> None:
-    """From the challenge of a server to its metadata, and in with a token for the resource that is named there."""
+    """Follow the challenge of a server to its metadata, and connect with a token for the resource that it names."""
     status, headers, _ = await fetched(url, request("initialize", INITIALIZE))
     assert status == 401
     status, _, metadata = await fetched(challenge(headers["www-authenticate"]).params["resource_metadata"])
@@ -134,7 +134,7 @@ async def test_token_for_another_port_is_refused() -> None:
         await server.aclose()
 
 
-# --- what is not allowed, in both eras --------------------------------------------------------------------------------
+# --- access denied, in both eras --------------------------------------------------------------------------------------
 
 
 def refused(answer: Answer) -> None:
@@ -195,7 +195,7 @@ async def test_missing_scope_is_reported_without_token_authentication() -> None:
         assert challenge(answer.headers["www-authenticate"]).params["scope"] == "notes:write"
 
 
-# --- how long it holds ------------------------------------------------------------------------------------------------
+# --- expiry -----------------------------------------------------------------------------------------------------------
 
 
 async def test_session_stream_ends_with_its_token_and_resumes() -> None:

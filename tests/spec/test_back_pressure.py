@@ -1,7 +1,7 @@
 """Output of handlers waits for the peer on every transport, also before the peer begins to read.
 
-Each peer here calls a tool that sends far more than the server may hold for it, and reads nothing until the server
-has answered a second client. The number of messages sent by then shows how much the server has taken in.
+Each peer here calls a tool that sends far more than the server may buffer for it, and reads nothing until the server
+has answered a second client. The number of messages sent by then shows how much the server has accepted.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ SETTINGS = Settings(unsent_high=HIGH, unsent_limit=2 << 20, work_timeout=None, d
 
 
 class Flooding:
-    """A server whose tools send much, and how many messages they have sent."""
+    """A server whose tools send much, and the count of messages that they have sent."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -48,7 +48,7 @@ class Flooding:
 
         @server.tool
         async def log(ctx: Context) -> str:
-            """Sends log messages and waits for nothing else."""
+            """Send log messages without other waits."""
             for _ in range(TIMES):
                 await ctx.info("x" * SIZE)
                 self.said += 1
@@ -56,7 +56,7 @@ class Flooding:
 
         @server.tool
         async def report(ctx: Context) -> str:
-            """Reports progress and waits for nothing else."""
+            """Report progress without other waits."""
             for number in range(TIMES):
                 await ctx.progress(number + 1, message="x" * SIZE)
                 self.said += 1
@@ -64,12 +64,12 @@ class Flooding:
 
         @server.tool(task=True)
         async def task(ctx: Context) -> str:
-            """Reports progress as a task."""
+            """Report progress as a task."""
             return await report(ctx)
 
         @server.tool
         def log_on_thread(ctx: Context) -> str:
-            """Sends log messages from a thread."""
+            """Send log messages from a thread."""
             for _ in range(TIMES):
                 ctx.info("x" * SIZE)
                 self.said += 1
@@ -107,7 +107,7 @@ def is_answer(message: Any) -> bool:
 
 
 class Reader:
-    """A peer that has called a flooding tool and can read what comes of it."""
+    """A peer that has called a flooding tool and can read its output."""
 
     def __init__(self, caller: Caller, message: Callable[[], Any]) -> None:
         self.caller = caller
@@ -219,7 +219,7 @@ async def test_handler_waits_for_a_slow_peer_without_loss(way: str, name: str, t
 
 
 class Dropping:
-    """A receiver that counts what it is told."""
+    """A receiver that counts the messages it gets."""
 
     def __init__(self) -> None:
         self.heard = 0
@@ -300,13 +300,13 @@ def _lines_until_answer(descriptor: int) -> int:
 
 
 async def test_handler_continues_after_its_post_was_cancelled() -> None:
-    """A client that never reads the stream of its POST does not hold up the handler: the event log takes the output."""
+    """A client that never reads the stream of its POST does not block the handler: the event log stores the output."""
     place = Flooding(Server("flooding", settings=SETTINGS))
     begun, go, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @place.server.tool
     async def later(ctx: Context) -> str:
-        """Sends much, once it is told to."""
+        """Send much, once the test allows it."""
         begun.set()
         await go.wait()
         for _ in range(200):
@@ -346,14 +346,14 @@ async def test_flooding_handler_does_not_block_other_calls() -> None:
 
     @server.tool
     async def chatter(ctx: Context) -> None:
-        """Sends many messages that the peer reads at once."""
+        """Send many messages that the peer reads at once."""
         for _ in range(1000):
             await ctx.info("x")
         order.append("chatter")
 
     @server.tool
     async def quick() -> None:
-        """Waits for one turn of the loop."""
+        """Wait for one turn of the loop."""
         await asyncio.sleep(0)
         order.append("quick")
 
@@ -371,7 +371,7 @@ async def test_unwanted_messages_also_yield_to_the_loop() -> None:
 
     @server.tool
     async def mutter(ctx: Context) -> None:
-        """Sends messages below the level that the peer hears, until another call ends it."""
+        """Send messages below the log level of the peer until another call stops it."""
         while not ended.is_set():
             await ctx.debug("x")
 
@@ -384,7 +384,7 @@ async def test_unwanted_messages_also_yield_to_the_loop() -> None:
 
 @pytest.mark.long
 def test_memory_is_bounded_while_the_peer_does_not_read(tmp_path: Path) -> None:
-    """625 MiB of output of one handler, for a peer that reads it slowly: the process holds little of it."""
+    """A handler sends 625 MiB to a slow reader; the process buffers little of it."""
     import subprocess
 
     script = tmp_path / "server.py"

@@ -1,4 +1,4 @@
-"""Base protocol: requests, responses, notifications, and what becomes of everything else."""
+"""Base protocol: requests, responses, notifications, and invalid messages."""
 
 import asyncio
 from typing import Annotated, Any
@@ -30,7 +30,7 @@ def calculator(**options: Any) -> Server:
 
 
 def asking(question: str = "ping", **options: Any) -> Server:
-    """A server with a tool that asks the client something and tells what came of it."""
+    """A server with a tool that sends the client a request and records the outcome."""
     server = Server("asking", **options)
 
     @server.tool
@@ -48,7 +48,7 @@ def text(answer: Any) -> str:
     return answer["result"]["content"][0]["text"]
 
 
-# --- requests and their answers ------------------------------------------------------------------
+# --- requests and responses ----------------------------------------------------------------------
 
 
 @pytest.mark.row("P01")
@@ -131,7 +131,7 @@ async def test_the_calculator_adds_5_and_3() -> None:
         assert not answer["result"].get("isError")
 
 
-# --- what is not a message -----------------------------------------------------------------------
+# --- invalid messages ----------------------------------------------------------------------------
 
 
 @pytest.mark.row("P07", "X27")
@@ -353,11 +353,11 @@ async def test_a_validation_error_names_path_rule_and_expectation() -> None:
         assert "1" in fault["message"]
 
 
-# --- the straight line, as it is told to observers -----------------------------------------------
+# --- the order of facts for observers ------------------------------------------------------------
 
 
 class Trace:
-    """An observer that notes, with every fact, what was under way and whether the answer was out."""
+    """An observer that records each fact with the requests in flight and whether the response was sent."""
 
     immediate = True
 
@@ -406,7 +406,7 @@ async def test_a_request_is_tracked_with_id_and_time_while_it_runs() -> None:
 
 
 def story(observer: RecordingObserver) -> list[tuple[str, str]]:
-    """The facts of calls, in order: what, and which method or outcome."""
+    """The facts of calls, in order: each with its method or outcome."""
     told: list[tuple[str, str]] = []
     for fact in observer.facts:
         match fact:

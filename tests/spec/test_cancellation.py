@@ -1,4 +1,4 @@
-"""Cancellation: nobody waits for an answer any more."""
+"""Cancellation: a cancelled request gets no response."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ from trunkline.testing import ManualClock, RawPeer, RecordingObserver
 
 
 async def reached(event: threading.Event) -> None:
-    """Waits for an event that a thread sets."""
+    """Wait for an event that a thread sets."""
     assert await asyncio.to_thread(event.wait, 10)
 
 
@@ -168,7 +168,7 @@ async def test_cancelled_call_frees_its_slot() -> None:
 
 @pytest.mark.row("CAN-05")
 async def test_cancellation_racing_response_leaves_nothing() -> None:
-    """The call is done, its answer is not yet on its way, and then it is cancelled."""
+    """The cancellation arrives after the call is done and before its response is sent."""
     server, began, go = Server("t", settings=Settings(max_calls=1)), asyncio.Event(), asyncio.Event()
 
     @server.tool
@@ -189,7 +189,7 @@ async def test_cancellation_racing_response_leaves_nothing() -> None:
             answers = [message for message in await peer.quiet() if message.get("id") == call]
             assert len(answers) <= 1
         async with asyncio.timeout(PATIENCE):
-            await peer.connection.drain_and_close(10 * PATIENCE)  # at once: nothing is left to wait for
+            await peer.connection.drain_and_close(10 * PATIENCE)  # at once: no wait is left
 
 
 @pytest.mark.row("CAN-06")
@@ -285,7 +285,7 @@ async def test_initialize_cannot_be_cancelled() -> None:
         assert "result" in await peer.answer_to(call)
 
 
-# --- a call that is given up, by time ---------------------------------------------------------------------------
+# --- timeouts ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("K14")
@@ -310,7 +310,7 @@ async def test_timeout_answers_while_thread_runs_on() -> None:
         assert not go.is_set()  # the thread still runs
         assert await peer.quiet() == []
         go.set()
-        assert (await peer.result("tools/list"))["tools"][0]["name"] == "hang"  # its turn is free again
+        assert (await peer.result("tools/list"))["tools"][0]["name"] == "hang"  # its slot is free again
         assert await peer.quiet() == []
 
 

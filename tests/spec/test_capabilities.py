@@ -1,4 +1,4 @@
-"""Capabilities: what is declared, what was agreed upon, and what is refused without it."""
+"""Capabilities: declaration, negotiation, and methods that need one."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ OFFICIAL = (
 
 
 def offering(*kinds: str, **options: Any) -> Server:
-    """A server with one of each of these kinds."""
+    """A server with one entry of each of these kinds."""
     server = Server("t", **options)
     if "tools" in kinds:
         server.add_tool(lambda: "hello", name="greet")
@@ -30,7 +30,7 @@ def offering(*kinds: str, **options: Any) -> Server:
     return server
 
 
-# --- what a server declares ----------------------------------------------------------------------
+# --- declaration by the server -------------------------------------------------------------------
 
 
 @pytest.mark.row("L10", "L21")
@@ -79,7 +79,7 @@ async def test_completions_work_in_all_revisions(revision: str, named: bool) -> 
         assert (await peer.result("completion/complete", params))["completion"]["values"] == ["x"]
 
 
-# --- what was agreed upon ------------------------------------------------------------------------
+# --- negotiation ---------------------------------------------------------------------------------
 
 
 @pytest.mark.row("L08", "L25", "AD004")
@@ -207,7 +207,7 @@ async def test_no_list_changed_without_flag() -> None:
             assert said == (["notifications/tools/list_changed"] if list_changed else [])
 
 
-# --- what a client can do ------------------------------------------------------------------------
+# --- client capabilities -------------------------------------------------------------------------
 
 
 @pytest.mark.row("L12", "L29")

@@ -1,4 +1,4 @@
-"""How long a caller waits, and what becomes of a call that nobody waits for any more."""
+"""Deadlines of callers, and the fate of a call after its caller has stopped waiting."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ from trunkline.testing import Faults, ManualClock, ScriptedServer
 
 
 class Scene:
-    """A server whose tools note how they end, and a client, by a clock that is moved by hand."""
+    """A server whose tools record how they end, and a client, on a manual clock."""
 
     def __init__(self, revision: str, **settings: Any) -> None:
         self.clock = ManualClock()
@@ -34,7 +34,7 @@ class Scene:
             self.ended.append("wait")
 
     async def count(self, ctx: Context, every: float) -> str:
-        """Reports progress, for ever."""
+        """Report progress for ever."""
         try:
             for step in range(10_000):
                 ctx.progress(step)
@@ -110,7 +110,7 @@ async def test_unanswered_tools_list_does_not_extend_a_call() -> None:
         call = asyncio.create_task(client.call_tool("any", timeout=1))
         server.line.reply(await server.line.request("tools/call"), {"content": [], "structuredContent": {"result": 1}})
         await settle()
-        assert not call.done()  # how to read it is not known yet
+        assert not call.done()  # its result type is not known yet
         clock.advance(1)
         assert (await call).structured == {"result": 1}
 
@@ -140,7 +140,7 @@ async def test_cancelled_caller_stops_a_polling_plain_tool_within_a_second(how: 
 
 
 async def until_stopped(how: str, revision: str) -> float:
-    """How long a tool goes on after its caller has gone."""
+    """Return how long a tool continues after its caller has gone."""
     server, clock = Server("s"), ManualClock()
     started, stopped = threading.Event(), threading.Event()
 
@@ -169,9 +169,7 @@ async def until_stopped(how: str, revision: str) -> float:
 
 async def test_late_response_to_a_cancelled_call_is_ignored(revision: str) -> None:
     scene = Scene(revision)
-    faults = Faults(clock=scene.clock).delay(
-        5, received=2
-    )  # after the answer to initialize, or to what is listened for
+    faults = Faults(clock=scene.clock).delay(5, received=2)  # after the answer to initialize, or to the listen request
     server = Server("s", clock=scene.clock)
     server.add_tool(lambda text: text, name="echo", thread=False)
     async with Client(faults.on(server), clock=scene.clock, revision=revision) as client:

@@ -1,6 +1,6 @@
-"""Everything that a client can be asked, against servers that die, say nothing or talk nonsense.
+"""Each method of a client, against servers that crash, stay silent or send garbage.
 
-Whatever the server does, its caller gets an error of ours with a sentence in it, in time; and the next call works.
+Whatever the server does, the caller gets one of our errors with a message, in time; and the next call works.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from trunkline.errors import (
 )
 from trunkline.testing import ManualClock, ScriptedServer
 
-pytestmark = pytest.mark.off_the_record  # of what such servers say
+pytestmark = pytest.mark.off_the_record  # in messages of such servers
 
 Ask = Callable[[Client], Awaitable[Any]]
 
@@ -60,7 +60,7 @@ ASKED: dict[str, tuple[str, Ask]] = {
 }
 """What a client can be asked, by the name of the coroutine: the method that goes out, and how to ask."""
 NOT_ASKED = {"open", "close", "set_roots"}
-EMPTY = {"ping", "set_log_level", "subscribe", "unsubscribe"}  # whose answers have nothing in them that could be wrong
+EMPTY = {"ping", "set_log_level", "subscribe", "unsubscribe"}  # whose results have no member that could be wrong
 
 
 def test_table_lists_every_coroutine_of_a_client() -> None:
@@ -77,7 +77,7 @@ def test_table_lists_every_coroutine_of_a_client() -> None:
 
 
 class Wicked(ScriptedServer):
-    """Does something to one method, and answers all others."""
+    """A server that misbehaves on one method, and answers all others."""
 
     def __init__(self, method: str, do: Callable[[Any, Any], None]) -> None:
         super().__init__(answered={"initialize", "ping", "tools/list", "resources/subscribe"} - {method})
@@ -139,7 +139,7 @@ NONSENSE: dict[str, Callable[[Any, Any], None]] = {
 }
 
 
-# --- what comes of it --------------------------------------------------------------------------------
+# --- outcomes ----------------------------------------------------------------------------------------
 
 
 async def settle() -> None:
@@ -148,7 +148,7 @@ async def settle() -> None:
 
 
 async def outcome(asked: Awaitable[Any], clock: ManualClock) -> BaseException | None:
-    """What a caller gets; None for an answer. Time passes meanwhile."""
+    """Return the error that a caller gets; None for a result. Time passes meanwhile."""
     task = asyncio.ensure_future(asked)
     for _ in range(100):
         await settle()
@@ -160,7 +160,7 @@ async def outcome(asked: Awaitable[Any], clock: ManualClock) -> BaseException | 
 
 
 async def asked_of(name: str, do: Callable[[Any, Any], None]) -> BaseException | None:
-    """Asks a wicked server, and sees to it that the next call works once it has repented."""
+    """Send a request to a misbehaving server, and check that the next call works once it behaves."""
     method, ask = ASKED[name]
     server, clock = Wicked(method, do), ManualClock()
     client = Client(server, clock=clock, settings=Settings(backoff_jitter=0))

@@ -1,6 +1,6 @@
-"""A client belongs to nobody's task: opened and closed from anywhere, in any order, with nothing left behind.
+"""A client does not belong to a task: callers open and close it from anywhere, in any order, and nothing is left.
 
-Nothing that a caller did not ask for leaves the client: no exception group, and no cancellation.
+A caller never sees an exception group or a cancellation that it did not ask for.
 """
 
 import asyncio
@@ -266,7 +266,7 @@ async def test_test_may_close_the_client_of_its_fixture(fixed: Client) -> None:
 
 
 async def test_asgi_lifespan_may_hold_a_client(target: Target) -> None:
-    """As uvicorn does it: startup and shutdown in one task, each request in its own."""
+    """Like uvicorn: startup and shutdown in one task, each request in its own."""
     client = Client(target())
     inbox: asyncio.Queue[str] = asyncio.Queue()
     outbox: asyncio.Queue[str] = asyncio.Queue()
@@ -419,7 +419,7 @@ def test_blocking_calls_on_all_threads_end_with_the_client(target: Target) -> No
 
 
 def test_blocking_client_may_be_used_while_closing() -> None:
-    """Whoever comes too late is told so; nobody waits for ever."""
+    """A late caller gets an error; no caller waits for ever."""
     outcomes: list[BaseException] = []
 
     def use() -> None:
@@ -489,7 +489,7 @@ def test_in_process_server_of_a_blocking_client_shuts_down_cleanly() -> None:
 
 
 async def test_process_that_outlives_its_output_is_stopped(tmp_path: Path) -> None:
-    """Neither the end of its input nor SIGTERM impress it. Its successor behaves."""
+    """It ignores the end of its input and SIGTERM. Its successor behaves."""
     effects = tmp_path / "effects"
     with nothing_left():
         async with Client(light(effects), settings=Settings(stop_timeout=0.3)) as client:

@@ -1,4 +1,4 @@
-"""What a caller sees of a server process that is killed and started again: keyed calls are done once, and tasks go on."""
+"""A server process is killed and restarted: keyed calls run once, and tasks continue."""
 
 import asyncio
 import subprocess
@@ -94,11 +94,11 @@ async def test_keyed_handshake_era_call_is_repeated_after_a_server_crash(
 ) -> None:
     settings = Settings(backoff_first=0.02)
     async with Client(command(tmp_path), revision="2025-11-25", settings=settings, observers=[]) as client:
-        # it was done, and kept, and only the answer was lost
+        # it ran, and was stored; only the response was lost
         assert (await client.call_tool("receipt", idempotency_key="r")).data == "receipt 1"
-        # doing it twice does no more than doing it once
+        # it is idempotent
         assert (await client.call_tool("put", idempotency_key="p")).data == "put 2"
-        # it may have been done, and nobody knows
+        # it may have run, and the outcome is unknown
         for _ in range(2):
             with pytest.raises(OutcomeUnknown, match="'pay'"):
                 await client.call_tool("pay", idempotency_key="y")
@@ -107,7 +107,7 @@ async def test_keyed_handshake_era_call_is_repeated_after_a_server_crash(
 
 
 class Process:
-    """A server on the web that can be killed and started again at the same address."""
+    """A server process on HTTP; can be killed and restarted at the same address."""
 
     def __init__(self, folder: Path) -> None:
         self._held = HeldPort()

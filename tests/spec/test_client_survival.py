@@ -1,6 +1,6 @@
-"""What a client does when its server dies, what becomes of the server when the client does, and Ctrl+C.
+"""Behaviour of a client when its server dies, of a server when its client dies, and Ctrl+C.
 
-Real processes, real signals. What a server has done is read from a file that it writes to, not from what anybody says.
+Real processes, real signals. A server records its effects in a file, which the tests read.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ DYING = """
 """
 
 
-# --- death is loud -----------------------------------------------------------------------------------
+# --- the death of a server ---------------------------------------------------------------------------
 
 
 async def test_killed_server_fails_only_its_fifty_calls(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ async def test_killed_server_fails_fifty_calls_within_a_quarter_second(tmp_path:
 
 
 async def until_all_have_failed(tmp_path: Path) -> float:
-    """How long it takes until all calls have failed whose server was killed."""
+    """Return how long it takes until all calls of a killed server have failed."""
     async with Client(command(DYING)) as dying, Client(light(tmp_path / "effects")) as other:
         pid = (await dying.call_tool("pid")).data
         calls = [asyncio.create_task(dying.call_tool("wait")) for _ in range(50)]
@@ -97,12 +97,14 @@ async def until_all_have_failed(tmp_path: Path) -> float:
     return took
 
 
-# --- healing -----------------------------------------------------------------------------------------
+# --- recovery ----------------------------------------------------------------------------------------
 
 
 class Load:
-    """Calls without a pause, and what came of each. The child is killed after every few answers, and now and then it
-    kills itself where it matters most: it has done what it was asked for, and not said so yet."""
+    """Calls without a pause, and their outcomes. The test kills the child after every few responses, and at times the
+    child
+    kills itself at the worst moment: after the effect and before the response.
+    """
 
     def __init__(self, client: Client, kills: int, seed: int) -> None:
         self.client = client
@@ -134,8 +136,9 @@ class Load:
 
 
 async def known(client: Client) -> None:
-    """Returns when the client knows what tools there are: it asks for them with the first call, and this server answers
-    one thing after the other."""
+    """Wait until the client has the list of tools: it fetches them with the first call, and this server answers in
+    order.
+    """
     await client.call_tool("look")
     await client.ping()
 
@@ -151,7 +154,7 @@ async def test_hundred_kills_under_load_lose_no_read_and_repeat_no_effect(tmp_pa
 
 
 async def killed_under_load(tmp_path: Path, kills: int, seed: int) -> dict[str, int]:
-    """How often calls were done whose outcome is unknown."""
+    """Return how often calls with an unknown outcome ran."""
     effects = tmp_path / "effects"
     with nothing_left():
         async with Client(light(effects), settings=Settings(restart_intensity=1000, backoff_first=0.05)) as client:
@@ -274,7 +277,7 @@ class Host:
         os.write(self._terminal, b"\x03")
 
     def end(self) -> int:
-        """What it ended with; all that it said is read then."""
+        """Read all output; return the exit code."""
         while self._read():
             pass
         os.close(self._terminal)
@@ -282,7 +285,7 @@ class Host:
 
 
 def _own_terminal() -> None:
-    os.close(os.open(os.ttyname(0), os.O_RDWR))  # the first terminal that a session opens is its own
+    os.close(os.open(os.ttyname(0), os.O_RDWR))  # the first terminal that a session opens becomes its controlling one
 
 
 @pytest.mark.parametrize("kind", HOSTS)

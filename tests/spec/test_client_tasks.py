@@ -1,4 +1,4 @@
-"""Tasks, from the side of a client: calls that wait for them, handles on them, and what their servers ask."""
+"""Client-side tasks: calls that wait for tasks, task handles, and input requests of servers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Sure:
 
 
 class Work:
-    """A server whose tool runs until it is told to go on."""
+    """A server whose tool runs until the test releases it."""
 
     immediate = True  # as an observer
 
@@ -34,7 +34,7 @@ class Work:
         self.go_on = asyncio.Event()
         self.begun = asyncio.Event()
         self.cancelled = asyncio.Event()
-        self.looked_at = asyncio.Event()  # by somebody who knows that it is a task
+        self.looked_at = asyncio.Event()  # by a caller that knows that it is a task
         server = self.server = Server("tasks", observers=[self], settings=QUICK, store=store)
 
         @server.tool(task="required")
@@ -74,14 +74,14 @@ class Work:
             return "plain"
 
     def on(self, fact: Fact) -> None:
-        """Hears of what happens at the server."""
+        """Observe the facts of the server."""
         if isinstance(fact, CallStarted) and fact.method in {"tasks/get", "tasks/result"}:
             self.looked_at.set()
 
 
 @pytest.fixture(params=REVISIONS)
 def revision(request: pytest.FixtureRequest) -> str:
-    """Of each way to speak of tasks."""
+    """Each dialect of tasks."""
     return request.param
 
 
@@ -129,7 +129,7 @@ async def test_abandoned_call_cancels_its_task(revision: str) -> None:
 
 
 class Slow(MemoryStore):
-    """A store that takes its time over the first thing that it keeps."""
+    """A store that delays its first write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ async def test_call_abandoned_at_close_leaves_no_task(revision: str) -> None:
         async with Client(work.server, revision=revision) as client:
             await client.call_tool("work")
 
-    async with Client(work.server, revision=revision):  # so that the server goes on
+    async with Client(work.server, revision=revision):  # so that the server continues
         calling = asyncio.ensure_future(once())
         await work.looked_at.wait()
         calling.cancel()
@@ -187,7 +187,7 @@ async def test_progress_of_a_task_reaches_its_caller_until_the_end(revision: str
         work.go_on.set()
         assert (await calling).data == "told"
     numbers = [progress.progress for progress in heard]
-    # With the extension a client looks now and then: reports that follow each other quickly are told as one.
+    # With the extension a client polls: reports that follow each other quickly arrive as one.
     assert numbers == ([1, 2, 3, 4] if revision == "2025-11-25" else [3, 4])
     assert [progress.total for progress in heard[-2:]] == [3, 4]
     assert heard[-2].message == "three"
@@ -205,7 +205,7 @@ async def test_failing_progress_callback_does_not_affect_the_task(revision: str)
 
 
 async def test_task_handle_works_from_another_loop(revision: str) -> None:
-    """A host may have its clients on a loop of their own."""
+    """A host may run its clients on a separate loop."""
     work = Work()
     async with Client(work.server, revision=revision) as client:
 
@@ -279,7 +279,7 @@ async def test_cancelled_task_has_no_result(revision: str) -> None:
         await task.cancel()
         await asyncio.wait_for(work.cancelled.wait(), PATIENCE)
         assert task.status == "cancelled"
-        await task.cancel()  # what has ended stays as it is
+        await task.cancel()  # a terminal status is final
         with pytest.raises(TaskCancelled, match=task.id):
             await task.result()
         with pytest.raises(PeerError, match="no task"):

@@ -42,7 +42,7 @@ class OrderDict(TypedDict):
 
 
 class Asker:
-    """A server with one tool that asks, and what came of it."""
+    """A server with one tool that elicits, and its outcome."""
 
     def __init__(self, wanted: Any, *, clock: ManualClock | None = None, thread: bool = False) -> None:
         self.server = Server("t", observers=[], clock=clock)

@@ -1,4 +1,4 @@
-"""Elicitation forms of 2025-11-25: every kind of field, choice and default, made of types."""
+"""Elicitation forms of 2025-11-25: each kind of field, choice and default, derived from types."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -51,7 +51,7 @@ class Chosen:
 
 
 async def ask(wanted: Any, content: Any, revision: str = "2025-11-25") -> tuple[Any, Any]:
-    """What the client is shown, and what the handler gets."""
+    """Return the form that the client gets and the value that the handler gets."""
     server, outcome = Server("t", observers=[]), []
 
     @server.tool

@@ -1,4 +1,4 @@
-"""What peers are told of exceptions that were not meant for them: where errors are exposed, and where they are not."""
+"""Messages of unexpected exceptions: on which connections peers see them, and on which they do not."""
 
 import logging
 import sys
@@ -24,11 +24,11 @@ def revision(request: pytest.FixtureRequest) -> str:
 
 
 class RefusedByBank(Exception):
-    """An exception of a handler's own."""
+    """An exception of a handler."""
 
 
 class Unspeakable(Exception):
-    """An exception that cannot be told."""
+    """An exception that cannot be converted to a string."""
 
     def __str__(self) -> str:
         raise ValueError
@@ -161,7 +161,7 @@ async def test_in_process_server_sees_client_exceptions() -> None:
     async def sampling(_: Any) -> str:
         raise RefusedByBank(SECRET)
 
-    old = "2025-11-25"  # in the modern era the server is not told that its question failed
+    old = "2025-11-25"  # in the modern era the server does not learn that its input request failed
     async with Client(make_server(), revision=old, sampling=sampling) as client:
         assert (await client.call_tool("ask")).data == f"RefusedByBank: {SECRET}"
     hidden = Settings(expose_errors=False)
@@ -169,7 +169,7 @@ async def test_in_process_server_sees_client_exceptions() -> None:
         assert SECRET not in (await client.call_tool("ask")).data
 
 
-# --- peers from elsewhere ------------------------------------------------------------------------------
+# --- remote peers --------------------------------------------------------------------------------------
 
 SCRIPT = """
 from trunkline import Server, Settings

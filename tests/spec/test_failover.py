@@ -1,5 +1,7 @@
-"""An error of our own ends one conversation and nothing else, and the session goes on. What fails here is the clock
-that a server was given: at one moment, it has no time."""
+"""An internal error ends one connection and nothing else, and the session continues. The server's clock fails here, at
+a
+chosen moment.
+"""
 
 import asyncio
 import json
@@ -27,7 +29,7 @@ IN_ORDER = ["RestoreSubscriptions", "ReplayPending", "RestoreCapabilities", "Sta
 
 
 class Stopping(ManualClock):
-    """A clock that has no time now and then."""
+    """A clock that raises at chosen moments."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +68,7 @@ class Scene:
 
         @self.server.tool
         async def fail() -> str:
-            """Answered, and then something of ours fails."""
+            """Respond, and then fail internally."""
             self.clock.failures = 1
             return "answered"
 
@@ -80,7 +82,7 @@ class Scene:
             return (await ctx.roots())[0].uri
 
     def on(self, fact: Fact) -> None:
-        """Has the clock fail next, if this is the moment."""
+        """Make the clock fail next, if this is the moment."""
         if type(fact) is self.fails_after:
             self.fails_after = None
             self.clock.failures = 1
@@ -102,18 +104,18 @@ async def scene() -> AsyncIterator[Scene]:
 
 
 def is_internal(answer: Any, failed: HandlerFailed) -> bool:
-    """Whether an answer says that something failed, and nothing of what."""
+    """Return whether a response reports an internal error without details."""
     error = answer["error"]
     return error["code"] == -32603 and failed.reference in error["message"] and "clock" not in json.dumps(answer)
 
 
 async def opened(peer: RawPeer, revision: str = "2025-11-25") -> None:
-    """Has the handshake made, and nothing under way."""
+    """Perform the handshake; nothing is in flight afterwards."""
     await peer.initialize(revision)
     assert await peer.quiet() == []
 
 
-# --- on a line ----------------------------------------------------------------------------------------
+# --- stream connections -------------------------------------------------------------------------------
 
 
 @pytest.mark.row("D07")
@@ -134,7 +136,7 @@ async def test_session_is_replaced_and_pending_requests_are_answered(scene: Scen
         for answer in (*cut_off, refused):
             assert is_internal(answer, failed)
         assert [answer["error"]["data"]["kind"] for answer in cut_off] == ["outcome_unknown"] * 2
-        await scene.ended.wait()  # nobody wants to know any more
+        await scene.ended.wait()  # the caller has given up
         assert scene.steps == IN_ORDER
 
         scene.server.notify_updated("note://a")
@@ -143,7 +145,7 @@ async def test_session_is_replaced_and_pending_requests_are_answered(scene: Scen
         ]
         peer.call("tools/call", {"name": "say"})
         assert (await peer.receive())["params"]["data"] == "heard"
-        peer.reply(question, {"roots": []})  # too late for anybody
+        peer.reply(question, {"roots": []})  # too late for the caller
         asking = peer.call("tools/call", {"name": "ask"})
         await peer.receive()
         anew = await peer.receive()
@@ -238,7 +240,7 @@ async def test_handshake_continues_after_a_failure(scene: Scene) -> None:
         assert "error" in await peer.request("ping")
         assert "error" in await peer.answer_to(asking)
         peer.call("tools/call", {"name": "ask"})
-        for _ in range(3):  # so that it gets to where it waits
+        for _ in range(3):  # so that it reaches its wait
             assert await peer.quiet() == []
         peer.notify("notifications/initialized")
         assert (await peer.receive())["method"] == "roots/list"
@@ -262,7 +264,7 @@ async def test_paused_or_draining_server_stays_so(scene: Scene) -> None:
 
 @pytest.mark.row("D07")
 async def test_failing_channel_does_not_affect_other_clients(scene: Scene) -> None:
-    """A channel that fails is somebody else's, as a transport may be."""
+    """A channel that fails in third-party code, as a transport may."""
     async with RawPeer(scene.server) as first, RawPeer(scene.server) as second:
         for peer in (first, second):
             await peer.initialize()
@@ -441,7 +443,7 @@ async def test_durable_session_continues_here_and_after_restart(tmp_path: Path) 
         await host.app.aclose()
 
 
-# --- lines of the system ------------------------------------------------------------------------------
+# --- sockets ------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager

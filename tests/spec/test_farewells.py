@@ -1,4 +1,4 @@
-"""What clients hear when a server ends, on every transport and in either era."""
+"""Messages that clients receive when a server shuts down, on each transport and in both eras."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ LISTEN = enveloped(notifications={"toolsListChanged": True})
 
 
 class Lines:
-    """A client on a socket, with a message on each line."""
+    """A client on a socket, with one message per line."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -35,7 +35,7 @@ class Lines:
 
 
 class Ending:
-    """A server that listens over HTTP and TCP, and ends when it is told to, but not before `go`."""
+    """A server on HTTP and TCP that shuts down on request, but not before `go`."""
 
     def __init__(self, stack: AsyncExitStack, **settings: Any) -> None:
         self.house = House(**settings)
@@ -51,7 +51,7 @@ class Ending:
         return self
 
     async def caller(self, port: int) -> Caller:
-        """A line that is there before the end begins."""
+        """A connection that exists before the shutdown begins."""
         return await self._stack.enter_async_context(Caller(port))
 
     async def caller_at(self, port: int, message: Any, session: str | None = None, **headers: Any) -> Caller:
@@ -81,7 +81,7 @@ async def ending(**settings: Any) -> AsyncIterator[Ending]:
 
 
 async def asked(caller: Caller, message: Any, **headers: Any) -> Answer:
-    """What is answered on a line that is open."""
+    """Return the response on an open connection."""
     caller.say(request("POST", "/mcp", message, **headers))
     return await caller.answer()
 

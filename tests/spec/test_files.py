@@ -1,4 +1,4 @@
-"""Files and folders as resources: read, listed, kept inside, and watched."""
+"""Files and folders as resources: reading, listing, confinement and watching."""
 
 import asyncio
 import os
@@ -243,11 +243,11 @@ def test_invalid_files_and_folders_are_rejected(folder: Path) -> None:
             server.add_directory(pattern, folder)
 
 
-# --- folders that change while they are read -----------------------------------------------------------
+# --- folders that change during a read -----------------------------------------------------------------
 
 
 class Swap:
-    """Exchange a folder for a link to the outside, after so many calls to the system."""
+    """Exchange a folder for a link to the outside, after that many system calls."""
 
     def __init__(self, folder: Path, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.inside, self.aside = folder / "sub", folder / "aside"
@@ -501,7 +501,7 @@ async def test_change_of_watched_file_is_notified_within_a_second(folder: Path) 
 
 
 async def until_told(folder: Path) -> float:
-    """How long it takes until a client hears of a change."""
+    """Return how long it takes until a client receives the notification of a change."""
     server = served(folder)
     async with RawPeer(server) as peer:
         await peer.initialize()
@@ -518,7 +518,7 @@ async def until_told(folder: Path) -> float:
 
 
 class Looks:
-    """A server whose looks at its files come when the test says so."""
+    """A server that polls its files when the test says so."""
 
     def __init__(self, folder: Path, pattern: str = "files:///{+path}") -> None:
         self.clock = ManualClock()
@@ -528,11 +528,11 @@ class Looks:
 
     @property
     def watching(self) -> bool:
-        """Whether another look will come."""
+        """Return whether another poll is scheduled."""
         return self.server._runtime.file_watch._poller._timer is not None
 
     async def look(self, peer: RawPeer) -> list[str]:
-        """What a client is told by one look: the URIs that were updated, or which list has changed."""
+        """Poll once; return the URIs that were updated, or the list that has changed."""
         self.clock.advance(2.0)
         async with asyncio.timeout(PATIENCE):
             while self.server._runtime.file_watch._poller._job is not None:
@@ -630,7 +630,7 @@ LIST_CHANGED = "notifications/resources/list_changed"
 
 
 def age(*folders: Path) -> None:
-    """Makes folders look as if nothing had happened in them for long."""
+    """Set the times of folders so that they look unchanged for long."""
     for folder in folders:
         os.utime(folder, ns=(1, 1))
 
@@ -690,7 +690,7 @@ async def test_unchanged_folder_is_not_read_again(folder: Path, monkeypatch: pyt
         assert read == [str(folder), str(folder / "sub")]
         read.clear()
         assert await looks.look(peer) == []
-        assert read != []  # something has happened a moment ago, and more may have
+        assert read != []  # a recent change, and more may follow
 
 
 @pytest.mark.row("R19")

@@ -1,4 +1,4 @@
-"""One server as its author wrote it, asked for everything that it offers by clients of all five revisions."""
+"""One server, and clients of all five revisions that use everything in its catalog."""
 
 import json
 import runpy
@@ -36,7 +36,7 @@ async def over_http() -> AsyncIterator[Any]:
 
 
 class Visitor:
-    """Whoever asks, and what came to them unasked."""
+    """A client, and the messages that it received unasked."""
 
     def __init__(self, target: Any, revision: str) -> None:
         self.revision = revision
@@ -51,13 +51,13 @@ class Visitor:
         )
 
     def fill_in(self, form: Any) -> dict[str, Any]:
-        """Plays the user."""
+        """Answer as the user."""
         self.forms.append(form.message)
         assert [(field.name, field.kind) for field in form.fields] == [("seed", "choice"), ("packets", "integer")]
         return {"seed": "basil", "packets": 3}
 
     def value(self, result: Any) -> Any:
-        """What a tool gave: apart from its text, or in older revisions as its text."""
+        """The value of a tool's result: structured or, in older revisions, its text."""
         if self.revision < STRUCTURED:
             assert result.structured is None
             return json.loads(result.text)

@@ -50,7 +50,7 @@ CAPABILITIES = {
 
 
 def matches(expected: Any, found: Any) -> bool:
-    """Whether a value has all that is expected of it."""
+    """Return whether a value has all expected members."""
     if expected == "*":
         return found is not None
     if isinstance(expected, dict):
@@ -62,7 +62,7 @@ def matches(expected: Any, found: Any) -> bool:
 
 
 def make_server(observer: RecordingObserver, compat: Literal["erlmcp"] | None) -> tuple[Server, list[Any]]:
-    """A server that has what the examples name, and what its tool gets of the client's model."""
+    """A server with everything that the examples name, and the input that its tool gets from the client's model."""
     server, sampled = Server("documents", observers=[observer], compat=compat), []
 
     @server.tool
@@ -134,7 +134,7 @@ async def test_a_server_accepts_an_example(example: dict[str, Any]) -> None:
 
 
 class Caller:
-    """A client, the server that a test plays, and what the client's functions were called with."""
+    """A client, the server that a test plays, and the arguments of the client's callbacks."""
 
     def __init__(self, **options: Any) -> None:
         self.server = ScriptedServer(**options)
@@ -147,7 +147,7 @@ class Caller:
         return "Here's what I recommend..."
 
     async def respond(self, example: dict[str, Any]) -> Any:
-        """The request that an example answers, once it has come; it is answered with the example."""
+        """Wait for the request that an example answers, and answer it with the example."""
         asked = await self.server.line.request(example["answers"]["method"])
         self.server.line.send({**example["message"], "id": asked["id"]})
 
@@ -160,7 +160,7 @@ async def calling(**options: Any) -> AsyncIterator[Caller]:
 
 
 async def ask(client: Client, example: dict[str, Any]) -> Any:
-    """What a caller gets who asks what an example answers."""
+    """Return the value that a caller gets for a request that an example answers."""
     asked = example["answers"]
     if "task" in example:
         return await getattr(client.task(asked["params"]["taskId"]), example["task"])()

@@ -1,4 +1,4 @@
-"""The ten gaps that the founding plan lists, each closed by one test."""
+"""The ten gaps that the founding plan lists, with one test for each."""
 
 import pytest
 
@@ -124,7 +124,7 @@ async def test_prompts_get(server: Server) -> None:
 
 
 async def heard_after(server: Server, change) -> list[str]:
-    """The notifications that a ready client hears of one change."""
+    """The notifications that a ready client receives after one change."""
     async with RawPeer(server) as peer:
         await peer.initialize()
         await peer.quiet()

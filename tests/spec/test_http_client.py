@@ -1,4 +1,4 @@
-"""Streamable HTTP and HTTP+SSE, seen from the client: through `Client`, against servers that are played by hand."""
+"""Streamable HTTP and HTTP+SSE, client side: `Client` against servers that the tests play."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ QUICK = Settings(stream_retry=0.02, backoff_first=0.02, stop_timeout=1.0)
 
 @pytest.fixture
 async def server() -> AsyncIterator[Web]:
-    """A server; when it has ended, nothing is left of whoever was its client."""
+    """A server; when it has ended, nothing is left of its clients."""
     descriptors, tasks = len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())
     async with web() as made:
         yield made
@@ -39,11 +39,11 @@ async def server() -> AsyncIterator[Web]:
 
 
 def client(target: Any, **options: Any) -> Client:
-    """A client of the handshake era, whose sessions and streams this file is about."""
+    """A client of the handshake era, whose sessions and streams this module tests."""
     return Client(target, **{"settings": QUICK, "revision": "2025-11-25"} | options)
 
 
-# --- what is said with every request ---------------------------------------------------------------------
+# --- request headers -------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("HTT-04", "HTT-22", "HTT-28")
@@ -128,7 +128,7 @@ async def test_invalid_session_id_is_rejected(server: Web, session: str) -> None
         await client(server.url).open()
 
 
-# --- answers ---------------------------------------------------------------------------------------------
+# --- responses -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("HTT-09")
@@ -372,7 +372,7 @@ async def test_notification_is_posted_again_after_a_failure(server: Web) -> None
 
 
 async def test_session_is_replaced_if_initialized_is_not_accepted(server: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it the server would ask the client nothing, and whatever needs that would wait in vain."""
+    """Without it the server could send no requests to the client, and tools that need them would wait in vain."""
     monkeypatch.setattr(client_session, "_RETRY_DELAYS", (0.0, 0.0))
     refusals = [503, 502, 503]
     server.on("notifications/initialized", lambda visit: visit.respond(refusals.pop() if refusals else 202))
@@ -429,7 +429,7 @@ async def test_abandoned_call_is_cancelled_and_its_connection_closed(server: Web
         await it.ping()
 
 
-# --- streams that break off ------------------------------------------------------------------------------
+# --- broken streams --------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("HTT-13")
@@ -448,7 +448,7 @@ async def test_server_retry_delay_is_not_exceeded(server: Web) -> None:
 
 
 async def until_read_on(server: Web) -> float:
-    """How long a client waits before it reads on, where the server has named half a second."""
+    """Return how long a client waits before it resumes a stream for which the server named half a second."""
     ended: list[float] = []
 
     def cut(visit: Visit) -> None:
@@ -544,7 +544,7 @@ async def test_server_request_on_the_stream_is_answered_by_post(server: Web) -> 
         await until(lambda: any(visit.message.get("id") == "s1" for visit in server.seen("POST")))
 
 
-# --- sessions that are gone, and servers -----------------------------------------------------------------
+# --- lost sessions and servers ---------------------------------------------------------------------------
 
 
 @pytest.mark.row("HTT-26")
@@ -584,7 +584,7 @@ async def test_listening_stream_detects_a_lost_session(server: Web) -> None:
         await server.visited("initialize", 2)
         await until(lambda: it.losses == 1 and it.initialized)
         await it.ping()
-        assert it.losses == 1  # the second session has never had a stream: there 404 only says that there is none
+        assert it.losses == 1  # the second session has never had a stream: there 404 means only that it has none
 
 
 async def test_retry_zero_does_not_flood_the_server(server: Web) -> None:
@@ -864,7 +864,7 @@ async def test_unreachable_proxy_is_reported(server: Web) -> None:
 
 
 class Passed:
-    """What a proxy has seen."""
+    """Requests that a proxy has seen."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -873,7 +873,7 @@ class Passed:
 
 
 def proxy(port: int) -> Any:
-    """A proxy that leads everybody to one port."""
+    """A proxy that sends every request to one port."""
     import contextlib
 
     @contextlib.asynccontextmanager

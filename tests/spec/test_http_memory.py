@@ -1,4 +1,4 @@
-"""Sessions that are opened and never used again cost memory only until their time is up; room in a file likewise."""
+"""Abandoned sessions use memory, and space in a file, only until they expire."""
 
 import contextlib
 import json
@@ -78,7 +78,7 @@ SESSION = re.compile(rb"\r\nmcp-session-id: ([^\r]+)\r\n")
 
 
 class Line:
-    """One connection. Requests are sent in blocks, without waiting for each answer."""
+    """One connection. Requests go in blocks, without waiting for each response."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
@@ -89,7 +89,7 @@ class Line:
         self._socket.close()
 
     def post(self, requests: Sequence[tuple[dict, str]]) -> list[tuple[bytes, bytes]]:
-        """Heads and bodies of the answers to messages, each sent in a session or in none."""
+        """Post messages, each with a session or without; return heads and bodies of the responses."""
         self._socket.sendall(b"".join(self._request(message, session) for message, session in requests))
         return [self._answer() for _ in requests]
 
@@ -135,7 +135,7 @@ def line_to(port: int) -> Iterator[Line]:
 
 @contextlib.contextmanager
 def serving(*arguments: str) -> Iterator[int]:
-    """A server in a process of its own; gives its port."""
+    """Start a server in a child process; return its port."""
     command = [sys.executable, "-c", SCRIPT, "0", *arguments]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
@@ -157,8 +157,9 @@ def open_and_abandon(port: int, count: int) -> None:
 
 
 def settled(port: int, before: dict | None = None) -> dict:
-    """What is left once all sessions but the one that asks have ended, and connections that were closed with them: no
-    more sessions, tasks and descriptors than before."""
+    """Wait until all other sessions and their connections have ended: no more sessions, tasks and descriptors than
+    before.
+    """
 
     def at_rest() -> dict | None:
         if line.call(asking, "sessions", {})["sessions"] != 1:
@@ -172,8 +173,8 @@ def settled(port: int, before: dict | None = None) -> dict:
 
 
 def abandoned(port: int, count: int) -> list[dict]:
-    """What is left of many sessions, three times: as little as of a few."""
-    open_and_abandon(port, BLOCK)  # what is made once is made now
+    """Assert that three rounds of many sessions leave no more memory than a few sessions."""
+    open_and_abandon(port, BLOCK)  # one-time allocations happen now
     before = settled(port)
     after = []
     for _ in range(3):
@@ -194,7 +195,7 @@ def test_thirty_thousand_abandoned_sessions_leak_no_memory() -> None:
     with serving() as port:
         after = abandoned(port, SESSIONS)
     assert after[2]["blocks"] <= 1.05 * after[0]["blocks"]
-    assert after[2]["memory"] <= 1.25 * after[0]["memory"]  # what Python frees it keeps in part, see COUNTED
+    assert after[2]["memory"] <= 1.25 * after[0]["memory"]  # Python keeps a part of the memory it frees, see COUNTED
 
 
 @pytest.mark.row("D06")

@@ -1,4 +1,4 @@
-"""A server over HTTP: alone, under other ASGI servers, and mounted in the applications of others."""
+"""A server over HTTP: standalone, under other ASGI servers, and mounted in third-party applications."""
 
 import asyncio
 import socket
@@ -38,7 +38,7 @@ def offering() -> Server:
 
 @asynccontextmanager
 async def under_uvicorn(app: App, **options: Any) -> AsyncIterator[str]:
-    """An application under an ASGI server that is not ours; gives its address."""
+    """Run an application under a third-party ASGI server; return its address."""
     with socket.socket() as place:
         place.bind(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, ws="websockets-sansio", **options))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Calls that carry an idempotency key: done once, however often they are made."""
+"""Calls with an idempotency key run once, however often they are made."""
 
 import asyncio
 from collections.abc import Sequence
@@ -113,7 +113,7 @@ async def test_keys_are_separate_per_principal(bank: Bank) -> None:
 
 
 async def test_anonymous_clients_share_keys(bank: Bank) -> None:
-    """Nothing else tells somebody who comes back from somebody else, so a key has to be one that nobody guesses."""
+    """Only the key distinguishes a returning client from another one, so it has to be unguessable."""
     async with (
         RawPeer(bank.server) as one,
         RawPeer(bank.server) as two,
@@ -275,7 +275,7 @@ async def test_response_waits_until_the_result_is_stored(confirmed: bool) -> Non
 
 
 async def test_shutdown_without_store_does_not_report_unknown_outcome() -> None:
-    """It is not: the store may have kept it, or keeps it in another process."""
+    """The outcome is unknown: the store may hold the entry, or another process does."""
     store = FaultyStore(MemoryStore())
     bank = Bank(store=store)
     bank.go.clear()
@@ -292,7 +292,7 @@ async def test_shutdown_without_store_does_not_report_unknown_outcome() -> None:
 
 
 async def test_call_rejected_without_store_may_start_later() -> None:
-    """The store kept that it was begun, without confirming that, and could not be told otherwise."""
+    """The store holds the entry without having confirmed it, and the server could not correct it."""
     clock = ManualClock()
     store = FaultyStore(MemoryStore(clock=clock))
     bank = Bank(store=store, clock=clock)
@@ -328,7 +328,7 @@ async def test_result_too_large_to_store_is_not_sent() -> None:
 
 
 class Flaky(MemoryStore):
-    """A store that keeps nothing while it is away, says late that it has, or does not say so at all."""
+    """A store that fails while it is unavailable, confirms writes late, or does not confirm them at all."""
 
     def __init__(self, clock: ManualClock | None = None) -> None:
         super().__init__(clock=clock or ManualClock())
@@ -385,7 +385,9 @@ async def test_run_survives_a_short_store_outage() -> None:
 
 
 async def test_run_adopts_its_own_unconfirmed_write() -> None:
-    """Who is told that a store is away does not know whether a write was kept, and must not take it for another's."""
+    """After a store error the server does not know whether its write succeeded, and must not take it for another
+    process's.
+    """
     clock = ManualClock()
     store = Flaky(clock)
     bank = Bank(store=store, clock=clock)
@@ -419,7 +421,7 @@ async def test_late_renewal_does_not_overwrite_the_outcome() -> None:
         first = peer.call("tools/call", call("pay", "k", amount=5))
         await bank.begun.wait()
         bank.go.set()
-        clock.advance(4)  # time to say so, after the work has ended and before that is kept
+        clock.advance(4)  # time to report progress, after the work has ended and before the outcome is stored
         await peer.answer_to(first)
         clock.advance(11)
         assert await paid(peer, "k", 5) == 1

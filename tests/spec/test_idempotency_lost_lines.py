@@ -1,4 +1,4 @@
-"""Calls that carry an idempotency key, whose line is lost, who are cancelled, or whose server ends."""
+"""Calls with an idempotency key whose connection is lost, which are cancelled, or whose server shuts down."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,7 @@ from trunkline import Context, Settings
 from trunkline.stores.sqlite.store import SqliteStore
 from trunkline.testing import ManualClock, RawPeer
 
-# --- lost lines and lost runs -------------------------------------------------------------------
+# --- lost connections and lost runs -------------------------------------------------------------
 
 
 async def test_run_survives_a_lost_connection(bank: Bank) -> None:
@@ -115,7 +115,7 @@ async def test_run_stops_at_the_deadline_of_its_call() -> None:
 
 @pytest.mark.parametrize("asked", [False, True])
 async def test_progress_and_questions_of_a_disconnected_run(bank: Bank, asked: bool) -> None:
-    """Progress goes nowhere. A question fails, and what the tool makes of that is kept like any other outcome."""
+    """Progress is dropped. A request to the client fails, and the tool's outcome is stored like any other."""
 
     @bank.server.tool
     async def asks(ctx: Context) -> str:
@@ -215,7 +215,7 @@ async def test_call_answered_with_a_question_leaves_the_key_free(bank: Bank) -> 
 
 
 async def test_run_cut_off_by_shutdown_is_unknown_at_once(tmp_path: Path) -> None:
-    """The next server does not have to wait until nobody can be at it any more."""
+    """The next server does not have to wait for the lease to expire."""
     clock = ManualClock()
     settings = Settings(drain_timeout=0.05)
     first, second = (

@@ -1,4 +1,4 @@
-"""Calls that carry an idempotency key, where several processes share a store: at once, or one after another."""
+"""Calls with an idempotency key where several processes share a store, concurrently or one after another."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ from trunkline.testing import ManualClock, RawPeer
 
 
 class Late(MemoryStore):
-    """A store that lets something happen, if it is told to, before whoever has asked hears what it found."""
+    """A store that, on request, runs a callback between reading a value and returning it."""
 
     meanwhile: Callable[[], Awaitable[object]] | None = None
 
@@ -37,7 +37,7 @@ class Late(MemoryStore):
 
 
 class Pair:
-    """Two servers, as two processes would be, with one store."""
+    """Two servers, like two processes, with one store."""
 
     def __init__(self, *, frozen: bool = False) -> None:
         self.clock = ManualClock()
@@ -67,7 +67,7 @@ async def test_other_process_waits_while_the_run_renews_its_lease() -> None:
         first = asyncio.create_task(paid(one, "k", 5))
         await pair.one.begun.wait()
         second = two.call("tools/call", call("pay", "k", amount=5))
-        for _ in range(20):  # twice the time of the lease, which is renewed meanwhile
+        for _ in range(20):  # twice the lease, which is renewed meanwhile
             pair.clock.advance(1)
             assert await two.quiet() == []
         pair.one.go.set()
@@ -94,7 +94,7 @@ async def test_takeover_of_suspected_process_has_one_result() -> None:
     async with (pair := Pair(frozen=True)) as (one, two):
         first = asyncio.create_task(paid(one, "k", 5, "put"))
         await pair.one.begun.wait()
-        pair.one.runs += [0, 0]  # so that its own result would be another
+        pair.one.runs += [0, 0]  # so that its own result would differ
         waiting = two.call("tools/call", call("put", "k", amount=5))
         await two.quiet()
         pair.clock.advance(11)
@@ -114,7 +114,7 @@ async def test_superseded_run_is_stopped(done: bool) -> None:
             pair.two.go.clear()
         second = asyncio.create_task(paid(two, "k", 5, "put"))
         await (second if done else pair.two.begun.wait())
-        pair.clock_of_one.advance(4)  # time to say that it is still at it
+        pair.clock_of_one.advance(4)  # time to renew the lease
         async with asyncio.timeout(PATIENCE):
             await pair.one.stopped.wait()
         pair.two.go.set()
@@ -122,7 +122,7 @@ async def test_superseded_run_is_stopped(done: bool) -> None:
 
 
 async def test_unknown_outcome_is_final() -> None:
-    """The run was taken for dead, and was only slow."""
+    """The run looked dead, and was only slow."""
     async with (pair := Pair(frozen=True)) as (one, two):
         first = one.call("tools/call", call("pay", "k", amount=5))
         await pair.one.begun.wait()
@@ -146,7 +146,7 @@ async def test_last_moment_result_beats_unknown_outcome() -> None:
             pair.one.go.set()
             await first
 
-        pair.store.meanwhile = end  # after the other has read that the run was begun, and before it gives it up
+        pair.store.meanwhile = end  # after the other has read that the run was begun, and before it takes it over
         assert await paid(two, "k", 5) == await first == 1
     assert (pair.one.runs, pair.two.runs) == ([5], [])
 
@@ -191,8 +191,7 @@ server.run()
 
 
 def begun_and_killed(folder: Path, params: Params, when: str) -> Any:
-    """Has a process do something, and kills it: inside the tool, or after that, before the answer leaves. Its answer, if
-    it could give one."""
+    """Kill a process inside the tool, or after it and before the response. Return the response if there is one."""
     with StdioPeer(SCRIPT, str(folder), when) as peer:
         peer.initialize()
         ident = peer.call("tools/call", params)
@@ -206,7 +205,7 @@ def begun_and_killed(folder: Path, params: Params, when: str) -> Any:
 
 @contextlib.asynccontextmanager
 async def next_process(folder: Path) -> AsyncIterator[Bank]:
-    """Another server with the same store, here for once."""
+    """A second server with the same store, for one call."""
     bank = Bank(store=SqliteStore(folder / "store"), settings=Settings(idempotency_lease=1.5, task_lease=1.5))
     yield bank
     await bank.server.aclose()
@@ -253,7 +252,7 @@ async def test_run_of_dead_process_is_repeated_only_if_idempotent(tmp_path: Path
 @pytest.mark.row("PROMISE-17")
 @pytest.mark.parametrize(("name", "again"), [("order", False), ("book", True)])
 async def test_key_names_its_task_after_a_crash(tmp_path: Path, name: str, again: bool) -> None:
-    """One fails, since its tool does not say that it can be begun anew; the other is begun anew."""
+    """One fails, since its tool is not declared as restartable; the other runs again."""
     asked = {**call(name, "k", amount=5), "task": {}}
     made = begun_and_killed(tmp_path, asked, "inside")["task"]["taskId"]
     async with next_process(tmp_path) as bank, RawPeer(bank.server) as peer:
@@ -272,7 +271,7 @@ async def test_key_names_its_task_after_a_crash(tmp_path: Path, name: str, again
 
 
 def script(folder: Path, dies: str, program: str = SCRIPT) -> str:
-    """A server that dies the first time that it is called; or each time, if it is never to learn from that."""
+    """A server that crashes on its first call, or on each call."""
     ran = folder / "runs"
     file = folder / "server.py"
     source = Path(trunkline.__file__).parents[1]  # a client passes on little of its environment
@@ -285,7 +284,7 @@ sys.argv[1:] = [{str(folder)!r}, "never" if os.path.exists({str(ran)!r}) else {d
 
 
 async def test_client_repeats_keyed_call_after_server_crash(tmp_path: Path) -> None:
-    """The first process loses its answer; the second gives it."""
+    """The first process loses its response; the second returns it."""
     async with Client(script(tmp_path, "after that")) as client:
         result = await client.call_tool("pay", {"amount": 5}, idempotency_key="k")
         assert result.data.startswith("5 by ")
@@ -301,7 +300,7 @@ async def test_client_raises_outcome_unknown(tmp_path: Path) -> None:
 
 
 async def test_client_does_not_repeat_without_server_support(tmp_path: Path) -> None:
-    """A server of somebody else's: it does not say that it minds keys, and would do it again."""
+    """A third-party server that does not declare support for keys would run the call again."""
     unaware = f"""
 import trunkline.server.features.tools as tools, trunkline.server.server as server
 tools.IDEMPOTENCY_KEY = server.IDEMPOTENCY = "unknown"

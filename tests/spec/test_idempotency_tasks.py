@@ -1,4 +1,4 @@
-"""Calls that carry an idempotency key and become tasks: the key names the task."""
+"""Calls with an idempotency key that become tasks: the key identifies the task."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +19,7 @@ ASKS = {**EXTENSION, "elicitation": {"form": {}}}
 
 
 def wanted(name: str, key: str, **arguments: Any) -> Params:
-    """A call of 2025-11-25 that asks for a task."""
+    """A call of 2025-11-25 that requests a task."""
     return {**call(name, key, **arguments), "task": {}}
 
 
@@ -29,13 +29,13 @@ def known(name: str, key: str, **arguments: Any) -> Params:
 
 
 def created(name: str, key: str, **arguments: Any) -> Params:
-    """What the founding documents ask for a task with."""
+    """The task request of the founding documents."""
     return {"action": {"type": name, "parameters": arguments}, "_meta": {KEY: key}}
 
 
 @pytest.fixture
 async def founding(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bank]:
-    """A bank that speaks as the founding documents do, which no official schema knows of."""
+    """A bank in the dialect of the founding documents, for which no official schema exists."""
     monkeypatch.setattr(RawPeer, "taps", [])
     made = Bank(compat="erlmcp")
     yield made
@@ -100,7 +100,7 @@ async def test_concurrent_calls_with_one_key_create_one_task() -> None:
         assert [task["taskId"] for task in (await peer.result("tasks/list"))["tasks"]] == [*names]
         assert await paid(peer, "k", 5, "order") == 1
         await peer.quiet()
-        assert [item.key for item in await store.scan("working/")] == []  # nobody is sent to look for the others
+        assert [item.key for item in await store.scan("working/")] == []  # recovery does not look for the others
     await bank.server.aclose()
     assert bank.runs == [5]
 
@@ -150,7 +150,7 @@ async def test_invalid_key_is_rejected_for_tasks(bank: Bank) -> None:
         assert (await peer.result("tasks/list"))["tasks"] == []
 
 
-# --- calls that are no tasks ------------------------------------------------------------------------
+# --- calls that do not become tasks -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ask", [augmented, extended])
@@ -262,7 +262,7 @@ async def test_founding_client_gets_a_task_for_a_call(founding: Bank) -> None:
     assert founding.runs == [-1]
 
 
-# --- asking first -----------------------------------------------------------------------------------
+# --- input before the task --------------------------------------------------------------------------
 
 
 async def test_key_names_the_task_of_a_call_that_asks_first(bank: Bank) -> None:
@@ -316,7 +316,7 @@ async def test_waiter_gets_the_task_that_the_call_becomes(bank: Bank) -> None:
 
 
 async def test_superseded_call_does_not_become_a_task() -> None:
-    """Whoever was thought dead comes to the point where it would be one, and another is at it."""
+    """A runner that was presumed dead reaches the point of creating the task while another runs it."""
     clock, clock_of_one = ManualClock(), ManualClock()
     store = MemoryStore(clock=clock)
     one, two = Bank(store=store, clock=clock_of_one), Bank(store=store, clock=clock)
@@ -392,7 +392,7 @@ async def test_call_above_the_task_limit_leaves_the_key_free() -> None:
     await bank.server.aclose()
 
 
-# --- room and time ----------------------------------------------------------------------------------
+# --- limits and expiry ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("asks_first", [False, True])
@@ -469,7 +469,7 @@ async def test_waiter_of_expired_task_gets_outcome_unknown() -> None:
     await bank.server.aclose()
 
 
-# --- lost lines -------------------------------------------------------------------------------------
+# --- lost connections -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["lost", "cancelled"])

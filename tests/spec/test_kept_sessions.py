@@ -1,5 +1,6 @@
-"""Sessions that outlive their process: a server on a file is killed with kill -9 and started again, and whoever was in
-a session goes on with it. What clients say is raw HTTP, except where it says otherwise."""
+"""Durable sessions: a server with a SQLite store is killed with kill -9 and restarted, and its clients continue their
+sessions. Clients speak raw HTTP, except where stated otherwise.
+"""
 
 import asyncio
 import json
@@ -40,13 +41,13 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 async def kept(path: Path) -> tuple[SqliteStore, list[Item]]:
-    """The file of a server that does not run, and what is in it."""
+    """The records in the file of a server that is not running."""
     store = SqliteStore(path)
     await store.open()
     return store, list(await store.scan("session/"))
 
 
-# --- what a session is ------------------------------------------------------------------------------
+# --- session state ----------------------------------------------------------------------------------
 
 
 @pytest.mark.row("D09")
@@ -152,12 +153,12 @@ async def test_incomplete_handshake_can_be_completed_after_restart(
 
 
 async def first_message(peer: Peer, method: str, params: Any) -> Any:
-    """What a server says first of a request."""
+    """The first message of a response stream."""
     async with peer.post(method, params) as response:
         return (await Stream(response).messages(1))[0]
 
 
-# --- whose it is, and for how long --------------------------------------------------------------------
+# --- ownership and expiry -----------------------------------------------------------------------------
 
 
 @pytest.mark.row("D17")
@@ -224,7 +225,7 @@ async def test_initialize_is_answered_after_the_session_is_stored(
         assert "result" in await peer.call("ping")
 
 
-# --- what was sent ------------------------------------------------------------------------------------
+# --- stored events ------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("D10")
@@ -239,7 +240,7 @@ async def test_missed_events_arrive_once(process: Process, http: aiohttp.ClientS
         while not position.endswith("-1"):
             position, _ = await stream.event()
             assert position
-    await peer.tool("change", uri="note://c")  # which is answered, so it can be counted on
+    await peer.tool("change", uri="note://c")  # which the server has acknowledged, so it is durable
     process.restart()
     async with peer.stream(position) as stream:
         await peer.tool("change", uri="note://d")
@@ -258,7 +259,7 @@ async def test_undelivered_events_wait_for_the_next_reader(process: Process, htt
     process.restart()
     other = await Peer(http, process.url).open()
     await peer.call("ping")
-    await other.tool("change", uri="note://b")  # who is answered counts on what others are told
+    await other.tool("change", uri="note://b")  # a reply implies that other clients have their notifications
     process.restart()
     async with peer.stream() as stream:
         told = [message["params"]["uri"][-1] for message in await stream.messages(6)]
@@ -274,9 +275,9 @@ async def test_event_in_transit_at_a_crash_is_not_marked_delivered(
     peer = await Peer(http, process.url).open()
     await peer.call("resources/subscribe", {"uri": "note://a"})
     async with peer.stream() as stream:
-        assert await stream.event()  # somebody is there
+        assert await stream.event()  # a reader is connected
         await peer.tool("change", uri="note://a")
-        process.end()  # whether it has sent the event is known to nobody
+        process.end()  # the server may or may not have sent the event
     process.start()
     async with peer.stream() as stream:
         told = [message["params"]["uri"] for message in await stream.messages(2)]
@@ -376,7 +377,7 @@ def pair(path: Path) -> Iterator[list[Process]]:
 
 
 async def result(peer: Peer, method: str, params: Any = None) -> Any:
-    """What a request comes to, which is sent again for as long as nobody can say."""
+    """Return the result of a request, repeated while its outcome is unknown."""
     async with asyncio.timeout(PATIENCE):
         while "result" not in (answer := await peer.call(method, params)):
             assert answer["error"]["data"]["kind"] in {"outcome_unknown", "temporarily_unavailable"}
@@ -419,7 +420,7 @@ async def test_client_continues_in_the_same_session(process: Process) -> None:
     async with Client(process.url, revision="2025-11-25", observers=[seen]) as client:
         await client.subscribe("note://a")
         updates = client.notifications("notifications/resources/updated")
-        await asyncio.to_thread(process.restart)  # so that the client hears of it
+        await asyncio.to_thread(process.restart)  # so that the client receives it
         await client.call_tool("change", {"uri": "note://a"})
         async with asyncio.timeout(PATIENCE):
             told = await anext(aiter(updates))

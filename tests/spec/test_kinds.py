@@ -1,4 +1,4 @@
-"""The kinds of errors: the table is that of the founding documents, and each kind that is not reserved has its cause."""
+"""Error kinds: the table matches the founding documents, and each kind that is not reserved has a cause."""
 
 import asyncio
 import re
@@ -123,7 +123,7 @@ FOUNDING = """
 -32113 Completion failed
 """
 
-OURS = {  # kinds that the founding documents have no row for
+OURS = {  # kinds without a row in the founding documents
     "already_initialized",
     "connection_timeout",
     "header_mismatch",
@@ -180,11 +180,11 @@ def test_every_error_class_has_known_kind() -> None:
             assert (row.reserved, row.code) == (None, newest), error
 
 
-# --- a server on which everything goes wrong ----------------------------------------------------------------------
+# --- a server with a cause for each kind --------------------------------------------------------------------------
 
 
 class Stage:
-    """A server with a cause for every kind, and whoever plays against it."""
+    """A server with a cause for each kind, and the peers that trigger them."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -272,15 +272,15 @@ class Stage:
         if uri == "doc://broken":
             raise OSError("cannot be watched")
 
-    # --- what peers do ------------------------------------------------------------------------------------------
+    # --- actions of peers ---------------------------------------------------------------------------------------
 
     async def says(self, frame: str) -> Any:
-        """The next thing that is said to a frame."""
+        """Return the next message after sending a frame."""
         self.peer.send(frame)
         return await self.peer.receive()
 
     async def too_large(self) -> Any:
-        """What a transport hands up for a message over its limit."""
+        """The value that a transport passes up for a message over its limit."""
         self.peer.connection.received([Malformed(-32600, "too large", limit=1024)], MessageOrigin())
         return await self.peer.receive()
 
@@ -288,7 +288,7 @@ class Stage:
         return await self.peer.request("tools/call", {"name": name, "arguments": arguments})
 
     async def late(self, method: str, params: Any, seconds: float) -> Any:
-        """The answer to a call that is still at it after so many seconds."""
+        """The response to a call that still runs after so many seconds."""
         ident = self.peer.call(method, params)
         await self.began.wait()
         await self.peer.quiet()
@@ -301,20 +301,20 @@ class Stage:
         return await self.tool("waits")
 
     async def task(self, name: str = "patient") -> Any:
-        """What names a task that is at work."""
+        """The id of a working task."""
         asked = {"name": name, "task": {}}
         made = (await self.peer.result("tools/call", asked))["task"]
         await self.began.wait()
         return {"taskId": made["taskId"]}
 
     async def ended_task(self, method: str) -> Any:
-        """What is said about a task that was cancelled."""
+        """The response about a task that was cancelled."""
         task = await self.task()
         await self.peer.result("tasks/cancel", task)
         return await self.peer.request(method, task)
 
     async def late_task(self, name: str, seconds: float) -> Any:
-        """What has become of a task when so much time has passed at once."""
+        """The status of a task after so much time has passed at once."""
         task = await self.task(name)
         self.clock.advance(seconds)
         await self.peer.quiet()
@@ -324,7 +324,7 @@ class Stage:
     async def second_task(self) -> Any:
         first = await self.task()
         answer = await self.peer.request("tools/call", {"name": "patient", "task": {}})
-        await self.peer.result("tasks/cancel", first)  # whose end would be waited for
+        await self.peer.result("tasks/cancel", first)  # whose end would block the test
         return answer
 
     async def expired(self) -> Any:
@@ -339,24 +339,24 @@ class Stage:
         return await self.peer.request("prompts/get", {"name": name, "arguments": arguments})
 
     async def visits(self, method: str = "POST", **headers: str) -> Any:
-        """The answer to an HTTP request."""
+        """The response to an HTTP request."""
         return (await Host(self.server, clock=self.clock).ask(method, request("ping"), **headers)).json
 
     async def is_checked(self, token: str | None = None, **options: Any) -> Any:
-        """The answer to an HTTP request with a token, where tokens are asked for."""
+        """The response to an HTTP request with a token, where the server requires one."""
         gate = ResourceServer(StaticTokens({"known": Principal("ada")}), **options).within("/")
         sent = None if token is None else f"Bearer {token}"
         return (await Host(self.server, clock=self.clock, gate=gate).ask("POST", "{}", authorization=sent)).json
 
     async def is_verified(self, **claims: Any) -> Any:
-        """The answer to an HTTP request with a token that somebody else has signed."""
+        """The response to an HTTP request with a token of a foreign issuer."""
         async with issuing() as issuer:
             gate = ResourceServer(Jwt(issuer.url), now=issuer.wall).within("/")
             sent = f"Bearer {issuer.token(**claims)}"
             return (await Host(self.server, clock=self.clock, gate=gate).ask("POST", "{}", authorization=sent)).json
 
     async def sends_unknown_tokens(self) -> Any:
-        """The answer to one unknown token more than an address may send in a minute."""
+        """The response to one unknown token more than an address may send in a minute."""
         async with issuing() as issuer:
             limits = IssuerLimits(rejected_per_minute=1)
             verifier = Introspection(issuer.url, client_id="notes", client_secret="x", limits=limits)
@@ -365,7 +365,7 @@ class Stage:
             return (await host.ask("POST", "{}", authorization="Bearer two")).json
 
     async def comes_late(self) -> Any:
-        """The answer to a request in a session that was not used for too long."""
+        """The response to a request in an expired session."""
         host = Host(self.server, clock=self.clock)
         ident = await host.session()
         self.clock.advance(3661)
@@ -466,14 +466,14 @@ async def test_kind_is_sent_as_listed(name: str) -> None:
         answer = await ON_THE_WIRE[name](stage)
     if kind.reported_as is ReportedAs.ERROR and "error" in answer:
         assert (answer["error"]["code"], answer["error"]["data"]["kind"]) == (kind.code, name)
-    else:  # what would be an error elsewhere is a failed result of a tool
+    else:  # an error elsewhere, here a failed tool result
         assert answer["result"]["isError"] is True
         assert answer["result"]["_meta"]["trunkline/error"]["kind"] == name
     assert "secret" not in str(answer)
     await stage.server.aclose()
 
 
-# --- what peers do not hear of --------------------------------------------------------------------------------------
+# --- local errors ---------------------------------------------------------------------------------------------------
 
 
 def described(length: int) -> Callable[[Server], None]:

@@ -1,4 +1,4 @@
-"""Lifecycle: the handshake, the phases, what is allowed in each, and how long things may take."""
+"""Lifecycle: the handshake, its phases, the methods allowed in each, and timeouts."""
 
 import asyncio
 from importlib.metadata import version
@@ -299,7 +299,7 @@ async def test_operations_of_every_family_return_to_idle() -> None:
     assert {method.partition("/")[0] for _, method in started} == {"initialize", "tools", "resources", "prompts"}
 
 
-# --- in which order things are checked -----------------------------------------------------------
+# --- order of checks -----------------------------------------------------------------------------
 
 
 @pytest.mark.row("F15")
@@ -332,11 +332,11 @@ async def test_arguments_are_checked_before_the_handler_runs() -> None:
         assert ran == []
 
 
-# --- how long things may take --------------------------------------------------------------------
+# --- timeouts ------------------------------------------------------------------------------------
 
 
 def asking(settings: Settings | None = None, **options: Any) -> tuple[Server, list[RequestTimeout]]:
-    """A server with a tool that asks the client to sample, and the time-outs that came of it."""
+    """A server with a tool that requests sampling, and the timeouts that it got."""
     server, late = Server("t", settings=settings, **options), []
 
     @server.tool

@@ -1,4 +1,4 @@
-"""What a program logs during a call reaches the client of that call."""
+"""Log records of a program during a call reach the client of that call."""
 
 import asyncio
 import logging
@@ -302,7 +302,7 @@ async def test_observer_records_do_not_cross_clients() -> None:
     def busy(ctx: Context) -> str:
         while not stop.wait(0.0001):
             for _ in range(20):
-                ctx.info({"message": "busy"})  # wakes the loop from inside of this call
+                ctx.info({"message": "busy"})  # wakes the loop from within this call
         return "done"
 
     @server.tool

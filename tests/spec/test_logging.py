@@ -1,4 +1,4 @@
-"""Logging: what a server tells of its work, and how much of it a client wants to hear."""
+"""Logging: log messages of a server, and the level that a client sets."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Long messages are read and written in ways of their own; nobody can tell."""
+"""Long messages take other code paths for reading and writing, with the same results."""
 
 from decimal import Decimal
 from typing import Any

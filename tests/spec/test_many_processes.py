@@ -1,6 +1,6 @@
-"""Several processes that share a store are one server, whichever of them each request reaches: on one file, and over
-one Valkey. Clients speak raw HTTP, or are our own behind somebody who sends each request to the next process. Processes
-that are killed are real ones."""
+"""Several processes with one store act as one server, whichever of them a request reaches: on one SQLite file, and with
+one Valkey. Clients speak raw HTTP, or are our own behind a round-robin proxy. Killed processes are real ones.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -43,7 +43,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[list[Branch]]:
 
 
 async def everywhere(http: aiohttp.ClientSession, urls: list[str], capabilities: Any = None) -> list[Peer]:
-    """One client that has opened a session at the first address, as it comes to each of them."""
+    """One client with a session from the first address, at each of the addresses."""
     first = await Peer(http, urls[0]).open(capabilities)
     return [first, *(first.at(url) for url in urls[1:])]
 
@@ -56,7 +56,7 @@ def text_of(answer: Any) -> str:
     return answer["result"]["content"][0]["text"]
 
 
-# --- one session -------------------------------------------------------------------------------------
+# --- sessions ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("D03")
@@ -64,7 +64,7 @@ async def test_session_works_through_any_process(three: list[Branch], http: aioh
     peers = await everywhere(http, urls_of(three), ASKS)
     for peer in peers * 2:
         assert text_of(await peer.tool("add", a=1, b=2)) == "3"
-    assert [branch.calls for branch in three] == [6, 0, 0]  # one of them holds it, and does the work
+    assert [branch.calls for branch in three] == [6, 0, 0]  # one process owns the session and runs the calls
 
     params = {"name": "steps", "_meta": {"progressToken": "t"}}
     async with peers[1].post("tools/call", params) as response:
@@ -181,7 +181,7 @@ async def test_clients_of_all_revisions_see_one_server(three: list[Branch], revi
                 assert (await anext(updates)).params.uri == NOTE
 
 
-# --- those who die -----------------------------------------------------------------------------------
+# --- killed processes --------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ async def test_session_continues_after_its_holder_is_killed(
     assert told["params"]["progress"] == 2
     assert (ended["id"], ended["error"]["data"]["kind"]) == (9, "outcome_unknown")
     async with peers[2].stream() as stream:
-        assert await stream.messages(1) == [UPDATED]  # nobody watched for a moment
+        assert await stream.messages(1) == [UPDATED]  # no watch was open for a moment
         await peers[1].tool("change", uri=NOTE)
         assert await stream.messages(1) == [UPDATED]
 
@@ -238,13 +238,13 @@ async def test_client_continues_after_its_front_process_is_killed(
 
 
 async def lost(peer: Peer, tool: str) -> tuple[int, str]:
-    """The status and the kind of what is said of a call that was lost."""
+    """The status and the error kind for a lost call."""
     async with peer.post("tools/call", {"name": tool}) as response:
         return response.status, (await response.json())["error"]["data"]["kind"]
 
 
 async def next_message(stream: Stream) -> tuple[str, Any]:
-    """The next message, and where it stands."""
+    """The next message and its event id."""
     position, message = await stream.event()
     while message is None:
         assert position, "the stream has ended"

@@ -1,6 +1,6 @@
-"""A call that has ended leaves nothing behind: no reference cycle, and no result that something still refers to.
+"""A finished call leaves nothing behind: no reference cycle, and no reference to its result.
 
-The collector is switched off, so whatever would wait for it stays, and is counted.
+The garbage collector is off, so objects that only it would free remain, and the tests count them.
 """
 
 import asyncio
@@ -166,8 +166,7 @@ async def _answer(*_: Any) -> ElicitResult:
 
 @pytest.fixture(autouse=True)
 def nothing_else() -> Iterator[None]:
-    """Only what calls leave is looked at: pytest keeps no log, with errors and their frames, and the collector passes
-    over all that was there before."""
+    """Measure calls only: pytest stores no log with errors and their frames, and the collector skips older objects."""
     logging.disable()
     gc.collect()
     gc.freeze()
@@ -177,7 +176,7 @@ def nothing_else() -> Iterator[None]:
 
 
 async def left_by(action: Callable[[], Awaitable[object]]) -> tuple[int, int]:
-    """Objects that only the collector finds after `CALLS` calls, and bytes that stay."""
+    """Objects that only the collector finds after `CALLS` calls, and bytes still allocated."""
     for _ in range(3):
         await action()
     gc.collect()
@@ -187,7 +186,7 @@ async def left_by(action: Callable[[], Awaitable[object]]) -> tuple[int, int]:
         before = tracemalloc.get_traced_memory()[0]
         for _ in range(CALLS):
             await action()
-        for _ in range(20):  # what is sent after an answer, and the ends of threads
+        for _ in range(20):  # messages after a response, and the ends of threads
             await asyncio.sleep(0.001)
         stays = tracemalloc.get_traced_memory()[0] - before
         return gc.collect(), stays
@@ -202,7 +201,7 @@ async def test_calls_leave_no_cycle_and_no_result(line: str, tmp_path: Path) -> 
     async with connected(line, tmp_path) as client:
         for kind in KINDS:
             if kind == "too_slow" and line == "http, no sessions":
-                continue  # nothing tells the server that the client waits no more
+                continue  # the server is not notified that the client has stopped waiting
 
             async def call(name: str = kind) -> None:
                 with suppress(TrunklineError):
@@ -230,7 +229,7 @@ async def test_list_and_ping_leave_nothing(line: str, tmp_path: Path) -> None:
 
 
 async def test_ended_streams_are_forgotten_once_a_session_keeps_too_many_bytes() -> None:
-    """Answers by events are kept for replay; of large ones, only the last."""
+    """The event log stores responses for replay; of large ones, only the last."""
     server = serving(settings=Settings(replay_session_bytes=SIZE))
     listener = await server.listen("http://127.0.0.1:0/mcp")
     async with Client(listener.address, revision="2025-11-25", on_log=lambda _: None) as client:

@@ -1,4 +1,4 @@
-"""Revision 2026-07-28 on one line: what handlers see of it, and what a client is told and not told."""
+"""Revision 2026-07-28 on one connection: what handlers see, and which notifications a client receives."""
 
 import logging
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""Processes that share a store are one server to their clients: what changes in one of them is heard from all."""
+"""Processes with one store act as one server: clients of all processes receive the changes of each."""
 
 import asyncio
 import signal
@@ -30,7 +30,7 @@ LISTED = "notifications/tools/list_changed"
 
 
 class House:
-    """One process of a server, as far as the others can tell."""
+    """One process of the server."""
 
     def __init__(self, path: Path, **settings: Any) -> None:
         self.store = SqliteStore(path)
@@ -75,7 +75,7 @@ class House:
 
 
 class Houses:
-    """Processes that share a file."""
+    """Processes that share a SQLite file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -109,7 +109,7 @@ async def subscriber(house: House, *uris: str) -> RawPeer:
 
 
 async def slow_session(house: House, uri: str) -> Slow:
-    """A session that hears of something; what it hears is kept when the store may go on."""
+    """A subscribed session whose events are stored only when the test releases the store."""
     host = Host(house.server)
     host.app = house.server.asgi()
     session = await host.session()
@@ -119,25 +119,25 @@ async def slow_session(house: House, uri: str) -> Slow:
 
 
 async def do(house: House, tool: str, **arguments: Any) -> None:
-    """Calls a tool, as a client that is there for nothing else."""
+    """Call a tool from a client that does nothing else."""
     async with RawPeer(house.server) as peer:
         await peer.initialize()
         assert not (await peer.result("tools/call", {"name": tool, "arguments": arguments})).get("isError")
 
 
 async def settled(house: House) -> None:
-    """Waits for what an answer would wait for."""
+    """Wait for what a reply would wait for."""
     unsettled = house.news.pending_changes
     assert unsettled is not None
     await asyncio.wait_for(unsettled, PATIENCE)
 
 
 def told(peer: RawPeer, method: str = UPDATED) -> list[Any]:
-    """What has arrived by now."""
+    """The notifications so far."""
     return [message.get("params", {}).get("uri") for message in peer.waiting() if message.get("method") == method]
 
 
-# --- who is answered counts on it that others have heard -----------------------------------------------
+# --- a reply implies that other clients have their notifications ---------------------------------------
 
 
 @pytest.mark.parametrize("tool", ["change", "change_on_thread"])
@@ -243,7 +243,7 @@ async def test_each_process_watches_files_and_notifies_once(houses: Houses, tmp_
         await hearer.close()
 
 
-# --- sessions elsewhere ----------------------------------------------------------------------------------
+# --- sessions in other processes -------------------------------------------------------------------------
 
 
 @pytest.mark.row("T18")
@@ -276,7 +276,7 @@ def _record(session: str) -> TaskRecord:
     )
 
 
-# --- who is dead -----------------------------------------------------------------------------------------
+# --- dead processes --------------------------------------------------------------------------------------
 
 
 async def test_departed_process_delays_no_reply(houses: Houses) -> None:
@@ -339,6 +339,6 @@ async def test_paused_process_delays_a_reply_by_its_lease_only(
 
 
 async def _ended(event: Any) -> None:
-    """Waits until a stream has ended."""
+    """Wait until a stream has ended."""
     while await event() != ("", None):
         pass

@@ -1,4 +1,4 @@
-"""Notifications of a server: what has changed, for those who are to hear of it, and not too often."""
+"""Notifications of a server: changes of lists and resources, recipients, and rate limits."""
 
 import asyncio
 import threading
@@ -377,7 +377,7 @@ async def test_failing_hook_prevents_subscription_and_is_reported() -> None:
     assert [fact.step for fact in observer.of(SubscriptionStep)] == ["RegisterSubscription", "SetupWatcher"]
 
 
-# --- what nobody handles ---------------------------------------------------------------------------------------------
+# --- notifications without a handler ---------------------------------------------------------------------------------
 
 
 @pytest.mark.row("N08")
@@ -430,7 +430,7 @@ async def test_server_may_announce_list_changed_itself(kind: Any) -> None:
         assert methods(await peer.quiet()) == [f"notifications/{kind}/list_changed"]
         server.notify_list_changed(kind)
         server.notify_list_changed(kind)
-        assert methods(await peer.quiet()) == []  # not so soon
+        assert methods(await peer.quiet()) == []  # not yet
         clock.advance(1)
         assert methods(await peer.quiet()) == [f"notifications/{kind}/list_changed"]
-    server.notify_list_changed(kind)  # to nobody
+    server.notify_list_changed(kind)  # without recipients

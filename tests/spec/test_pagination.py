@@ -20,7 +20,7 @@ every_list = pytest.mark.parametrize("method", LISTS)
 
 
 def add(server: Server, method: str, number: int) -> str:
-    """Adds an entry to the list of a method; gives its key."""
+    """Add an entry to the list of a method; return its key."""
     match method:
         case "tools/list":
             server.add_tool(lambda: None, name=(key := f"tool{number}"))

@@ -1,4 +1,4 @@
-"""A server that rests: what is new is refused or waits, and what is under way goes on."""
+"""A paused server: new requests are rejected or wait, and calls in flight continue."""
 
 import asyncio
 

@@ -28,7 +28,7 @@ async def test_ping_is_answered_between_initialize_and_initialized() -> None:
 
 
 def pinging(clock: ManualClock) -> tuple[Server, list[RequestTimeout]]:
-    """A server with a tool that pings the client, and the pings that were not answered in time."""
+    """A server with a tool that pings the client, and the pings that timed out."""
     server, late = Server("t", clock=clock), []
 
     @server.tool

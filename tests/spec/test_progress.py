@@ -1,4 +1,4 @@
-"""Progress: how far a call has come, for those who asked to hear of it."""
+"""Progress: reports of a call for clients that sent a progress token."""
 
 import asyncio
 import threading
@@ -19,7 +19,7 @@ def call_params(name: str, token: Any = None) -> dict[str, Any]:
 
 
 class Worker:
-    """A server whose tool reports what it is given, one report after the other."""
+    """A server whose tool reports the given values, one after the other."""
 
     def __init__(self, **options: Any) -> None:
         self.observer = RecordingObserver()
@@ -221,7 +221,7 @@ async def test_thread_progress_precedes_result() -> None:
         call = peer.call("tools/call", call_params("second", "t"))
         peer.call("tools/call", call_params("first"))
         await asyncio.sleep(0)
-        eventually(lambda: len(threads._idle) == 2)  # the loop stands still until both have ended
+        eventually(lambda: len(threads._idle) == 2)  # the loop is blocked until both have ended
         messages = [await peer.receive() for _ in range(3)]
     mine = [message for message in messages if message.get("id", call) == call]
     assert [message.get("method") for message in mine] == ["notifications/progress", None]
@@ -238,7 +238,7 @@ async def test_message_is_omitted_in_2024_11_05() -> None:
         assert [message["params"] for message in peer.waiting()] == [{"progressToken": "t", "progress": 1, "total": 2}]
 
 
-# --- time ----------------------------------------------------------------------------------------------------
+# --- rate limits ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("X07")

@@ -1,4 +1,4 @@
-"""Prompts: listed and rendered."""
+"""Prompts: listing and rendering."""
 
 import logging
 from pathlib import Path

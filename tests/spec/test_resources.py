@@ -1,4 +1,4 @@
-"""Resources: listed, read, and watched by those who subscribed."""
+"""Resources: listing, reading and subscriptions."""
 
 import logging
 from pathlib import Path
@@ -48,7 +48,7 @@ def documents() -> Server:
 
 
 def told(revision: str, own: dict[str, Any]) -> dict[str, Any]:
-    """What a revision tells of a resource with everything that it can have."""
+    """The listing of a resource with all members that a revision has."""
     found: dict[str, Any] = {**own, "mimeType": "text/markdown"}
     found["annotations"] = {"audience": ["user", "assistant"], "priority": 0.8}
     if revision >= "2025-06-18":
@@ -273,7 +273,7 @@ async def test_read_one_of_100_000_resources() -> None:
         assert (await read(peer, "doc://77777"))[0]["text"] == "77777"
 
 
-# --- what cannot be read -------------------------------------------------------------------------
+# --- failed reads --------------------------------------------------------------------------------
 
 
 @pytest.mark.row("RES-06", "X10")

@@ -1,4 +1,4 @@
-"""Roots: where a client lets a server look."""
+"""Roots: the folders that a client exposes to a server."""
 
 import asyncio
 import sys

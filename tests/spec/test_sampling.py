@@ -1,4 +1,4 @@
-"""Sampling: a server asks the client's language model."""
+"""Sampling: a server uses the client's language model."""
 
 import asyncio
 from typing import Any
@@ -25,7 +25,7 @@ ANSWER = {"role": "assistant", "content": {"type": "text", "text": "Paris"}, "mo
 
 
 class Sampler:
-    """A server with one tool, which samples as it was told to and keeps what came of it."""
+    """A server with one tool, which samples with the given params and stores the outcome."""
 
     def __init__(self, *arguments: Any, thread: bool = False, clock: ManualClock | None = None, **options: Any) -> None:
         self.server = Server("t", observers=[], clock=clock)
@@ -45,7 +45,7 @@ class Sampler:
         self.server.add_tool(ask_on_thread if thread else ask, name="ask")
 
     async def asked(self, peer: RawPeer, answer: Any = ANSWER) -> Any:
-        """Calls the tool, answers its question, and gives the question's params."""
+        """Call the tool and answer its sampling request; return the request's params."""
         call = peer.call("tools/call", {"name": "ask"})
         request = await peer.receive()
         assert request["method"] == "sampling/createMessage"
@@ -208,7 +208,7 @@ async def test_timed_out_request_is_cancelled_at_the_client(
         cancelled = await peer.receive()
         assert (cancelled["method"], cancelled["params"]["requestId"]) == ("notifications/cancelled", asked["id"])
         await peer.answer_to(call)
-        peer.reply(asked, ANSWER)  # too late: goes nowhere
+        peer.reply(asked, ANSWER)  # too late: dropped
         assert await peer.quiet() == []
     assert isinstance(sampler.outcome, RequestTimeout)
     assert (sampler.outcome.method, sampler.outcome.elapsed) == ("sampling/createMessage", timeout or 60)

@@ -1,4 +1,4 @@
-"""Sampling with tools: what is offered to the model, what it asks for, and how that is answered."""
+"""Sampling with tools: offered tools, tool calls of the model, and their results."""
 
 from typing import Any
 

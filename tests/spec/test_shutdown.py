@@ -1,4 +1,4 @@
-"""How a server ends, pauses and crashes."""
+"""Shutdown, pauses and crashes of a server."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ def steps(observer: RecordingObserver, kind: type[Fact] = ShutdownStep) -> list[
 
 
 class Heard(RecordingObserver):
-    """Also says when it drains, and keeps a log of what matters here."""
+    """A channel that reports when it drains, and logs the relevant calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Heard(RecordingObserver):
 
 
 class House(busy_server.House):
-    """A server with a tool that waits, and what is heard of it."""
+    """A server with a tool that blocks, and a log of its shutdown."""
 
     def __init__(self, store: Store | None = None, **settings: Any) -> None:
         self.heard = Heard()
@@ -133,7 +133,7 @@ async def test_hanging_call_is_cancelled_and_its_stage_reported() -> None:
 async def test_session_persisted_during_shutdown_keeps_subscriptions(tmp_path: Path) -> None:
     house = House(SqliteStore(tmp_path / "store"))
     async with hosted(house.server) as host:
-        host.app = house.server.asgi()  # which keeps sessions
+        host.app = house.server.asgi()  # which makes sessions durable
         session = await host.session()
         await host.ask("POST", request("resources/subscribe", {"uri": "memo://one"}), mcp_session_id=session)
         waiting = host.begin("POST", request("tools/call", {"name": "waits"}, id=2), mcp_session_id=session)
@@ -198,7 +198,7 @@ async def test_callbacks_run_in_reverse_and_survive_errors() -> None:
 
 async def test_slow_callback_is_cancelled_and_the_store_closed() -> None:
     store = MemoryStore()
-    house = House(store, stage_timeout=1.0)  # which no other stage takes
+    house = House(store, stage_timeout=1.0)  # more than other stages need
     await house.server.start()
 
     @house.server.on_shutdown
@@ -391,7 +391,9 @@ def test_second_signal_exits_a_blocked_process() -> None:
         peer.initialize()
         peer.tool("spins")
         eventually(lambda: "spinning" in peer.stderr())
-        eventually(lambda: peer.kill(signal.SIGTERM) or peer.process.poll() is not None)  # two at once are one
+        eventually(
+            lambda: peer.kill(signal.SIGTERM) or peer.process.poll() is not None
+        )  # two concurrent calls are one shutdown
         assert peer.exit_code() == 128 + signal.SIGTERM
 
 
@@ -401,7 +403,7 @@ SECRET = "hunter2-0123456789abcdef"  # to be looked for
 
 
 def crashed(folder: Path, how: str) -> tuple[int, str, dict[str, Any]]:
-    """The exit code, what was said on standard error, and the dump of a process that crashed."""
+    """The exit code, standard error and dump of a process that crashed."""
     env = {"TRUNKLINE_CRASH_FOLDER": str(folder), "SOME_SETTING": "from the environment"}
     with StdioPeer(SCRIPT, env=env) as peer:
         peer.initialize()
@@ -427,7 +429,7 @@ def test_crash_is_logged_dumped_and_ends_the_process(tmp_path: Path, how: str) -
         "PersistCrashDump",
         "Terminate",
     ]
-    assert "RuntimeError: no good" in said  # the traceback, for whoever ran it
+    assert "RuntimeError: no good" in said  # the traceback, for the operator
     assert dump["reason"].startswith("RuntimeError: no good")
     assert dump["traceback"][-1]["error"] == dump["reason"]
     assert dump["capabilities"]["tools"] == {"listChanged": True}

@@ -1,4 +1,4 @@
-"""`shutdown`, as the founding documents have it: a client ends its conversation in good order, and no other."""
+"""`shutdown` of the founding documents: a client ends its own connection in good order, and no other one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -26,7 +26,7 @@ NAMES = ["shutdown", "notifications/shutdown"]
 
 
 class House(busy_server.House):
-    """A server for clients of the founding documents, with a tool that waits."""
+    """A server for clients of the founding documents, with a tool that blocks."""
 
     def __init__(self, store: Store | None = None, **settings: Any) -> None:
         super().__init__(store, settings=settings, compat="erlmcp")
@@ -34,7 +34,7 @@ class House(busy_server.House):
         self.server.on_last_unsubscribed(lambda _: self.unwatched.set())
 
     async def busy(self, peer: RawPeer) -> int | str:
-        """Has a peer subscribe to something and wait for something; gives the id of what it waits for."""
+        """Subscribe and call the blocking tool as a peer; return the id of the call."""
         await peer.result("resources/subscribe", {"uri": "memo://one"})
         ident = peer.call("tools/call", {"name": "waits"})
         await self.begun.wait()
@@ -42,13 +42,13 @@ class House(busy_server.House):
 
 
 async def ended(peer: RawPeer) -> None:
-    """Waits until the line of a peer is closed."""
+    """Wait until the connection of a peer is closed."""
     async with asyncio.timeout(PATIENCE):
         while peer.closed is None:
             await asyncio.sleep(0)
 
 
-# --- on a line ----------------------------------------------------------------------------------
+# --- stream connections -------------------------------------------------------------------------
 
 
 @pytest.mark.row("L28", "D18", "X31")
@@ -184,12 +184,12 @@ async def test_shutdown_method_does_not_exist_in_the_modern_era() -> None:
 @asynccontextmanager
 async def two_sessions(house: House) -> AsyncIterator[tuple[Host, str, str]]:
     async with hosted(house.server) as host:
-        host.app = house.server.asgi()  # which keeps sessions, if the store does
+        host.app = house.server.asgi()  # sessions are durable if the store is
         yield host, await host.session(), await host.session()
 
 
 async def say_shutdown(host: Host, session: str, how: str) -> None:
-    """Says it, and waits until the session has gone."""
+    """Send shutdown, and wait until the session has gone."""
     if how == "request":
         answer = await host.ask("POST", request("shutdown"), mcp_session_id=session)
         assert (answer.status, answer.json["result"]) == (200, {})

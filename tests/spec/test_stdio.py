@@ -1,4 +1,4 @@
-"""stdio: a server as a process, spoken to through its pipes. Everything here happens between real processes."""
+"""stdio: a server in a child process, driven through its pipes. All tests here use real processes."""
 
 import asyncio
 import json
@@ -282,7 +282,7 @@ def test_server_exits_if_the_peer_never_reads() -> None:
             pass
 
 
-# --- the end ---------------------------------------------------------------------------------------------
+# --- shutdown --------------------------------------------------------------------------------------------
 
 
 Ending = Callable[[StdioPeer], None]
@@ -399,7 +399,7 @@ async def test_server_notices_dead_parent_within_two_seconds() -> None:
 
 
 def until_an_orphan_has_ended() -> float:
-    """How long a server goes on whose parent was killed."""
+    """Return how long a server lives after its parent was killed."""
     ours, theirs = os.pipe()
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, HELLO], stdin=ours, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -449,7 +449,7 @@ server.run()
         assert peer.exit_code() == 0
 
 
-# --- what else may stand at the other end -------------------------------------------------------------------
+# --- unusual descriptors ------------------------------------------------------------------------------------
 
 
 WITHOUT_UVLOOP = "import sys; sys.modules['uvloop'] = None\n"

@@ -1,4 +1,4 @@
-"""stdio, the client's side: servers started as processes of ours, how they are spoken to and how they end."""
+"""stdio, client side: starting server processes, talking to them and ending them."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ SHORT = Settings(stop_timeout=0.2)
 
 
 class Child(Recorder):
-    """A server process, and what it says."""
+    """A server process and its messages."""
 
     def __init__(self, script: str, *, settings: Settings = SHORT, **options: Any) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Child(Recorder):
 
     @property
     def said(self) -> dict[str, Any]:
-        """Everything it has told so far, together."""
+        """All messages so far."""
         return {k: v for m in self.messages for k, v in json.loads(bytes(m.params)).items()}  # type: ignore[union-attr]
 
     async def has_said(self, name: str) -> Any:
@@ -50,7 +50,7 @@ class Child(Recorder):
         return self.said[name]
 
     async def end(self) -> Any:
-        """Waits for its end; gives what was told of it."""
+        """Wait for its end; return the reported reason."""
         await until(lambda: self.ends)
         return self.ends[0]
 
@@ -63,7 +63,7 @@ async def started(script: str, **options: Any) -> AsyncIterator[Child]:
     await child.channel.close()
 
 
-# --- speaking --------------------------------------------------------------------------------------------
+# --- messages --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("STD-01", "W02")
@@ -102,7 +102,7 @@ async def test_server_runs_in_cwd(tmp_path: Path) -> None:
         assert await child.has_said("cwd") == str(tmp_path)
 
 
-# --- what cannot be started ------------------------------------------------------------------------------
+# --- failures to start -----------------------------------------------------------------------------------
 
 
 def _file(path: Path, text: str, mode: int) -> str:
@@ -146,7 +146,7 @@ async def test_process_is_ended_if_accept_fails() -> None:
     assert all(map(gone, pids))
 
 
-# --- its environment -------------------------------------------------------------------------------------
+# --- environment -----------------------------------------------------------------------------------------
 
 
 async def test_environment_is_inherited_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +164,7 @@ async def test_environment_is_inherited_without_secrets(monkeypatch: pytest.Monk
     assert env["PATH"] == os.environ["PATH"]
 
 
-# --- how it ends -----------------------------------------------------------------------------------------
+# --- end of the process ----------------------------------------------------------------------------------
 
 
 async def test_exit_is_reported_after_the_last_messages() -> None:
@@ -177,7 +177,7 @@ async def test_exit_is_reported_within_a_quarter_second() -> None:
 
 
 async def until_death_is_told() -> float:
-    """How long it takes."""
+    """Return how long it takes until the death of the process is reported."""
     async with started("[say(number=n) for n in range(1000)]; say(pid=os.getpid()); sys.stdin.read()") as child:
         os.kill(await child.has_said("pid"), signal.SIGKILL)
         killed_at = time.monotonic()
@@ -193,7 +193,7 @@ async def test_exit_reports_status_and_end_of_stderr(paused: bool) -> None:
     child = Child("print('one', file=sys.stderr); say(n=1); print('zwölf', file=sys.stderr); sys.exit(3)")
     child.channel = await child.command.connect(lambda _: child)
     if paused:
-        child.channel.pause()  # it is told all the same, after what was said
+        child.channel.pause()  # reported all the same, after the messages
     closed = await child.end()
     assert (closed.reason, closed.status, closed.last_words) == (
         "the server process exited with status 3",
@@ -259,7 +259,7 @@ async def test_hanging_process_is_killed(script: str, most: float) -> None:
 
 
 async def until_ended(script: str, patience: float) -> float:
-    """How long it takes to end a server."""
+    """Return how long it takes to end a server."""
     async with started(script, settings=Settings(stop_timeout=patience)) as child:
         pid = await child.has_said("pid")
         began = time.monotonic()
@@ -289,7 +289,7 @@ async def test_output_during_shutdown_is_read_and_discarded() -> None:
         assert child.said.keys() == {"pid"}
 
 
-# --- those it has started --------------------------------------------------------------------------------
+# --- descendants -----------------------------------------------------------------------------------------
 
 GRANDCHILD = """
 inner = subprocess.Popen([sys.executable, "-c", "import signal, time; "

@@ -1,4 +1,4 @@
-"""Servers on stdio that do not survive `server/discover`: they are started again, and sent `initialize` at once."""
+"""stdio servers that crash on `server/discover`: the client restarts them and sends `initialize` first."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from trunkline.client.era_probe import HANDSHAKE_ONLY, FingerprintSet
 from trunkline.errors import ConnectionClosed
 from trunkline.transports.stdio.client import Command
 
-# Writes down the methods that each start was sent. At a first message that is not initialize it does what it is told.
+# Records the methods that each start received. On a first message that is not initialize it misbehaves as configured.
 SERVER = """
 import json, os, sys
 log, manner = sys.argv[1:]
@@ -49,7 +49,7 @@ def command(tmp_path: Path, manner: str, **options: Any) -> Command:
 
 
 def starts(tmp_path: Path) -> list[list[str]]:
-    """The methods that each process was sent, in the order of the processes."""
+    """The methods that each process received, in the order of the processes."""
     sent: dict[int, list[str]] = {}
     for line in (tmp_path / "log").read_text().splitlines():
         process, method = json.loads(line)

@@ -1,4 +1,4 @@
-"""One client after another on the same standard input and output, as gateways have it."""
+"""One client after another on the same standard input and output, as gateways do it."""
 
 import json
 from typing import Any

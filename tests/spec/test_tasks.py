@@ -1,4 +1,4 @@
-"""Tasks: requests whose result is fetched later, as 2025-11-25 has them and as the extension of 2026-07-28 does."""
+"""Tasks: requests with a deferred result, as 2025-11-25 defines them and as the extension of 2026-07-28 does."""
 
 import asyncio
 import threading
@@ -24,7 +24,7 @@ class Sure:
 
 
 class Work:
-    """A server with tools that run until they are told to go on."""
+    """A server with tools that run until the test releases them."""
 
     def __init__(self, **options: Any) -> None:
         self.go_on = asyncio.Event()
@@ -398,7 +398,7 @@ async def start(peer: RawPeer, name: str, **arguments: Any) -> Any:
 
 
 async def look(peer: RawPeer, task: Any, *, until: str | None = None) -> Any:
-    """How a task stands; once it has a status, if one is named."""
+    """Return a task; wait for a status if one is given."""
     while True:
         shown = (await modern(peer, "tasks/get", taskId=task["taskId"]))["result"]
         if until is None or shown["status"] == until:
@@ -422,7 +422,7 @@ async def test_extension_client_gets_a_task() -> None:
         shown = await look(peer, task, until="completed")
         assert shown["resultType"] == "complete"
         assert shown["result"]["structuredContent"] == "well"
-        assert shown["result"]["resultType"] == "complete"  # as the request would have been answered
+        assert shown["result"]["resultType"] == "complete"  # the response that the request would have had
         assert "_meta" not in shown["result"]
 
 

@@ -1,4 +1,4 @@
-"""Tasks in the words of the founding documents, for servers with `compat="erlmcp"`."""
+"""Tasks in the dialect of the founding documents, for servers with `compat="erlmcp"`."""
 
 import asyncio
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from trunkline.testing import ManualClock, RawPeer
 
 @pytest.fixture(autouse=True)
 def unjudged() -> Iterator[None]:
-    """No official schema knows of these words."""
+    """No official schema has this dialect."""
     taps, RawPeer.taps = RawPeer.taps, []
     yield
     RawPeer.taps = taps
 
 
 class Work:
-    """A server whose tool runs until it is told to go on."""
+    """A server whose tool runs until the test releases it."""
 
     def __init__(self, **options: Any) -> None:
         self.go_on, self.begun, self.cancelled = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -128,7 +128,7 @@ async def test_each_state_is_notified_once_with_progress_token() -> None:
         await work.begun.wait()
         work.go_on.set()
         answer, *said = await said_until(peer, "completed")
-        assert answer["id"] == number  # before anything is told of the task
+        assert answer["id"] == number  # before any notification about the task
         ident = answer["result"]["taskId"]
         said += await peer.quiet()
         told = [message["params"] for message in said if message["method"] == "notifications/tasks/status"]
@@ -237,7 +237,7 @@ async def test_timed_out_task_fails_with_its_code() -> None:
         await asyncio.wait_for(work.cancelled.wait(), PATIENCE)
         task = (await peer.result("tasks/get", {"taskId": short}))["task"]
         assert (task["status"], task["error"]["code"]) == ("failed", -32085)
-        for _ in range(100):  # J15: five minutes, if nobody says otherwise
+        for _ in range(100):  # J15: five minutes by default
             clock.advance(3)
             await peer.quiet()
         task = (await peer.result("tasks/get", {"taskId": usual}))["task"]

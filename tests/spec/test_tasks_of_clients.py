@@ -1,4 +1,4 @@
-"""Tasks of clients: what a server of 2025-11-25 asks, and fetches the answer to later."""
+"""Client-hosted tasks: a server of 2025-11-25 sends a request and fetches the result later."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ RELATED = "io.modelcontextprotocol/related-task"
 
 
 class Model:
-    """A model that answers when it is told to."""
+    """A model that answers when the test releases it."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -56,7 +56,7 @@ def question(max_tokens: int = 10, ttl: int | None = None) -> CreateMessageParam
 
 @asynccontextmanager
 async def line(model: Model, settings: Settings | None = None) -> AsyncIterator[Connection]:
-    """The server's end of a line to a client with that model."""
+    """The server's end of a connection to a client with that model."""
     server = Server("s", observers=[])
     async with Client(server, revision="2025-11-25", sampling=model.sample, observers=[], settings=settings):
         yield server.connections[0]
@@ -126,7 +126,7 @@ async def test_there_are_so_many_tasks_of_a_client_at_work_and_no_more() -> None
         with pytest.raises(PeerError, match="2 tasks are running, which is the limit") as caught:
             await connection.request("sampling/createMessage", question())
         assert caught.value.data["kind"] == "maximum_concurrent_tasks_exceeded"
-        model.go_on.set()  # what has ended takes no place
+        model.go_on.set()  # ended tasks do not count
         for one in (await asked(connection, "tasks/list", PaginatedParams()))["tasks"]:
             await connection.request("tasks/result", GetTaskPayloadParams(one["taskId"]))
         await connection.request("sampling/createMessage", question())
@@ -163,7 +163,7 @@ async def test_a_task_of_a_client_is_stopped_and_forgotten_when_its_time_is_up()
     model = Model()
     async with line(model) as connection:
         task = (await asked(connection, "sampling/createMessage", question(ttl=20)))["task"]
-        with pytest.raises(PeerError, match="no task") as caught:  # which was there when it was asked for
+        with pytest.raises(PeerError, match="no task") as caught:  # which existed at the time of the request
             await connection.request("tasks/result", GetTaskPayloadParams(task["taskId"]))
         assert caught.value.code == -32602
         await asyncio.wait_for(model.cancelled.wait(), PATIENCE)

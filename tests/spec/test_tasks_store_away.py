@@ -1,4 +1,4 @@
-"""Tasks while the store is unavailable: the client is told to try again, and nothing is begun that it does not know."""
+"""Tasks while the store is unavailable: the client gets a retryable error, and no task starts that it does not know."""
 
 import asyncio
 from typing import Any

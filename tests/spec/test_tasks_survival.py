@@ -1,4 +1,4 @@
-"""Tasks outlive the process that works on them, however it ends."""
+"""Tasks outlive the process that runs them, however it ends."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ server.run()
 
 
 async def written(file: Path) -> int:
-    """The number of a process, once it has written it down."""
+    """The pid of a process, once it has written it to a file."""
     async with asyncio.timeout(PATIENCE):
         while not (file.exists() and file.read_text()):
             await asyncio.sleep(0.01)
@@ -119,7 +119,7 @@ server.run()
 
 
 class LookedAt(SqliteStore):
-    """A store that counts how often its process looks for lost tasks."""
+    """A store that counts how often its process scans for lost tasks."""
 
     looks = 0
 
@@ -154,7 +154,7 @@ async def test_task_of_a_paused_and_killed_creator_is_finished(tmp_path: Path) -
     await other.aclose()
 
 
-# --- what its client hears ---------------------------------------------------------------------------
+# --- notifications of the client ---------------------------------------------------------------------
 
 OVER_HTTP = """
 import asyncio, sys
@@ -188,7 +188,7 @@ ASKED = {
 
 @pytest.mark.row("TSK-23", "J10", "J11")
 async def test_new_runner_notifies_the_session_that_created_the_task(tmp_path: Path) -> None:
-    """It takes a second: two processes are started, and a lease runs out."""
+    """It takes a second: two processes start, and a lease expires."""
     script = tmp_path / "server.py"
     script.write_text(f"import sys\nsys.path.insert(0, {SOURCE!r})\n{OVER_HTTP}")
     first = Served([sys.executable, script, tmp_path, "0"])
@@ -221,7 +221,7 @@ async def test_new_runner_notifies_the_session_that_created_the_task(tmp_path: P
 
 
 def progress_in(said: list[Any]) -> dict[str, list[float]]:
-    """What was told of progress, by its token."""
+    """The progress notifications, by token."""
     found: dict[str, list[float]] = {}
     for message in said:
         if message["method"] == "notifications/progress":
@@ -229,7 +229,7 @@ def progress_in(said: list[Any]) -> dict[str, list[float]]:
     return found
 
 
-# --- a holder that stood still -----------------------------------------------------------------------
+# --- a suspended lease holder ------------------------------------------------------------------------
 
 STANDS_STILL = """
 import asyncio, json, sys, time
@@ -271,7 +271,7 @@ server.run()
 
 
 async def test_paused_runner_is_cancelled_and_has_no_effect(tmp_path: Path) -> None:
-    """It takes a second: a process is stopped until its lease has run out."""
+    """It takes a second: a process is suspended until its lease has expired."""
     with StdioPeer(STANDS_STILL, str(tmp_path)) as still:
         await asyncio.to_thread(still.initialize, capabilities={"elicitation": {}})
         asked = {"name": "work", "task": {}, "_meta": {"progressToken": "t"}}
@@ -300,7 +300,7 @@ async def test_paused_runner_is_cancelled_and_has_no_effect(tmp_path: Path) -> N
 
 
 async def appeared(file: Path) -> str:
-    """What is in a file, once it is there."""
+    """The content of a file, once it exists."""
     async with asyncio.timeout(PATIENCE):
         while not file.exists():
             await asyncio.sleep(0.01)

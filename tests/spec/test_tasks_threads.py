@@ -1,4 +1,4 @@
-"""Plain functions run as tasks: on a thread, which tells, keeps and asks, and learns that it is not wanted any more."""
+"""Plain functions as tasks: on a thread, which reports, stores and requests input, and notices its cancellation."""
 
 import asyncio
 import threading

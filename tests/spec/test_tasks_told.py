@@ -1,4 +1,4 @@
-"""What a client of 2025-11-25 hears of its tasks, and when: after the answer, on its line, and without having to wait."""
+"""Task notifications of 2025-11-25: sent after the response, on the client's connection, and without blocking the task."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def is_about(message: Any, method: str) -> bool:
 
 
 async def heard(peer: RawPeer, method: str) -> Any:
-    """The next message of a method."""
+    """The next message with a method."""
     while not is_about(message := await peer.receive(), method):
         pass
     return message
@@ -54,11 +54,11 @@ async def test_no_notification_precedes_the_reply_that_names_the_task(surrounded
         assert await peer.quiet() == []
 
 
-# --- questions of who only looks ---------------------------------------------------------------------
+# --- input requests on tasks/get ---------------------------------------------------------------------
 
 
 class Asking:
-    """A server whose tool asks."""
+    """A server whose tool requests input."""
 
     def __init__(self, **options: Any) -> None:
         server = self.server = Server("s", observers=[], **options)
@@ -68,7 +68,7 @@ class Asking:
             return (await ctx.elicit("Sure?", FORM)).action
 
     async def start(self, peer: RawPeer) -> dict[str, str]:
-        """What names a task that has asked."""
+        """The id of a task that has requested input."""
         await peer.initialize(capabilities={"elicitation": {}})
         task = (await peer.result("tools/call", {"name": "asks", "task": {}}))["task"]
         await heard(peer, "notifications/tasks/status")
@@ -76,7 +76,7 @@ class Asking:
 
 
 async def looked(peer: RawPeer, task: Any) -> list[Any]:
-    """What is said besides when somebody looks."""
+    """The messages that accompany tasks/get."""
     assert (await peer.result("tasks/get", task))["status"] == "input_required"
     return await peer.quiet()
 
@@ -109,7 +109,7 @@ async def test_waiting_client_gets_the_question_instead_of_polling_one() -> None
         [second] = [message for message in said if is_about(message, "elicitation/create")]
         [withdrawn] = [message for message in said if is_about(message, "notifications/cancelled")]
         assert withdrawn["params"]["requestId"] == first["id"] != second["id"]
-        assert await looked(peer, task) == []  # somebody waits
+        assert await looked(peer, task) == []  # a caller waits
         assert await looked(peer, task) == []
         peer.reply(second, {"action": "accept", "content": {}})
         assert (await peer.answer_to(waiting))["result"]["structuredContent"] == {"result": "accept"}

@@ -1,4 +1,4 @@
-"""TCP and Unix sockets: servers that wait for clients, spoken to byte by byte."""
+"""TCP and Unix sockets: listening servers, driven byte by byte."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ from trunkline.transports.addresses import parse_address
 
 
 class StreamPeer:
-    """A client played by hand, over a socket."""
+    """A raw client on a socket."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, headed: bool = False) -> None:
         self.reader, self.writer, self.headed = reader, writer, headed
@@ -76,7 +76,7 @@ class StreamPeer:
         return (await self.request("tools/call", {"name": name, "arguments": arguments}))["result"]
 
     async def rest(self) -> bytes:
-        """What the server says until it closes the line."""
+        """Messages until the server closes the connection."""
         async with asyncio.timeout(PATIENCE):
             return await self.reader.read()
 
@@ -137,7 +137,7 @@ async def listening(server: Server, address: str = "tcp://127.0.0.1:0", **option
     await server.aclose()
 
 
-# --- the same conversation on each -----------------------------------------------------------------------
+# --- the same exchange on each ---------------------------------------------------------------------------
 
 
 @pytest.mark.row("RPC-29", "W01", "W03", "W10")
@@ -199,7 +199,7 @@ async def test_oversized_message_is_refused_and_next_answered() -> None:
         assert (await peer.request("ping"))["result"] == {}
 
 
-# --- strangers -------------------------------------------------------------------------------------------
+# --- unexpected clients ----------------------------------------------------------------------------------
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"text":"run"}}}'
 
@@ -259,7 +259,7 @@ async def test_connections_beyond_the_limit_are_refused() -> None:
                 pass
 
 
-# --- silence ---------------------------------------------------------------------------------------------
+# --- idle clients ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("K15")
@@ -298,7 +298,7 @@ async def kept_alive(**options: Any) -> AsyncIterator[tuple[Server, ManualClock,
     server = make_server(clock=clock, settings=Settings(**options))
     async with listening(server) as address, peer_at(address) as peer:
         await peer.initialize()
-        await peer.request("ping")  # so that `initialized` has been taken
+        await peer.request("ping")  # so that `initialized` has been processed
         yield server, clock, peer
 
 
@@ -413,7 +413,7 @@ async def test_local_transports_are_not_pinged(tmp_path: Path) -> None:
         assert (await peer.request("ping"))["result"] == {}
 
 
-# --- where ------------------------------------------------------------------------------------------------
+# --- addresses --------------------------------------------------------------------------------------------
 
 
 async def test_public_listener_without_tls_warns() -> None:
@@ -458,7 +458,7 @@ async def test_closed_server_can_listen_again() -> None:
             await full_flow(peer)
 
 
-# --- as a process ----------------------------------------------------------------------------------------
+# --- in a process ----------------------------------------------------------------------------------------
 
 PROGRAM = """
 import asyncio, sys

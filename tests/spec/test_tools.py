@@ -1,4 +1,4 @@
-"""Tools: listed, called, checked, and failing as they should."""
+"""Tools: listing, calling, validation and failures."""
 
 import asyncio
 import json
@@ -537,7 +537,7 @@ SEARCH = {
 
 
 def search_server(seen: list[Any]) -> Server:
-    """The same tool twice: its schema from its hints, and written by hand."""
+    """The same tool twice: with a derived schema, and with a handwritten one."""
     server = Server("t")
 
     @server.tool
@@ -557,7 +557,7 @@ both = pytest.mark.parametrize("name", ["by_hints", "by_schema"])
 
 
 def refusal(answer: Any, revision: str) -> Any:
-    """The validation list of a refusal, in the way that its revision has for it."""
+    """The validation errors of a rejected call, in the form of its revision."""
     if revision < "2025-11-25":
         assert answer["error"]["code"] == -32602
         data = answer["error"]["data"]

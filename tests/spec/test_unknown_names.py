@@ -90,7 +90,7 @@ async def test_most_similar_name_is_suggested(method: str, params: Any, message:
 
 
 async def test_suggestions_respect_scopes() -> None:
-    """On a local connection there is no token, and all scopes are held."""
+    """A local connection has no token, and holds all scopes."""
     misspelt, unknown = {"name": "shutdown_al"}, "there is no tool named 'shutdown_al'"
     suggested = f'{unknown}. Did you mean "shutdown_all"?'
     assert await refusal("tools/call", misspelt) == suggested

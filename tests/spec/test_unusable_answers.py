@@ -1,4 +1,4 @@
-"""Answers that cannot be used: the request fails at once, with the reason, and the connection goes on."""
+"""Invalid responses: the request fails at once, with the reason, and the connection goes on."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ PATIENT = Settings(
 )
 LARGE = b"x" * 3000
 
-# What is sent for an answer; ID stands for the id of the request.
+# The response that is sent; ID stands for the id of the request.
 ANSWERS = {
     "cut off": b'{"jsonrpc":"2.0","id":ID,"result":{"content":[',
     "no JSON": rb'{"result":{"content":[{"type":"text","text":"\x"}]},"jsonrpc":"2.0","id":ID}',
@@ -74,7 +74,7 @@ for line in sys.stdin.buffer:
 
 
 def answer_to(message: Any, unusable: bytes) -> bytes | None:
-    """What the server says to a message: the usual, and something that cannot be used to any other request."""
+    """The server's reaction to a message: normal during the handshake, an invalid response to any other request."""
     if "id" not in message:
         return None
     if message["method"] in USUAL:
@@ -99,7 +99,7 @@ def on_lines(unusable: bytes, *, headers: bool = False) -> Callable[..., Any]:
 
 @asynccontextmanager
 async def answering(transport: str, unusable: bytes, folder: Path) -> AsyncIterator[Any]:
-    """A server that answers every tool call with something that cannot be used; gives what a client connects to."""
+    """A server that answers each tool call with an invalid response; return the target of a client."""
     match transport:
         case "stdio":
             yield Command([sys.executable, "-c", SCRIPT, json.dumps(USUAL), unusable.hex()], settings=PATIENT)
@@ -199,7 +199,7 @@ async def test_response_that_closes_a_websocket_is_not_requested_again(unusable:
         Client(target, settings=PATIENT, revision="2025-11-25") as client,
     ):
         with pytest.raises(ConnectionClosed, match=r"limit of 1024 bytes \(ws_message_size_limit\)"):
-            await client.list_prompts()  # which is asked again if a connection is lost for another reason
+            await client.list_prompts()  # which the client repeats if a connection is lost for another reason
         await client.ping()
         assert client.losses == 1
 
@@ -286,7 +286,7 @@ async def test_unusable_posted_response_fails_the_request_at_once(unusable: byte
     await server.aclose()
 
 
-# --- what we do not send ---------------------------------------------------------------------------------
+# --- responses that we do not send -----------------------------------------------------------------------
 
 
 def large_server(**options: Any) -> Server:
@@ -410,7 +410,7 @@ async def test_batch_responses_above_the_limit_become_errors(tmp_path: Path) -> 
         writer.close()
 
 
-# --- what cannot be assigned -----------------------------------------------------------------------------
+# --- responses that match no request ---------------------------------------------------------------------
 
 
 async def test_invalid_line_is_logged_once_with_its_beginning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

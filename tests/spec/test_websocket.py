@@ -1,4 +1,4 @@
-"""WebSocket: a server under uvicorn, spoken to with a client library that is not ours; and our client."""
+"""WebSocket: a server under uvicorn with a third-party client library; and our client."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ MCP = [Subprotocol("mcp")]
 
 
 class House:
-    """A server, and the endpoint that its clients come to."""
+    """A server and its WebSocket endpoint."""
 
     def __init__(self, **options: Any) -> None:
         self.clock = ManualClock()
@@ -81,7 +81,7 @@ async def served(*, tls: bool = False, asgi: dict[str, Any] | None = None, **opt
 
 
 class Peer:
-    """A client played by hand, with the library `websockets`."""
+    """A raw client, with the library `websockets`."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
@@ -123,7 +123,7 @@ class Peer:
         return (await self.request("tools/call", {"name": name, "arguments": arguments}))["result"]
 
     async def end(self) -> tuple[int, str]:
-        """The code and reason that the server closes with."""
+        """The code and reason of the server's close frame."""
         async with asyncio.timeout(PATIENCE):
             try:
                 while True:
@@ -148,7 +148,7 @@ def sized(size: int) -> str:
     return frame % ("x" * (size - len(frame) + 2))
 
 
-# --- a conversation --------------------------------------------------------------------------------------
+# --- an exchange -----------------------------------------------------------------------------------------
 
 
 async def full_flow(peer: Peer) -> None:
@@ -244,7 +244,7 @@ async def test_fragmented_message_is_reassembled() -> None:
         assert (await peer.receive())["id"] == 1
 
 
-# --- who is let in ---------------------------------------------------------------------------------------
+# --- admission -------------------------------------------------------------------------------------------
 
 
 async def test_missing_subprotocol_is_accepted() -> None:
@@ -308,7 +308,7 @@ async def test_silent_client_is_pinged_and_disconnected() -> None:
         assert house.reasons == ["keepalive_failed"]
 
 
-# --- what closes a line ----------------------------------------------------------------------------------
+# --- reasons to close ------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("W05")
@@ -408,7 +408,7 @@ async def test_peer_that_never_reads_is_disconnected() -> None:
         await slow.request("ping")
         slow.socket.transport.pause_reading()
         (channel,) = [one.channel for one in house.server.connections if one.channel.info.peer == _address(slow)]
-        for number in range(40):  # more than the system keeps for anybody
+        for number in range(40):  # more than the system buffers per connection
             channel.send({"jsonrpc": "2.0", "method": "notifications/x", "params": {"x": "x" * (1 << 20)}})  # type: ignore[arg-type]
             assert (await quick.tool("echo", text=str(number)))["content"][0]["text"] == str(number)
             if house.reasons:

@@ -1,4 +1,4 @@
-"""Several processes that serve as one: a supervisor and its workers, killed, stopped and ended."""
+"""A supervisor and its workers, which serve as one: killed, stopped and shut down."""
 
 import contextlib
 import http.client
@@ -63,7 +63,7 @@ SCRIPT = """
 
 
 class House:
-    """A server with its workers, and what is asked of it: each time over a connection of its own."""
+    """A server with its workers; each request uses a new connection."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self.folder = folder
@@ -75,7 +75,7 @@ class House:
         self.trust: ssl.SSLContext | None = None
 
     def line(self) -> str:
-        """The next line that is said to a person."""
+        """The next line of output for the operator."""
         assert self.process.stderr is not None
         return self.process.stderr.readline().strip()
 
@@ -109,7 +109,7 @@ class House:
         return set(self.get("/livez")[1]["workers"].values())
 
     def post(self, message: dict[str, Any], **headers: str) -> http.client.HTTPResponse:
-        """The answer, and its connection, which is closed when that is read."""
+        """Return the response and its connection, which is closed after reading."""
         connection = self.connection()
         told = {name.replace("_", "-"): value for name, value in headers.items()}
         accept = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
@@ -130,7 +130,7 @@ class House:
         return int(self.call("who"))
 
     def worker(self, number: int) -> int:
-        """The process of a worker, by its number: they take turns in that order."""
+        """The pid of a worker, by its number: connections go to them in that order."""
         turns = self.turns()
         return turns[(turns.index(min(self.pids)) + number) % len(turns)]
 
@@ -144,12 +144,12 @@ class House:
         return self.process.wait(PATIENCE)
 
     def last_words(self) -> str:
-        """What it has said to a person since, once it has ended."""
+        """The output since then, once the process has ended."""
         assert self.process.stderr is not None
         return self.process.stderr.read()
 
     def close(self) -> None:
-        """Ends it, if it has not ended."""
+        """Stop it, if it is running."""
         workers = self.pids if self.process.poll() is None else set[int]()
         self.process.kill()
         self.process.wait()
@@ -160,7 +160,7 @@ class House:
 
 
 def links(pid: int) -> set[str]:
-    """What the descriptors of a process lead to."""
+    """The targets of a process's descriptors."""
     folder, found = Path(f"/proc/{pid}/fd"), set[str]()
     for name in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):  # it has just been closed
@@ -170,13 +170,13 @@ def links(pid: int) -> set[str]:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    """A server that several tests kill parts of. It ends in good order."""
+    """A server of which several tests kill parts. It ends in good order."""
     house = House(tmp_path_factory.mktemp("workers"), settings={"restart_intensity": 20}).open()
     try:
         yield house
         house.signal(signal.SIGTERM)
         assert house.code() == 0
-        assert (house.folder / "left").read_text() == str(house.process.pid)  # nobody else went on after `run`
+        assert (house.folder / "left").read_text() == str(house.process.pid)  # no other process continued after `run`
     finally:
         house.close()
 
@@ -259,7 +259,7 @@ class Load:
             try:
                 self.answered[self._house.who()] += 1
             except (OSError, http.client.HTTPException):
-                self.lost += 1  # what the worker had begun that was killed
+                self.lost += 1  # the calls in flight in the killed worker
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -316,7 +316,7 @@ def test_stopped_worker_is_skipped_and_its_connections_moved(shared: House) -> N
     try:
         since = time.monotonic()
         assert stopped not in [shared.who() for _ in range(6)]
-        assert time.monotonic() - since > 0.9  # one of them was handed to it first
+        assert time.monotonic() - since > 0.9  # the supervisor had dispatched one to it first
         eventually(lambda: shared.states() == {"ready", "silent"})
         eventually(lambda: sorted(shared.get(f"/livez/{number}")[0] for number in range(3)) == [200, 200, 503])
     finally:
@@ -353,7 +353,7 @@ def test_startup_failure_ends_the_supervisor(build: Any, tmp_path: Path) -> None
     assert "listens at" not in said
 
 
-# --- the end ------------------------------------------------------------------------------------
+# --- shutdown -----------------------------------------------------------------------------------
 
 
 def test_sigterm_drains_calls_and_leaves_nothing_behind(build: Any, tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_sigterm_drains_calls_and_leaves_nothing_behind(build: Any, tmp_path: Pa
     caller.start()
     eventually((tmp_path / "waits").exists)
     for pid in (house.process.pid, *workers):
-        os.kill(pid, signal.SIGTERM)  # as whoever runs services does
+        os.kill(pid, signal.SIGTERM)  # as a service manager does
     for pid in workers:
         os.kill(pid, signal.SIGINT)  # as a terminal does
     eventually(lambda: refused(house.at))
@@ -384,7 +384,7 @@ def refused(at: str) -> bool:
         return line.connect_ex((host, int(port))) != 0
 
 
-# --- where --------------------------------------------------------------------------------------
+# --- addresses ----------------------------------------------------------------------------------
 
 
 def test_address_in_use_is_reported(build: Any) -> None:
@@ -400,7 +400,7 @@ def test_address_in_use_is_reported(build: Any) -> None:
 def test_workers_serve_over_tls_and_ipv6(build: Any) -> None:
     house = build(workers=2, host="::1", secured=str(CERTIFICATE))
     house.trust = client_tls()
-    house.trust.check_hostname = False  # it names the machine, and no addresses
+    house.trust.check_hostname = False  # it names the host, and no addresses
     house.open()
     assert house.at.startswith("[::1]:")
     assert set(house.turns()) == house.pids
