@@ -1,4 +1,4 @@
-"""What every attack is held to: it stays on this machine."""
+"""Fixtures of all attacks: no connection leaves this machine."""
 
 import asyncio
 import socket
@@ -11,7 +11,7 @@ from tests.attacks.webs import Internet, here
 
 @pytest.fixture(autouse=True)
 def internet(monkeypatch: pytest.MonkeyPatch) -> Iterator[Internet]:
-    """Takes connections to this machine instead of anywhere else: to a site that a test has put there, or nowhere."""
+    """Redirect all connections to this machine: to a site that the test has registered, or to none."""
     known = Internet()
     real = asyncio.SelectorEventLoop.sock_connect
 

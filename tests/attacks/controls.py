@@ -1,8 +1,8 @@
-"""What each attack is held off by, and how to do without it: a plugin for pytest that takes the control away.
+"""The security control behind each attack test, and a pytest plugin that disables it.
 
     python -m pytest -p tests.attacks.controls tests/attacks/test_hijack.py
 
-Every test then runs without its own control, and must fail by an assertion. `test_controls.py` sees to that: a test that
+Each test then runs without its control, and must fail by an assertion. `test_controls.py` checks that: a test that
 passes all the same would show nothing.
 """
 
@@ -41,11 +41,11 @@ from trunkline.transports.websocket import uvicorn_protocol as websocket
 from trunkline.wire import codec
 from trunkline.wire.messages import Malformed, Notification
 
-# --- ways to do without ------------------------------------------------------------------------------
+# --- ways to disable a control -----------------------------------------------------------------------
 
 
 def unset(**settings: Any) -> Patch:
-    """Settings that a test has made small, off or without bounds again."""
+    """Reset settings that a test has made small, off or unlimited."""
 
     def made(**given: Any) -> Settings:
         return Settings(**(given | settings))
@@ -54,7 +54,7 @@ def unset(**settings: Any) -> Patch:
 
 
 def read_as(understand: Callable[[bytes], bytes]) -> Patch:
-    """Messages that are read more generously than they should be."""
+    """Read messages more leniently than the package does."""
     lenient = SimpleNamespace(decode_strict=lambda body: codec.decode(understand(body)))
     return lambda patch: patch.setattr(app, "codec", lenient)
 
@@ -72,7 +72,7 @@ def _plain(text: str) -> str:
 
 
 def _raising(decode: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A fault of a peer's as an exception, instead of a value."""
+    """Raise a fault of a peer as an exception, instead of returning a value."""
 
     def read(frame: Any) -> Any:
         if isinstance(message := decode(frame), Malformed):
@@ -128,7 +128,7 @@ def _one_line_for_all(patch: pytest.MonkeyPatch) -> None:
 
 
 def _bound_to(what: Callable[..., tuple[Any, ...]]) -> Patch:
-    """States that are bound to less than who asked for what."""
+    """Bind request states to less than the principal and the request."""
     original = state_token.request_binding
     return lambda patch: patch.setattr(state_token, "request_binding", lambda *asked: original(*what(*asked)))
 
@@ -139,7 +139,7 @@ def _one_key(patch: pytest.MonkeyPatch) -> None:
 
 
 def _cursors_of(what: Callable[..., tuple[Any, ...]]) -> Patch:
-    """Cursors that are good for more than one list of one principal."""
+    """Accept cursors for more than one list of one principal."""
     original = Cursors._sealed
     return lambda patch: patch.setattr(Cursors, "_sealed", lambda self, *given: original(self, *what(*given)))
 
@@ -356,7 +356,7 @@ WITHOUT: Rows = {
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Function) -> Iterator[None]:
-    """Runs a test without its control."""
+    """Run a test without its control."""
     with pytest.MonkeyPatch.context() as patch:
         WITHOUT[item.path.stem][item.originalname](patch)
         return (yield)
@@ -364,7 +364,7 @@ def pytest_runtest_call(item: pytest.Function) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Function, call: pytest.CallInfo[None]) -> Iterator[Any]:
-    """Says on a line of its own how a test ended: by an assertion, by another error, or not at all."""
+    """Print on one line how a test ended: by an assertion, by another error, or not at all."""
     if call.when == "call":
         error = None if call.excinfo is None else call.excinfo.type.__name__
         print("\n" + json.dumps({"test": item.name, "ended by": error}))

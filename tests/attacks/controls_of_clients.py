@@ -1,4 +1,4 @@
-"""What holds off attacks on those who log in, and on what they keep."""
+"""Controls of OAuth clients and their token stores."""
 
 import os
 import re
@@ -34,7 +34,7 @@ ENDLESS = 1 << 40
 
 
 def _looked_at_once(patch: pytest.MonkeyPatch) -> None:
-    """Only names are looked at, and a name that was fine is fine."""
+    """Check host names only, and each name once."""
     fine: set[str] = set()
     original = EgressPolicy.denial_reason
 
@@ -55,7 +55,7 @@ def _only_when_resolved(patch: pytest.MonkeyPatch) -> None:
 
 
 def _followed(patch: pytest.MonkeyPatch, most: int = 3) -> None:
-    """Everything follows redirects."""
+    """Follow all redirects."""
     original = fetch.Egress._fetch_within_timeout
 
     async def within(self: Any, errand: Any, url: str) -> Any:
@@ -66,7 +66,7 @@ def _followed(patch: pytest.MonkeyPatch, most: int = 3) -> None:
 
 
 def _without_time(patch: pytest.MonkeyPatch) -> None:
-    """An egress that waits for as long as it takes."""
+    """Fetch without deadlines."""
     original = fetch.Egress.__init__
 
     def init(self: Any, *args: Any, **given: Any) -> None:
@@ -81,12 +81,12 @@ def _all_of(read_body: Any) -> Any:
 
 
 def _plain_code(returned: str, _: Any) -> str:
-    """The code, whoever sends it."""
+    """Accept the authorization code from any sender."""
     return re.findall(r"[?&#]code=([^&]*)", returned)[0]
 
 
 def _errors_first(patch: pytest.MonkeyPatch) -> None:
-    """An error is told before it is looked at who says so."""
+    """Report an error before checking its issuer."""
     original = authorization_code.read_code
 
     def code_in(returned: str, sent: Any) -> str:
@@ -102,7 +102,7 @@ def _any_issuer(body: bytes, *_: str) -> Any:
 
 
 class _Anything(str):
-    """A name that is that of everybody."""
+    """A name that equals every other one."""
 
     __slots__ = ()
 
@@ -127,7 +127,7 @@ def _points_anywhere(self: client_url.HttpUrl, reference: str) -> client_url.Htt
 
 
 async def _unbound(*_: Any) -> None:
-    """Credentials go wherever a server points."""
+    """Send credentials wherever a server points."""
 
 
 def _without_proof(patch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ def _any_page(patch: pytest.MonkeyPatch) -> None:
 
 
 def _as_the_system_likes(patch: pytest.MonkeyPatch) -> None:
-    """Files and folders as they are made by default."""
+    """Create files and folders with default permissions."""
     made, opened = os.mkdir, os.open
     patch.setattr(os, "mkdir", lambda path, _=0: made(path))
     patch.setattr(os, "open", lambda path, flags, _=0, **given: opened(path, flags, **given))
@@ -164,7 +164,7 @@ def _as_the_system_likes(patch: pytest.MonkeyPatch) -> None:
 
 
 def _first_come(patch: pytest.MonkeyPatch) -> None:
-    """Whoever comes when all places are taken is turned away."""
+    """Reject new connections when all slots are in use."""
     original = loopback._CallbackServer._accept
 
     def begin(self: Any, reader: Any, writer: Any) -> None:

@@ -1,4 +1,4 @@
-"""What holds off attacks with tokens, and on those who have some: the side of servers."""
+"""Controls of resource servers: token verification and the separation of principals."""
 
 import base64
 import json
@@ -33,13 +33,13 @@ def _part(text: str) -> Any:
 
 
 def _believed(self: KeySet, token: str, _: Any = ()) -> SignedToken:
-    """What a token says, whoever has signed it."""
+    """Accept the claims of a token without checking its signature."""
     header, body, *_ = token.split(".")
     return SignedToken(_part(header), _part(body))
 
 
 def _without(name: str, **instead: Any) -> Patch:
-    """Tokens whose claim of a name is not looked at: it is as if it said what it should."""
+    """Skip the check of one claim, as if it had the expected value."""
     original = claims.validate_claims
 
     def judged(header: Any, said: Any, rules: Any, now: float) -> Verified:
@@ -55,7 +55,7 @@ def _without(name: str, **instead: Any) -> Patch:
 
 
 def _first_verifier(patch: pytest.MonkeyPatch) -> None:
-    """Every verifier's keys are good for every issuer's tokens."""
+    """Use the keys of every verifier for the tokens of every issuer."""
     seen: list[KeySet] = []
     original_init, original = KeySet.__init__, KeySet.verify
 
@@ -70,7 +70,7 @@ def _first_verifier(patch: pytest.MonkeyPatch) -> None:
 
 
 def _by_what_is_said(scope: Any, headers: Any, path: str) -> ResourceLocation:
-    """Where a request came to, by the headers that anybody can write."""
+    """Derive the resource URL from headers that any client can send."""
     said = {name.decode(): value.decode() for name, value in headers.items()}
     host, port = said.get("x-forwarded-host", said["host"]), said.get("x-forwarded-port")
     scheme = said.get("x-forwarded-proto", scope.get("scheme", "http"))
@@ -79,12 +79,12 @@ def _by_what_is_said(scope: Any, headers: Any, path: str) -> ResourceLocation:
 
 
 def _everywhere(public: str, main: str, path: str) -> ResourceLocation:
-    """A public address that tokens need not be for."""
+    """Accept tokens without this audience at a public address."""
     return ResourceLocation(public, frozenset({public, "https://mcp.example/mcp"}), public, public)
 
 
 async def _each_asked(_: IssuerRequests, token: str, audiences: Any, ask: Any, **__: Any) -> Verified:
-    """What the issuer says, whatever has been asked before and by whom."""
+    """Introspect each token anew, without limits."""
     return await ask()
 
 
@@ -93,7 +93,7 @@ def _any_proof(*_: Any, **__: Any) -> None:
 
 
 def _known_by(*names: str) -> Patch:
-    """Principals that are told apart by less than all of what they are."""
+    """Tell principals apart by fewer fields."""
 
     def identity(self: Principal) -> tuple[str, ...]:
         return tuple(getattr(self, name) for name in names)
@@ -106,7 +106,7 @@ def _known_by(*names: str) -> Patch:
 
 
 def _let_in_by_session(patch: pytest.MonkeyPatch) -> None:
-    """Whoever has the id of a session is whoever opened it."""
+    """Accept the session id as proof of the principal."""
     add, admit = SessionTable.add, TokenAuthenticator.authenticate
     owners: dict[bytes, Any] = {}
 
@@ -124,7 +124,7 @@ def _let_in_by_session(patch: pytest.MonkeyPatch) -> None:
 
 
 def _open_websocket(patch: pytest.MonkeyPatch) -> None:
-    """The other transport, which was forgotten."""
+    """A WebSocket endpoint without authentication."""
     called = AppState.handle_websocket
 
     async def open_(self: AppState, *args: Any) -> None:

@@ -1,4 +1,4 @@
-"""WebSocket, as an attacker speaks it: frames by hand."""
+"""A raw WebSocket client for attacks, which builds its own frames."""
 
 import json
 import struct
@@ -23,7 +23,7 @@ def upgrade(path: str = "/mcp", *headers: tuple[str, str], **common: Any) -> byt
 
 
 def frame(data: bytes, kind: int = TEXT, *, last: bool = True) -> bytes:
-    """One frame of a client's; its mask is zero, which is one as good as any."""
+    """One client frame; its mask is zero, which is valid."""
     first = kind | (0x80 if last else 0)
     size = len(data)
     if size < 126:
@@ -36,7 +36,7 @@ def frame(data: bytes, kind: int = TEXT, *, last: bool = True) -> bytes:
 
 
 async def heard(caller: Caller) -> tuple[int, bytes]:
-    """The next frame of the server's: its kind and what is in it."""
+    """The next frame of the server: its opcode and payload."""
     first, size = await caller.exactly(2)
     if size == 126:
         (size,) = struct.unpack("!H", await caller.exactly(2))
@@ -46,7 +46,7 @@ async def heard(caller: Caller) -> tuple[int, bytes]:
 
 
 async def closed_with(caller: Caller) -> int:
-    """The code that the server ends a WebSocket with; whatever it says before is passed over."""
+    """The code of the server's close frame; earlier frames are skipped."""
     while True:
         kind, data = await heard(caller)
         if kind == CLOSE:
@@ -61,12 +61,12 @@ async def message(caller: Caller) -> Any:
 
 
 def say(caller: Caller, what: Any) -> None:
-    """Sends a message."""
+    """Send a message."""
     caller.say(frame(json.dumps(what).encode()))
 
 
 async def shake_hands(caller: Caller, **capabilities: Any) -> None:
-    """Opens a WebSocket, and the conversation on it."""
+    """Open a WebSocket, and perform the handshake on it."""
     caller.say(upgrade())
     assert (await caller.head()).status == 101
     say(caller, initialize(**capabilities))

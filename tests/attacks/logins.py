@@ -1,5 +1,7 @@
-"""Somebody who logs in: to an MCP server that may be anybody's, by an authorization server that may be, too. The person
-does whatever a test says, and what was shown to them is kept."""
+"""Logins against an MCP server and an authorization server that a test controls. A simulated user acts as the test
+says,
+and records the pages it was sent to.
+"""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -22,7 +24,7 @@ Back = Callable[[dict[str, str]], str]
 
 
 class Person:
-    """Is sent to pages, and comes back."""
+    """A user who opens authorization pages and returns with a redirect."""
 
     def __init__(self) -> None:
         self.shown: list[str] = []
@@ -35,14 +37,14 @@ class Person:
 
     @property
     def asked(self) -> list[dict[str, str]]:
-        """What each page was asked."""
+        """The query of each page."""
         return [
             {name: values[0] for name, values in parse_qs(urlsplit(url).query, keep_blank_values=True).items()}
             for url in self.shown
         ]
 
     def agreed(self, asked: dict[str, str], **more: str | None) -> str:
-        """The way back of somebody who has agreed."""
+        """The redirect of a user who has agreed."""
         said = {"code": "a-code", "state": asked.get("state"), "iss": self.iss, **more}
         return f"{BACK}?{urlencode({name: value for name, value in said.items() if value is not None})}"
 
@@ -60,7 +62,7 @@ class Login:
         self.names(authority)
 
     def names(self, authority: Issuer, **more: Any) -> None:
-        """Has the server name that authorization server, or say something else of itself."""
+        """Name that authorization server in the metadata, or other members."""
         said = {"resource": self.url, "authorization_servers": [authority.name], **more}
         self.server.pages[RESOURCE_METADATA] = page(said)
 
@@ -73,7 +75,7 @@ class Login:
     async def challenged(
         self, engine: TokenProvider, status: int = 401, challenge: str = "Bearer", **sent: str
     ) -> bool:
-        """The server turns a request away."""
+        """Answer a request with a challenge."""
         headers = {"WWW-Authenticate": challenge}
         proof = sent or await engine.headers("POST", self.url)
         return await within(
@@ -81,7 +83,7 @@ class Login:
         )
 
     async def fails(self, engine: TokenProvider | None = None, **challenged: Any) -> AuthorizationFailed:
-        """Why a login is given up."""
+        """Return why a login fails."""
         try:
             await self.challenged(engine or self.engine(), **challenged)
         except AuthorizationFailed as error:

@@ -1,4 +1,4 @@
-"""Servers to be attacked: real ones, on real sockets, with a clock that is moved by hand."""
+"""Attacked servers: real ones, on real sockets, with a manual clock."""
 
 import asyncio
 import contextlib
@@ -20,11 +20,11 @@ from trunkline.transports.channel import Listener
 T = TypeVar("T")
 
 EPOCH = 1_800_000_000
-QUICK = {"drain_timeout": 0.2}  # what is under way when a test ends does not matter
+QUICK = {"drain_timeout": 0.2}  # calls in flight at the end of a test do not matter
 
 
 class Place:
-    """A server, where it is, and what has been done there."""
+    """A server, its address, and the effects of its tools."""
 
     def __init__(
         self, settings: Settings, clock: ManualClock | None = None, auth: ResourceServer | None = None
@@ -35,7 +35,7 @@ class Place:
         self.server = Server("attacked", settings=settings, clock=self.clock, auth=auth, observers=observers)
         self.done: list[str] = []  # effects of calls
         self.started: list[str] = []  # calls that wait
-        self.gate = asyncio.Event()  # what they wait for
+        self.gate = asyncio.Event()  # the event that they wait for
         self.port = 0
         self.listener: Listener | None = None
         _furnish(self)
@@ -44,39 +44,39 @@ class Place:
 def _furnish(place: Place) -> None:
     @place.server.tool
     def effect(what: str) -> str:
-        """Leaves a trace."""
+        """Record an effect."""
         place.done.append(what)
         return what
 
     @place.server.tool
     async def wait(who: str) -> str:
-        """Answers when it is let."""
+        """Return when the test releases it."""
         place.started.append(who)
         await place.gate.wait()
         return who
 
     @place.server.tool
     async def begin(ctx: Context) -> None:
-        """Says that it has begun, and answers when it is let."""
+        """Report that it has begun, and return when the test releases it."""
         await ctx.progress(1)
         place.started.append("begin")
         await place.gate.wait()
 
     @place.server.tool
     async def where(who: str, ctx: Context) -> str:
-        """Asks the client where it is."""
+        """Ask the client for its roots."""
         place.started.append(who)
         roots = await ctx.roots()
         return f"{who} at {roots[0].uri}"
 
     @place.server.tool
     def much(size: int) -> str:
-        """Says a lot."""
+        """Return much text."""
         return "x" * size
 
     @place.server.tool
     async def flood(size: int, times: int, ctx: Context) -> str:
-        """Says a lot before it answers, whether anybody reads or not."""
+        """Send much before the response, whether or not the client reads."""
         for _ in range(times):
             ctx.info("x" * size)
             await asyncio.sleep(0)
@@ -92,7 +92,7 @@ async def listening(address: str = "http://127.0.0.1:0/mcp", **settings: Any) ->
 
 @asynccontextmanager
 async def protected(*verifiers: Verifier, settings: Any = None, **options: Any) -> AsyncIterator[Place]:
-    """The same for those who have a token. It is the year 2027, and for as long as the clock is not moved."""
+    """The same with authentication. The clock starts in the year 2027."""
     clock = ManualClock()
     auth = ResourceServer(*verifiers, now=lambda: EPOCH + clock.now(), **options)
     async with opened(Place(Settings(**(QUICK | (settings or {}))), clock, auth)) as place:
@@ -101,7 +101,7 @@ async def protected(*verifiers: Verifier, settings: Any = None, **options: Any) 
 
 @asynccontextmanager
 async def opened(place: Place, address: str = "http://127.0.0.1:0/mcp") -> AsyncIterator[Place]:
-    """Has the server of a place listen."""
+    """Start the listener."""
     place.listener = await place.server.listen(address)
     if not address.startswith("unix"):
         place.port = parse_address(place.listener.address).port
@@ -113,7 +113,7 @@ async def opened(place: Place, address: str = "http://127.0.0.1:0/mcp") -> Async
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn in the midst of a test: signals are not its own."""
+    """uvicorn inside a test: it installs no signal handlers."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -130,7 +130,7 @@ class _Uvicorn(uvicorn.Server):
 
 @asynccontextmanager
 async def behind_uvicorn(identify: Callable[[Any], Any], **settings: Any) -> AsyncIterator[Place]:
-    """A server as an application, which is told who calls."""
+    """A server as an ASGI application with `identify`."""
     place = Place(Settings(**(QUICK | settings)))
     app: Any = place.server.asgi(path="/mcp", identify=identify)
     with socket.create_server(("127.0.0.1", 0)) as bound:
@@ -148,13 +148,13 @@ async def behind_uvicorn(identify: Callable[[Any], Any], **settings: Any) -> Asy
 
 
 def user(scope: Any) -> str | None:
-    """Who calls: as if a proxy in front had verified it."""
+    """The caller, as if a proxy in front had verified it."""
     found = dict(scope["headers"]).get(b"x-user")
     return None if found is None else found.decode()
 
 
 async def while_time_passes(place: Place, awaited: Awaitable[T], seconds: float) -> T:
-    """What comes while the clock moves on: so far and as far again, and no more."""
+    """Await a value while the clock advances by two steps, and no more."""
     coming = asyncio.ensure_future(awaited)
     for _ in range(20):
         place.clock.advance(seconds / 10)

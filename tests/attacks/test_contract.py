@@ -1,4 +1,4 @@
-"""What every transport that listens has to keep to: none can be made without a guard, and each obeys it."""
+"""Rules for all listening transports: none exists without limits, and each enforces them."""
 
 import importlib
 import inspect
@@ -32,7 +32,7 @@ TAKING_PEERS = {
 
 
 def found(prefix: str = "") -> dict[str, Any]:
-    """Everything that the transports define, by name."""
+    """All definitions of the transports, by name."""
     modules = pkgutil.walk_packages(trunkline.transports.__path__, "trunkline.transports.")
     members = [vars(importlib.import_module(module.name)) | {"": module.name} for module in modules]
     return {
@@ -64,7 +64,7 @@ def test_whatever_serves_sockets_is_known_here() -> None:
     calls = ("create_server(", "create_unix_server(", "start_server(", "start_unix_server(", ".listen(BACKLOG)")
     source = Path(trunkline.transports.__path__[0]).parent
     serving = {path.name for path in source.rglob("*.py") if any(name in path.read_text() for name in calls)}
-    among_ourselves = {"bus.py"}  # processes of one user, who alone can come there
+    among_ourselves = {"bus.py"}  # processes of one user, to which only that user has access
     for_one_person = {"loopback.py"}  # on one page
     assert serving == {"accept.py", "unix.py"} | among_ourselves | for_one_person
 
@@ -73,53 +73,53 @@ def test_a_server_listens_by_these_alone() -> None:
     assert set(re.findall(r"\blisten_\w+", inspect.getsource(process.open_listener))) == LISTENING
 
 
-# --- one peer on each transport ------------------------------------------------------------------------
+# --- one peer for each transport -----------------------------------------------------------------------
 
 Speak = Callable[[Caller], Awaitable[None]]
 
 
 async def on_a_line(caller: Caller) -> None:
-    """Gets an answer over TCP or a Unix socket."""
+    """Get a response over TCP or a Unix socket."""
     caller.say(json.dumps(initialize()).encode() + b"\n")
     assert "result" in await caller.line()
 
 
 async def over_http(caller: Caller) -> None:
-    """Gets an answer over Streamable HTTP."""
+    """Get a response over Streamable HTTP."""
     caller.say(request("POST", "/mcp", initialize()))
     assert "result" in (await caller.answer()).json
 
 
 async def over_websocket(caller: Caller) -> None:
-    """Gets an answer over a WebSocket."""
+    """Get a response over a WebSocket."""
     await frames.shake_hands(caller)
     frames.say(caller, call("ping"))
     assert "result" in await frames.message(caller)
 
 
 async def over_sse(caller: Caller) -> None:
-    """Has a stream opened."""
+    """Open a stream."""
     caller.say(request("GET", "/sse"))
     assert (await caller.head()).status == 200
 
 
 async def upgraded(caller: Caller) -> None:
-    """Has a WebSocket, and says nothing on it."""
+    """Open a WebSocket and send nothing."""
     caller.say(frames.upgrade())
     assert (await caller.head()).status == 101
 
 
 async def quiet(caller: Caller) -> None:
-    """Says nothing at all."""
+    """Send nothing at all."""
 
 
 async def half_a_message(caller: Caller) -> None:
-    """Says half of something."""
+    """Send half of a message."""
     caller.say(b'{"jsonrpc":')
 
 
 async def half_a_request(caller: Caller) -> None:
-    """The same in HTTP."""
+    """Send half of a request."""
     caller.say(b"POST /mcp HTTP/1.1\r\nhost: lo")
 
 

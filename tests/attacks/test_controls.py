@@ -1,4 +1,4 @@
-"""Every attack of this folder succeeds where its control is taken away: otherwise its test would show nothing."""
+"""Each attack of this folder succeeds when its control is disabled: otherwise its test would show nothing."""
 
 import ast
 import json
@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 ATTACKS = sorted(path for path in HERE.glob("test_*.py") if path != Path(__file__))
 LONGEST = HERE / "test_exhaustion.py"
-AT_ONCE = 3  # processes: most attacks wait, for what does not happen without their controls
+AT_ONCE = 3  # processes: most attacks wait for something that does not happen without their controls
 UNUSED = ("cacheprovider", "pytest_cov", "xdist", "hypothesispytest", "anyio", "faker")  # plugins that only cost time
 
 

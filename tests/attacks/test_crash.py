@@ -1,4 +1,4 @@
-"""Remote crash: one malformed request must harm nobody, not even whoever sends it."""
+"""Remote crash: a malformed request must harm no client, including its sender."""
 
 import json
 import logging
@@ -45,12 +45,12 @@ BODIES: list[bytes] = [  # none of which is a message
     b"-",
     b'{"jsonrpc":"2.0","id":1e400,"method":"ping"}',
 ]
-LIKE_ANSWERS: list[bytes] = [  # which are refused without an id
+LIKE_ANSWERS: list[bytes] = [  # for which the server responds without an id
     b'{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1,"message":"both"}}',
     b'{"jsonrpc":"2.0","id":1,"error":"text"}',
     b'{"jsonrpc":"2.0","id":1,"error":{"code":"x","message":1}}',
 ]
-ANSWERED: list[Any] = [  # messages which nobody should send, and which are answered or passed over all the same
+ANSWERED: list[Any] = [  # unusual messages, which get a response or are ignored
     call("no/such/method"),
     call("tools/call"),
     call("tools/call", {"name": None}),
@@ -76,7 +76,7 @@ ANSWERED: list[Any] = [  # messages which nobody should send, and which are answ
     {"jsonrpc": "2.0", "id": 99999, "result": {}},
     {"jsonrpc": "2.0", "id": "unasked", "error": {"code": 1, "message": "unasked"}},
 ]
-REQUESTS: list[bytes] = [  # what is hardly HTTP
+REQUESTS: list[bytes] = [  # malformed HTTP
     b"\x00" * 100,
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"a" * 64,
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
@@ -115,7 +115,7 @@ def no_error_is_logged(caplog: pytest.LogCaptureFixture):
 
 
 async def still_answers(place: Place, session: str) -> None:
-    """Those who were there before, and those who come now, are served."""
+    """Check that existing and new connections get responses."""
     assert (await ask(place.port, "POST", "/mcp", call("ping"), mcp_session_id=session)).json["result"] == {}
     assert (
         text_of((await ask(place.port, "POST", "/mcp", tool("effect", what="x"), mcp_session_id=session)).json) == "x"
@@ -208,9 +208,9 @@ def is_text(body: bytes) -> bool:
 async def test_invalid_websocket_frames_close_only_that_connection() -> None:
     broken = [
         frames.frame(b"\xff", frames.TEXT),  # not UTF-8
-        frames.frame(b"{}", 0x3),  # a kind that there is not
-        frames.frame(b"x" * 126, frames.PING),  # too long for its kind
-        frames.frame(b"", frames.CONTINUED),  # goes on with nothing
+        frames.frame(b"{}", 0x3),  # an unknown opcode
+        frames.frame(b"x" * 126, frames.PING),  # too long for its opcode
+        frames.frame(b"", frames.CONTINUED),  # a continuation without a start
         b"\x81\x02{}",  # without a mask
         b"\xf1\x80" + bytes(4),  # reserved bits
         frames.frame(b"", 0x2),  # not text

@@ -1,5 +1,6 @@
-"""Server-side request forgery: a peer names where its metadata, keys and logins are, and would have us go where only we
-can. Every address here is a made-up one: sockets are opened to this machine alone."""
+"""Server-side request forgery: a peer names the URLs of its metadata, keys and logins, and would direct us to internal
+addresses. Every address here is invented: sockets connect to this machine alone.
+"""
 
 import asyncio
 import ssl
@@ -23,20 +24,20 @@ from trunkline.errors import AuthorizationFailed
 
 PUBLIC, PUBLIC_TOO = "93.184.216.34", "93.184.216.35"
 SERVER = "https://mcp.example/mcp"
-CLOUD = "169.254.169.254"  # where clouds keep secrets
+CLOUD = "169.254.169.254"  # metadata services of clouds
 PRIVATE = [
     *("127.0.0.1", "127.1.2.3", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", CLOUD, "169.254.0.1"),
     *("0.0.0.0", "100.64.0.1", "192.0.0.192", "198.18.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255"),
     *("::1", "::", "fe80::1", "fc00::1", "fd00:ec2::254", "ff02::1", "::ffff:10.0.0.1", "::ffff:169.254.169.254"),
     *("64:ff9b::10.0.0.1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "2002:a00:1::1", "2001:0:1::1", "::10.0.0.1", "fec0::1"),
 ]  # fmt: skip
-SPELT = [  # this machine, or the keeper of secrets, as some would read it
+SPELT = [  # this machine, or the metadata service, in notations that some parsers accept
     *("2130706433", "0x7f000001", "017700000001", "127.1", "0x7f.1", "0177.0.0.1", "127.0.0.1.", "127.000.000.001"),
     *("2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.254.43518", "169.16689662", "0xA9.0xFE.0xA9.0xFE"),
     *("[::1]", "[0:0:0:0:0:0:0:1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[::FFFF:169.254.169.254]"),
     *("localhost", "LOCALHOST", "localhost.", "a.localhost", "[fe80::1%25eth0]", "[64:ff9b::169.254.169.254]"),
 ]  # fmt: skip
-UNREADABLE = [  # what one parser takes for one host, and another for another
+UNREADABLE = [  # URLs in which parsers disagree about the host
     *(f"https://mcp.example@{CLOUD}/", f"https://{CLOUD}\\@mcp.example/", f"https://mcp.example\\@{CLOUD}/"),
     *(f"https://mcp.example:443@{CLOUD}/", f"https://{CLOUD}#@mcp.example/", f"https://mcp.example\t@{CLOUD}/"),
     *(f"https:{CLOUD}/", f"https:///{CLOUD}/", f"//{CLOUD}/", f"http://{CLOUD}/", f"https://{CLOUD}:0/", "https://①②⑦.⓪.⓪.①/"),
@@ -46,27 +47,27 @@ UNREADABLE = [  # what one parser takes for one host, and another for another
 
 @pytest.fixture
 def egress(internet: Internet) -> Egress:
-    """The way to the internet of the test."""
+    """The fetcher, on the internet of the test."""
     return reaching(internet)
 
 
 def reaching(internet: Internet, reach: EgressPolicy | None = None, **settings: Any) -> Egress:
     tls = client_tls()
     tls.check_hostname = False
-    tls.verify_mode = ssl.CERT_NONE  # what the sites are called is made up
+    tls.verify_mode = ssl.CERT_NONE  # names of the sites are invented
     return Egress(reach or EgressPolicy(), settings=Settings(**settings), tls=tls, resolve=internet.resolve)
 
 
 @asynccontextmanager
 async def public(internet: Internet, name: str = "mcp.example", address: str = PUBLIC) -> AsyncIterator[Site]:
-    """A site that everybody can reach."""
+    """A site at a public address."""
     async with site(f"https://{name}", server_tls()) as there:
         internet.has(name, there, address)
         yield there
 
 
 async def refused(asked: Awaitable[Any]) -> AuthorizationFailed:
-    """Why something was not done."""
+    """Return why a fetch was rejected."""
     try:
         answer = await within(asked, "a refusal")
     except AuthorizationFailed as error:
@@ -75,7 +76,7 @@ async def refused(asked: Awaitable[Any]) -> AuthorizationFailed:
 
 
 def gone_to(internet: Internet) -> list[str]:
-    """Where anybody went. What a test finds here is forgotten, and so is no second failure."""
+    """The hosts that were connected to. Clears the list, so that the fixture does not fail again."""
     found, internet.connected = internet.connected, []
     return found
 
@@ -115,7 +116,7 @@ async def test_dns_rebinding_is_denied(egress: Egress, internet: Internet) -> No
             internet.names["mcp.example"] = [[PUBLIC], [address]]
             await egress.get_without_redirects(
                 "https://mcp.example/", hop="keys"
-            )  # what was looked at is what is connected to
+            )  # the checked address is the one connected to
             assert gone_to(internet) == [PUBLIC]
             assert len(internet.names["mcp.example"]) == 1
             await refused(egress.get_without_redirects("https://mcp.example/", hop="keys"))
@@ -123,7 +124,7 @@ async def test_dns_rebinding_is_denied(egress: Egress, internet: Internet) -> No
 
 
 async def test_socket_connects_only_to_checked_address(internet: Internet) -> None:
-    """As if the library asked somebody else for addresses, or kept old ones."""
+    """As if the HTTP library resolved names again, or used a cache."""
     from aiohttp import TCPConnector
 
     async def elsewhere(self: TCPConnector, host: str, port: int, *_: Any, **__: Any) -> list[dict[str, Any]]:
@@ -194,7 +195,7 @@ async def test_number_of_redirects_is_bounded(egress: Egress, internet: Internet
     assert len(there.asked) <= 4
 
 
-# --- answers without end -----------------------------------------------------------------------------
+# --- endless responses -------------------------------------------------------------------------------
 
 
 async def test_endless_response_is_bounded(internet: Internet) -> None:
@@ -206,7 +207,7 @@ async def test_endless_response_is_bounded(internet: Internet) -> None:
         while len(sent) < 2000 and not writer.is_closing():  # 128 MiB
             writer.write(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
             await writer.drain()
-            await asyncio.sleep(0)  # to learn that nobody reads any more
+            await asyncio.sleep(0)  # to learn that the reader has gone
             sent.append(0x10000)
 
     async with public(internet) as there:

@@ -1,4 +1,4 @@
-"""Resource exhaustion: every byte, header, level, second, connection, session and frame that a peer can spend has an end."""
+"""Resource exhaustion: bytes, headers, nesting, time, connections, sessions and frames of a peer are all limited."""
 
 import asyncio
 import json
@@ -11,12 +11,12 @@ from tests.attacks.raw import INITIALIZED, Answer, Caller, ask, begin, call, ini
 
 KIB = 1024
 READ = 512 * KIB  # more than one read brings
-MUCH = 20_000_000  # bytes; more than sockets hold
+MUCH = 20_000_000  # bytes; more than sockets buffer
 SMALL = {"http_body_size_limit": 4 * KIB, "ws_message_size_limit": 4 * KIB, "max_header_bytes": 4 * KIB}
 
 
 async def answer_to(port: int, *pieces: bytes) -> Answer:
-    """What is answered to bytes, which are sent one piece after the other, as far as they are taken."""
+    """The response to bytes that are sent in pieces until the server stops reading."""
     async with Caller(port) as caller:
         for piece in pieces:
             caller.say(piece)
@@ -72,7 +72,7 @@ async def test_deeply_nested_json_is_refused() -> None:
 async def test_oversized_websocket_message_is_refused() -> None:
     whole = [frames.frame(b" " * (4 * KIB + 1))]
     parts = [frames.frame(b" " * KIB, last=False), *[frames.frame(b" " * KIB, frames.CONTINUED, last=False)] * 4]
-    claimed = [b"\x81\xff" + (1 << 40).to_bytes(8, "big")]  # a frame that claims to be long, and is not sent
+    claimed = [b"\x81\xff" + (1 << 40).to_bytes(8, "big")]  # a frame with a large length and no payload
     async with listening(**SMALL) as place:
         for said in (whole, parts, claimed):
             async with Caller(place.port) as caller:
@@ -146,7 +146,7 @@ def too_many_headers() -> bytes:
     return frames.upgrade("/mcp", *((f"x-{number}", "x") for number in range(300)))
 
 
-# --- peers who do not read ---------------------------------------------------------------------------
+# --- peers that do not read --------------------------------------------------------------------------
 
 
 async def test_peer_that_reads_no_response_is_disconnected() -> None:
@@ -155,7 +155,7 @@ async def test_peer_that_reads_no_response_is_disconnected() -> None:
         caller.writer.transport.pause_reading()
         caller.say(request("POST", "/mcp", tool("much", size=MUCH), mcp_session_id=session))
         for _ in range(200):
-            await asyncio.sleep(0.002)  # the answer is on its way, and then stuck
+            await asyncio.sleep(0.002)  # the response has begun, and then stalls
             place.clock.advance(3)
         caller.writer.transport.resume_reading()
         assert len(await caller.rest()) < MUCH
@@ -170,7 +170,7 @@ async def test_unread_stream_is_buffered_up_to_the_limit() -> None:
 
 
 async def flooded(place: Place, caller: Caller, path: str) -> None:
-    """Asks for a flood over HTTP, and reads none of it until it has ended."""
+    """Call the flooding tool over HTTP, and read nothing until it has ended."""
     flood = tool("flood", size=4000, times=5000)
     if path == "/mcp":
         session = await begin(place.port)
@@ -213,7 +213,7 @@ async def test_pings_without_reading_pongs_are_disconnected() -> None:
         assert sent < MUCH
 
 
-# --- how many ----------------------------------------------------------------------------------------
+# --- counts ------------------------------------------------------------------------------------------
 
 
 async def test_connection_over_the_limit_is_refused() -> None:
@@ -281,7 +281,7 @@ async def test_ended_streams_are_retained_within_limits() -> None:
 
 
 async def is_kept(place: Place, session: str, position: str) -> bool:
-    """Whether a stream can be read on from there."""
+    """Return whether a stream can be resumed after an event."""
     answer = await ask(place.port, "GET", "/mcp", None, mcp_session_id=session, last_event_id=position)
     assert answer.status in {200, 400}
     return answer.status == 200
@@ -300,7 +300,7 @@ async def test_concurrent_calls_of_a_session_are_limited() -> None:
 
 @asynccontextmanager
 async def waiting_calls(place: Place, session: str, many: int) -> AsyncIterator[list[Caller]]:
-    """So many calls that wait, each on a connection of its own."""
+    """That many blocked calls, each on its own connection."""
     async with AsyncExitStack() as stack:
         callers = [await stack.enter_async_context(Caller(place.port)) for _ in range(many)]
         for number, caller in enumerate(callers):

@@ -1,6 +1,6 @@
-"""What a server hands out to be brought back, in the hands of others: of another principal, method, argument or server.
+"""Handles of a server (states, cursors, sessions) presented by another principal, or to another method or server.
 
-Over HTTP, where whoever is known to ask is told by `identify`: here by a header, as if a proxy had put it there.
+Over HTTP, where `identify` names the caller: here by a header, as if a proxy had set it.
 """
 
 import asyncio
@@ -117,7 +117,7 @@ async def test_state_is_bound_to_method_name_and_arguments(host: Host) -> None:
     for method, params in elsewhere:
         answer = await asked(host, method, ALICE, **params, requestState=state, **YES)
         assert error(answer)["code"] == -32602, (method, params)
-    again = {"arguments": {"amount": 1}, "name": "pay"}  # the order of members says nothing
+    again = {"arguments": {"amount": 1}, "name": "pay"}  # the order of members is irrelevant
     assert "result" in await asked(host, "tools/call", ALICE, **again, requestState=state, **YES)
 
 

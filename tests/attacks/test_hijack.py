@@ -1,4 +1,4 @@
-"""Session hijack: somebody has the id of another's session, or tries to find one."""
+"""Session hijack: an attacker has the id of another client's session, or tries to guess one."""
 
 import re
 from typing import Any
@@ -34,7 +34,7 @@ async def test_session_of_another_principal_is_not_found() -> None:
 
 
 async def begun(place: Place, method: str, session: str, **headers: Any) -> Answer:
-    """An answer that must not become a stream, which would have no end."""
+    """A response that must not become a stream, which would have no end."""
     async with Caller(place.port) as caller:
         caller.say(request(method, "/mcp", None, mcp_session_id=session, **headers))
         answer = await caller.head()
@@ -46,7 +46,7 @@ async def begun(place: Place, method: str, session: str, **headers: Any) -> Answ
 async def test_events_of_another_principal_are_not_replayed() -> None:
     async with behind_uvicorn(user) as place:
         session = await begin(place.port, **ALICE)
-        async with Caller(place.port) as alice:  # gets one event of two, and loses the line
+        async with Caller(place.port) as alice:  # receives one event of two, and loses the connection
             alice.say(request("POST", "/mcp", tool("flood", size=10, times=1), mcp_session_id=session, **ALICE))
             assert (await alice.head()).status == 200
             assert [message async for message in alice.messages()][-1]["result"]["isError"] is False

@@ -1,5 +1,4 @@
-"""Logging in where somebody is not who they should be: the server, the authorization server, or whoever sends the
-person back."""
+"""Logins in which the server, the authorization server or the sender of the redirect is hostile."""
 
 import hashlib
 from base64 import urlsafe_b64encode
@@ -116,7 +115,7 @@ async def test_login_without_pkce_is_refused() -> None:
         assert one.person.shown == []
 
 
-# --- where a peer would have us go -------------------------------------------------------------------
+# --- targets named by a peer -------------------------------------------------------------------------
 
 
 async def test_private_endpoints_of_issuer_are_denied(internet: Internet) -> None:
@@ -149,7 +148,7 @@ async def test_client_secret_does_not_follow_redirect() -> None:
         assert evil.asked == []
 
 
-# --- what belongs to one authorization server --------------------------------------------------------
+# --- credentials are bound to one authorization server -----------------------------------------------
 
 
 async def test_secret_is_not_sent_to_another_issuer() -> None:
@@ -213,7 +212,7 @@ async def test_registration_is_not_sent_to_another_issuer() -> None:
         assert not any(asked.holds("canary") for asked in evil.site.asked)
 
 
-# --- who is shown a token ----------------------------------------------------------------------------
+# --- recipients of tokens ----------------------------------------------------------------------------
 
 
 async def test_token_is_not_sent_to_another_origin() -> None:

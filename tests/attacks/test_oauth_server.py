@@ -1,5 +1,4 @@
-"""Tokens that should open nothing: forged, old, for somebody else, of another kind, or stolen from whoever they are
-bound to."""
+"""Invalid tokens: forged, expired, for another audience, of another type, or stolen from the holder of their key."""
 
 import asyncio
 import base64
@@ -24,7 +23,7 @@ from trunkline.errors import ConfigError
 from trunkline.testing import ManualClock
 
 US = "https://mcp.example/mcp"
-NOW = EPOCH + 1000  # where the clock stands
+NOW = EPOCH + 1000  # the time of the clock
 _numbers = count(1)
 
 
@@ -36,12 +35,12 @@ async def trusting(**options: Any) -> AsyncIterator[tuple[Issuer, Place]]:
 
 
 async def come(place: Place, token: str, *, scheme: str = "Bearer", path: str = "/mcp", **headers: Any) -> Answer:
-    """What somebody with a token is answered."""
+    """The response to a request with a token."""
     return await ask(place.port, "POST", path, initialize(), authorization=f"{scheme} {token}", **headers)
 
 
 async def let_in(place: Place, tokens: dict[str, str], **headers: Any) -> list[str]:
-    """Those of some tokens that open the door. The others are refused as they should be."""
+    """The tokens that are accepted. All others get a proper challenge."""
     found: list[str] = []
     for name, token in tokens.items():
         answer = await come(place, token, **headers)
@@ -59,7 +58,7 @@ def packed(data: bytes | Any) -> str:
 
 
 def with_secret(header: Any, claims: Any, secret: bytes) -> str:
-    """A token that is signed with a secret, which may be known to everybody."""
+    """A token signed with a shared secret, which may be public."""
     said = f"{packed(header)}.{packed(claims)}"
     return f"{said}.{packed(hmac.digest(secret, said.encode(), hashlib.sha256))}"
 
@@ -108,7 +107,7 @@ async def test_unknown_keys_cause_bounded_fetches() -> None:
         assert await let_in(place, {"good": known.token(US)}) == ["good"]
 
 
-# --- for somebody else -------------------------------------------------------------------------------
+# --- for another audience ----------------------------------------------------------------------------
 
 
 async def test_token_for_another_audience_is_refused() -> None:
@@ -211,7 +210,7 @@ async def test_public_url_overrides_proxy_headers() -> None:
             assert await let_in(place, tokens, host="mcp.example:9", **more) == [public]
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # which it gives if it does start
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # which it does on startup
 async def test_wildcard_host_needs_public_url() -> None:
     started: list[Any] = []
     told: list[str] = []
@@ -242,7 +241,7 @@ def asked_about(known: Issuer) -> list[str]:
 
 
 def judge(asked: Asked) -> bytes:
-    """Knows the tokens that begin with `good`."""
+    """Accept tokens that begin with `good`."""
     token = asked.form["token"]
     return page({"active": True, "sub": token, "aud": US} if token.startswith("good") else {"active": False})
 
@@ -302,7 +301,7 @@ async def test_slow_issuer_has_bounded_queue() -> None:
             assert Counter(answer.status for answer in answers) == {200: 5, 503: 7}
 
 
-# --- not now, not of this kind -----------------------------------------------------------------------
+# --- expired or of another type ----------------------------------------------------------------------
 
 
 async def test_token_is_refused_outside_its_validity() -> None:
@@ -366,7 +365,7 @@ THIEF = SigningKey.generate("ES256")
 
 
 def proof(token: str, *, key: SigningKey = MINE, header: Any = None, **claims: Any) -> str:
-    """A proof that is as it should be, but for what is said otherwise."""
+    """A valid DPoP proof, apart from the given claims."""
     digest = packed(hashlib.sha256(token.encode()).digest())
     usual = {"jti": f"proof {next(_numbers)}", "htm": "POST", "htu": US, "iat": NOW, "ath": digest}
     said = {name: value for name, value in {**usual, **claims}.items() if value is not None}
@@ -417,7 +416,7 @@ async def test_proof_is_bound_to_request_key_and_token() -> None:
             assert await let_in(place, {name: token}, scheme="DPoP", dpop=made) == [], name
 
 
-# --- what we say ourselves ---------------------------------------------------------------------------
+# --- our own messages --------------------------------------------------------------------------------
 
 
 async def test_caller_cannot_inject_headers() -> None:

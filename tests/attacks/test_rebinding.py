@@ -1,4 +1,4 @@
-"""DNS rebinding: a web page has a browser talk to a server on the same machine, under its own name or from its origin."""
+"""DNS rebinding: a web page makes a browser talk to a server on the same machine, under its own name or origin."""
 
 from tests.attacks.frames import upgrade
 from tests.attacks.places import listening
@@ -21,7 +21,7 @@ FOREIGN_ORIGINS = [
     ),
     *("chrome-extension://abcdefgh", "ftp://localhost", "javascript:alert(1)"),
 ]
-WAYS_IN = {  # how a request is made, and what it is answered if it may come in
+WAYS_IN = {  # the request, and the status of an admitted one
     "POST": (("POST", "/mcp", initialize()), 200),
     "GET": (("GET", "/mcp", None), 400),
     "DELETE": (("DELETE", "/mcp", None), 400),
@@ -34,7 +34,7 @@ WAYS_IN = {  # how a request is made, and what it is answered if it may come in
 
 
 async def knock(port: int, way: str, *headers: Header, **common: str | None) -> Answer:
-    """The beginning of the answer to a request with these headers."""
+    """The head of the response to a request with these headers."""
     asked = WAYS_IN[way][0]
     async with Caller(port) as caller:
         caller.say(upgrade("/mcp", *headers, **common) if asked is None else request(*asked, *headers, **common))

@@ -1,4 +1,4 @@
-"""Tokens, codes and secrets where they have no business: in logs, errors, on a screen, or in files of others."""
+"""Leaks of tokens, codes and secrets: in logs, errors, terminal output, or readable files."""
 
 import asyncio
 import importlib
@@ -25,7 +25,7 @@ from trunkline.auth.server.authorization_header import PresentedToken
 from trunkline.errors import StoreError
 
 CANARY = "canary-7c1e"
-SECRET = {  # members that hold what nobody should see, wherever they are
+SECRET = {  # members with secrets
     *("access", "access_token", "assertion", "body", "client_secret", "code", "headers", "key", "presented"),
     *("refresh", "refresh_token", "secret", "sent_token", "state", "token", "verifier"),
 }
@@ -34,13 +34,13 @@ HARMLESS = {
     ("FetchResponse", "headers"),
     ("FetchResponse", "body"),
     ("Rejected", "headers"),
-}  # of peers'
-HARMLESS |= {("Verified", "key"), ("_CacheEntry", "verifier")}  # the name of a key; who has verified
+}  # of peers
+HARMLESS |= {("Verified", "key"), ("_CacheEntry", "verifier")}  # a key id; the name of a verifier
 PARTS = {"location": SimpleNamespace(resource="https://mcp.example/mcp"), "presented": PresentedToken("Bearer", CANARY)}
 
 
 def structs() -> dict[str, type[Struct]]:
-    """Every structure of authorization, by where it is."""
+    """All structures of authorization, by module."""
     found: dict[str, type[Struct]] = {}
     for module in pkgutil.walk_packages(trunkline.auth.__path__, "trunkline.auth."):
         for name, member in vars(importlib.import_module(module.name)).items():
@@ -60,11 +60,11 @@ def test_reprs_have_no_secrets() -> None:
     assert telling == []
 
 
-# --- those who log in --------------------------------------------------------------------------------
+# --- clients -----------------------------------------------------------------------------------------
 
 
 def canaries(one: Login, *, expires: int = 3600) -> None:
-    """An authorization server that gives out what can be found again."""
+    """An authorization server whose secrets are recognizable."""
     one.person.back = lambda asked: one.person.agreed(asked, code=f"{CANARY}-code")
     issued = {"access_token": f"{CANARY}-access", "refresh_token": f"{CANARY}-refresh", "token_type": "Bearer"}
     one.authority.site.pages["/token"] = page({**issued, "expires_in": expires})
@@ -73,7 +73,7 @@ def canaries(one: Login, *, expires: int = 3600) -> None:
 
 
 def told(error: BaseException) -> str:
-    """All that an error says, and those that led to it."""
+    """All text of an error and its causes."""
     return "".join(traceback.format_exception(error)) + repr(error) + repr(vars(error))
 
 
@@ -107,7 +107,7 @@ async def test_client_errors_and_logs_have_no_secrets(
     assert "tokens" in holding
 
 
-# --- those who let in --------------------------------------------------------------------------------
+# --- servers -----------------------------------------------------------------------------------------
 
 
 async def test_server_errors_and_logs_have_no_secrets(caplog: pytest.LogCaptureFixture) -> None:
@@ -202,7 +202,7 @@ async def test_symlink_is_not_followed(tmp_path: Path) -> None:
     target.chmod(0o600)
     kept.symlink_to(target)
     await refused(lambda: store.get("key"), "what a link points to")
-    await store.put("key", b"another")  # takes the place of the link
+    await store.put("key", b"another")  # replaces the link
     assert target.read_bytes() == evil
     assert not kept.is_symlink()
     missing = tmp_path / "missing"

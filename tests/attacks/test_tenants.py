@@ -1,4 +1,4 @@
-"""Many people, one server: what belongs to one is nothing to another, however much they have in common."""
+"""Many principals on one server: nothing of one principal is visible to another, however much they share."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -38,7 +38,7 @@ class Sure:
 
 
 class Town:
-    """A server, and people who have tokens for it."""
+    """A server, and principals with tokens for it."""
 
     def __init__(self, place: Place, home: Issuer, abroad: Issuer) -> None:
         self.place = place
@@ -52,12 +52,12 @@ class Town:
         self.ada_later = home.token(US, scope="notes secret", jti="another token")
 
     async def modern(self, token: str, method: str, **params: Any) -> Answer:
-        """A request that stands for itself."""
+        """A modern request without a session."""
         asked = {**params, "_meta": meta(EVERYTHING)}
         return await ask(self.port, "POST", "/mcp", call(method, asked), **labels(method, asked), **bearer(token))
 
     async def stolen(self, session: str, token: str) -> list[tuple[int, Any]]:
-        """What somebody is answered who has the id of a session, whichever way it is tried."""
+        """The responses to a stolen session id, for each way to use it."""
         found: list[tuple[int, Any]] = []
         for method, body, more in (
             ("POST", tool("effect", what="stolen"), {}),
@@ -123,7 +123,7 @@ def furnish(place: Place) -> None:
 
 
 async def session_is_not_for(one: Town, thief: str) -> None:
-    """Ada has a session, and somebody else has its id."""
+    """Ada has a session, and another principal has its id."""
     session = await begin(one.port, **bearer(one.ada))
     assert await one.stolen(session, thief) == [NOT_FOUND] * 5
     assert one.place.done == []
@@ -175,7 +175,7 @@ async def test_session_id_is_no_authentication() -> None:
         assert text_of(mine.json) == "x"
 
 
-# --- lines -------------------------------------------------------------------------------------------
+# --- stream connections ------------------------------------------------------------------------------
 
 
 async def test_websocket_needs_a_token_for_its_audience() -> None:
@@ -187,7 +187,7 @@ async def test_websocket_needs_a_token_for_its_audience() -> None:
             async with Caller(one.port) as caller:
                 caller.say(frames.upgrade("/mcp", **headers))
                 assert (await caller.head()).status == status
-        async with Caller(one.port) as caller:  # a page cannot set headers, and a token in the address is none
+        async with Caller(one.port) as caller:  # a page cannot set headers, and a token in the URL does not count
             caller.say(frames.upgrade(f"/mcp?access_token={one.ada}"))
             assert (await caller.head()).status == 400
 
@@ -249,7 +249,7 @@ async def test_cursor_is_useless_to_another_user() -> None:
             assert "result" in (await one.modern(one.ada_later, method, cursor=cursor)).json
 
 
-# --- what each may have ------------------------------------------------------------------------------
+# --- limits per principal ----------------------------------------------------------------------------
 
 
 async def test_filtered_lists_are_not_cached_across_users() -> None:
@@ -314,7 +314,7 @@ async def test_updates_of_unreadable_resources_are_not_sent() -> None:
         stream.say(request("POST", "/mcp", call("subscriptions/listen", wanted), **asked))
         assert (await stream.head()).status == 200
         messages = stream.messages()
-        await anext(messages)  # that it is listened
+        await anext(messages)  # the server is listening
         one.place.server.notify_updated("x:secret")
         one.place.server.notify_updated("x:open")
         assert (await anext(messages))["params"]["uri"] == "x:open"
@@ -339,11 +339,11 @@ async def test_updates_stop_after_scopes_shrink() -> None:
         assert heard["params"]["uri"] == "x:open"
 
 
-# --- nothing is open by mistake ----------------------------------------------------------------------
+# --- secure defaults ---------------------------------------------------------------------------------
 
 
 async def starts(server: Server, address: str = "http://127.0.0.1:0/mcp") -> bool:
-    """Whether anybody can come to a server."""
+    """Return whether a server starts without authentication."""
     try:
         await server.listen(address)
     except (ConfigError, MisuseError):
@@ -373,5 +373,5 @@ async def test_scoped_entries_need_an_authenticated_listener() -> None:
         server.add_tool(lambda: "x", name="x", scopes=["a"])
         assert not await starts(server, address), address
     server = Server("s", auth=ResourceServer(StaticTokens({})))
-    assert not await starts(server, "tcp://127.0.0.1:0")  # nobody can say who it is there
+    assert not await starts(server, "tcp://127.0.0.1:0")  # no principal exists there
     assert await starts(server)

@@ -1,4 +1,4 @@
-"""Ways to do without a control, of use for more than one."""
+"""Ways to disable a control that several controls share."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +10,12 @@ Rows = dict[str, dict[str, Patch]]
 
 
 def replaced(owner: Any, name: str, value: Any) -> Patch:
-    """Something else in the place of a function or constant."""
+    """Replace a function or constant."""
     return lambda patch: patch.setattr(owner, name, value)
 
 
 def both(*patches: Patch) -> Patch:
-    """Several at once."""
+    """Apply several replacements."""
 
     def apply(patch: pytest.MonkeyPatch) -> None:
         for one in patches:
@@ -25,7 +25,7 @@ def both(*patches: Patch) -> Patch:
 
 
 def forced(owner: Any, **arguments: Any) -> Patch:
-    """A class whose instances are always made with these arguments."""
+    """A class whose instances always get these arguments."""
     original = owner.__init__
 
     def init(self: Any, *args: Any, **given: Any) -> None:
@@ -35,7 +35,7 @@ def forced(owner: Any, **arguments: Any) -> Patch:
 
 
 def shared(owner: Any, name: str) -> Patch:
-    """A class whose instances all have one table, instead of one each."""
+    """A class whose instances share one table, instead of one each."""
     original = owner.__init__
     table: dict[Any, Any] = {}
 

@@ -1,5 +1,6 @@
-"""The web as an attacker has it: sites on this machine that say whatever they are told to, an issuer of tokens, and an
-internet in which names have the addresses that a test gives them. No socket leads anywhere but to this machine.
+"""A simulated internet: sites on this machine with configured responses, a token issuer, and name resolution that a
+test
+controls. All sockets connect to this machine.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ Bytes = bytes | Mapping[str, Any] | list[Any]
 
 
 class Asked:
-    """A request that came to a site."""
+    """A request that a site received."""
 
     def __init__(self, head: str, body: bytes) -> None:
         first, *lines = head.split("\r\n")
@@ -38,12 +39,12 @@ class Asked:
         return json.loads(self.body)
 
     def holds(self, secret: str) -> bool:
-        """Whether a secret came with it, wherever."""
+        """Return whether any part of the request contains a secret."""
         return secret in self.head or secret.encode() in self.body
 
 
 def page(body: Bytes = b"", status: int = 200, *headers: Header, kind: str = "application/json") -> bytes:
-    """An answer, as bytes."""
+    """A response, as bytes."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     told = [("content-type", kind), ("content-length", str(len(data))), ("connection", "close"), *headers]
     lines = "".join(f"{name}: {value}\r\n" for name, value in told)
@@ -51,7 +52,7 @@ def page(body: Bytes = b"", status: int = 200, *headers: Header, kind: str = "ap
 
 
 def moved(there: str, status: int = 302) -> bytes:
-    """An answer that points elsewhere."""
+    """A redirect."""
     return page(b"", status, ("location", there))
 
 
@@ -59,7 +60,7 @@ Says = bytes | Callable[[Asked], "bytes | Awaitable[bytes]"]
 
 
 class Site:
-    """Answers by path, and keeps what it was asked."""
+    """A site with responses by path, which records its requests."""
 
     def __init__(self, port: int, name: str) -> None:
         self.port = port
@@ -73,11 +74,11 @@ class Site:
         return [one.path for one in self.asked]
 
     def at(self, path: str) -> list[Asked]:
-        """What was asked there."""
+        """The requests for a path."""
         return [one for one in self.asked if one.path == path]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One request on one connection."""
+        """Serve one request on one connection."""
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         length = next((int(line[15:]) for line in head.split("\r\n") if line.lower().startswith("content-length:")), 0)
         asked = Asked(head[:-4], await reader.readexactly(length))
@@ -91,7 +92,7 @@ class Site:
 
 @asynccontextmanager
 async def site(name: str = "http://127.0.0.1", tls: ssl.SSLContext | None = None) -> AsyncIterator[Site]:
-    """A site of that name: on this machine by default, or wherever the internet of a test has it."""
+    """A site of that name: on this machine by default, or at an address that the test's internet maps to it."""
     made: list[Site] = []
     visits: set[asyncio.Task[None]] = set()
 
@@ -114,15 +115,15 @@ async def site(name: str = "http://127.0.0.1", tls: ssl.SSLContext | None = None
 
 
 def here(address: str) -> bool:
-    """Whether an address is this machine's."""
+    """Return whether an address belongs to this machine."""
     return address == "::1" or address.startswith("127.")
 
 
 class Internet:
-    """Which names have which addresses, and who is there; and where sockets were really connected to."""
+    """Name resolution, the sites by address, and the targets of all connections."""
 
     def __init__(self) -> None:
-        self.names: dict[str, list[Sequence[str]]] = {}  # what each look-up gives; the last is given again
+        self.names: dict[str, list[Sequence[str]]] = {}  # the results of successive look-ups; the last one repeats
         self.sites: dict[str, Site] = {}  # by address
         self.connected: list[str] = []
         self.looked_up: list[str] = []
@@ -136,17 +137,17 @@ class Internet:
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
     def has(self, host: str, there: Site, address: str) -> None:
-        """Puts a site somewhere, under a name."""
+        """Register a site at an address, under a name."""
         self.names[host] = [[address]]
         self.sites[address] = there
 
     @property
     def astray(self) -> list[str]:
-        """Where somebody went who should not have: anywhere but to known sites and this machine."""
+        """Unexpected targets: all but registered sites and this machine."""
         return [address for address in self.connected if not here(address) and address not in self.sites]
 
 
-# --- an issuer of tokens -----------------------------------------------------------------------------
+# --- token issuer ------------------------------------------------------------------------------------
 
 KEY = SigningKey.generate("ES256", kid="k")
 OTHER_KEY = SigningKey.generate("ES256", kid="k")  # with the same name
@@ -154,7 +155,7 @@ METADATA = "/.well-known/oauth-authorization-server"
 
 
 class Issuer:
-    """Signs tokens, and publishes what it takes to verify them and to log in."""
+    """Signs tokens, and publishes its keys and metadata."""
 
     def __init__(self, there: Site) -> None:
         self.site = there
@@ -174,7 +175,7 @@ class Issuer:
         there.pages["/token"] = page({"access_token": "a-token", "token_type": "Bearer"})
 
     def token(self, audience: Any, *, key: SigningKey = KEY, header: Any = None, **claims: Any) -> str:
-        """A token that is as it should be, but for what is said otherwise; None leaves a claim out."""
+        """A valid token, apart from the given claims; None omits a claim."""
         usual = {"iss": self.name, "sub": "ada", "aud": audience, "client_id": "app", "exp": 2_000_000_000}
         said = {name: value for name, value in {**usual, **claims}.items() if value is not None}
         return key.sign(said, header)

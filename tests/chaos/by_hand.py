@@ -1,5 +1,7 @@
-"""Sessions of the handshake era by hand, over HTTP, which are never begun anew: whatever becomes of the server, a peer
-goes on with its session, and reads on where a stream broke off. Nothing of our client is in it."""
+"""A raw HTTP client for sessions of the handshake era that never opens a second session: through all faults of the
+server,
+it continues its session and resumes broken streams. It uses none of our client's code.
+"""
 
 import asyncio
 import contextlib
@@ -19,8 +21,8 @@ _PAUSE = 0.05  # seconds until the next attempt
 _GOOD = {200, 202}
 _UNKNOWN = 502
 _NOT_NOW = 503
-_STANDALONE = 0  # the number of the stream of what belongs to no request
-_KEPT = 50  # streams of a session, of which servers keep 64 by default
+_STANDALONE = 0  # the stream id of messages without a request
+_KEPT = 50  # streams of a session, of which servers store 64 by default
 _LINE = (aiohttp.ClientError, ConnectionError, TimeoutError)
 
 
@@ -28,15 +30,15 @@ _BROKEN = object()
 
 
 class _NotNow(Exception):
-    """Nothing was begun, and it may be later."""
+    """The request was not started, and may be repeated later."""
 
 
 class Lost(Exception):
-    """The line was lost, and there is no way to come back for the answer."""
+    """The connection was lost, and the response cannot be recovered."""
 
 
 async def events_of(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, Any]]:
-    """The events of a stream, each by its id and the message in it; None if it has none."""
+    """The events of a stream: each id with its message; None if it has none."""
     buffer = b""
     async for data in response.content.iter_any():
         *whole, buffer = (buffer + data).split(b"\n\n")
@@ -57,7 +59,7 @@ class Session:
         self._http = http
         self._ids = count(1)
         self._last: dict[int, int] = {}  # by stream, the number of the last event
-        self._heard: dict[int, list[Any]] = defaultdict(list)  # by stream, what came
+        self._heard: dict[int, list[Any]] = defaultdict(list)  # by stream, the messages
         self._session = ""
 
     # --- requests ----------------------------------------------------------------------------------
@@ -78,14 +80,14 @@ class Session:
         return self._http.post(self._url, json=message, headers=self._headers())
 
     async def _refused(self, asked: str, response: aiohttp.ClientResponse) -> bool:
-        """Whether it was; that is written down, since few deserve it."""
+        """Return whether the server rejected a request; record it, since few rejections are legitimate."""
         if response.status in _GOOD:
             return False
         self._diary.refused(self._part.name, asked, response.status, await response.text())
         return True
 
     async def open(self) -> None:
-        """Makes the session; once the server has said that there is one, there is no other."""
+        """Open the session; once the server has confirmed it, it stays the only one."""
         client = {"name": self._part.name, "version": "1"}
         params = {"protocolVersion": self._part.revision, "capabilities": {}, "clientInfo": client}
         while not self._session:
@@ -94,7 +96,7 @@ class Session:
                     if not await self._refused("initialize", response):
                         said = await response.text()
                         self._session = response.headers.get("mcp-session-id", "")
-                        if not self._session:  # the server stopped before it was answered
+                        if not self._session:  # the server stopped before its response
                             self._diary.refused(self._part.name, "initialize", _NOT_NOW, said)
             except _LINE:
                 pass
@@ -102,7 +104,7 @@ class Session:
         await self.insist("notifications/initialized", {})
 
     async def insist(self, method: str, params: Any) -> Any:
-        """The answer to what may be asked as often as it takes."""
+        """Return the response to a request that may be repeated as often as necessary."""
         while True:
             try:
                 return await self.ask(method, params)
@@ -118,8 +120,11 @@ class Session:
         cut: int | None = None,
         away: Callable[[], Awaitable[None]] | None = None,
     ) -> Any:
-        """The answer, read on if it comes as events; what comes before it is told. With `cut` the line is left after so
-        many events, and for as long as `away` takes. What was not begun is asked for again. Raises `Lost`."""
+        """Return the response, resuming its stream if necessary; report the messages before it. With `cut` the client
+        disconnects
+        after so many events, and stays away until `away` returns. It repeats a request that was not started. Raises
+        `Lost`.
+        """
         while True:
             reader = _Reader(self._follows, told)
             try:
@@ -152,7 +157,7 @@ class Session:
         return _BROKEN
 
     def _put_off(self, asked: str, answer: Any) -> bool:
-        """Whether an answer says that nothing was begun, and that it is to be asked for again."""
+        """Return whether a response says that the request was not started and may be repeated."""
         error = (answer or {}).get("error") or {}
         if (error.get("data") or {}).get("kind") != "temporarily_unavailable":
             return False
@@ -160,7 +165,7 @@ class Session:
         return True
 
     async def cancel(self, method: str, params: Any) -> None:
-        """Asks for something, and takes that back once it is told that it has begun. Raises `Lost`."""
+        """Send a request, and cancel it once it reports that it has begun. Raises `Lost`."""
         begun, ident = asyncio.Event(), next(self._ids)
         reader = _Reader(lambda *_: None, lambda _: begun.set())
         asking = asyncio.ensure_future(self._ask(method, params, reader, ident=ident))
@@ -176,7 +181,7 @@ class Session:
             await asyncio.wait([asking, waiting])
 
     async def _rest(self, reader: "_Reader") -> Any:
-        """The answer at the end of a stream that broke off."""
+        """The response at the end of a stream that broke off."""
         while reader.place:
             with contextlib.suppress(*_LINE):
                 async with self._stream(reader.place) as response:
@@ -193,7 +198,7 @@ class Session:
         return self._http.get(self._url, headers=self._headers(**more))
 
     async def listen(self, told: Callable[[Any], None]) -> None:
-        """Reads the stream of what belongs to no request, for as long as one likes."""
+        """Read the GET stream for as long as the caller wants."""
         reader = _Reader(self._follows, told)
         while True:
             with contextlib.suppress(*_LINE):
@@ -203,8 +208,10 @@ class Session:
             await asyncio.sleep(_PAUSE)
 
     def _follows(self, place: str, message: Any) -> None:
-        """Each event of a stream has the number after that of the one before, and the first has 1: who has none yet
-        has no position to come back with, and is given all."""
+        """Check that the numbers of a stream's events have no gap and begin with 1: a client without an event has no
+        position
+        to resume from, and gets all.
+        """
         stream, number = map(int, place.split("-"))
         known = self._last.get(stream, 0)
         if number != known + (message is not None):
@@ -214,33 +221,33 @@ class Session:
             self._heard[stream].append(message)
 
     async def read_again(self) -> None:
-        """Reads the streams of answers once more: all that was sent is there, as it was."""
+        """Read the streams of responses again: all events are there, unchanged."""
         for stream in sorted(self._heard.keys() - {_STANDALONE})[-_KEPT:]:
             heard: list[Any] = []
             reader = _Reader(lambda *_: None, heard.append)
             reader.place = f"{stream}-0"
-            with contextlib.suppress(Lost):  # as was written down
+            with contextlib.suppress(Lost):  # as the log has it
                 heard.append(await self._rest(reader))
             if heard[: len(self._heard[stream])] != self._heard[stream]:
                 self._diary.gaps.append(f"{self._part.name}: stream {stream} is {heard}, was {self._heard[stream]}")
 
 
 def _interrupted(answer: Any) -> bool:
-    """Whether an answer says that the server stopped in the middle of the request, which is no final outcome."""
+    """Return whether a response says that a shutdown interrupted the request, which is no final outcome."""
     error = (answer or {}).get("error") or {}
     return bool((error.get("data") or {}).get("interrupted"))
 
 
 class _Reader:
-    """One stream, over as many connections as it takes."""
+    """One stream, over as many connections as necessary."""
 
     def __init__(self, seen: Callable[[str, Any], None], told: Callable[[Any], None]) -> None:
-        self.place = ""  # to go on from
+        self.place = ""  # the position to resume from
         self._seen = seen
         self._told = told
 
     async def read(self, response: aiohttp.ClientResponse, most: int | None = None) -> Any:
-        """Tells what one connection brings, up to an answer; None if there is none in it, or not among so many."""
+        """Report the messages of one connection, up to a response; None if there is none, or not among so many."""
         count = 0
         async for place, message in events_of(response):
             self.place = place

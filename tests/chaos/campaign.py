@@ -1,4 +1,4 @@
-"""Runs a campaign: a server, its clients, and whoever does something to it."""
+"""Runs a campaign: a deployment, its clients, and the fault injector."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,23 +19,25 @@ __all__ = ["Recovery", "recoveries", "run"]
 
 _PARTIAL: Final = frozenset[Kind]({"kill", "stop"})
 _END: Final = Mischief("death", 0, 0.0)
-_REST: Final = 1.0  # seconds that it goes on after the last mischief
+_REST: Final = 1.0  # seconds that it continues after the last fault
 
 
 class Recovery(Struct, frozen=True):
-    """How long it took after some mischief, in seconds."""
+    """The duration of recovery from a fault, in seconds."""
 
     kind: Kind
-    back: float  # until all was there again
-    first: float | None  # until somebody was answered; None: something else was done before that
-    whole: float | None  # until everybody was
+    back: float  # until all processes were ready
+    first: float | None  # until the first response; None: another fault came before it
+    whole: float | None  # until every client had a response
 
 
 async def run(
     plan: Plan, folder: Path, *, fault: Fault | None = None, patience: float = PATIENCE
 ) -> tuple[History, list[Recovery]]:
-    """What was seen of a campaign, and how long recovery took. With a `fault` the store is not as it should be; then
-    there may be nothing to wait for, and no need for much patience."""
+    """Run a campaign; return its history and recovery times. With a `fault` the store is defective; then some waits
+    would
+    never end, and short timeouts suffice.
+    """
     names = [part.name for part in plan.parts]
     diary = Diary(names, patience)
     async with opened(plan, folder, fault) as deployment:
@@ -105,8 +107,10 @@ def _history(diary: Diary, deployment: Deployment) -> History:
 def recoveries(
     troubles: Sequence[Trouble], answers: Sequence[tuple[float, str]], names: Sequence[str]
 ) -> list[Recovery]:
-    """How long it took after each mischief; as far as the next one did not come in between. Where others can answer
-    meanwhile, what they do counts from the beginning."""
+    """The recovery time after each fault, unless the next one came before it. Where other processes can respond
+    meanwhile,
+    their responses count from the beginning.
+    """
     found: list[Recovery] = []
     for number, one in enumerate(troubles):
         since = one.at if one.kind in _PARTIAL else one.over

@@ -1,8 +1,10 @@
-"""The server of a campaign, made to be killed: `python -m tests.chaos.campaign_server PORT`, on a file; with `--workers 4` several of
-them, with `--redis URL` one of several.
+"""The server of a campaign: `python -m tests.chaos.campaign_server PORT`, on a SQLite file; with `--workers 4` several
+processes, with `--redis URL` one of several.
 
-Whatever a tool does is a line in a file, written in one go before it is answered. The file is outside of all that
-Trunkline keeps: it is what the rest is judged by. The boards and the store lie beside it, for all processes the same.
+Each effect of a tool is a line in a file, written atomically before the response. The file is independent of
+Trunkline's stores: the checker compares everything else with it. The boards and the store lie beside it, shared by
+all
+processes.
 """
 
 import argparse
@@ -21,10 +23,10 @@ from trunkline.protocol.types import ToolAnnotations
 from trunkline.stores.store import Store
 
 MOST_CLIENTS = 1000
-STEP = 0.01  # seconds that a step of some work takes
+STEP = 0.01  # seconds per step of work
 LONG = 3600.0
 LINGER = 5 * STEP
-OFTEN = 1000  # runs of a task: a campaign kills more often than anybody should try
+OFTEN = 1000  # runs of a task: a campaign kills more often than a server normally should retry
 
 
 class Line:
@@ -34,7 +36,7 @@ class Line:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def write(self, ctx: Context, what: str, deed: str, number: int = 0, run: str = "-") -> None:
-        """One more, whole or not at all."""
+        """Append a line atomically."""
         os.write(self._file, f"{what} {deed} {number} {run} {ctx.principal.subject}\n".encode("ascii"))
 
 
@@ -50,7 +52,7 @@ class Boards:
         return file.stat().st_size if file.exists() else 0
 
     def write(self, name: str) -> int:
-        """Writes the next number. Nobody else gets the same one: where an append has ended is its own place."""
+        """Write the next number. Numbers are unique: the end of an append is its position."""
         file = os.open(self._file(name), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(file, b".")
@@ -74,13 +76,13 @@ def _arguments() -> argparse.Namespace:
 
 
 class Word(TypedDict):
-    """What a user is asked for."""
+    """The input that a tool requests from the user."""
 
     word: str
 
 
 def deployment(store: Store, path: Path) -> Server:
-    """The server; its tools write to the file there."""
+    """The server; its tools write to the effects file."""
     effects, boards = Line(path), Boards(path)
     known = {token_of(name): Principal(name) for name in (f"c{number:03}" for number in range(MOST_CLIENTS))}
     server = Server(
@@ -96,7 +98,7 @@ def deployment(store: Store, path: Path) -> Server:
 
     @server.tool
     async def post(deed: str, board: str, ctx: Context) -> str:
-        """Writes the next number on a board."""
+        """Write the next number on a board."""
         number = boards.write(board)
         effects.write(ctx, "post", board, number, deed)
         server.notify_updated(f"board://{board}")
@@ -108,13 +110,13 @@ def deployment(store: Store, path: Path) -> Server:
 def _simple(server: Server, effects: Line) -> None:
     @server.tool(annotations=ToolAnnotations(read_only_hint=True))
     async def look(deed: str) -> str:
-        """Changes nothing."""
+        """Change nothing."""
         await asyncio.sleep(STEP)
         return f"{deed} seen"
 
     @server.tool
     async def pay(deed: str, ctx: Context) -> str:
-        """Must not be done twice; says in which run it was."""
+        """Must not run twice; return the number of the run."""
         run = secrets.token_hex(4)
         await asyncio.sleep(STEP / 2)
         effects.write(ctx, "pay", deed, run=run)
@@ -123,7 +125,7 @@ def _simple(server: Server, effects: Line) -> None:
 
     @server.tool
     async def linger(deed: str, size: int, ctx: Context) -> str:
-        """Has its effect at once, which must not come twice, and is answered long after that."""
+        """Has its effect at once, must not run twice, and responds much later."""
         run = secrets.token_hex(4)
         effects.write(ctx, "linger", deed, run=run)
         await asyncio.sleep(LINGER * size)
@@ -131,14 +133,14 @@ def _simple(server: Server, effects: Line) -> None:
 
     @server.tool(annotations=ToolAnnotations(idempotent_hint=True))
     async def keep(deed: str, ctx: Context) -> str:
-        """May be done twice."""
+        """May run twice."""
         effects.write(ctx, "keep", deed)
         await asyncio.sleep(STEP)
         return f"{deed} kept"
 
     @server.tool
     async def count(deed: str, size: int, ctx: Context) -> str:
-        """Says numbers, one after another."""
+        """Report numbers, one after another."""
         run = secrets.token_hex(4)
         for number in range(1, size + 1):
             effects.write(ctx, "count", deed, number, run)
@@ -149,7 +151,7 @@ def _simple(server: Server, effects: Line) -> None:
 
     @server.tool
     async def wait(deed: str, ctx: Context) -> str:
-        """Waits until it is cancelled."""
+        """Wait for cancellation."""
         run = secrets.token_hex(4)
         effects.write(ctx, "wait", deed, 1, run)
         try:
@@ -161,7 +163,7 @@ def _simple(server: Server, effects: Line) -> None:
 
     @server.tool
     async def ask(deed: str, ctx: Context) -> str:
-        """Asks the user for a word, and does something with it once."""
+        """Request a word from the user, and record it once."""
         answer = await ctx.elicit(f"a word for {deed}", Word)
         word = answer.data["word"] if answer.data is not None else "-"
         effects.write(ctx, "ask", deed, run=word)
@@ -171,7 +173,7 @@ def _simple(server: Server, effects: Line) -> None:
 
 def _tasks(server: Server, effects: Line) -> None:
     async def travel(kind: str, deed: str, size: int, ctx: Context) -> str:
-        """Goes so many steps, and keeps after each how far it has come."""
+        """Do so many steps, with a checkpoint after each."""
         run, done = secrets.token_hex(4), (ctx.resumed_from or 0) if kind == "resumed" else 0
         for number in range(done + 1, size + 1):
             effects.write(ctx, "step", deed, number, run)
@@ -182,22 +184,22 @@ def _tasks(server: Server, effects: Line) -> None:
 
     @server.tool(task=TaskPolicy(recovery="resume", attempts=OFTEN, poll_interval=0.1))
     async def resumed(deed: str, size: int, ctx: Context) -> str:
-        """Goes on from its checkpoint."""
+        """Resume from its checkpoint."""
         return await travel("resumed", deed, size, ctx)
 
     @server.tool(task=TaskPolicy(recovery="restart", attempts=OFTEN, poll_interval=0.1))
     async def restarted(deed: str, size: int, ctx: Context) -> str:
-        """Begins anew."""
+        """Start again."""
         return await travel("restarted", deed, size, ctx)
 
     @server.tool(task=TaskPolicy(recovery="fail", poll_interval=0.1))
     async def given_up(deed: str, size: int, ctx: Context) -> str:
-        """Is not tried again."""
+        """Not retried."""
         return await travel("given_up", deed, size, ctx)
 
 
 def main() -> None:
-    """Serves until it is killed."""
+    """Serve until killed."""
     given, path = _arguments(), Path(os.environ["SHOP_EFFECTS"])
     where, settings = (given.redis, {"patience": given.patience}) if given.redis else (path.with_suffix(".db"), {})
     store = faulty.store(str(where), given.seed, given.fault, **settings)

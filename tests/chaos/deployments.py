@@ -1,5 +1,7 @@
-"""The servers of a campaign, through all that is done to them: one process on a file, four on one port, or three over one
-Valkey. Of the last two each request reaches another process."""
+"""The deployments of a campaign: one process on a file, four workers on one port, or three processes with one Valkey.
+In
+the last two each request reaches another process.
+"""
 
 import asyncio
 import contextlib
@@ -31,8 +33,8 @@ __all__ = ["Deployment", "opened"]
 
 _WORKERS = 4
 _PROCESSES = 3
-_NOTICED = 0.5  # seconds after which whoever spreads connections knows that a process does not answer
-_LOOK = 0.02  # seconds between two looks
+_NOTICED = 0.5  # seconds after which a load balancer notices that a process does not respond
+_LOOK = 0.02  # seconds between two polls
 _DROPPED = 0.5  # the share of connections to Valkey that break while the others stay
 _ALL = 0.5  # the share of graceful stops that stop all workers, and not one of them
 _DRAIN_OVERRAN = EXIT_CODES["DrainPendingRequests"]
@@ -40,7 +42,7 @@ _SETTINGS = {"stream_retry": 0.05, "task_poll_interval": 0.1, "drain_timeout": 0
 
 
 class Deployment(ABC):
-    """A server, of however many processes."""
+    """A server with any number of processes."""
 
     def __init__(self, folder: Path, lease: float, options: Sequence[str]) -> None:
         self.lease = lease
@@ -53,19 +55,19 @@ class Deployment(ABC):
         self.url = ""
 
     def serve(self, port: int, *options: str, **settings: Any) -> Served:
-        """Starts a process."""
+        """Start a process."""
         leases = dict.fromkeys(("task_lease", "idempotency_lease", "process_lease"), self.lease)
         given = [*options, *self.options]
         return Served("deployment", port, self.effects, options=given, **_SETTINGS, **leases, **settings)
 
     def leave(self, served: Served) -> None:
-        """Reads the words of a process that has ended, if there is a complaint among them."""
+        """Record the output of an ended process, if it contains errors."""
         if served.complaints:
             self.complaints.append(served.said())
         served.close()
 
     async def strike(self, mischief: Mischief, diary: Diary) -> None:
-        """Does something to it, and waits until all is there again."""
+        """Inject a fault, and wait until all processes are ready again."""
         at = time.monotonic()
         diary.strike()
         await self.do(mischief)
@@ -74,39 +76,41 @@ class Deployment(ABC):
         self.troubles.append(Trouble(mischief.kind, at, diary.back))
 
     async def ready(self) -> None:
-        """Waits until all of it is there."""
+        """Wait until all processes are ready."""
         async with asyncio.timeout(PATIENCE):
             while not await asyncio.to_thread(self.whole):
                 await asyncio.sleep(_LOOK)
 
     def terminate(self, served: Served) -> None:
-        """Stop a process by SIGTERM, and wait for its end. Calls may be cut off, and nothing else may take too long."""
+        """Stop a process by SIGTERM, and wait for its end. The shutdown may interrupt calls, but must not take too
+        long.
+        """
         code, _ = served.stop(PATIENCE)
         if code not in {0, _DRAIN_OVERRAN}:
             self.complaints.append(f"exit code {code} after SIGTERM: {served.said()}")
 
     @abstractmethod
     async def open(self, stack: AsyncExitStack) -> None:
-        """Starts it."""
+        """Start it."""
 
     @abstractmethod
     def whole(self) -> bool:
-        """Whether all of it is there."""
+        """Return whether all processes are ready."""
 
     @abstractmethod
     async def do(self, mischief: Mischief) -> None:
-        """Does something to it."""
+        """Inject a fault."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Ends it in good order, after all."""
+        """Shut it down gracefully."""
 
 
 class OneProcess(Deployment):
-    """A process on a file."""
+    """One process on a SQLite file."""
 
     async def open(self, stack: AsyncExitStack) -> None:
-        """Starts it."""
+        """Start it."""
         held = HeldPort()
         stack.callback(held.close)
         self._port = held.number
@@ -115,18 +119,18 @@ class OneProcess(Deployment):
         self.url = self._served.url
 
     def start(self) -> Served:
-        """The process."""
+        """Start the process."""
         return self.serve(self._port)
 
     def _close(self) -> None:
         self._served.close()
 
     def whole(self) -> bool:
-        """Whether it listens."""
+        """Return whether it listens."""
         return self._served.listens()
 
     async def do(self, mischief: Mischief) -> None:
-        """It is killed, or stopped, and comes back at the same place."""
+        """Kill or stop the process, and restart it at the same address."""
         if mischief.kind == "term":
             await asyncio.to_thread(self.terminate, self._served)
         else:
@@ -135,30 +139,30 @@ class OneProcess(Deployment):
         self._served = self.start()
 
     def stop(self) -> None:
-        """Ends it in good order."""
+        """Shut it down gracefully."""
         self.terminate(self._served)
         self.leave(self._served)
 
 
 class Workers(OneProcess):
-    """Four processes that are watched over by a fifth."""
+    """Four workers and their supervisor."""
 
     async def open(self, stack: AsyncExitStack) -> None:
-        """Starts them."""
+        """Start them."""
         await super().open(stack)
         lines = await stack.enter_async_context(laid(0, self._port))
         self.url = f"http://127.0.0.1:{lines.forwarder}/mcp"
 
     def start(self) -> Served:
-        """The one that watches."""
+        """Start the supervisor."""
         return self.serve(self._port, "--workers", str(_WORKERS), restart_intensity=1000)
 
     def whole(self) -> bool:
-        """Whether all of them are ready."""
+        """Return whether all workers are ready."""
         return super().whole() and len(children(self._served.process.pid)) == _WORKERS and _ready(self._port)
 
     async def do(self, mischief: Mischief) -> None:
-        """One of them is killed, asleep, or stopped; or all of them are."""
+        """Kill, suspend or stop one worker, or all of them."""
         workers = sorted(children(self._served.process.pid))
         pid = workers[int(mischief.who * len(workers))]
         match mischief.kind:
@@ -180,10 +184,10 @@ class Workers(OneProcess):
 
 
 class OverValkey(Deployment):
-    """Three processes, which have nothing in common but a Valkey."""
+    """Three processes that share one Valkey."""
 
     async def open(self, stack: AsyncExitStack) -> None:
-        """Starts them."""
+        """Start them."""
         words = ("--save", "", "--appendonly", "yes", "--appendfsync", "always")
         self._valkey = Valkey(self.folder, *words).start()
         stack.callback(self._valkey.kill)
@@ -201,11 +205,11 @@ class OverValkey(Deployment):
         return self.serve(port, "--redis", redis, "--patience", str(self.lease))
 
     def whole(self) -> bool:
-        """Whether all of them listen."""
+        """Return whether all of them listen."""
         return all(served.listens() and _ready(served.port) for served in self._served)
 
     async def do(self, mischief: Mischief) -> None:
-        """Something is done to one of them, or to Valkey, or to the line in between."""
+        """Inject a fault into a process, Valkey, or the connection between them."""
         which = int(mischief.who * _PROCESSES)
         match mischief.kind:
             case "death":
@@ -241,7 +245,7 @@ class OverValkey(Deployment):
         await asyncio.to_thread(self._valkey.start)
 
     async def _stop(self, which: int, lasts: float) -> None:
-        """After a while nobody is sent there any more."""
+        """Suspend a process; after a while the load balancer skips it."""
         asleep = asyncio.ensure_future(_asleep(self._served[which].process.pid, lasts))
         await asyncio.sleep(_NOTICED)
         await self._lines.say(f"avoid {self._ports[which]}")
@@ -261,7 +265,7 @@ class OverValkey(Deployment):
         await self._lines.say(then)
 
     def stop(self) -> None:
-        """Ends them in good order, one after another."""
+        """Shut them down gracefully, one after another."""
         for served in self._served:
             self.terminate(served)
             self.leave(served)
@@ -281,7 +285,7 @@ async def _asleep(pid: int, seconds: float) -> None:
 
 
 def _ready(port: int) -> bool:
-    """Whether all processes behind a port say that they are ready."""
+    """Return whether all processes behind a port report that they are ready."""
     with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1) as answer:
         told = json.load(answer)
         return bool(told["workers"]) and all(state == "ready" for state in told["workers"].values())
@@ -297,7 +301,7 @@ _KINDS: dict[str, Callable[[Path, float, Sequence[str]], Deployment]] = {
 
 @asynccontextmanager
 async def opened(plan: Plan, folder: Path, fault: Fault | None = None) -> AsyncIterator[Deployment]:
-    """The deployment of a plan, all of it there, for as long as it is needed."""
+    """The deployment of a plan, with all processes ready."""
     options = ["--seed", str(plan.seed), *(["--fault", fault] if fault else [])]
     deployment = _KINDS[plan.deployment](folder, plan.lease, options)
     async with AsyncExitStack() as stack:

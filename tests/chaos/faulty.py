@@ -1,4 +1,4 @@
-"""Stores that are not as they should be, and a server that is not. A campaign on one has to fail."""
+"""Defective stores, and a defective server. A campaign with one of them has to fail."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
@@ -17,11 +17,11 @@ __all__ = ["LOSING", "Fault", "deny_begun", "store"]
 
 Fault = Literal["losing", "unfenced", "denying"]
 _LONG = 3600.0  # seconds
-LOSING = 100  # one write in so many is lost
+LOSING = 100  # one write in this many is lost
 
 
 class _Losing:
-    """Reports some writes as kept which are not."""
+    """Reports some writes as committed which it drops."""
 
     def __init__(self, *given: Any, seed: int, **more: Any) -> None:
         super().__init__(*given, **more)
@@ -29,7 +29,7 @@ class _Losing:
         self._version = 0
 
     def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> Any:
-        """Keeps most of it."""
+        """Commit most of the writes."""
         if left := self._left(writes):
             above: Any = super()
             kept = asyncio.ensure_future(above.commit(left, fence=fence))
@@ -42,7 +42,7 @@ class _Losing:
     def acquire(
         self, name: str, holder: str, ttl: float, *, over: int | None = None, writes: Sequence[Write] = ()
     ) -> Any:
-        """Grant a lease, and keep most of what is written together with it."""
+        """Grant a lease, and commit most of the writes that accompany it."""
         above: Any = super()
         return above.acquire(name, holder, ttl, over=over, writes=self._left(writes))
 
@@ -50,21 +50,21 @@ class _Losing:
         return [write for write in writes if self._chance.randrange(LOSING)]
 
     def _note(self, kept: "asyncio.Future[int]") -> None:
-        """Remembers a version, to say of what is lost."""
+        """Remember a version, to report it for lost writes."""
         if not kept.cancelled() and kept.exception() is None:
             self._version = kept.result()
 
 
 class _Unfenced:
-    """Lets anybody write, whoever has the lease; and says to who has lost one that it has not."""
+    """Accepts writes without the lease, and confirms leases that were lost."""
 
     def commit(self, writes: Sequence[Write], *, fence: Lease | None = None) -> Any:
-        """Keeps it."""
+        """Commit."""
         above: Any = super()
         return asyncio.ensure_future(above.commit(writes))
 
     def renew(self, lease: Lease, ttl: float) -> Any:
-        """The lease, or what looks like it."""
+        """Return the lease, or a copy of it."""
         above: Any = super()
         return asyncio.ensure_future(_believed(above.renew(lease, ttl), lease))
 
@@ -93,12 +93,12 @@ class _UnfencedRedis(_Unfenced, RedisStore):
 
 
 def deny_begun() -> None:
-    """Have this process say of every call that it cuts off that the call was never begun."""
+    """Make this process report every interrupted call as never started."""
     connection._was_started = lambda _: False
 
 
 def store(where: str, seed: int, fault: Fault | None, **settings: Any) -> SqliteStore | RedisStore:
-    """The store at a path or an address; one that is as it should be, if there is no fault."""
+    """The store at a path or a URL; a correct one if there is no fault."""
     redis = where.startswith("redis://")
     if fault == "losing":
         return _LosingRedis(where, seed=seed, **settings) if redis else _LosingFile(where, seed=seed, **settings)

@@ -1,7 +1,7 @@
-"""One address for several servers: each new connection goes to the next of them, and brings one answer.
+"""A load balancer: each new connection goes to the next of several servers, and carries one response.
 
-It looks at nothing but the first line of an answer, after which it says that the connection will be closed. So requests
-of one session reach one process after another, and no client sends anything into a connection that is about to end.
+It parses only the first line of a response, and adds that the connection will be closed. So requests of one session
+reach one process after another, and no client sends anything on a connection that is about to close.
 """
 
 import asyncio
@@ -13,22 +13,22 @@ from itertools import count
 __all__ = ["Forwarder", "forwarded"]
 
 _READ = 1 << 16
-_PAUSE = 0.05  # seconds until it looks again whether somebody is there
+_PAUSE = 0.05  # seconds between two attempts to connect
 _LAST = b"connection: close\r\n"
 
 
 class Forwarder:
-    """Where clients connect instead."""
+    """The address that clients connect to."""
 
     def __init__(self, ports: Sequence[int]) -> None:
         self.port = 0
-        self.avoided: set[int] = set()  # ports of processes that are known not to answer
+        self.avoided: set[int] = set()  # ports of processes that are known not to respond
         self._ports = ports
         self._turns = count()
         self._lines: set[asyncio.Task[None]] = set()
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Joins a client to a server."""
+        """Connect a client to a server."""
         line = asyncio.ensure_future(self._join(reader, writer))
         self._lines.add(line)
         line.add_done_callback(self._lines.discard)
@@ -46,7 +46,7 @@ class Forwarder:
             there[1].transport.abort()
 
     async def _next(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection to whoever is next, and there; if nobody is, to who comes first."""
+        """A connection to the next server that accepts one; if none does, to the first that comes back."""
         while True:
             for _ in self._ports:
                 port = self._ports[next(self._turns) % len(self._ports)]
@@ -56,7 +56,7 @@ class Forwarder:
             await asyncio.sleep(_PAUSE)
 
     async def close(self) -> None:
-        """Ends every line."""
+        """Close all connections."""
         for line in list(self._lines):
             line.cancel()
         if self._lines:
@@ -71,7 +71,7 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _back(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Says of an answer that it is the only one."""
+    """Mark a response as the only one."""
     with contextlib.suppress(OSError, asyncio.IncompleteReadError):
         writer.write(await reader.readuntil(b"\r\n") + _LAST)
         await _pass(reader, writer)

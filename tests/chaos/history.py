@@ -1,4 +1,4 @@
-"""What is written down of a campaign: by those who take part, and by the server's tools in a file of their own."""
+"""The history of a campaign: observations of its clients, and the effects file that the server's tools wrote."""
 
 from pathlib import Path
 from typing import Literal
@@ -13,8 +13,10 @@ Outcome = Literal["answered", "unknown", "failed"]
 
 
 class Effect(Struct, frozen=True):
-    """One line that a tool has written: what it did, for which deed, as what number, in which run of it, and on whose
-    behalf. What is written on a board has the board there, and then the deed."""
+    """One line of a tool: its name, the operation, a number, the run, and the principal. For a number on a board, the
+    board
+    precedes the operation.
+    """
 
     what: str
     deed: str
@@ -24,20 +26,20 @@ class Effect(Struct, frozen=True):
 
 
 class Saw(Struct, frozen=True):
-    """A deed, as it ended for who did it."""
+    """The outcome of an operation for its client."""
 
     deed: str
     kind: str
     began: float
     ended: float
     outcome: Outcome
-    said: str = ""  # the answer, or why there is none
-    again: bool = False  # it was asked for once more, of what had been answered before
-    harmless: bool = False  # who did it knew that it may be repeated, and had to do so
+    said: str = ""  # the response, or the reason why there is none
+    again: bool = False  # a repetition of an operation that had its response
+    harmless: bool = False  # the client knew that it may repeat the operation, and had to
 
 
 class Told(Struct, frozen=True):
-    """The numbered events of one deed, in the order in which they came, over however many connections."""
+    """The numbered events of one operation, in the order of arrival, over any number of connections."""
 
     deed: str
     wanted: int  # how many there are
@@ -46,7 +48,7 @@ class Told(Struct, frozen=True):
 
 
 class Heard(Struct, frozen=True):
-    """A subscriber was told of a board, looked, and found this number on it."""
+    """A subscriber was notified of a board, read it, and found this number."""
 
     who: str
     board: str
@@ -54,7 +56,7 @@ class Heard(Struct, frozen=True):
 
 
 class Refusal(Struct, frozen=True):
-    """An HTTP status of failure that a client by hand was given."""
+    """An HTTP error status that a raw client received."""
 
     who: str
     asked: str
@@ -64,7 +66,7 @@ class Refusal(Struct, frozen=True):
 
 
 class Trouble(Struct, frozen=True):
-    """What was done to the server, from when until when all was there again."""
+    """A fault, with its beginning and the time when all processes were ready again."""
 
     kind: Kind
     at: float
@@ -72,23 +74,23 @@ class Trouble(Struct, frozen=True):
 
 
 class History(Struct, frozen=True):
-    """All of it."""
+    """All observations."""
 
     effects: tuple[Effect, ...] = ()
     saw: tuple[Saw, ...] = ()
     told: tuple[Told, ...] = ()
     heard: tuple[Heard, ...] = ()
     refusals: tuple[Refusal, ...] = ()
-    gaps: tuple[str, ...] = ()  # what was wrong with the positions of events on one stream
-    listeners: dict[str, tuple[str, ...]] = {}  # by board, who is subscribed to it before anything is written there
-    strange: tuple[str, ...] = ()  # what somebody was told that is another's
+    gaps: tuple[str, ...] = ()  # errors in the event ids of one stream
+    listeners: dict[str, tuple[str, ...]] = {}  # by board, the subscribers before the first update
+    strange: tuple[str, ...] = ()  # what a client received that belongs to another
     troubles: tuple[Trouble, ...] = ()
-    complaints: tuple[str, ...] = ()  # what the server said that sounds like an error
-    unfinished: tuple[str, ...] = ()  # who did not come to an end
+    complaints: tuple[str, ...] = ()  # error lines of the server's output
+    unfinished: tuple[str, ...] = ()  # clients that did not finish
 
 
 def read_effects(path: Path) -> tuple[Effect, ...]:
-    """What the tools have written. The last line may be cut off: whoever was killed while writing it was not heard."""
+    """Read the effects file. The last line may be incomplete: the process was killed before its response."""
     found: list[Effect] = []
     for line in path.read_text(encoding="ascii").splitlines():
         what, deed, number, run, who = line.split()

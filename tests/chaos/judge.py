@@ -1,23 +1,23 @@
-"""What a campaign must not have done, found in what was written down of it. Pure: it reads, and names each fault.
+"""The checker: finds violations in the history of a campaign. Pure: it reads the history, and names each violation.
 
-What is *lost*, and what may be missing:
+Guarantees, and what may be missing:
 
-- **An answer** that somebody got is never taken back: what it says was done is in the file of effects, and who asks
-  again, by the same key or the same task, gets the same.
-- **A call that must not be done twice** is in the file once at most, whatever became of its answer. Its outcome may be
-  unknown only to who was in the middle of it while something was done to the server, a graceful stop among it. One that
-  does no harm is always answered.
-- **A task** whose name somebody knows ends, with its result; or with an error that says that nobody knows, if its tool
-  has chosen that and the server died meanwhile. A checkpoint that was kept is never gone behind.
-- **An event** on a stream has the number after that of the one before, over as many connections as it takes. Those at
-  the end may be missing only if the call that said them was not answered with a result either.
-- **An update** that was acknowledged to who made it is heard of by everybody who is subscribed, whoever made it, in
-  whichever process.
-- **A session** that was acknowledged is never refused, and nobody gets what is another's, nor does it.
+- **A response** is final: the effects that it reports are in the effects file, and a repetition with the same key or task
+  returns the same.
+- **A call that must not run twice** is in the file at most once, whether or not its response arrived. Its outcome may be
+  unknown only if it was in flight during a fault, including a graceful shutdown. An idempotent call always gets a
+  response.
+- **A task** whose id a client knows ends with its result; or with an error for an unknown outcome, if its tool has chosen
+  that and the server died meanwhile. No run starts before a stored checkpoint.
+- **An event** on a stream has the number after that of its predecessor, over all connections. The last ones may be missing
+  only if their call did not end with a result either.
+- **An update** whose writer got a response reaches every subscriber, from any process.
+- **A session** that was confirmed is never rejected, and no client receives or changes what belongs to another.
 
-Where there are several processes, what one of them does may be felt a little later by those who speak to others: when its
-leases have run out. And one that was asleep, or could not reach the store, does not know that it has lost its work before
-it speaks to the store again; so it may go one step further, which nothing can prevent, and never reach a checkpoint.
+With several processes, clients of the others may notice a fault a little later: when the leases of a process have
+expired. And a process that was suspended, or could not reach the store, does not know that it has lost its leases
+before
+its next call of the store; so it may take one more step, which nothing can prevent, and never reach a checkpoint.
 """
 
 import sys
@@ -40,7 +40,7 @@ LATE: Final = 3 * LEASE
 
 
 def faults(history: History) -> list[str]:
-    """Everything that is wrong."""
+    """All violations."""
     rules: Sequence[Callable[[History], Iterator[str]]] = (
         _own,
         _answered_is_done,
@@ -66,7 +66,7 @@ def _by_deed(history: History, *kinds: str) -> Mapping[str, list[Effect]]:
 
 
 def _troubled(history: History, began: float, ended: float) -> bool:
-    """Whether anything was wrong with the server meanwhile."""
+    """Return whether a fault was active meanwhile."""
     return any(one.at <= ended and began <= one.over + _felt(one) for one in history.troubles)
 
 
@@ -75,7 +75,7 @@ def _felt(trouble: Trouble) -> float:
 
 
 def _own(history: History) -> Iterator[str]:
-    """Nobody gets another's answer: each has the name of its deed in it; and everybody does its own."""
+    """No client gets another's response: each response names its operation, and each effect its principal."""
     for saw in history.saw:
         if saw.outcome == "answered" and not saw.again and saw.said.split()[0] != saw.deed:
             yield f"{saw.deed} ({saw.kind}) was answered with {saw.said!r}, which is another's"
@@ -86,7 +86,7 @@ def _own(history: History) -> Iterator[str]:
 
 
 def _answered_is_done(history: History) -> Iterator[str]:
-    """What was answered is in the file, as the answer says."""
+    """The effects file contains what responses report."""
     done = _by_deed(history, "pay", "linger", "ask")
     lasting = {(effect.what, effect.deed) for effect in history.effects}
     posted = {f"{effect.run} {effect.deed} {effect.number}" for effect in history.effects if effect.what == "post"}
@@ -117,7 +117,7 @@ def _done_once(history: History) -> Iterator[str]:
 
 
 def _known_outcomes(history: History) -> Iterator[str]:
-    """Nobody fails, and whose outcome is unknown was cut off by trouble; but for what may be asked again."""
+    """No operation fails, and one with an unknown outcome was interrupted by a fault; except for repeatable ones."""
     for saw in history.saw:
         if saw.outcome == "answered" or saw.again:
             continue
@@ -137,7 +137,7 @@ def _asked_again(history: History) -> Iterator[str]:
 
 
 def _events(history: History) -> Iterator[str]:
-    """Numbers without a gap, from the first on; all of them if the call was answered."""
+    """Numbers without a gap, from the first on; all of them if the call has a result."""
     for told in history.told:
         if told.numbers != tuple(range(1, len(told.numbers) + 1)):
             yield f"{told.deed}: events are missing, twice or in disorder: {told.numbers}"
@@ -148,8 +148,10 @@ def _events(history: History) -> Iterator[str]:
 
 
 def _updates(history: History) -> Iterator[str]:
-    """Who writes waits until everybody has heard, so each update is heard of by itself; or together with one of which
-    its writer does not know."""
+    """A writer waits until all subscribers have the number, so each update arrives separately; or together with one
+    whose
+    writer got no response.
+    """
     heard: dict[tuple[str, str], list[int]] = defaultdict(list)
     for one in history.heard:
         heard[one.who, one.board].append(one.number)
@@ -185,10 +187,12 @@ def _task(saw: Saw, done: Sequence[Effect]) -> Iterator[str]:
 
 
 def _resumed(saw: Saw, done: Sequence[Effect], allowed: int) -> Iterator[str]:
-    """Nothing is done again that a checkpoint covers, but for so many steps of a run that has not heard of it; and that
-    reaches no checkpoint."""
+    """No step repeats that a checkpoint covers, except for a few steps of a run that lost its lease unnoticed; such a
+    run
+    reaches no checkpoint.
+    """
     kept: dict[str, int] = defaultdict(int)  # by run
-    late: dict[str, int] = defaultdict(int)  # by run, the steps that were done again
+    late: dict[str, int] = defaultdict(int)  # by run, the repeated steps
     for effect in done:
         if effect.what == "kept":
             kept[effect.run] = effect.number
@@ -201,7 +205,7 @@ def _resumed(saw: Saw, done: Sequence[Effect], allowed: int) -> Iterator[str]:
 
 
 def _cancelled(history: History) -> Iterator[str]:
-    """What is cancelled ends."""
+    """Cancelled calls end."""
     waited = _by_deed(history, "wait")
     for saw in history.saw:
         if saw.kind == "wait" and len(waited[saw.deed]) == 1 and not _troubled(history, saw.began, saw.ended + LEASE):
@@ -209,7 +213,7 @@ def _cancelled(history: History) -> Iterator[str]:
 
 
 def _refused(history: History) -> Iterator[str]:
-    """No session is refused, but that those of several processes may have to come again while there is trouble."""
+    """No session is rejected, except that clients of several processes may have to retry during a fault."""
     for one in history.refusals:
         if one.status not in PASSING or not _troubled(history, one.at, one.at):
             yield f"{one.who} was refused {one.asked}: HTTP {one.status} {one.said}"

@@ -1,10 +1,12 @@
-"""The lines of a deployment, in a process of their own, so that busy clients do not slow them: the one to all of its processes,
-and the one from them to their store.
+"""The network of a deployment, in a separate process, so that busy clients do not slow it down: the load balancer in
+front
+of its processes, and the proxy between them and their store.
 
-    python -m tests.chaos.lines STORE PORT…       STORE is the port of the store, 0 if there is no line to it
+    python -m tests.chaos.lines STORE PORT…       STORE is the port of the store, 0 for no proxy
 
-It says the two ports at which it listens, and then "done" to each word: `cut` and `mend`, `stall` and `flow` are for the
-line to the store; `avoid PORT` has nobody sent there, `meet` ends that.
+It prints its two ports, and then "done" after each command: `cut` and `mend`, `stall` and `flow` control the proxy
+to the
+store; `avoid PORT` makes the load balancer skip a server, `meet` ends that.
 """
 
 import asyncio
@@ -19,7 +21,7 @@ __all__ = ["Lines", "laid"]
 
 
 class Lines:
-    """Those of one deployment."""
+    """The network of one deployment."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -27,7 +29,7 @@ class Lines:
         self.forwarder = self.proxy = 0
 
     async def find(self) -> None:
-        """Learns where they are."""
+        """Read the ports."""
         self.forwarder, self.proxy = map(int, (await self._said()).split())
 
     async def _said(self) -> bytes:
@@ -35,7 +37,7 @@ class Lines:
         return await self._process.stdout.readline()
 
     async def say(self, word: str) -> None:
-        """Has something done to a line."""
+        """Send a command."""
         assert self._process.stdin is not None
         async with self._turn:
             self._process.stdin.write(f"{word}\n".encode())
@@ -44,7 +46,7 @@ class Lines:
 
 @asynccontextmanager
 async def laid(store: int, *ports: int) -> AsyncIterator[Lines]:
-    """The lines to some ports, and to a store."""
+    """A network in front of some ports, and of a store."""
     command = [sys.executable, "-m", __name__, *map(str, (store, *ports))]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
@@ -85,7 +87,7 @@ def _disturb(what: str, proxy: Proxy) -> None:
 
 
 async def _serve(store: int, *ports: int) -> None:
-    """Until the other side goes."""
+    """Serve until the other side closes."""
     async with AsyncExitStack() as stack:
         forwarder = await stack.enter_async_context(forwarded(*ports))
         proxy = await stack.enter_async_context(proxied(store)) if store else None

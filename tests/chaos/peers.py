@@ -1,4 +1,4 @@
-"""Clients of a campaign that are played by hand. They lose their line when they like, and never their session."""
+"""Raw clients of a campaign. They drop their connections at random, and never their session."""
 
 import asyncio
 from typing import Any
@@ -16,7 +16,7 @@ __all__ = ["HandPlayer"]
 
 _REPEATABLE = HARMLESS | {"pay_once"}
 _ENDED = frozenset({"completed", "failed", "cancelled"})
-_POLL = 0.1  # seconds between two looks at a task
+_POLL = 0.1  # seconds between two polls of a task
 
 
 class HandPlayer(Playing):
@@ -35,16 +35,16 @@ class HandPlayer(Playing):
         self._session = Session(url, part, diary, http)
 
     async def open(self) -> None:
-        """Makes a session."""
+        """Open a session."""
         await self._session.open()
 
     async def close(self) -> None:
-        """Leaves it as it is."""
+        """Leave the session open."""
 
-    # --- deeds -------------------------------------------------------------------------------------
+    # --- operations --------------------------------------------------------------------------------
 
     async def outcome(self, deed: Deed) -> tuple[Outcome, str]:
-        """Does a deed, and asks as often as it takes where that does no harm."""
+        """Perform an operation; repeat it as often as necessary if it is idempotent."""
         try:
             async with asyncio.timeout(2 * self.diary.patience):
                 answer = await (self._task(deed) if deed.kind in TASKS else self._call(deed))
@@ -67,12 +67,16 @@ class HandPlayer(Playing):
             return {"result": {"content": [{"text": f"{deed.id} cancelled"}]}}
         if deed.kind in _REPEATABLE:
             return await self._session.insist("tools/call", params)
-        if deed.kind == "count" and deed.waits:  # half of its events are read when something has happened once more
+        if (
+            deed.kind == "count" and deed.waits
+        ):  # the client reads half of its events, and the rest after the next fault
             return await self._session.ask("tools/call", params, self._told, cut=deed.size, away=self.diary.next_strike)
         return await self._session.ask("tools/call", params, self._told)
 
     async def _task(self, deed: Deed) -> Any:
-        """A task in the words of the founding documents. It has a key, so it is asked for until it is there."""
+        """A task in the dialect of the founding documents. It has a key, so the client repeats the request until it
+        exists.
+        """
         if deed.id not in self.tasks:
             action = {"type": deed.kind, "parameters": arguments(deed, self.part)}
             asked = {"action": action, "metadata": {}, "_meta": {IDEMPOTENCY_KEY: deed.id}}
@@ -89,7 +93,7 @@ class HandPlayer(Playing):
                 return {"error": task["error"]} if task["error"] else {"result": task["result"]}
             await asyncio.sleep(_POLL)
 
-    # --- being told --------------------------------------------------------------------------------
+    # --- notifications -----------------------------------------------------------------------------
 
     def _told(self, message: Any) -> None:
         params = message["params"]
@@ -105,7 +109,7 @@ class HandPlayer(Playing):
                 self.looking.set()
 
     async def listen(self) -> None:
-        """Subscribes once, and never again."""
+        """Subscribe once, and never again."""
         await self._session.insist("resources/subscribe", {"uri": self.uri})
         self.diary.subscribed(self.part.name, self.part.board)
         await self._session.listen(self._told)
@@ -116,5 +120,5 @@ class HandPlayer(Playing):
         return int(answer["result"]["contents"][0]["text"])
 
     async def check(self) -> None:
-        """Reads the streams of answers once more, from their beginning."""
+        """Read the streams of responses again, from their beginning."""
         await self._session.read_again()

@@ -1,5 +1,7 @@
-"""What a campaign does, made of its seed alone: who takes part, what each does one after another, and what is done to the
-server, and when. What comes of it is up to the machine; the plan is the same every time."""
+"""The plan of a campaign, derived from its seed alone: its clients, their operations, and the faults with their times.
+The
+results depend on the machine; the plan is the same every time.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
@@ -30,8 +32,8 @@ __all__ = [
 
 REVISIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 MODERN: Final = "2026-07-28"
-FIRST_TO_TELL: Final = "2025-03-26"  # of those in which a tool says of itself what it does
-FIRST_TO_ASK: Final = "2025-06-18"  # of the revisions in which a user can be asked
+FIRST_TO_TELL: Final = "2025-03-26"  # of those in which tools have annotations
+FIRST_TO_ASK: Final = "2025-06-18"  # of those with elicitation
 FIRST_WITH_TASKS: Final = "2025-11-25"
 TASKS: Final = ("resumed", "restarted", "given_up")
 """The tools that are tasks, each by what becomes of one whose process dies."""
@@ -67,47 +69,50 @@ _LASTS: Final[Mapping[Kind, tuple[float, float]]] = {
     "stall": (1.5, 2.0),
 }  # leases
 _WEIGHTS: Final[Mapping[str, int]] = {"look": 3, "pay": 3, "pay_once": 4, "keep": 2, "count": 4, "wait": 2, "linger": 4}
-_LONGEST_PAUSE: Final = 0.15  # seconds between two deeds of one client
-_SOON: Final = 0.2  # the share of mischief that comes while everybody still finds the way back
-_MOST_ANSWERS: Final = 4  # for each client, between two mischiefs
+_LONGEST_PAUSE: Final = 0.15  # seconds between two operations of one client
+_SOON: Final = 0.2  # the share of faults that come while clients still recover
+_MOST_ANSWERS: Final = 4  # for each client, between two faults
 
 
 class Part(Struct, frozen=True):
-    """One client: how it speaks, and which board it writes on or hears of."""
+    """One client: its protocol, and the board that it writes or subscribes to."""
 
     name: str
     revision: str
-    raw: bool  # it is played by hand, and not by our client
+    raw: bool  # a raw client, and not our own
     board: str
     writes: bool
 
 
 class Deed(Struct, frozen=True):
-    """One thing that a client does. Its id is unlike that of any other deed, and is found again in all that comes of
-    it."""
+    """One operation of a client. Its id is unique, and recurs in all of its effects and results."""
 
     id: str
     kind: str
     size: int  # steps, events
-    pause: float  # seconds before it is done
-    waits: bool  # who is asked answers only when something has been done to the server once more
-    keyed: bool  # it carries a key, so that it can be asked for again, though it is no harmless one
+    pause: float  # seconds before it
+    waits: bool  # the user answers only after the next fault
+    keyed: bool  # it has a key, so that the client can repeat it, though it is not idempotent
 
 
 class Mischief(Struct, frozen=True):
-    """What is done, and when, counted from when all was well again: how fast that goes is up to the machine, so it is
-    counted in what clients were answered since, and in a moment after that."""
+    """A fault, and its time, relative to the end of the last recovery: counted in responses since then, because the
+    speed
+    depends on the machine, plus a delay.
+    """
 
     kind: Kind
     answers: int
     after: float  # seconds
-    who: float = 0.0  # which of the processes, as a share of all
+    who: float = 0.0  # the index of the process, as a share of all
     lasts: float = 0.0  # seconds
 
 
 class Plan(Struct, frozen=True):
-    """A whole campaign. When nobody does anything any more the whole deployment dies once more, so that what was answered is
-    asked for again of a process that has not answered it."""
+    """A whole campaign. After the last operation the whole deployment restarts once more, so that another process
+    answers the
+    repetitions.
+    """
 
     seed: int
     parts: tuple[Part, ...]
@@ -125,7 +130,7 @@ def plan(
     only: Sequence[Kind] = (),
     lease: float = LEASE,
 ) -> Plan:
-    """The plan of a seed. Each kind of mischief has its turn, of all that there are in a deployment or of some."""
+    """The plan of a seed. Each kind of fault has its turn: all kinds of a deployment, or some."""
     chance = Random(seed)
     kinds: Sequence[Kind] = chance.sample(only or DEPLOYMENTS[deployment], len(only or DEPLOYMENTS[deployment]))
     return Plan(
@@ -146,25 +151,25 @@ def _mischief(chance: Random, kind: Kind, most: int, lease: float) -> Mischief:
 
 
 def _part(number: int) -> Part:
-    """Revisions take turns. Every board has one writer, and somebody by hand among those who listen."""
+    """Revisions alternate. Each board has one writer, and a raw client among its subscribers."""
     revision = REVISIONS[number % len(REVISIONS)]
     group, place = divmod(number, BOARDS)
-    raw = place in {3, 6, 7} and revision != MODERN  # where there is a stream to come back to
+    raw = place in {3, 6, 7} and revision != MODERN  # where streams are resumable
     return Part(f"c{number:03}", revision, raw, f"b{group:02}", writes=place == 0)
 
 
 def token_of(name: str) -> str:
-    """The token by which a client shows who it is."""
+    """The token of a client."""
     return f"token-of-{name}"
 
 
 def owner(deed: str) -> str:
-    """Whose deed it is."""
+    """The client of an operation."""
     return deed.partition(".")[0]
 
 
 def deeds(seed: int, part: Part) -> Iterator[Deed]:
-    """What a client does, without end."""
+    """The endless sequence of a client's operations."""
     chance = Random(f"{seed}/{part.name}")
     weights = _weights(part)
     for number in count(1):
@@ -185,6 +190,6 @@ def _weights(part: Part) -> dict[str, int]:
         found["post"] = 20
     if not part.raw and part.revision >= FIRST_TO_ASK:
         found["ask"] = 3
-    if part.revision >= FIRST_WITH_TASKS:  # by hand, in the words of the founding documents
+    if part.revision >= FIRST_WITH_TASKS:  # raw, in the dialect of the founding documents
         found |= dict.fromkeys(TASKS, 2)
     return found

@@ -1,4 +1,4 @@
-"""Clients of a campaign that are our own client."""
+"""Clients of a campaign that use our own client."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ class Player(Playing):
 
     def __init__(self, url: str, seed: int, part: Part, diary: Diary, listeners: frozenset[str]) -> None:
         super().__init__(seed, part, diary, listeners)
-        self._asked: dict[str, Deed] = {}  # by what the user is asked
+        self._asked: dict[str, Deed] = {}  # by the text of the input request
         self.client = Client(
             url,
             auth=token_of(part.name),
@@ -50,8 +50,10 @@ class Player(Playing):
         )
 
     async def open(self) -> None:
-        """Opens the client, which fails if the server dies meanwhile, and is tried again; and finds out about tools,
-        since only what is known to do no harm is repeated."""
+        """Open the client, which fails during a fault, and is retried; and fetch the tools, since the client repeats
+        only
+        operations that it knows to be idempotent.
+        """
         while True:
             with contextlib.suppress(TransportError):
                 await self._again("open", self.client.open)
@@ -59,13 +61,13 @@ class Player(Playing):
                 return
 
     async def close(self) -> None:
-        """Ends the line."""
+        """Close the connection."""
         await self.client.close()
 
-    # --- deeds -------------------------------------------------------------------------------------
+    # --- operations --------------------------------------------------------------------------------
 
     async def outcome(self, deed: Deed) -> tuple[Outcome, str]:
-        """Does a deed, as the client does it: it repeats what may be repeated."""
+        """Perform an operation, with the retries of the client."""
         try:
             async with asyncio.timeout(2 * self.diary.patience):
                 return "answered", await self._ask(deed)
@@ -86,7 +88,7 @@ class Player(Playing):
         return (await self._again(deed.id, call)).text
 
     async def _again(self, asked: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Asks again for what was not begun, since the server could not."""
+        """Repeat an operation that the server could not start."""
         while True:
             try:
                 return await ask()
@@ -104,7 +106,7 @@ class Player(Playing):
         return (await self._again(deed.id, self.client.task(self.tasks[deed.id]).result)).text
 
     async def _cancel(self, deed: Deed, given: dict[str, Any]) -> str:
-        """Calls, and takes that back once it is told that it has begun."""
+        """Call, and cancel once the call reports that it has begun."""
         begun = asyncio.Event()
         call = partial(self.client.call_tool, deed.kind, given, on_progress=lambda _: begun.set())
         both = [asyncio.ensure_future(self._again(deed.id, call)), asyncio.ensure_future(begun.wait())]
@@ -119,7 +121,7 @@ class Player(Playing):
     def _teller(self, deed: Deed) -> Callable[[ProgressParams], None] | None:
         return (lambda told: self.progress[deed.id].append(int(told.progress))) if deed.kind == "count" else None
 
-    # --- being told --------------------------------------------------------------------------------
+    # --- notifications -----------------------------------------------------------------------------
 
     def _logged(self, params: LoggingMessageParams) -> None:
         data: Any = params.data
@@ -127,14 +129,14 @@ class Player(Playing):
         self.logs[data["deed"]].append(data["number"])
 
     async def _answer(self, asked: Any) -> dict[str, str]:
-        """The user's word: at once, or when something has been done to the server once more."""
+        """The user's answer: at once, or after the next fault."""
         deed = self._asked.pop(asked.message)
         if deed.waits:
             await self.diary.next_strike()
         return {"word": f"word-of-{deed.id}"}
 
     async def listen(self) -> None:
-        """Subscribes; the rest is up to the client."""
+        """Subscribe; the rest is up to the client."""
 
         def told(params: ResourceUpdatedParams) -> None:
             self.told_of(params.uri)
@@ -150,4 +152,4 @@ class Player(Playing):
         return int(found.text or "0")
 
     async def check(self) -> None:
-        """What was sent is known to the client alone."""
+        """Nothing to check: only the client knows its streams."""

@@ -1,4 +1,4 @@
-"""What every client of a campaign does, whoever speaks for it: what the plan says, and what it writes down of that."""
+"""The behaviour that all clients of a campaign share: perform the plan's operations, and log the outcomes."""
 
 import asyncio
 import time
@@ -18,33 +18,33 @@ class Playing(ABC):
     """One client."""
 
     def __init__(self, seed: int, part: Part, diary: Diary, listeners: frozenset[str] = frozenset()) -> None:
-        """`listeners` are those who want to hear of its board, if it writes on one."""
+        """`listeners` are the subscribers of its board, if it writes to one."""
         self.part = part
         self.uri = f"board://{part.board}"
         self.diary = diary
-        self.tasks: dict[str, str] = {}  # by deed, the name of its task, once that is known
-        self.logs: dict[str, list[int]] = defaultdict(list)  # by deed, the numbers that were said of it
+        self.tasks: dict[str, str] = {}  # by operation, the id of its task, once known
+        self.logs: dict[str, list[int]] = defaultdict(list)  # by operation, the numbers of its events
         self.progress: dict[str, list[int]] = defaultdict(list)
-        self.looking = asyncio.Event()  # it was told to look at its board
+        self.looking = asyncio.Event()  # it was notified of its board
         self._deeds = deeds(seed, part)
         self._listeners = listeners
-        self._acknowledged: list[tuple[Deed, str]] = []  # what was answered, and can be asked for again
+        self._acknowledged: list[tuple[Deed, str]] = []  # operations with a response, which can be repeated
 
     @abstractmethod
     async def open(self) -> None:
-        """Begins to speak with the server."""
+        """Connect to the server."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Ends that."""
+        """Disconnect."""
 
     @abstractmethod
     async def outcome(self, deed: Deed) -> tuple[Outcome, str]:
-        """Does a deed. Of a task that is known, only how it ends is asked for."""
+        """Perform an operation. If its task is known, only fetch the outcome."""
 
     @abstractmethod
     async def listen(self) -> None:
-        """Subscribes to the board, and hears of it."""
+        """Subscribe to the board, and wait for notifications."""
 
     @abstractmethod
     async def look(self) -> int:
@@ -52,16 +52,15 @@ class Playing(ABC):
 
     @abstractmethod
     async def check(self) -> None:
-        """Looks once more at what else was sent, if it can."""
+        """Check the other messages once more, if possible."""
 
     def told_of(self, uri: str) -> None:
-        """It was told of a resource, which should be its board."""
+        """It was notified of a resource, which should be its board."""
         if uri != self.uri:
             self.diary.strange.append(f"{self.part.name} was told of {uri}")
 
     async def play(self) -> None:
-        """Does one deed after another, until it is over; when the server has died for the last time, asks once more for
-        all that it has been answered."""
+        """Perform one operation after another until the end; after the last fault, repeat all that had a response."""
         await self.open()
         try:
             async with asyncio.TaskGroup() as group:
@@ -107,14 +106,14 @@ class Playing(ABC):
                 self.diary.told.append(Told(f"{deed.id} {kind}", deed.size, told, outcome))
 
     async def _ask_again(self, deed: Deed, first: str) -> None:
-        """It must be there, and the same."""
+        """The outcome must exist, and be the same."""
         began = time.monotonic()
         _, said = await self.outcome(deed)
         told = said if said == first else f"first {first!r}, then {said!r}"
         self.diary.see(deed, began, "answered" if said == first else "failed", told, again=True)
 
     async def _look(self) -> None:
-        """Looks at the board whenever it is told to."""
+        """Read the board after each notification."""
         while True:
             await self.looking.wait()
             self.looking.clear()
@@ -122,7 +121,7 @@ class Playing(ABC):
 
 
 def arguments(deed: Deed, part: Part) -> dict[str, Any]:
-    """What a deed gives its tool."""
+    """The arguments of an operation's tool."""
     if deed.kind == "post":
         return {"deed": deed.id, "board": part.board}
     return {"deed": deed.id} | ({"size": deed.size} if deed.kind in {"count", "linger", *TASKS} else {})

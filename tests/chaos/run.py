@@ -1,4 +1,4 @@
-"""Campaigns against servers to which something is done time and again: `python -m tests.chaos.run --deployment valkey --seed 7`."""
+"""Campaigns of fault injection: `python -m tests.chaos.run --deployment valkey --seed 7`."""
 
 import argparse
 import asyncio
@@ -19,14 +19,14 @@ from tests.chaos.history import History
 from tests.chaos.judge import faults
 from tests.chaos.plan import DEPLOYMENTS, Kind, Plan, plan
 
-SHOWN = 40  # faults
+SHOWN = 40  # violations
 LONGEST = 4_000  # characters of each: room for a traceback
 
 
 def main() -> int:
-    """Runs one in each deployment, and says what came of it."""
+    """Run one in each deployment, and print the result."""
     given = _arguments()
-    logging.getLogger("trunkline").addHandler(logging.NullHandler())  # what clients have to say
+    logging.getLogger("trunkline").addHandler(logging.NullHandler())  # log messages of clients
     seed = random.randrange(1_000_000) if given.seed is None else given.seed
     deployments = list(DEPLOYMENTS) if given.deployment == "all" else [given.deployment]
     return max(
@@ -86,7 +86,7 @@ def _report(history: History, recovered: list[Recovery], took: float) -> None:
 
 
 def _across(history: History, kind: str) -> int:
-    """How many were begun before something was done to the server, and answered after that."""
+    """How many operations began before a fault, and got their response after it."""
     answered = [saw for saw in history.saw if saw.kind == kind and saw.outcome == "answered" and not saw.again]
     return sum(any(saw.began < one.at < saw.ended for one in history.troubles) for saw in answered)
 

@@ -1,5 +1,7 @@
-"""Bounded campaigns, as `make chaos` runs longer ones; and some on stores that are not as they should be, which show that it
-would be noticed. All start servers to which something is done several times, hence the seconds that they take."""
+"""Bounded campaigns, as `make chaos` runs longer ones; and some with defective stores, which show that the checker
+would
+notice. All inject several faults into servers, hence the seconds that they take.
+"""
 
 from pathlib import Path
 
@@ -11,8 +13,13 @@ from tests.chaos.plan import Deployment, Kind, Mischief, Part, Plan, plan
 
 SEED = 20_260_728
 SHORT = 1.0  # seconds: the leases of few clients
-CAMPAIGNS = 5  # at most, until a store with a fault has done harm in one of them
-LATE = ("was not told", "in time", "TimeoutError", "did not come to an end")  # what may be for want of time
+CAMPAIGNS = 5  # at most, until a defective store has done harm in one of them
+LATE = (
+    "was not told",
+    "in time",
+    "TimeoutError",
+    "did not come to an end",
+)  # violations that a lack of time may explain
 SEVERAL: list[tuple[Deployment, tuple[Kind, ...]]] = [
     ("file", ("death", "term")),
     ("workers", ("kill", "stop", "term")),
@@ -52,15 +59,17 @@ async def test_no_fault_loses_or_repeats_anything(
 
 
 def by_hand() -> tuple[Part, ...]:
-    """Clients that lose nothing by themselves: each remembers all events."""
+    """Raw clients, which remember all events."""
     return tuple(part for part in plan(SEED, 60, 0).parts if part.raw)
 
 
 async def found_out(
     deployment: Deployment, mischief: tuple[Mischief, ...], fault: Fault, folder: Path, seed: int
 ) -> list[str]:
-    """What is wrong on a store with a fault, and is not for want of time: who waits for what was lost waits for ever, so
-    there is little patience."""
+    """The violations with a defective store that a lack of time does not explain: a wait for lost data never ends, so
+    the
+    timeouts are short.
+    """
     for number in range(CAMPAIGNS):
         place = folder / str(number)
         place.mkdir()
@@ -87,7 +96,7 @@ async def test_store_without_fences_is_detected(tmp_path: Path, seed: int) -> No
 
 @pytest.mark.long
 async def test_server_that_denies_started_calls_is_detected(tmp_path: Path, seed: int) -> None:
-    """Clients repeat what was not begun: if it was, and a graceful stop has cut it off, it is done twice."""
+    """Clients repeat a call that was not started: if it was, and a graceful shutdown has interrupted it, it runs twice."""
     planned = plan(seed, clients=40, rounds=4, only=("term",), lease=SHORT)
     history, _ = await run(planned, tmp_path, fault="denying")
     assert [fault for fault in faults(history) if "done twice" in fault]

@@ -1,4 +1,4 @@
-"""The judge finds each of the faults that it is there for, in histories that are made up; and nothing in a good one."""
+"""The checker finds each kind of violation in invented histories; and none in a correct one."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ GOOD = History(
     effects=(
         Effect("pay", "a.1", 0, "r1", "a"),
         Effect("pay", "a.2", 0, "r2", "a"),
-        Effect("pay", "a.3", 0, "r3", "a"),  # done, though its answer was lost
+        Effect("pay", "a.3", 0, "r3", "a"),  # done, though its response was lost
         Effect("keep", "a.4", 0, "-", "a"),
         Effect("keep", "a.4", 0, "-", "a"),
         Effect("ask", "a.5", 0, "word", "a"),
@@ -28,7 +28,7 @@ GOOD = History(
         Effect("step", "a.8", 1, "t3", "a"),
         Effect("kept", "a.8", 1, "t3", "a"),
         Effect("step", "a.9", 1, "t4", "a"),
-        Effect("linger", "a.14", 0, "r14", "a"),  # cut off
+        Effect("linger", "a.14", 0, "r14", "a"),  # interrupted
         Effect("wait", "a.13", 1, "r13", "a"),
         Effect("wait", "a.13", 2, "r13", "a"),
     ),
@@ -56,7 +56,7 @@ GOOD = History(
 
 
 def seen(deed: str, **changes: Any) -> History:
-    """The good history, but for how one deed was seen to end the first time."""
+    """The correct history, apart from the first outcome of one operation."""
     first = next(saw for saw in GOOD.saw if saw.deed == deed)
     return replace(GOOD, saw=tuple(replace(saw, **changes) if saw is first else saw for saw in GOOD.saw))
 
@@ -75,7 +75,7 @@ def less(what: str, deed: str, number: int | None = None) -> History:
 
 
 def asleep(*effects: tuple[str, int, str]) -> History:
-    """The good history of several processes, and what a task of one of them did afterwards."""
+    """The correct history of several processes, and what a task of one of them did afterwards."""
     done = (Effect(what, "a.7", number, run, "a") for what, number, run in effects)
     return replace(MANY, effects=(*MANY.effects, *done))
 
@@ -167,7 +167,7 @@ def test_correct_history_has_no_findings() -> None:
 
 
 def test_unavoidable_effects_of_clusters_are_no_findings() -> None:
-    """The last step of one that was asleep; a session that has to come again; an update together with another."""
+    """The last step of a suspended process; a session that has to retry; an update together with another."""
     assert faults(asleep(("step", 2, "t9"))) == []
     assert faults(replace(MANY, refusals=(Refusal("c", "ping", 502, "lost", 11.0),))) == []
     assert faults(replace(MANY, heard=(Heard("c", "b", 2),))) == []

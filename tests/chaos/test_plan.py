@@ -1,4 +1,4 @@
-"""The plan of a campaign is made of its seed alone."""
+"""The plan of a campaign depends on its seed alone."""
 
 from itertools import islice
 

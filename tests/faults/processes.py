@@ -1,4 +1,4 @@
-"""Servers as processes of their own, listening on a port, with what they say on standard error kept."""
+"""Server processes that listen on a port, with their standard error recorded."""
 
 import contextlib
 import os
@@ -37,10 +37,10 @@ COMMANDS = {
 
 
 class Served:
-    """A server that has been started."""
+    """A server process."""
 
     def __init__(self, command: str, port: int, effects: Path, *, options: Sequence[str] = (), **settings: Any) -> None:
-        """`options` stand at the end of the command."""
+        """`options` are appended to the command."""
         self.port = port
         self.url = f"http://127.0.0.1:{port}/mcp"
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
@@ -54,24 +54,24 @@ class Served:
         )
 
     def ready(self) -> "Served":
-        """Waits until it takes connections."""
+        """Wait until it accepts connections."""
         eventually(self.listens)
         return self
 
     def listens(self) -> bool:
-        """Whether it takes connections."""
+        """Return whether it accepts connections."""
         assert self.process.poll() is None, f"the server has ended: {self.said()}"
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE):
             return True
         return False
 
     def said(self) -> str:
-        """What it has said on standard error so far."""
+        """Standard error so far."""
         return os.pread(self._said.fileno(), 1 << 20, 0).decode()
 
     @property
     def complaints(self) -> list[str]:
-        """What looks like an error in it."""
+        """Error lines in its standard error."""
         return [
             line
             for line in self.said().splitlines()
@@ -79,18 +79,18 @@ class Served:
         ]
 
     def stop(self, patience: float = PATIENCE) -> tuple[int, float]:
-        """Tells it to stop; gives its exit code, and how long that took."""
+        """Stop it; return its exit code and the time that took."""
         began = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(patience), time.monotonic() - began
 
     def kill(self) -> None:
-        """Ends it at once."""
+        """Kill it."""
         self.process.kill()
         self.process.wait()
 
     def close(self) -> None:
-        """Leaves nothing behind."""
+        """Stop it and clean up."""
         if self.process.poll() is None:
             self.kill()
         self._said.close()
@@ -98,7 +98,7 @@ class Served:
 
 @contextlib.contextmanager
 def served(effects: Path, command: str = "run", port: int | None = None, **settings: Any) -> Iterator[Served]:
-    """A server that takes connections, for as long as it is needed."""
+    """A server that accepts connections, for the duration of a test."""
     with held_port() as held:
         made = Served(command, port or held, effects, **settings)
         try:

@@ -1,10 +1,10 @@
-"""A proxy in front of a server, on which lines break as a test says and when it says it.
+"""A proxy in front of a server that breaks connections on command.
 
     async with proxied(server_port) as proxy:
-        proxy.cut(b"tools/call", after=100)       # the answer to the next such request ends after 100 bytes
+        proxy.cut(b"tools/call", after=100)       # the response to the next such request ends after 100 bytes
         proxy.stall()                             # nothing passes any more, and every socket stays open
 
-It copies bytes and knows nothing of HTTP. What a client sends is only looked through for what a fault waits for.
+It copies bytes and does not parse HTTP. It only searches the bytes of clients for the trigger of a fault.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ READ = 1 << 16
 
 
 class _Cut:
-    """An answer that breaks off."""
+    """A response that breaks off."""
 
     def __init__(self, asked: bytes, after: int, *, reset: bool) -> None:
         self.asked = asked
@@ -28,12 +28,12 @@ class _Cut:
 
 
 class Proxy:
-    """Where clients connect instead."""
+    """The address that clients connect to."""
 
     def __init__(self, target: int) -> None:
         self.port = 0
         self.lines: set[_Line] = set()
-        self.answered = 0  # bytes that followed what `measure` waits for
+        self.answered = 0  # bytes after the trigger of `measure`
         self.flowing = asyncio.Event()
         self.flowing.set()
         self.refusing = False
@@ -44,7 +44,7 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Joins a client to the server."""
+        """Connect a client to the server."""
         there = None if self.refusing else await self._reach()
         if there is None:
             writer.transport.abort()
@@ -62,43 +62,43 @@ class Proxy:
             return await asyncio.open_connection("127.0.0.1", self._target)
         return None
 
-    # --- what goes wrong -----------------------------------------------------------------------
+    # --- faults --------------------------------------------------------------------------------
 
     def cut(self, asked: bytes, *, after: int, reset: bool = False) -> Self:
-        """Ends the line of the next request that has these bytes, once so many of its answer have passed."""
+        """Close the connection of the next request with these bytes, after so many bytes of its response."""
         self.pending = _Cut(asked, after, reset=reset)
         return self
 
     def measure(self, asked: bytes) -> Self:
-        """Counts what follows the next request that has these bytes, on its line."""
+        """Count the bytes after the next request with these bytes, on its connection."""
         self.measured, self.answered = asked, 0
         return self
 
     def stall(self) -> Self:
-        """Passes nothing on, either way; what is sent lies in the sockets."""
+        """Pass nothing in either direction; bytes stay in the sockets."""
         self.flowing.clear()
         return self
 
     def hold(self, asked: bytes) -> Self:
-        """Passes nothing on from the next client that sends these bytes, from them on."""
+        """Pass nothing more from the next client that sends these bytes, starting with them."""
         self.holding = asked
         return self
 
     def go_on(self) -> Self:
-        """Passes on again."""
+        """Resume."""
         self.flowing.set()
         for line in self.lines:
             line.flowing.set()
         return self
 
     def half_open(self) -> Self:
-        """Ends every line towards the server, of which the client hears nothing."""
+        """Close all connections to the server without informing the client."""
         for line in self.lines:
             line.leave_server()
         return self
 
     def reset(self) -> Self:
-        """Ends every line towards the client, with a reset."""
+        """Reset all connections to clients."""
         for line in self.lines:
             line.close(reset=True)
         return self
@@ -118,7 +118,7 @@ class _Line:
         self.flowing.set()
 
     async def forward(self, reader: asyncio.StreamReader) -> None:
-        """From the client to the server."""
+        """Copy from the client to the server."""
         with contextlib.suppress(OSError):
             while data := await reader.read(READ):
                 self._look(data)
@@ -139,7 +139,7 @@ class _Line:
             proxy.holding = None
 
     async def back(self, reader: asyncio.StreamReader) -> None:
-        """From the server to the client."""
+        """Copy from the server to the client."""
         with contextlib.suppress(OSError):
             while data := await reader.read(READ):
                 await self._proxy.flowing.wait()
@@ -155,12 +155,12 @@ class _Line:
             self._client.close()
 
     def leave_server(self) -> None:
-        """Hangs up on the server, and keeps the client."""
+        """Close the connection to the server, but not that to the client."""
         self._left = True
         self._server.transport.abort()
 
     def close(self, *, reset: bool = False) -> None:
-        """Ends both sides."""
+        """Close both sides."""
         bound = self._client.get_extra_info("socket")
         if reset and bound is not None and bound.fileno() >= 0:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

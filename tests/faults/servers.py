@@ -53,7 +53,7 @@ SCRIPT = """
 
 
 class Configuration(Struct, frozen=True):
-    """What a server process runs on."""
+    """The configuration of a server process."""
 
     loop: str
     store: bool = False
@@ -72,7 +72,7 @@ EVERY = [
 
 
 class ServerProcess:
-    """A server in a process of its own, or in three: a supervisor and two workers."""
+    """A server in one process, or in three: a supervisor and two workers."""
 
     def __init__(self, configuration: Configuration, folder: Path) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
@@ -117,17 +117,17 @@ class ServerProcess:
         self._log.close()
 
     def log(self) -> str:
-        """Return all that the process has written to standard error so far."""
+        """Return the process's standard error so far."""
         return os.pread(self._log.fileno(), 1 << 22, 0).decode()
 
     async def call(self, name: str) -> str:
-        """Call a tool over a connection of its own, which needs no session."""
+        """Call a tool over a new connection without a session."""
         answer = await ask(self.port, "POST", "/mcp", *modern_call(name))
         return text_of(answer.json)
 
     async def check_unharmed(self, tools: tuple[str, ...] = ("waits",)) -> None:
         """Fail unless every process is the one that was started, answers, and has logged no error."""
-        for _ in range(2):  # one for each worker: they take turns
+        for _ in range(2):  # one for each worker: connections go round-robin
             for tool in tools:
                 assert await self.call(tool) == "done"
         assert self.process.poll() is None, self.log()
@@ -138,12 +138,12 @@ class ServerProcess:
 
 
 def modern_call(name: str) -> tuple[Any, ...]:
-    """Return body and headers of a tool call that stands for itself."""
+    """Return body and headers of a modern tool call."""
     params = enveloped(name=name, arguments={})
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     return (body, *((key.replace("_", "-"), value) for key, value in labels("tools/call", params).items()))
 
 
 def modern_request(name: str) -> bytes:
-    """Return the bytes of a tool call that stands for itself."""
+    """Return the bytes of a modern tool call."""
     return request("POST", "/mcp", *modern_call(name))

@@ -1,9 +1,9 @@
-"""A server to be killed, cut off and told to stop: as a program, and as the application of another one.
+"""A server for tests that kill, disconnect and stop it: as a program, and as an ASGI application.
 
     python -m tests.faults.shop PORT EFFECTS
     uvicorn tests.faults.shop:app
 
-What it does is written to a file, since only what is outside of it can judge. Settings come from the environment.
+Its tools record their effects in a file outside of the server. Settings come from the environment.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ EFFECTS = Path(os.environ.get("SHOP_EFFECTS", os.devnull))
 
 
 def kept(where: str | None) -> Store | None:
-    """The store at a path or an address."""
+    """The store at a path or a URL."""
     if where is None:
         return None
     return RedisStore(where) if where.startswith("redis:") else SqliteStore(where)
@@ -30,20 +30,20 @@ server = Server("shop", settings=Settings.load(), store=kept(os.environ.get("SHO
 
 
 def note(what: str) -> None:
-    """Writes down what was done, before it is answered."""
+    """Record an effect before the response."""
     with EFFECTS.open("a") as file:
         file.write(f"{what}\n")
 
 
 @server.tool(annotations={"readOnlyHint": True})
 def look(what: str) -> str:
-    """Changes nothing."""
+    """Have no effect."""
     return f"{what} of {os.getpid()}"
 
 
 @server.tool
 async def order(what: str) -> str:
-    """Has an effect, and takes its time to say so: whoever is killed meanwhile has done it."""
+    """Record an effect and delay the response: a process killed meanwhile has had the effect."""
     note(what)
     await asyncio.sleep(0.02)
     return f"ordered {what}"
@@ -51,7 +51,7 @@ async def order(what: str) -> str:
 
 @server.tool
 async def wait(file: str, ctx: Context) -> str:
-    """Says that it has begun, and ends when there is a file."""
+    """Record the start, and return once a file exists."""
     await ctx.progress(1)
     while not Path(file).exists():
         await asyncio.sleep(0.005)
@@ -60,7 +60,7 @@ async def wait(file: str, ctx: Context) -> str:
 
 @server.tool(task=TaskPolicy(support="optional", recovery="resume"))
 async def mend(ctx: Context) -> str:
-    """Comes to an end in the second process that works on it."""
+    """Complete in the second process that runs it."""
     if ctx.resumed_from is not None:
         note("mended")
         return "mended"
@@ -72,13 +72,13 @@ async def mend(ctx: Context) -> str:
 
 @server.resource("shop://price")
 def price() -> str:
-    """What it costs."""
+    """The price."""
     return "7"
 
 
 @server.tool
 def reprice() -> str:
-    """Tells whoever wants to know that the price has changed."""
+    """Change the price and notify subscribers."""
     server.notify_updated("shop://price")
     return "told"
 

@@ -1,9 +1,11 @@
-"""Faults of one connection stay with it: no bytes of a peer, and no error of ours over them, reach another connection
+"""Faults of one connection stay with it: no bytes of a peer, and no internal error over them, reach another connection
 or the process.
 
-The packets go over plain sockets to real processes, on both loops, with and without a store and workers. What they
-hold is chosen by offset: requests whose answers have to wait, pipelined, cut or spoilt at every byte. Nothing here
-knows how the server reads HTTP.
+The packets go over plain sockets to real processes, on both loops, with and without a store and workers. Offsets
+choose
+their content: pipelined requests whose responses have to wait, cut or corrupted at each byte. The tests know nothing
+of
+how the server reads HTTP.
 """
 
 import asyncio
@@ -29,12 +31,13 @@ SMALL = [  # every loop, with and without a store and workers; `EVERY` combinati
     Configuration("uvloop", workers=True),
     Configuration("asyncio", store=True, workers=True),
 ]
-RESET = struct.pack("ii", 1, 0)  # SO_LINGER: no farewell
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER: reset on close
 
 
 async def attack(port: int, packets: list[bytes], ending: str) -> None:
-    """Send packets over a connection of their own and end it. A peer that only half-closes reads to the end, which
-    comes by itself: what is complete is answered, what is not is given up."""
+    """Send packets over a new connection and end it. A peer that half-closes reads to the end, which the server sends:
+    complete requests get a response, incomplete ones are dropped.
+    """
     async with Caller(port) as caller:
         for packet in packets:
             caller.say(packet)
@@ -54,7 +57,7 @@ async def attack(port: int, packets: list[bytes], ending: str) -> None:
 
 
 async def attack_all(port: int, attacks: Iterable[tuple[list[bytes], str]]) -> None:
-    """Carry out attacks, some at a time."""
+    """Run attacks, a few concurrently."""
     waiting = iter(attacks)
 
     async def work() -> None:
@@ -67,7 +70,7 @@ async def attack_all(port: int, attacks: Iterable[tuple[list[bytes], str]]) -> N
 
 
 async def bystander(port: int, done: Callable[[], bool]) -> int:
-    """Make calls over one connection for as long as others attack; each has to be answered."""
+    """Make calls over one connection during the attacks; each has to get its response."""
     async with Caller(port) as caller:
         answered = 0
         while not done():
@@ -85,7 +88,7 @@ async def attack_beside_bystander(port: int, attacks: Iterable[tuple[list[bytes]
 
 
 def waiting_pair(configuration: Configuration) -> bytes:
-    """Two pipelined requests whose answers have to wait: for the store, or for a tool where there is none."""
+    """Two pipelined requests whose responses have to wait: for the store, or for a tool where there is none."""
     asked = request("POST", "/mcp", initialize()) if configuration.store else modern_request("waits")
     return asked + asked
 
@@ -130,7 +133,7 @@ async def test_pipelined_upgrade_affects_own_connection_only(loop: str, tmp_path
         await server.check_unharmed()
 
 
-# --- what reaches the loop ----------------------------------------------------------------------
+# --- exceptions in the loop ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("configuration", [SMALL[1], SMALL[2], SMALL[3]], ids=str)
@@ -199,7 +202,7 @@ def invent(chance: random.Random, known: list[bytes]) -> tuple[list[bytes], str]
         del packet[chance.randrange(len(packet) + 1) :]
     cuts = sorted(chance.randrange(len(packet) + 1) for _ in range(chance.choice((0, 0, 0, 1, 2, 4))))
     pieces = [bytes(packet[start:end]) for start, end in zip([0, *cuts], [*cuts, len(packet)], strict=True)]
-    endless = b"GET /sse" in packet  # a stream: with a request behind it, no more is read before it ends
+    endless = b"GET /sse" in packet  # a stream: the server reads no request behind it before it ends
     return [piece for piece in pieces if piece], chance.choice(ENDINGS[1:] if endless else ENDINGS)
 
 

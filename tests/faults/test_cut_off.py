@@ -1,6 +1,9 @@
-"""Calls that a graceful stop, or the end of their session, cuts off: on every transport, in both eras, with and without a
-store. A call whose handler has been started is answered `outcome_unknown`, and our client repeats it only if the tool is
-idempotent or the call carries a key that outlives the process. One that was not begun is repeated until it is done."""
+"""Calls that a graceful shutdown, or the end of their session, interrupts: on each transport, in both eras, with and
+without a store. A call whose handler has started fails with `outcome_unknown`, and our client repeats it only if the
+tool
+is idempotent or the call has a key that outlives the process. The client repeats a call that has not started until
+it runs.
+"""
 
 import asyncio
 import contextlib
@@ -31,23 +34,23 @@ HANDSHAKE, MODERN = "2025-11-25", "2026-07-28"
 
 
 class Way(NamedTuple):
-    """One row of the matrix: how a client reaches the server, and what the server keeps."""
+    """One row of the matrix: the transport of the client and the store of the server."""
 
     scheme: str
     revision: str = HANDSHAKE
     path: str = ""
     store: bool = False
     sessions: bool = True
-    progress: bool = False  # the answer comes as a stream of events
+    progress: bool = False  # the response is an event stream
 
     @property
     def keyed(self) -> bool:
-        """Whether the client knows that a key outlives the process of the server."""
+        """Return whether the client knows that a key outlives the server process."""
         return self.store
 
     @property
     def annotated(self) -> bool:
-        """Whether the client is told which tools are idempotent."""
+        """Return whether the client knows which tools are idempotent."""
         return self.revision >= "2025-03-26"
 
 
@@ -76,10 +79,10 @@ WAYS = {
 
 
 class Shop:
-    """A server whose tools write their effects to a file, and wait for ever in their first run."""
+    """A server whose tools record their effects in a file, and block in their first run."""
 
     def __init__(self, way: Way, folder: Path, calls: int) -> None:
-        """The server takes `calls` of one client at once."""
+        """The server runs `calls` of one client concurrently."""
         self._way = way
         self._calls = calls
         self._folder = folder
@@ -98,7 +101,7 @@ class Shop:
 
     @property
     def target(self) -> Any:
-        """What a client connects to."""
+        """The target that a client connects to."""
         return self.url or self.server
 
     def _make(self) -> Server:
@@ -125,13 +128,13 @@ class Shop:
         return server
 
     async def open(self) -> None:
-        """Listens; the second time with a new server, as a new process would."""
+        """Listen; the second time with a new server, as a new process would."""
         if self.url:
             self.server = self._make()
             await self.server.listen(self.url.replace("ws://", "http://").replace("/sse", "/mcp"))
 
     async def restart(self) -> None:
-        """Stops in good order, which cuts the call off, and listens again."""
+        """Shut down gracefully, which interrupts the call, and listen again."""
         overran = await self.server.shutdown()
         assert overran == ("DrainPendingRequests",)
         await self.open()
@@ -143,7 +146,7 @@ class Shop:
 
 @contextlib.asynccontextmanager
 async def shopping(way: Way, folder: Path, calls: int = 2) -> AsyncIterator[tuple[Shop, Client]]:
-    """A shop, and a client that knows its tools."""
+    """A server, and a client that has its list of tools."""
     shop = Shop(way, folder, calls)
     await shop.open()
     try:
@@ -157,7 +160,7 @@ async def shopping(way: Way, folder: Path, calls: int = 2) -> AsyncIterator[tupl
 
 
 async def outcome(shop: Shop, way: Way, client: Client, name: str, key: str | None = None) -> str:
-    """How a call ends for its caller that is cut off in its first run."""
+    """The outcome of a call that is interrupted in its first run."""
     told = (lambda _: None) if way.progress else None
     call = asyncio.ensure_future(client.call_tool(name, {"what": name}, idempotency_key=key, on_progress=told))
     await shop.begun.wait()
@@ -175,7 +178,7 @@ async def test_call_interrupted_at_drain_timeout_is_not_repeated(name: str, tmp_
     async with shopping(way, tmp_path) as (shop, client):
         assert await outcome(shop, way, client, "pay") == "unknown"
         assert shop.done() == ["pay"]
-        assert (await client.call_tool("pay", {"what": "next"})).text == "next done"  # the client goes on
+        assert (await client.call_tool("pay", {"what": "next"})).text == "next done"  # the client continues
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -199,7 +202,7 @@ async def test_keyed_call_interrupted_at_drain_timeout_follows_its_key(
 
 @pytest.mark.parametrize("name", ["tcp", "websocket", "http", "http store events", "sse"])
 async def test_queued_call_at_drain_timeout_is_repeated(name: str, tmp_path: Path) -> None:
-    """The connection takes one call at a time, so the second has not been begun when both are cut off."""
+    """The connection runs one call at a time, so the second has not started when the shutdown interrupts both."""
     async with shopping(WAYS[name], tmp_path, 1) as (shop, client):
         first = asyncio.ensure_future(client.call_tool("pay", {"what": "first"}))
         await shop.begun.wait()
@@ -217,7 +220,7 @@ async def test_queued_call_at_drain_timeout_is_repeated(name: str, tmp_path: Pat
 
 @pytest.mark.parametrize("revision", [HANDSHAKE, MODERN])
 async def test_call_waiting_for_its_tool_at_drain_timeout_is_repeated(revision: str, tmp_path: Path) -> None:
-    """The tool takes one call at a time, so the handler of the second has not been started."""
+    """The tool runs one call at a time, so the handler of the second has not started."""
     way = Way("http", revision, "/mcp")
     async with shopping(way, tmp_path) as (shop, client):
         first = asyncio.ensure_future(client.call_tool("single", {"what": "first"}))
@@ -240,7 +243,7 @@ async def test_call_waiting_for_its_tool_at_drain_timeout_is_repeated(revision: 
         assert shop.done() == ["first", "second"]
 
 
-# --- the session ends, and not the server -----------------------------------------------------------
+# --- the end of a session without a shutdown --------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["http", "http events", "http store", "http store events"])
@@ -270,7 +273,7 @@ async def test_every_call_of_an_interrupted_batch_is_answered(tmp_path: Path) ->
         await shop.server.shutdown()
         answers = await peer.receive()
     told = {answer["id"]: answer["error"]["data"]["kind"] for answer in answers}
-    assert told == {7: "outcome_unknown", 8: "temporarily_unavailable"}  # the connection takes one call at a time
+    assert told == {7: "outcome_unknown", 8: "temporarily_unavailable"}  # the connection runs one call at a time
     assert shop.done() == ["pay"]
 
 
@@ -314,7 +317,7 @@ async def test_call_interrupted_by_sigterm_over_stdio_is_not_repeated(tmp_path: 
 
 @pytest.mark.parametrize("revision", [HANDSHAKE, MODERN])
 async def test_call_interrupted_by_sigterm_in_a_worker_is_not_repeated(revision: str, tmp_path: Path) -> None:
-    """Each request comes to another worker, so most calls are forwarded to the worker that holds the session."""
+    """Each request reaches another worker, so most calls are forwarded to the worker that owns the session."""
     with held_port() as port:
         await cut_off_in_a_worker(revision, tmp_path / "effects", port)
 
@@ -357,7 +360,7 @@ async def cut_off_in_a_worker(revision: str, effects: Path, port: int) -> None:
 
 
 async def test_connection_refused_by_a_stopping_server_is_retried(tmp_path: Path) -> None:
-    """A connection that is accepted while the server stops is answered without a look at what it says."""
+    """A connection that is accepted during shutdown gets a response without being parsed."""
     way = WAYS["http modern"]
     async with shopping(way, tmp_path) as (shop, client), aiohttp.ClientSession() as http:
         [place] = shop.server._runtime.listeners

@@ -1,4 +1,4 @@
-"""Connections that use up the file descriptors of a server: it pauses, answers again, and never ends."""
+"""Connections that use up the file descriptors of a server: it pauses accepting, resumes, and never exits."""
 
 import contextlib
 import json
@@ -39,7 +39,7 @@ SERVER = """
 
 
 class Served:
-    """A server process with few descriptors, and the connections that were opened to it."""
+    """A server process with few descriptors, and the test's connections to it."""
 
     def __init__(self, log: Path, **options: Any) -> None:
         self.log = log
@@ -65,7 +65,7 @@ class Served:
         return host, int(port)
 
     def said(self) -> str:
-        """Everything on its standard error."""
+        """Its standard error."""
         return self.log.read_text("utf-8", "replace")
 
     def dial(self) -> socket.socket:
@@ -86,7 +86,7 @@ class Served:
         self.connections.clear()
 
     def call(self, count: int = 1) -> int | None:
-        """Call the tool over a connection of its own; None if the server turned it away."""
+        """Call the tool over a new connection; None if the server rejected it."""
         params = enveloped(name="opens", arguments={"count": count})
         message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
         body = json.dumps(message).encode()
@@ -119,7 +119,7 @@ class Served:
         return max(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in self.pids)
 
     def check_alive(self) -> None:
-        """Fail unless the processes that were started are still there."""
+        """Fail unless the original processes are still running."""
         assert self.process.poll() is None, self.said()
         assert {self.process.pid, *children(self.process.pid)} == self.pids, self.said()
 
@@ -191,7 +191,7 @@ def test_reserve_lets_handlers_open_files(serve: Any) -> None:
 
 @pytest.fixture
 def many_descriptors() -> Iterator[None]:
-    """Allow this process, which plays the attacker, as many descriptors as the system does."""
+    """Raise the descriptor limit of this process, the attacker, to the system's maximum."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < 4 * WAVE + 1000:
         pytest.skip(f"needs {4 * WAVE + 1000} descriptors, and {hard} are allowed")

@@ -1,4 +1,4 @@
-"""SIGTERM with streams open and tools at work: every stream ends as it should, and so does the process."""
+"""SIGTERM with open streams and running tools: each stream ends properly, and so does the process."""
 
 import asyncio
 import signal
@@ -16,18 +16,18 @@ from tests.ports import HeldPort
 
 from trunkline.server.shutdown import EXIT_CODES
 
-STREAMS, TOOLS = 90, 5  # streams of GET, and of tools at work
-DRAIN = 0.5  # seconds; it passes in full
+STREAMS, TOOLS = 90, 5  # GET streams, and streams of running tools
+DRAIN = 0.5  # seconds; the test waits for all of it
 ENDS_WITH = {
     "run": 0,
     "uvicorn": -signal.SIGTERM,
     "hypercorn": 0,
-}  # uvicorn kills itself by the signal once all is done
+}  # uvicorn kills itself with the signal at the end
 
 
 @asynccontextmanager
 async def streams(server: Served, go: Path) -> AsyncIterator[tuple[list[Caller], list[Caller]]]:
-    """Open streams: those that wait for what may happen, and those of tools at work."""
+    """Open streams: idle GET streams, and those of running tools."""
     async with AsyncExitStack() as stack:
         callers: list[Caller] = []
         for number in range(STREAMS + TOOLS):
@@ -44,7 +44,7 @@ async def streams(server: Served, go: Path) -> AsyncIterator[tuple[list[Caller],
 
 
 async def all_messages(caller: Caller) -> list[Any]:
-    """What comes until the stream has ended with its last chunk; one that breaks off fails."""
+    """All messages of a stream that ends with its last chunk; one that breaks off fails."""
     return [message async for message in caller.messages()]
 
 
@@ -101,11 +101,11 @@ async def test_running_call_of_http_sse_is_answered(command: str, tmp_path: Path
 
 
 async def orders(port: int, session: str) -> int:
-    """Orders without a pause until the server takes no more; gives how many it has taken."""
+    """Place orders without a pause until the server accepts no more; return how many it accepted."""
     for number in count():
         try:
             answer = await post(port, session, tool("order", what=f"{session} {number}"))
-        except (AssertionError, OSError):  # nobody is there any more
+        except (AssertionError, OSError):  # the server has gone
             return number
         if answer.status != 200 or "error" in answer.json:
             return number
@@ -136,7 +136,7 @@ async def test_busy_process_writes_its_state_before_it_ends(
         assert (code, server.complaints) == (ENDS_WITH[command], [])
         taken = sum(await asyncio.gather(*busy))
         done = effects.read_text().splitlines()
-        assert len([line for line in done if "mend" not in line]) == taken  # what was begun was answered
+        assert len([line for line in done if "mend" not in line]) == taken  # each started order has got its response
     with served(effects, command, port.number, task_lease=600) as server:
         await until(lambda: "mended" in effects.read_text(), "a task that is gone on with")
         params = {"taskId": task.json["result"]["task"]["taskId"]}

@@ -1,4 +1,4 @@
-"""Attacks on the bus between processes: frames that a program writes there without the key of the store, or again.
+"""Attacks on the bus between processes: frames from a program without the store's key, and replayed frames.
 
 On Redis any client can publish, whatever database it has selected; on Unix sockets any program of the same user can
 connect. Each attack has one effect: it is counted.
@@ -36,7 +36,7 @@ KINDS = b"mhayb"  # first bytes of what a bus on Redis sends: message, hello, ag
 
 
 class Victims(Meeting):
-    """Two processes that have met, and a program that writes to the bus of the first."""
+    """Two connected processes, and a program that writes to the bus of the first."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         super().__init__(kind, folder)
@@ -48,7 +48,7 @@ class Victims(Meeting):
         await until(lambda: "two" in self.one.met_ones)
 
     async def attack(self, frames: list[bytes], *, to_all: bool = False) -> None:
-        """Writes frames to the bus of the first, each as the beginning of something."""
+        """Write frames to the bus of the first, each as the start of a connection."""
         for frame in frames:
             if self.kind == "redis":
                 with valkey().client(db=1) as client:
@@ -63,10 +63,10 @@ class Victims(Meeting):
             line.connect(str(self._socket))
             await loop.sock_sendall(line, add_length_prefix(frame))
             async with asyncio.timeout(PATIENCE):
-                assert await loop.sock_recv(line, 1) == b""  # hung up on
+                assert await loop.sock_recv(line, 1) == b""  # the process has closed the connection
 
     async def unharmed(self, rejections: list[str]) -> None:
-        """Nothing has happened but that frames were counted; and the two go on."""
+        """Check that the frames were only counted, and that the two processes continue."""
         await until(lambda: len(self.one.rejections) >= len(rejections))
         self.two.send("one", b"still here")
         self.two.bus.publish(b"all")
@@ -220,7 +220,7 @@ async def test_redis_client_cannot_impersonate_a_principal(tmp_path: Path) -> No
             channel = bus._channels.for_peer(crew.name)
             for frame in (forged.sign(crew.name, payload), b"mforger\n" + payload[1:], genuine.sign("other", payload)):
                 client.publish(channel, frame)
-            frame = genuine.sign(crew.name, payload)  # what a member of the deployment sends is done, once
+            frame = genuine.sign(crew.name, payload)  # a frame of a member of the deployment takes effect once
             client.publish(channel, frame)
             client.publish(channel, frame)
         await until(lambda: one.calls)

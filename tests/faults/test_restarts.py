@@ -1,4 +1,6 @@
-"""A server that dies under its client and comes back at the same place: it is found again, with a conscience."""
+"""A server that is killed under its client and restarted at the same address: the client reconnects without repeating
+effects.
+"""
 
 import asyncio
 import contextlib
@@ -29,7 +31,7 @@ def effects_in(path: Path) -> list[str]:
 
 
 async def restarted(dying: Served, effects: Path) -> Served:
-    """The same again, at the same place."""
+    """The server, restarted at the same address."""
     dying.kill()
     dying.close()
     made = Served("run", dying.port, effects)
@@ -55,7 +57,7 @@ async def test_reads_survive_and_orders_never_repeat_across_crashes(
         number = 0
         while not over.is_set():
             number += 1
-            with contextlib.suppress(TransportError):  # the outcome is not known, or nobody was there in time
+            with contextlib.suppress(TransportError):  # the outcome is unknown, or the server was not back in time
                 await client.call_tool("order", {"what": f"{name} {number}"}, timeout=PATIENCE)
                 answered.append(f"{name} {number}")
 
@@ -80,7 +82,7 @@ async def test_reads_survive_and_orders_never_repeat_across_crashes(
 
 
 async def twenty_more(*seen: list[str]) -> None:
-    """Waits until each has twenty more than now."""
+    """Wait until each count has grown by twenty."""
     wanted = [len(one) + 20 for one in seen]
     async with asyncio.timeout(PATIENCE):
         while any(len(one) < many for one, many in zip(seen, wanted, strict=True)):

@@ -1,4 +1,4 @@
-"""Lines on which nothing passes any more, though every socket is open: each wait has an end, and nothing is left."""
+"""Stalled connections, whose sockets stay open: each wait ends, and nothing is left."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,19 +20,19 @@ QUICK = Settings(
     stop_timeout=0.5,
     keepalive_interval=1.0,
     keepalive_timeout=1.0,
-    quick_timeout=1.0,  # of the ping that tells a dead line from a slow call
+    quick_timeout=1.0,  # of the ping that distinguishes a dead connection from a slow call
 )
 
 
 @asynccontextmanager
 async def silent_shop() -> AsyncIterator[tuple[Proxy, asyncio.Event]]:
-    """A server behind a proxy, and what its calls wait for."""
+    """A server behind a proxy, and the event that its calls wait for."""
     go = asyncio.Event()
     server = Server("silent", settings=QUICK)
 
     @server.tool
     async def wait(ctx: Context) -> str:
-        """Says that it has begun, and waits."""
+        """Report that it has begun, and wait."""
         await ctx.progress(1)
         await go.wait()
         return "done"

@@ -1,4 +1,4 @@
-"""A store that loses its data while processes serve: sessions are gone, and no session is answered by two processes."""
+"""A store that loses its data while processes serve: sessions are gone, and no session has two owners."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from tests.faults.processes import Served, served
 from tests.limits import PATIENCE
 
 LEASE = 2.0  # seconds
-STEADY = 8  # answers in a row
+STEADY = 8  # responses in a row
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 class Shops:
-    """Two processes on one Valkey, which keeps nothing on its disk."""
+    """Two processes on one Valkey without persistence."""
 
     def __init__(self, folder: Path, http: aiohttp.ClientSession, stack: ExitStack) -> None:
         self.valkey: Valkey = started(folder / "valkey")
@@ -44,7 +44,7 @@ class Shops:
             return answer.status, body, answer.headers.get("mcp-session-id")
 
     async def open(self, at: Served) -> str:
-        """Opens a session, once that can be."""
+        """Open a session, as soon as the server can."""
         hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
         while True:
             status, _, session = await self._post(at, None, {"id": 1, "method": "initialize", "params": hello})
@@ -54,8 +54,10 @@ class Shops:
             await asyncio.sleep(0.05)
 
     async def answers(self, at: Served, session: str) -> int:
-        """Call a tool that changes nothing; return the process that has answered, the status of a refusal, or 0 if the
-        outcome is not known."""
+        """Call a read-only tool; return the process that has answered, the status of a rejection, or 0 if the outcome
+        is
+        unknown.
+        """
         call = {"id": 2, "method": "tools/call", "params": {"name": "look", "arguments": {"what": "x"}}}
         status, body, _ = await self._post(at, session, call)
         if status != 200:
@@ -63,7 +65,7 @@ class Shops:
         return int(body["result"]["content"][0]["text"].rpartition(" ")[2]) if "result" in body else 0
 
     async def steady(self, session: str) -> int:
-        """Asks both in turn until the same answer has come from both for a while; gives that."""
+        """Call both in turn until both have returned the same value for a while; return that."""
         said: list[int] = []
         while len(said) < STEADY or len(set(said[-STEADY:])) > 1:
             for at in (self.one, self.two):
@@ -81,7 +83,7 @@ async def test_no_session_has_two_holders_after_store_loss(tmp_path: Path, http:
             paused = by_pid.pop(await shops.steady(old))
             [(pid, other)] = by_pid.items()
             paused.process.send_signal(signal.SIGSTOP)
-            while await shops.answers(other, old) != pid:  # it evicts the other, and takes the session
+            while await shops.answers(other, old) != pid:  # it evicts the other, and takes over the session
                 await asyncio.sleep(0.05)
             shops.valkey.kill()
             shops.valkey.start()

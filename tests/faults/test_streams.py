@@ -1,7 +1,7 @@
-"""A stream that breaks off, wherever it does: nothing is lost or done twice without a word.
+"""A stream that breaks off, at any byte: nothing is lost or repeated silently.
 
-Where streams can be read on, the client does. In the modern era they cannot: there a call that may be made again is, and
-whoever made another one is told that its outcome is not known.
+Where streams are resumable, the client resumes. In the modern era they are not: there the client repeats idempotent
+calls, and the caller of any other one learns that its outcome is unknown.
 """
 
 import asyncio
@@ -23,29 +23,29 @@ CALL = b"tools/call"
 
 
 class Counted:
-    """A server behind a proxy, its client, and what has been done."""
+    """A server behind a proxy, its client, and the recorded effects."""
 
     def __init__(self) -> None:
         self.ran: list[int] = []
-        self.heard: list[Any] = []  # progress, and what was logged
+        self.heard: list[Any] = []  # progress and log messages
         self.server = Server("counting", settings=QUICK)
         self.proxy: Proxy
         self.client: Client
 
         async def count(number: int, ctx: Context) -> int:
-            """Reports every step."""
+            """Report every step."""
             self.ran.append(number)
             for step in STEPS:
                 await ctx.progress(step)
                 await asyncio.sleep(0)
-            await ctx.info(f"{number} is done")  # progress that comes twice would be passed over, this would not
+            await ctx.info(f"{number} is done")  # a client would drop duplicate progress, but not this
             return number
 
         self.server.add_tool(count)
         self.server.add_tool(count, name="look", annotations=ToolAnnotations(read_only_hint=True))
 
     async def call(self, number: int, tool: str = "count") -> tuple[Any, list[Any]]:
-        """What a call gives, and what was heard before."""
+        """Return the result of a call and the messages before it."""
         self.heard.clear()
         result = await self.client.call_tool(
             tool, {"number": number}, timeout=PATIENCE, on_progress=lambda told: self.heard.append(told.progress)
@@ -74,7 +74,7 @@ def expected(number: int) -> tuple[int, list[Any]]:
 
 
 async def length_of_an_answer(it: Counted) -> int:
-    """How many bytes the answer to one call has."""
+    """The length of the response to one call, in bytes."""
     it.proxy.measure(CALL)
     assert await it.call(0) == expected(0)
     return it.proxy.answered
@@ -92,7 +92,7 @@ async def test_response_cut_at_any_byte_is_resumed_without_loss(reset: bool) -> 
             try:
                 assert await it.call(after) == expected(after), f"cut after {after} of {size} bytes"
             except OutcomeUnknown:
-                unknown.append(after)  # before the first event there is nothing to read on from
+                unknown.append(after)  # before the first event there is no position to resume from
             assert it.ran.count(after) == 1, f"cut after {after} of {size} bytes"
         assert unknown == list(offsets[: len(unknown)])
         assert max(unknown, default=0) < size // 2
@@ -105,7 +105,7 @@ async def test_without_resumption_only_read_only_calls_repeat(reset: bool) -> No
         size = await length_of_an_answer(it)
         assert size > 300
         for after in range(1, size, 7 if reset else 1):
-            done, looked = 1000 + after, 2000 + after  # whose answers are longer than the one that was measured
+            done, looked = 1000 + after, 2000 + after  # whose responses are longer than the measured one
             it.proxy.cut(CALL, after=after, reset=reset)
             with pytest.raises(OutcomeUnknown, match="count"):
                 await it.call(done)

@@ -1,4 +1,4 @@
-"""Sessions and subscriptions that are asked for and never used: they expire early, and never lock out other clients."""
+"""Sessions and subscriptions that are never used: they expire early, and never lock out other clients."""
 
 import asyncio
 from typing import Any
@@ -85,7 +85,7 @@ def test_stage_of_a_session_follows_its_messages() -> None:
     assert next_stage(Stage.CONFIRMED, None) is Stage.USED
 
 
-# --- room --------------------------------------------------------------------------------------------
+# --- capacity ----------------------------------------------------------------------------------------
 
 
 async def test_unused_sessions_are_evicted_before_used_ones() -> None:
@@ -93,11 +93,11 @@ async def test_unused_sessions_are_evicted_before_used_ones() -> None:
         used = await use(place)
         confirmed, unused = await open_session(place), await open_session(place)
         await confirm(place, confirmed)
-        newcomer = await open_session(place)  # in the place of the one without a complete handshake
+        newcomer = await open_session(place)  # replaces the one without a complete handshake
         assert (await ping(place, unused)).status == 404
         await confirm(place, newcomer)
         assert (await ping(place, newcomer)).status == 200
-        another = await open_session(place)  # in the place of the one that was only confirmed
+        another = await open_session(place)  # replaces the one that was only initialized
         assert (await ping(place, confirmed)).status == 404
         for session in (used, newcomer, another):
             assert (await ping(place, session)).status == 200
@@ -183,7 +183,7 @@ async def test_subscriptions_of_a_connection_are_limited() -> None:
     async with RawPeer(server) as peer, RawPeer(server) as other:
         await peer.initialize()
         await other.initialize()
-        for number in (1, 2, 3, 3):  # twice is once
+        for number in (1, 2, 3, 3):  # a duplicate counts once
             await peer.result("resources/subscribe", {"uri": f"note:{number}"})
         refused = await peer.error("resources/subscribe", {"uri": "note:4"})
         assert refused["data"]["kind"] == "maximum_subscriptions_exceeded"
