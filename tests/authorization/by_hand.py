@@ -1,4 +1,4 @@
-"""What a client does to log in, step by step, so that any step can be another."""
+"""The steps of an OAuth login, one function each, so that a test can replace any of them."""
 
 import base64
 import hashlib
@@ -15,7 +15,7 @@ CHALLENGE = base64.urlsafe_b64encode(hashlib.sha256(VERIFIER.encode()).digest())
 
 
 async def logged_in(provider: Provider, person: Person, resource: str = RESOURCE, **asked: str) -> dict[str, str]:
-    """What comes back with somebody who was asked."""
+    """The query of the redirect after a login."""
     query = {
         "client_id": "desk",
         "response_type": "code",
@@ -33,25 +33,25 @@ async def logged_in(provider: Provider, person: Person, resource: str = RESOURCE
 
 
 async def posted(provider: Provider, **form: str) -> dict[str, Any]:
-    """What the token endpoint answers to a public client."""
+    """The response of the token endpoint to a public client."""
     form = {"client_id": "desk", "redirect_uri": "http://127.0.0.1/callback", "resource": RESOURCE, **form}
     async with aiohttp.ClientSession() as session, session.post(f"{provider.issuer}/token", data=form) as answer:
         return await answer.json()
 
 
 async def exchanged(provider: Provider, back: dict[str, str], **more: str) -> dict[str, Any]:
-    """What a code is worth."""
+    """The tokens for an authorization code."""
     form = {"grant_type": "authorization_code", "code": back["code"], "code_verifier": VERIFIER, **more}
     return await posted(provider, **form)
 
 
 async def registered(provider: Provider, **metadata: Any) -> str:
-    """The id of a client that has registered."""
+    """The id of a newly registered client."""
     async with aiohttp.ClientSession() as session, session.post(f"{provider.issuer}/reg", json=metadata) as answer:
         return (await answer.json())["client_id"]
 
 
 def claims_of(token: str) -> dict[str, Any]:
-    """What a signed token says."""
+    """The claims of a signed token."""
     payload = token.split(".")[1]
     return json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))

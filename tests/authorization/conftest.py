@@ -1,4 +1,4 @@
-"""An authorization server for all tests of a worker, as it was made before each of them."""
+"""An authorization server for all tests of a worker, reset before each of them."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -18,7 +18,7 @@ def running_provider() -> Iterator[Provider]:
 
 @pytest.fixture
 def provider(running_provider: Provider) -> Provider:
-    """A provider that nobody has changed yet, and whom nobody has told anything."""
+    """A provider with default settings and an empty record of requests."""
     running_provider.set()
     running_provider.told()
     return running_provider
@@ -26,7 +26,7 @@ def provider(running_provider: Provider) -> Provider:
 
 @pytest.fixture
 async def person() -> Person:
-    """Somebody who has never logged in anywhere."""
+    """A user without any logins."""
     return Person()
 
 

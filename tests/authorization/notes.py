@@ -1,4 +1,4 @@
-"""A server with something to protect, and how it is reached."""
+"""A protected server, and its listener."""
 
 import time
 from collections.abc import AsyncIterator
@@ -12,13 +12,13 @@ from trunkline.auth import MemoryTokens, OAuth, Redirected, ResourceServer
 from trunkline.auth.server.verifiers import Verifier
 
 REVISIONS = ["2025-06-18", "2025-11-25", "2026-07-28"]
-READS = "notes:read offline_access"  # what is asked for at first
+READS = "notes:read offline_access"  # the scopes of a first login
 INTROSPECTOR: dict[str, Any] = {"client_id": "introspector", "client_secret": "told-to-the-server"}
-NEARLY_OVER = 5  # seconds: what a client renews before it uses it
+NEARLY_OVER = 5  # seconds: a client renews such a token before it uses it
 
 
 class Ahead:
-    """A clock that can be put forward."""
+    """A clock that can be advanced."""
 
     seconds = 0.0
 
@@ -27,17 +27,17 @@ class Ahead:
 
 
 def notes(verifier: Verifier, **options: Any) -> Server:
-    """Everybody who comes in may ask who they are; to write takes more."""
+    """A server with a tool for all authenticated callers, and one with a scope."""
     server = Server("notes", version="1", auth=ResourceServer(verifier, scopes=["notes:read"], **options))
 
     @server.tool
     def whoami(ctx: Context) -> str:  # pyright: ignore[reportUnusedFunction] - the server calls it
-        """Who calls."""
+        """The caller."""
         return f"{ctx.principal.subject} by {ctx.principal.client}"
 
     @server.tool(scopes=["notes:write"])
     def write() -> str:  # pyright: ignore[reportUnusedFunction] - the server calls it
-        """Writes something down."""
+        """Write a note."""
         return "written"
 
     return server
@@ -45,7 +45,7 @@ def notes(verifier: Verifier, **options: Any) -> Server:
 
 @asynccontextmanager
 async def serving(server: Server, path: str = "/mcp") -> AsyncIterator[str]:
-    """The address of a server that listens on this machine."""
+    """The address of a listener on this machine."""
     listener = await server.listen(f"http://127.0.0.1:0{path}")
     try:
         yield listener.address
@@ -54,5 +54,5 @@ async def serving(server: Server, path: str = "/mcp") -> AsyncIterator[str]:
 
 
 def oauth(person: Person, **options: Any) -> OAuth:
-    """How our client logs in as somebody."""
+    """The OAuth options of our client for a user."""
     return OAuth(**{"interaction": Redirected(person.redirect_uri, person), "store": MemoryTokens(), **options})

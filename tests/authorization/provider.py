@@ -1,4 +1,4 @@
-"""An authorization server as a process of its own, and the people who log in there."""
+"""An authorization server in a child process, and the users who log in there."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from tests import official
 from tests.limits import PATIENCE
 
 SCRIPT = Path(__file__).with_name("provider.mjs")
-MOST_HOPS = 10  # before a browser says that a page redirects for ever
+MOST_HOPS = 10  # redirects before a browser gives up
 
 
 class Provider:
@@ -31,34 +31,34 @@ class Provider:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The pid."""
         return self._process.pid
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate()  # ends its input, upon which it ends
+        self._process.communicate()  # closes its input, which ends it
         official.BESIDE.discard(self._process.pid)
 
     def set(self, **changes: Any) -> None:
-        """Goes back to the defaults, but for these: `lifetime`, `clock`, `nonces`, `metadata`, `registration`."""
+        """Reset to the defaults, except for these: `lifetime`, `clock`, `nonces`, `metadata`, `registration`."""
         self._do("set", **changes)
 
     def rotate(self, *, forget: bool = False) -> None:
-        """Signs with another key from now on; what was signed before cannot be verified any more if it is to forget."""
+        """Sign with another key from now on; with `forget`, the old key no longer verifies."""
         self._do("rotate", forget=forget)
 
     def revoke(self, person: str) -> None:
-        """Takes back all that a person has agreed to."""
+        """Revoke all grants of a user."""
         self._do("revoke", person=person)
 
     def publish(self, url: str, document: Mapping[str, Any]) -> None:
-        """Puts a client's metadata where the provider looks for it."""
+        """Publish a client's metadata document for the provider."""
         self._do("publish", url=url, document=document)
 
     def told(self, path: str | None = None, **having: Any) -> list[dict[str, Any]]:
-        """The requests that came since this was last asked, or those of them that are like this."""
+        """The requests since the last call, or those of them that match."""
         requests: list[dict[str, Any]] = self._do("told")
         wanted = having if path is None else {"path": path, **having}
         return [request for request in requests if wanted.items() <= request.items()]
@@ -77,7 +77,7 @@ class Provider:
 
 
 class Person:
-    """Somebody with a browser, who opens pages and is sent on until the page is one of the program's that asked."""
+    """A user with a browser, who opens pages and follows redirects up to the one of the program under test."""
 
     def __init__(self, name: str = "ada", redirect_uri: str = "http://127.0.0.1/callback") -> None:
         self.name = name
@@ -86,7 +86,7 @@ class Person:
         self._cookies = aiohttp.CookieJar(unsafe=True)  # of addresses without a name too
 
     async def __call__(self, url: str) -> str:
-        """Opens a page; gives the address that a browser would have shown in the end."""
+        """Open a page; return the final address."""
         self.opened.append(url)
         async with aiohttp.ClientSession(cookie_jar=self._cookies, headers={"x-person": self.name}) as browser:
             for _ in range(MOST_HOPS):
@@ -99,7 +99,7 @@ class Person:
 
 
 async def run(*command: str | Path) -> str:
-    """What a program writes until it ends, which it does well."""
+    """The output of a program that exits with 0."""
     process = await asyncio.create_subprocess_exec(*map(str, command), stdout=asyncio.subprocess.PIPE)
     said, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
     assert process.returncode == 0, said.decode()

@@ -1,12 +1,13 @@
-"""Authorization servers that behave as known ones do, from a record of what they publish and of what is odd about them.
+"""Authorization servers that behave as known ones do, from a record of their metadata and peculiarities.
 
     async with replayed("okta") as okta: ...
 
-A record has the documents as they are published, and then: the status of a `registration` (None: there is none), the
-`client` that an administrator has made instead, what a request must have for a refresh token to be given
-(`refresh_with`; None: never), what a refresh does to it (`rotation`), what else comes `back` with a code and in an
-`answer`, and the `claims` of its tokens (None: they are opaque). The issuer's host becomes 127.0.0.1, and every other
-host localhost: another host is another origin here too.
+A record has the published documents, and then: the status of a `registration` (None: there is none), the `client`
+that
+an administrator has made instead, the condition for a refresh token (`refresh_with`; None: never), the effect of a
+refresh on it (`rotation`), further members that come `back` with a code and in an `answer`, and the `claims` of its
+tokens (None: they are opaque). The issuer's host becomes 127.0.0.1, and every other host localhost: another host is
+another origin here too.
 """
 
 import base64
@@ -35,7 +36,7 @@ Grant = dict[str, str]
 
 
 class Refused(Exception):
-    """What the token endpoint says instead of a token."""
+    """An error of the token endpoint."""
 
 
 class Replayed:
@@ -48,7 +49,7 @@ class Replayed:
         self.issuer: str = self.metadata["issuer"]
         self.lifetime = 3600
         self.key = SigningKey.generate("ES256")
-        self.known: dict[str, tuple[float, Grant]] = {}  # opaque access tokens, until when and for what
+        self.known: dict[str, tuple[float, Grant]] = {}  # opaque access tokens, with expiry and scope
         self.failing = False  # whether its token endpoint is out of order
         self.refreshed = 0
         self._clients: dict[str, str | None] = {}
@@ -58,7 +59,7 @@ class Replayed:
             self._clients[client["id"]] = client["secret"]
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answers any request."""
+        """Answer any request."""
         path = request.path
         if path in self.documents:
             return web.json_response(self.documents[path])
@@ -71,7 +72,7 @@ class Replayed:
         return await handler(request) if handler else web.json_response({"error": "not_found"}, status=404)
 
     def take_back(self) -> None:
-        """Forgets all that anybody has agreed to."""
+        """Revoke all grants."""
         self.known.clear()
         self._refresh.clear()
 
@@ -92,7 +93,7 @@ class Replayed:
         return web.json_response(made, status=status)
 
     async def _authorize(self, request: web.Request) -> web.Response:
-        """Nobody is asked: whoever comes agrees."""
+        """Grant at once, without a page for the user."""
         asked = dict(request.query)
         assert asked["client_id"] in self._clients, "nobody knows this client"
         assert asked["code_challenge_method"] == "S256"
@@ -119,7 +120,7 @@ class Replayed:
         return web.json_response(answer, status=status)
 
     def _authenticate(self, request: web.Request, form: dict[str, str]) -> None:
-        """The client is known, and proves it in a way that the metadata names."""
+        """Check the client's credentials, by a method that the metadata names."""
         methods = self.metadata.get(
             "token_endpoint_auth_methods_supported", ("client_secret_basic", "client_secret_post")
         )

@@ -1,8 +1,8 @@
-"""A program that was started anew: all that it knows is in a folder. Nobody is there to open a page for it.
+"""A restarted program: its whole state is in a folder, and no user is present to open a page.
 
     python restarted.py URL FOLDER OPTIONS REVISION
 
-The options are those of `OAuth`, as JSON. It prints what the server answers, or at which hop it was refused.
+The options are those of `OAuth`, as JSON. It prints the server's answer, or the hop that rejected it.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from trunkline.errors import AuthorizationFailed
 
 
 async def opened(url: str) -> str:
-    """Nobody is there."""
+    """Fail: no user is present."""
     raise AssertionError(f"a page was opened: {url}")
 
 

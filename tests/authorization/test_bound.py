@@ -1,4 +1,4 @@
-"""Tokens that are bound to a key (DPoP), which our client has and our server asks for."""
+"""DPoP-bound tokens, between our client and our server."""
 
 import sys
 from pathlib import Path

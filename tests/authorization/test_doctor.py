@@ -1,4 +1,4 @@
-"""The doctor, on servers as they are: a server of ours, and authorization servers that others have made."""
+"""The doctor, on real servers: one of ours, and third-party authorization servers."""
 
 import pytest
 from tests.authorization.notes import notes, serving

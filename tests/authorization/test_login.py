@@ -1,4 +1,4 @@
-"""Our client logs in to our server, by an authorization server that nobody here has written."""
+"""Logins of our client to our server, by a third-party authorization server."""
 
 import asyncio
 import sys
@@ -166,7 +166,7 @@ async def test_websocket_reports_missing_scopes(url: str, person: Person) -> Non
             await client.call_tool("write")
 
 
-# --- programs that nobody sits in front of -------------------------------------------------------------------
+# --- unattended programs -------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("AUT-29")

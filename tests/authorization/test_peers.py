@@ -1,4 +1,4 @@
-"""Software that nobody here has written logs in to our server, and our client to such a server."""
+"""Logins of third-party clients to our server, and of our client to a third-party server."""
 
 import json
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ TYPESCRIPT_CLIENT = [official.NODE, HERE / "peers/ts_login.mjs", official.NPM_FO
 
 
 async def called(*command: str | Path) -> list[tuple[str, int]]:
-    """What each call of a peer gave, and how many pages it had opened by then."""
+    """The result of each call of a peer, and the number of pages opened by then."""
     said: list[list[Any]] = json.loads(await run(*command))
     return [(text.partition(" by ")[0], opened) for text, opened in said]
 

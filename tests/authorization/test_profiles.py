@@ -1,7 +1,7 @@
-"""Authorization servers as they are: what eight of them publish, and what is odd about each (`profiles/`).
+"""Profiles of eight known authorization servers: their metadata and peculiarities (`profiles/`).
 
-A login works where the rules allow it, and where they do not the refusal says so. After a restart, with an access token
-that has run out and a refresh token that has not, nobody is asked anything (promise: OAuth that survives Tuesday).
+A login works where the rules allow it, and otherwise the error says why not. After a restart, with an expired access
+token and a valid refresh token, no login page opens (promise: OAuth that survives Tuesday).
 """
 
 import json
@@ -28,7 +28,7 @@ CLOSED = tuple(name for name in NAMES if name not in ("auth0", "keycloak"))
 
 
 class Opaque(Verifier):
-    """Knows the tokens of an authorization server, as its own servers do."""
+    """A verifier of opaque tokens that reads the authorization server's table."""
 
     def __init__(self, server: Replayed) -> None:
         self.issuer = server.issuer
@@ -43,7 +43,7 @@ class Opaque(Verifier):
 
 
 def verifier_for(server: Replayed) -> Verifier:
-    """What our server needs to know about the tokens: which clients are ours, if tokens are for nobody in particular."""
+    """The verifier of our server: with the accepted clients, if tokens have no audience."""
     if server.record["claims"] is None:
         return Opaque(server)
     known = server.record["client"]
@@ -51,7 +51,7 @@ def verifier_for(server: Replayed) -> Verifier:
 
 
 def options_for(server: Replayed, **more: Any) -> dict[str, Any]:
-    """What a user passes to `OAuth` for this authorization server."""
+    """The options of `OAuth` for this authorization server."""
     client = server.record["client"]
     options = {} if client is None else {"client_id": client["id"], "client_secret": client["secret"]}
     asked = {name: value for name, value in (server.record["refresh_with"] or {}).items() if name != "scope"}
@@ -64,7 +64,7 @@ def options_for(server: Replayed, **more: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def protected(name: str, clock: Ahead | None = None) -> AsyncIterator[tuple[Replayed, str]]:
-    """An authorization server, and the address of a server of ours that trusts it and has a clock of its own."""
+    """An authorization server, and the address of a server of ours that trusts it and has a separate clock."""
     async with replayed(name) as server, serving(notes(verifier_for(server), now=clock or Ahead())) as url:
         yield server, url
 
@@ -81,7 +81,7 @@ async def test_login_survives_restart(name: str, person: Person, tmp_path: Path)
     async with protected(name, clock) as (server, url):
         options = options_for(server)
         said = await asked_once(url, oauth(person, store=FileTokens(tmp_path), **options))
-        clock.seconds, server.lifetime = 4000, 7200  # what was issued for an hour has ended for the server
+        clock.seconds, server.lifetime = 4000, 7200  # a token for an hour has expired for the server
         again = await run(sys.executable, RESTARTED, url, tmp_path, json.dumps(options), "2026-07-28")
 
     assert again == f"{said}\n"

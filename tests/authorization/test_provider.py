@@ -1,4 +1,4 @@
-"""The authorization server that the other tests rely on does what they rely on."""
+"""The authorization server behaves as the other tests require."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tokens end, are taken back, and are signed by other keys than before: nobody is asked who need not be."""
+"""Expired and revoked tokens, and rotated keys: users log in again only when necessary."""
 
 import asyncio
 import sys
@@ -20,7 +20,7 @@ RESTARTED = Path(__file__).with_name("restarted.py")
 
 @pytest.fixture
 async def asking_url(provider: Provider) -> AsyncIterator[str]:
-    """Our server, which asks about each token, every time."""
+    """Our server, which introspects each token on each request."""
     async with serving(notes(Introspection(provider.issuer, keep=0, **INTROSPECTOR)), "/opaque/mcp") as address:
         yield address
 
@@ -39,7 +39,7 @@ async def test_token_is_renewed_before_expiry(url: str, provider: Provider, pers
 
 
 async def test_token_that_server_calls_expired_is_renewed(url: str, provider: Provider, person: Person) -> None:
-    provider.set(clock=-7200)  # what it issues for an hour ended an hour ago
+    provider.set(clock=-7200)  # tokens for an hour expired an hour ago
     auth = oauth(person)
     with pytest.raises(AuthorizationFailed):
         async with Client(url, auth=auth):
@@ -122,7 +122,7 @@ async def test_refused_websocket_is_opened_with_new_token(provider: Provider, pe
     assert len(person.opened) == 1
 
 
-# --- what a server takes -------------------------------------------------------------------------------------
+# --- accepted tokens -----------------------------------------------------------------------------------------
 
 
 async def test_old_signatures_are_valid_after_rotation(provider: Provider, person: Person) -> None:
@@ -131,7 +131,7 @@ async def test_old_signatures_are_valid_after_rotation(provider: Provider, perso
     async with serving(server) as url, Client(url, auth=oauth(person)) as first:
         before = (await first.call_tool("whoami")).text
         provider.rotate()
-        clock.seconds = 60  # keys are not looked for all the time
+        clock.seconds = 60  # keys are not fetched on every request
         async with Client(url, auth=oauth(Person("bob"))) as second:
             assert (await second.call_tool("whoami")).text.startswith("bob by ")
         provider.told()

@@ -15,11 +15,11 @@ PACKAGE = NPM_FOLDER / "node_modules/@sparticuz/chromium/package.json"
 
 
 class PageError(Exception):
-    """What a page was told to do has failed; the text is the browser's."""
+    """An action in a page has failed; the text is the browser's."""
 
 
 class Browser:
-    """Chromium, in a process of its own. Every name under .example leads to this machine."""
+    """Chromium, in a child process. Every name under .example resolves to this machine."""
 
     def __init__(self) -> None:
         assert PACKAGE.exists(), f"the browser is missing: `make {NPM_FOLDER.relative_to(ROOT)}/.ready` installs it"
@@ -33,7 +33,7 @@ class Browser:
             self.port = self._read()["port"]
 
     async def visit(self, origin: str, call: str, *arguments: Any, rebound: bool = False) -> Any:
-        """Opens a page of an origin, calls a function of page.mjs there, and gives what it returns."""
+        """Open a page of an origin, call a function of page.mjs there, and return its result."""
         question = {"address": f"{origin}/", "rebound": rebound, "call": call, "arguments": arguments}
         answer = await asyncio.to_thread(self._ask, question)
         if "error" in answer:
@@ -53,7 +53,7 @@ class Browser:
         return json.loads(line)
 
     def close(self) -> None:
-        """Ends the browser."""
+        """Close the browser."""
         with self._process as process:
             assert process.stdin is not None
             process.stdin.close()

@@ -1,4 +1,4 @@
-"""Pages in a real browser against our server: who may talk to it does, and everybody else gets nothing."""
+"""Pages in a real browser against our server: allowed origins get responses, and all others get nothing."""
 
 import asyncio
 import logging
@@ -28,13 +28,13 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def origin(browser: Browser) -> str:
-    """Of a page that is not of this machine, as far as its name goes."""
+    """The origin of a page with a foreign name."""
     return f"http://page.example:{browser.port}"
 
 
 @pytest_asyncio.fixture
 async def opened() -> AsyncIterator[Open]:
-    """Starts a server that lets pages of some origins in, and gives its host and port."""
+    """Start a server that allows some origins; return its host and port."""
     servers: list[Server] = []
 
     async def open_(*origins: str) -> str:
@@ -58,7 +58,7 @@ def library(settings: Settings) -> Server:
 
     @server.tool
     def change() -> str:
-        """Has the list of prompts change."""
+        """Change the list of prompts."""
         server.prompt(lambda: "new", name="new")
         return "changed"
 
@@ -76,7 +76,7 @@ def progress_in(frames: list[dict[str, Any]]) -> list[float]:
 
 
 def judge(frames: list[dict[str, Any]]) -> None:
-    """Raises AssertionError unless all that the server said is valid."""
+    """Raise AssertionError unless all messages of the server are valid."""
     asked = {frame["message"].get("id"): frame["message"]["method"] for frame in frames if frame["sender"] == "client"}
     said = [frame["message"] for frame in frames if frame["sender"] == "server"]
     assert said
@@ -84,11 +84,11 @@ def judge(frames: list[dict[str, Any]]) -> None:
         check(message, revision=REVISION, sender="server", answers=asked)
 
 
-# --- pages that may ----------------------------------------------------------------------------
+# --- allowed pages -----------------------------------------------------------------------------
 
 
 async def test_page_of_allowed_origin_can_use_everything(browser: Browser, origin: str, opened: Open) -> None:
-    """It reads the session's id through CORS, progress as it comes, and the stream of what belongs to no request."""
+    """It reads the session id through CORS, progress as it arrives, and the GET stream."""
     place = await opened(origin)
     seen = await browser.visit(origin, "converse", f"http://{place}/mcp")
     assert seen["session"]
@@ -119,7 +119,7 @@ async def test_official_typescript_client_works_in_a_page(
     judge(seen["frames"])
 
 
-# --- pages that may not ------------------------------------------------------------------------
+# --- other pages -------------------------------------------------------------------------------
 
 
 async def test_page_of_foreign_origin_gets_nothing_and_is_logged(
@@ -138,7 +138,7 @@ async def test_page_of_foreign_origin_gets_nothing_and_is_logged(
 
 
 async def test_refusal_of_foreign_origin_names_the_setting(origin: str, opened: Open) -> None:
-    """The browser keeps it from the page, but shows it to whoever looks for the reason."""
+    """The browser hides it from the page, but shows it in the developer tools."""
     place = await opened()
     asking = urllib.request.Request(f"http://{place}/mcp", method="OPTIONS", headers={"Origin": origin})
     with pytest.raises(urllib.error.HTTPError) as caught:
@@ -149,7 +149,7 @@ async def test_refusal_of_foreign_origin_names_the_setting(origin: str, opened: 
 
 
 async def test_rebound_host_name_gets_nothing(browser: Browser, opened: Open, caplog: pytest.LogCaptureFixture) -> None:
-    """To the browser it asks its own server, so nothing but the server itself can refuse."""
+    """For the browser the request has the same origin, so only the server can reject it."""
     place = await opened("*")
     evil = f"evil.example:{place.rpartition(':')[2]}"
     with caplog.at_level(logging.WARNING, "trunkline"):

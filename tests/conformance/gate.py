@@ -1,7 +1,8 @@
-"""Is a scenario passed? The gate is stricter than the suite, which lets a client pass that does nothing at all.
+"""The pass criteria of a scenario, stricter than the suite's, which passes a client that does nothing at all.
 
-A scenario is passed when its checks were written, none of them failed, warned or was left out, no result in them says
-that a tool failed, and at least so many succeeded as the table says.
+A scenario passes when its checks exist, none of them failed, warned or was skipped, no result in them says that a
+tool
+failed, and at least as many succeeded as the table says.
 """
 
 from collections import Counter
@@ -18,7 +19,7 @@ FAILS_ON_PURPOSE: Final = "tools-call-error"  # the check whose tool has to fail
 # Suite 0.1.16 posts it with the header of 2025-03-26 into a session of 2025-11-25, and misses what only the latter has.
 OUT_OF_STEP: Final = "server-sse-polling"
 
-# The suite looks for the headers of the handshake, too, in a revision that has none.
+# The suite expects the headers of the handshake, too, in a revision that has none.
 OF_ANOTHER_ERA: Final = frozenset(
     f"Client did not send a {method} request; Mcp-Method header was not exercised for this method."
     for method in ("initialize", "notifications/initialized")
@@ -43,7 +44,7 @@ LEAST: Final[Mapping[str, Mapping[Leg, Mapping[str, int]]]] = {
             "tools-call-sampling": 2,
             "tools-call-elicitation": 2,
             "elicitation-sep1034-defaults": 6,
-            "server-sse-multiple-streams": 1,  # another one is for lists that are answered by events, and ours are JSON
+            "server-sse-multiple-streams": 1,  # another one is for lists in event streams, and ours are JSON
             "elicitation-sep1330-enums": 6,
             "resources-list": 2,
             "resources-read-text": 2,
@@ -194,7 +195,7 @@ LEAST_OF_OLDEST: Final = {
 
 
 def complaints(checks: Sequence[Check] | None, least: int, *, unwanted: Collection[str] = UNWANTED) -> list[str]:
-    """Everything that keeps a scenario from being passed, in words."""
+    """The reasons why a scenario does not pass, in words."""
     if checks is None:
         return ["wrote no checks"]
     told = [
@@ -217,6 +218,6 @@ def old_complaints(scenario: str, checks: Sequence[Check] | None) -> list[str]:
 
 
 def _tool_failed(check: Check) -> bool:
-    """Whether a check is content with any result, and has got one that says that the tool failed."""
+    """Return whether a check accepts any result, and has got one that says that the tool failed."""
     result = (check.get("details") or {}).get("result")
     return check["id"] != FAILS_ON_PURPOSE and isinstance(result, dict) and result.get("isError") is True

@@ -1,6 +1,6 @@
-"""Prints what the official suite finds, scenario by scenario: `make conformance`, and with --old `make conformance-old`.
+"""Prints the findings of the official suite, by scenario: `make conformance`, and with --old `make conformance-old`.
 
-The tests beside this file judge in the same way; here everything is run, and shown, even after a failure.
+The tests beside this file apply the same criteria; here everything runs, and is printed, even after a failure.
 """
 
 import sys
@@ -26,7 +26,7 @@ from tests.conformance.suite import (
 
 
 class Row(NamedTuple):
-    """One scenario, and what is held against it."""
+    """One scenario and its complaints."""
 
     leg: str
     scenario: str
@@ -34,7 +34,7 @@ class Row(NamedTuple):
     complaints: list[str]
 
     def show(self) -> None:
-        """Prints it in a line; and what is held against it, below."""
+        """Print it in a line; and its complaints below."""
         succeeded = sum(check["status"] == "SUCCESS" for check in self.checks or ())
         print(f"  {'not ok' if self.complaints else 'ok':<7} {self.leg} {self.scenario:<40} {succeeded:>3}")
         for complaint in self.complaints:
@@ -57,7 +57,7 @@ def rows(revision: str, folder: Path) -> Iterator[Row]:
 
 
 def oldest_rows(folder: Path) -> Iterator[Row]:
-    """What there is for a client of 2025-03-26."""
+    """The scenarios for a client of 2025-03-26."""
     for name, least in LEAST_OF_OLDEST.items():
         played = run_client(name, output=folder / name)
         checks = played.checks.get(name)
@@ -81,7 +81,7 @@ def old_rows(folder: Path) -> Iterator[Row]:
 
 
 def show(title: str, found: Iterator[Row]) -> bool:
-    """Prints a set as it comes; whether nothing is held against it."""
+    """Print a set row by row; return whether all passed."""
     print(f"{title}: scenarios, and how many of their checks succeeded")
     passed = total = 0
     for row in found:
@@ -93,7 +93,7 @@ def show(title: str, found: Iterator[Row]) -> bool:
 
 
 def main() -> int:
-    """Runs what was asked for."""
+    """Run the requested sets."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if "--old" in sys.argv[1:]:

@@ -1,6 +1,6 @@
-"""The official conformance suite: what it requires, how it is run, and what it found.
+"""The official conformance suite: its requirements, runner and results.
 
-It is run from where it is installed, by the node of this environment, and needs no network.
+It runs from its installation folder, with the node of this environment, and needs no network.
 """
 
 import json
@@ -28,18 +28,18 @@ OLD_SERVER_SCENARIOS = 32
 OLD_CLIENT_SCENARIOS = 26
 NOT_WRITTEN = frozenset({"tasks-status-notifications"})  # scenarios that the suite itself always skips
 
-CLIENT_PATIENCE = 30_000  # milliseconds that the suite gives a client; ours gives up before
+CLIENT_PATIENCE = 30_000  # milliseconds that the suite allows a client; ours gives up before
 RUN_PATIENCE = 3 * PATIENCE  # for a whole run
 
-# The fixtures are run by the python of these tests, which their first line finds; at full speed, since other tests
-# measure what is covered.
+# The fixtures run with the Python of these tests, which their first line finds; at full speed, since other tests
+# measure coverage.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("COV")} | {
     "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 }
 
 
 class Run(NamedTuple):
-    """How a run ended, and the checks of each scenario that wrote some."""
+    """The outcome of a run, and the checks of each scenario that wrote some."""
 
     status: int
     said: str
@@ -47,7 +47,7 @@ class Run(NamedTuple):
 
 
 def required(revision: str, leg: Leg) -> list[str]:
-    """Every scenario of a revision's requirement set; those that are not scored, too."""
+    """All scenarios of a revision's requirement set, including those without a score."""
     file = SUITE / f"requirements/{revision}.yaml"
     assert file.exists(), f"the suite is missing: `make {NPM_FOLDER.relative_to(ROOT)}/.ready` installs it"
     text = file.read_text("utf-8")
@@ -58,12 +58,12 @@ def required(revision: str, leg: Leg) -> list[str]:
 
 
 def servable(revision: str) -> list[str]:
-    """The scenarios for servers that there are."""
+    """All scenarios for servers."""
     return [name for name in required(revision, "server") if name not in NOT_WRITTEN]
 
 
 def playable(revision: str) -> list[str]:
-    """The scenarios for clients."""
+    """All scenarios for clients."""
     return required(revision, "client")
 
 
@@ -74,7 +74,7 @@ def playable_before() -> list[str]:
 
 
 def run(leg: Leg | Literal["list"], *arguments: str, output: Path | None = None, suite: Path = SUITE) -> Run:
-    """Runs the suite, and reads what it wrote."""
+    """Run the suite, and read its output."""
     written = [] if output is None else ["--output-dir", output]
     command = [NODE, suite / "dist/index.js", leg, *arguments, *written]
     ended = subprocess.run(
@@ -84,13 +84,13 @@ def run(leg: Leg | Literal["list"], *arguments: str, output: Path | None = None,
 
 
 def run_client(scenario: str, *arguments: str, output: Path, client: str = OUR_CLIENT, suite: Path = SUITE) -> Run:
-    """Has a client play one scenario by itself: only then do its exit status and its time count."""
+    """Run one client scenario alone: only then do its exit status and its time count."""
     options = ["--command", f"exec {client}", "--scenario", scenario, "--timeout", str(CLIENT_PATIENCE)]
     return run("client", *options, *arguments, output=output, suite=suite)
 
 
 def play(scenario: str, revision: str, output: Path) -> Run:
-    """Has our client play a scenario by the rules of a revision, whether or not it belongs to one."""
+    """Run our client in a scenario by the rules of a revision, whether or not it belongs to one."""
     return run_client(scenario, "--spec-version", revision, "--force", output=output)
 
 
@@ -106,7 +106,7 @@ def _written(output: Path, leg: str) -> dict[str, list[Check]]:
 
 @contextmanager
 def serving(script: Path = FIXTURES / "server", *, workers: int | None = None) -> Iterator[str]:
-    """The URL of a server in a process of its own, or in several, on a port that the system chose."""
+    """The URL of a server in one or several processes, on a port that the system chose."""
     command = [sys.executable, script, "0", *([] if workers is None else [str(workers)])]
     with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
         try:

@@ -1,4 +1,4 @@
-"""The gate itself: it does not let pass what the suite lets pass, nor what passes by doing nothing."""
+"""The pass criteria: they reject what the suite lets pass, and a server or client that does nothing."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from tests.conformance.gate import LEAST, complaints
 from tests.conformance.suite import FIXTURES, REVISIONS, run, run_client, serving
 
-# What is left of the server, or put in its place, before it is run.
+# Changes to the server before the run.
 CHANGED = """
 import sys
 

@@ -1,4 +1,4 @@
-"""Suite 0.1.16, which many are measured by still. It has no requirement sets."""
+"""Suite 0.1.16, which many projects still use. It has no requirement sets."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.conformance.suite import (
     run_client,
 )
 
-# Logins are played by `make conformance-old` alone: the newer suite plays the same ones, and more of them.
+# Only `make conformance-old` runs the logins: the newer suite has the same ones, and more of them.
 CLIENT = ["initialize", "tools_call", "elicitation-sep1034-client-defaults", "sse-retry"]
 
 

@@ -1,4 +1,4 @@
-"""An ASGI application on a port of this machine, served by uvicorn in this process and on this loop."""
+"""An ASGI application on a local port, served by uvicorn in this process and on this loop."""
 
 import socket
 import ssl
@@ -13,7 +13,7 @@ import uvicorn
 async def asgi_server(
     app: Callable[..., Any], *, tls: ssl.SSLContext | None = None, **options: Any
 ) -> AsyncIterator[tuple[str, int]]:
-    """Gives the host and port. The lifespan is left out, and so is every wait but that for connections to end."""
+    """Yield the host and port. uvicorn runs no lifespan, and waits only for connections to end."""
     config = uvicorn.Config(app, interface="asgi3", ws="websockets-sansio", lifespan="off", log_config=None, **options)
     config.load()
     config.ssl = tls

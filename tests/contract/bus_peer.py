@@ -1,4 +1,4 @@
-"""A process at a bus: says what it meets and loses, and sends back whatever it hears.
+"""A process on a bus: prints the peers that it finds and loses, and echoes each message.
 
 python -m tests.contract.bus_peer <sqlite file or redis url> <prefix> <name>
 """
@@ -14,7 +14,7 @@ from trunkline.stores.sqlite.store import SqliteStore
 
 
 class Echo:
-    """Ears that answer."""
+    """A listener that echoes."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus

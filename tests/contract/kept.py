@@ -1,4 +1,4 @@
-"""The stores that the contract is for, and how a test gets one. A new store is one more line in `STORES`."""
+"""The stores under contract, and factories for them. A new store is one more line in `STORES`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ WITHIN_ONE_PROCESS = {"memory"}
 
 
 class Place:
-    """Where a store is, and everybody who shares it."""
+    """The location of a store, and all handles that share it."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind = kind
@@ -33,7 +33,7 @@ class Place:
         self._opened: list[Store] = []
 
     async def enter(self) -> Store:
-        """One more who shares the store; of one that cannot be shared, the one there is."""
+        """Open another handle; of a store that cannot be shared, return the only one."""
         if self._opened and self.kind in WITHIN_ONE_PROCESS:
             return self._opened[0]
         store = STORES[self.kind](self._folder, self.clock)
@@ -42,12 +42,12 @@ class Place:
         return store
 
     async def leave(self) -> None:
-        """Everybody goes."""
+        """Close all handles."""
         for store in self._opened:
             await store.close()
 
 
 def lease(given: Lease | Held) -> Lease:
-    """A lease that was surely given."""
+    """Acquire a lease that is free."""
     assert isinstance(given, Lease)
     return given

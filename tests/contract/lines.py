@@ -1,4 +1,4 @@
-"""Lines of every kind, both ends of each in this process, for the suite that runs over all of them."""
+"""Connections of each kind, both ends in this process, for the suite that runs over all of them."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ CERTIFICATE = Path(__file__).parent / "localhost.pem"
 
 
 class Recorder:
-    """A receiver that keeps what it is told."""
+    """A receiver that records its calls."""
 
     def __init__(self) -> None:
         self.messages: list[Incoming] = []
@@ -71,16 +71,16 @@ class Recorder:
 
 @dataclass
 class Line:
-    """Two ends of a line, and who is told at each."""
+    """Two ends of a connection, and the receiver of each."""
 
     ours: Channel
     theirs: Channel
     at_ours: Recorder = field(default_factory=Recorder)
     at_theirs: Recorder = field(default_factory=Recorder)
-    principal: Any = None  # who is known to be at our end
+    principal: Any = None  # the principal at our end
 
     async def settle(self) -> None:
-        """Waits until what we have sent could have arrived: they send something, and we have it."""
+        """Wait until our messages must have arrived: they send one back, and we receive it."""
         before = len(self.at_ours.messages)
         self.theirs.send(Notification("settle"))
         await until(lambda: len(self.at_ours.messages) > before)
@@ -88,7 +88,7 @@ class Line:
 
 
 def guard(accept: Accept, settings: Settings | None = None) -> ListenerGuard:
-    """Who stands before a listener."""
+    """The limits of a listener."""
     return ListenerGuard(accept, settings or Settings(), LoopClock(asyncio.get_running_loop()))
 
 
@@ -98,7 +98,7 @@ async def turns(number: int = 10) -> None:
 
 
 async def until(truth: Callable[[], Any]) -> None:
-    """Waits for something to become true."""
+    """Wait until a condition is true."""
     deadline = time.monotonic() + PATIENCE
     while not truth():
         assert time.monotonic() < deadline, f"not true within {PATIENCE} s"
@@ -118,7 +118,7 @@ async def memory(settings: Settings) -> AsyncIterator[Line]:
 
 
 class Pipe:
-    """A byte stream from one `StreamChannel` into another, which can be stopped."""
+    """A byte stream from one `StreamChannel` into another, which can be paused."""
 
     def __init__(self) -> None:
         self.unsent = 0
@@ -188,7 +188,7 @@ async def stream(settings: Settings, framing: FramingName = "lines") -> AsyncIte
 
 @asynccontextmanager
 async def pipes(settings: Settings, framing: FramingName = "lines") -> AsyncIterator[Line]:
-    """The descriptors of stdio, without a process: closing a channel closes what it writes to."""
+    """The pipes of stdio, without a process: closing a channel closes its output."""
     loop, there, back = asyncio.get_running_loop(), os.pipe(), os.pipe()
     ours, theirs = _channels(settings, framing)
     line = Line(ours, theirs, principal="somebody")
@@ -223,7 +223,7 @@ Listen = Callable[[Accept], Any]
 
 
 async def _accepted(listen: Listen, connector: Callable[[Listener], Connector]) -> tuple[Line, Listener]:
-    """A line to a listener of our own."""
+    """A connection to a listener of our own."""
     there: list[Channel] = []
     at_theirs, at_ours = Recorder(), Recorder()
 
@@ -281,7 +281,7 @@ async def unix(settings: Settings, framing: FramingName = "lines") -> AsyncItera
 
 @asynccontextmanager
 async def ws(settings: Settings, *, tls: bool = False) -> AsyncIterator[Line]:
-    """A WebSocket, with uvicorn at their end."""
+    """A WebSocket, with uvicorn at the other end."""
     there: list[Channel] = []
     line = Line(None, None, principal="somebody")  # type: ignore[arg-type]
 
@@ -299,7 +299,7 @@ async def ws(settings: Settings, *, tls: bool = False) -> AsyncIterator[Line]:
         yield line
 
 
-# --- with a process between ------------------------------------------------------------------------------
+# --- with a process in between ---------------------------------------------------------------------------
 
 RELAY = """
 import os, socket, sys, threading
@@ -320,7 +320,7 @@ while data := there.recv(1 << 16):
 
 @asynccontextmanager
 async def process(settings: Settings, framing: FramingName = "lines") -> AsyncIterator[Line]:
-    """Our end is a process of ours; what it reads and writes goes on through a socket to the other end."""
+    """Our end is a child process; it relays its input and output through a socket to the other end."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "socket"
         command = [sys.executable, "-S", "-E", "-c", RELAY, str(path)]

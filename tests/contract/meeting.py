@@ -1,4 +1,4 @@
-"""Where buses meet in tests: those of this process, and processes of their own."""
+"""Buses for tests: several in this process, and child processes."""
 
 import asyncio
 import sys
@@ -27,7 +27,7 @@ Told = tuple[str, str | None, bytes]
 
 
 class Listener:
-    """Ears that keep what they are told, all in its order."""
+    """A bus listener that records its calls, in order."""
 
     def __init__(self) -> None:
         self.told: list[Told] = []
@@ -62,7 +62,7 @@ class Listener:
         return [message for what, name, message in self.told if what == "heard" and name == sender]
 
     def send(self, to: str, message: bytes) -> bool:
-        """Sends, and sees to it that nothing is told meanwhile."""
+        """Send, and check that no callback runs meanwhile."""
         self.sending = True
         sent = self.bus.send(to, message)
         self.sending = False
@@ -70,7 +70,7 @@ class Listener:
 
 
 class Meeting:
-    """Where processes meet, and those that are there."""
+    """A bus and its members."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind = kind
@@ -84,7 +84,7 @@ class Meeting:
         return bus
 
     async def join(self, name: str, bus: Bus | None = None, identity: StoreIdentity = IDENTITY) -> Listener:
-        """One more, in this process."""
+        """Add a member in this process."""
         listener = Listener()
         listener.bus = bus or self.bus()
         self._listeners.append(listener)
@@ -92,7 +92,7 @@ class Meeting:
         return listener
 
     async def start(self, name: str) -> asyncio.subprocess.Process:
-        """One more, in a process of its own, which sends back what it hears."""
+        """Add a member in a child process, which echoes each message."""
         where = valkey().url if self.kind == "redis" else str(self._folder / "store.db")
         command = [sys.executable, "-m", "tests.contract.bus_peer", where, f"{quote(str(self._folder))}[*]:", name]
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, cwd=ROOT)
@@ -110,7 +110,7 @@ class Meeting:
 
 
 async def said(process: asyncio.subprocess.Process, what: str) -> list[str]:
-    """What a process says until it says something."""
+    """The output of a process up to a line."""
     assert process.stdout is not None
     lines = [(await process.stdout.readline()).decode().strip()]
     while lines[-1] != what:
@@ -120,8 +120,10 @@ async def said(process: asyncio.subprocess.Process, what: str) -> list[str]:
 
 
 def judge(told: Sequence[Told], sender: str) -> int:
-    """Numbers of one sender came in their order, none twice, and whenever one was missing that was told before the
-    next. How many are missing."""
+    """Check that numbers of one sender arrived in order and once, and that each gap was reported before the next
+    number.
+    Return the number of missing ones.
+    """
     missing, expected, known = 0, 0, False
     for what, name, message in told:
         if what == "lost" and name in {sender, None}:

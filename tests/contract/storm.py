@@ -1,9 +1,10 @@
-"""Commits as fast as it can to a store in a file or on Redis, and says of each what came of it: the judge reads its output.
+"""Commits as fast as possible to a store in a file or on Redis, and prints each outcome for the check in `storms.py`.
 
     python -m tests.contract.storm <path or address> <who> <workers> [<most bytes>]
 
-Every commit writes two items, so that half of one would show, and counts one up, under a fence. A line goes out, at once
-and whole, when a commit was reported as kept. With a limit on bytes, no file may grow beyond it: the disk is full.
+Each commit writes two items, so that a partial one would show, and increments a counter, under a fence. The process
+prints one line, atomically, for each confirmed commit. With a limit on bytes, no file may grow beyond it: a full
+disk.
 """
 
 import asyncio

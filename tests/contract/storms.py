@@ -1,4 +1,4 @@
-"""Processes that commit to a store in a storm, and the judge of what they said."""
+"""Processes that commit to a store under load, and the check of their output."""
 
 import asyncio
 import signal
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Storm:
-    """A process that commits, and what it said."""
+    """A process that commits, and its output."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -27,13 +27,13 @@ class Storm:
         return cls(process)
 
     async def hear(self, enough: Callable[[], bool] = lambda: False) -> None:
-        """Listens until enough was said, or to the end."""
+        """Read enough lines of output, or all."""
         assert self.process.stdout is not None
         while not enough() and (line := await self.process.stdout.readline()):
             self.said.append(line.decode().rstrip("\n"))
 
     async def kill(self) -> None:
-        """Ends it at once, and hears what it had still said."""
+        """Kill it, and read the rest of its output."""
         self.process.send_signal(signal.SIGKILL)
         await self.hear()
         assert await self.process.wait() == -signal.SIGKILL
@@ -55,7 +55,7 @@ async def walk(store: Store) -> list[Item]:
 
 
 async def judge(store: Store, *storms: Storm) -> None:
-    """All that was reported as kept is there, and whole; of what was under way, all or nothing."""
+    """Check that all confirmed commits are there, and complete; of those in flight, all or nothing."""
     items = {item.key: item.value for item in await walk(store)}
     for name in set().union(*(storm.kept for storm in storms)):
         assert items[f"{name}/a"] == name.encode() * 20
@@ -63,4 +63,4 @@ async def judge(store: Store, *storms: Storm) -> None:
     assert {key for key in items if key != COUNTER} == {f"{name}/{half}" for name in found for half in "ab"}
     total = int(items[COUNTER])
     counted = sum(storm.counted for storm in storms)
-    assert counted <= total <= counted + len(storms)  # each may have had one on its way
+    assert counted <= total <= counted + len(storms)  # each may have had one in flight

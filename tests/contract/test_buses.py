@@ -1,4 +1,4 @@
-"""What every bus promises. A new one is one more line in `meeting.BUSES`."""
+"""The contract of all buses. A new one is one more line in `meeting.BUSES`."""
 
 import asyncio
 import signal
@@ -28,7 +28,7 @@ async def meeting(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     await meeting.leave()
 
 
-# --- meeting -----------------------------------------------------------------------------------------------
+# --- membership --------------------------------------------------------------------------------------------
 
 
 async def test_joining_process_and_peers_know_each_other(meeting: Meeting) -> None:
@@ -148,7 +148,7 @@ async def test_failing_listener_receives_next_message(meeting: Meeting) -> None:
     assert not one.lost_ones | two.lost_ones
 
 
-# --- ends --------------------------------------------------------------------------------------------------
+# --- end of a member ---------------------------------------------------------------------------------------
 
 
 async def test_leaving_is_reported_and_name_is_gone(meeting: Meeting) -> None:
@@ -170,7 +170,7 @@ async def test_leaving_is_reported_and_name_is_gone(meeting: Meeting) -> None:
 async def test_closed_bus_receives_nothing(meeting: Meeting) -> None:
     one, two = await meeting.join("one"), await meeting.join("two")
     for _ in range(100):
-        two.send("one", b"x")  # which takes a moment to leave
+        two.send("one", b"x")  # which leaves with a delay
         one.send("two", b"y")
     leaving = asyncio.ensure_future(two.bus.close())
     await asyncio.sleep(0)
@@ -190,7 +190,7 @@ async def test_bus_opens_once_and_closes_for_good(meeting: Meeting) -> None:
     with pytest.raises(MisuseError, match="open already"):
         await one.bus.open("other", one, IDENTITY)
     await one.bus.close()
-    assert one.bus.send("two", b"x")  # about somebody else that says nothing
+    assert one.bus.send("two", b"x")  # about an idle peer
     one.bus.publish(b"x")
     await one.bus.sent()
     with pytest.raises(StoreUnavailable, match="closed"):
@@ -253,7 +253,7 @@ async def test_stalled_reader_is_dropped_and_notified(meeting: Meeting, monkeypa
     peer = await meeting.start("peer")
     peer.send_signal(signal.SIGSTOP)
     late = await meeting.join("late")
-    assert late.met_ones == {"one", "peer"}  # it is there, though it does not answer
+    assert late.met_ones == {"one", "peer"}  # it is alive, though it does not respond
     sent = 0
     while "peer" not in one.lost_ones:
         sent += sum(one.send("peer", bytes(8000)) for _ in range(128))

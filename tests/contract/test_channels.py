@@ -1,4 +1,4 @@
-"""What every channel promises, whatever it runs over. A new transport is one more line in `LINES`."""
+"""The contract of all channels, over each transport. A new transport is one more line in `LINES`."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 @pytest.fixture(params=LINES)
 async def line(request: pytest.FixtureRequest) -> AsyncIterator[Line]:
-    """Both ends of a line; when it has closed, nothing is left of whatever it needed."""
+    """Both ends of a connection; after it has closed, none of its resources are left."""
     before = held()
     async with LINES[request.param](Settings()) as made:
         yield made
@@ -30,12 +30,12 @@ async def line(request: pytest.FixtureRequest) -> AsyncIterator[Line]:
 
 
 def held() -> tuple[Any, ...]:
-    """What this process holds: descriptors, tasks, threads and children."""
+    """The resources of this process: descriptors, tasks, threads and children."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text("ascii").split()
     return len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks()), threading.active_count(), set(children)
 
 
-# --- what passes -----------------------------------------------------------------------------------------
+# --- messages --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("W01", "W08")
@@ -110,14 +110,14 @@ async def test_malformed_message_is_delivered_as_malformed(line: Line) -> None:
 
 @pytest.mark.row("W15")
 async def test_multibyte_characters_survive_fragmentation(line: Line) -> None:
-    text = "é€😀" * 100_000  # more than any one read brings
+    text = "é€😀" * 100_000  # more than any single read returns
     line.ours.send(Notification("n", {"text": text}))
     await until(lambda: line.at_theirs.messages)
     (message,) = line.at_theirs.messages
     assert bytes(message.params) == b'{"text":"%b"}' % text.encode()  # type: ignore[union-attr]
 
 
-# --- flow ------------------------------------------------------------------------------------------------
+# --- flow control ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("W01")
@@ -184,7 +184,7 @@ async def test_mutual_flood_does_not_deadlock(open_: Open) -> None:
 async def test_peer_that_never_reads_is_disconnected(open_: Open) -> None:
     async with open_(Settings(unsent_high=MIB, unsent_limit=2 * MIB)) as line:
         line.theirs.pause()
-        for number in range(40):  # more than the system keeps for anybody
+        for number in range(40):  # more than the system buffers per connection
             line.ours.send(Request(number, "ask", {"x": "x" * MIB}))
             await line.settle() if not line.at_ours.ends else None
         (closed,) = line.at_ours.ends
@@ -216,7 +216,7 @@ async def test_message_size_limit_is_exact(open_: Open) -> None:
         await line.theirs.close()
 
 
-# --- the end ---------------------------------------------------------------------------------------------
+# --- close -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.row("W01")

@@ -1,4 +1,4 @@
-"""Where a store on Redis can be: addresses, secrets, TLS, sentinels."""
+"""Locations of a store on Redis: addresses, secrets, TLS, sentinels."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -56,7 +56,7 @@ def test_invalid_settings_are_refused_without_secrets() -> None:
 
 
 async def use(store: RedisStore) -> None:
-    """Keeps something in a store, and closes it."""
+    """Write to a store, and close it."""
     await store.open()
     await store.commit([Put(KEY, b"x")])
     assert [item.value for item in await store.scan("session/")] == [b"x"]
@@ -87,7 +87,7 @@ async def test_cluster_is_refused(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def encrypted(port: int) -> AsyncIterator[int]:
-    """A port where TLS is spoken in front of another."""
+    """A TLS port in front of another one."""
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):

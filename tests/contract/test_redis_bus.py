@@ -1,4 +1,4 @@
-"""What the bus on Redis promises beyond the contract: connections that break, and those who end without a word."""
+"""The bus on Redis beyond the contract: lost connections, and processes that die silently."""
 
 import asyncio
 import time
@@ -49,7 +49,7 @@ def index(listener: Listener, what: str, name: str | None, message: bytes = b"")
     return listener.told.index((what, name, message))
 
 
-# --- connections that break --------------------------------------------------------------------------------
+# --- lost connections --------------------------------------------------------------------------------------
 
 
 async def test_connection_loss_is_reported_before_later_messages(meeting: Meeting, proxy: Proxy, prefix: str) -> None:
@@ -115,7 +115,7 @@ async def test_no_loss_is_unreported_under_broken_connections(meeting: Meeting, 
 
 
 async def test_lost_publisher_notifies_both_sides(meeting: Meeting, tmp_path: Path) -> None:
-    """Each side drops what it works on for the other when it is told, so the other must not wait for that."""
+    """Each side drops its work for the other when it learns of the loss, so the other must not wait for that."""
     server = started(tmp_path / "other")
     try:
         with server.client() as client:
@@ -134,7 +134,7 @@ async def test_lost_publisher_notifies_both_sides(meeting: Meeting, tmp_path: Pa
 async def test_late_loss_report_reaches_the_other_side(
     meeting: Meeting, proxy: Proxy, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the other side has sent since it came back is dropped then, so it has to know."""
+    """Messages of the other side since its return are dropped then, so it has to know."""
     monkeypatch.setattr(redis_bus, "LOSS_REPORT_INTERVAL", 3.0)
     one, two = await meeting.join("one"), await meeting.join("two", at(proxy.port, prefix))
     proxy.refusing = True
@@ -214,7 +214,7 @@ async def test_retrying_sender_is_throttled_while_redis_is_down(
     assert len(tried) <= 2 * (pauses + 2), "twice in each fifth of a second: of the message, and of what is said before"
 
 
-# --- others ------------------------------------------------------------------------------------------------
+# --- other programs ----------------------------------------------------------------------------------------
 
 
 async def test_killed_peer_is_detected_without_messages(
@@ -239,7 +239,7 @@ async def test_connection_loss_while_joining_starts_over(
         silent.subscribe(channels.for_peer("silent"))
         await until(lambda: len(cast("list[bytes]", client.pubsub_channels(f"{prefix[:-4]}*"))) == 1)
         joining = asyncio.ensure_future(meeting.join("one", at(proxy.port, prefix)))
-        await until(silent.get_message)  # a hello, which stays without an answer
+        await until(silent.get_message)  # a hello, which gets no reply
         proxy.reset()
         one = await joining
         await until(lambda: None in one.lost_ones)

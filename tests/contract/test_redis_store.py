@@ -1,4 +1,4 @@
-"""What the store on Redis promises beyond the contract: other processes, connections that break, and what it leaves."""
+"""The store on Redis beyond the contract: other processes, lost connections, and leftover keys."""
 
 import asyncio
 import logging
@@ -57,12 +57,12 @@ async def through(proxy: Proxy, prefix: str, patience: float = 5.0) -> RedisStor
 
 
 def keys(prefix: str) -> set[str]:
-    """What Redis keeps for a store, and since when nothing else."""
+    """The keys of a store in Redis, once no others are left."""
     with valkey().client() as client:
         return {key.decode().removeprefix(prefix) for key in client.keys(f"{prefix}*")}
 
 
-# --- other processes, and sudden ends --------------------------------------------------------------------
+# --- other processes, and kills --------------------------------------------------------------------------
 
 
 @pytest.mark.row("D02")
@@ -113,13 +113,13 @@ async def test_restarted_redis_is_reconnected_with_its_data(tmp_path: Path) -> N
     assert await store.get(KEY) == Item(KEY, b"kept", version)
     assert await store.acquire("session/1", "them", 10) == Held("us", held.expires, held.token)
     assert await store.commit([Put(KEY, b"more")], fence=held) > max(version, held.token)
-    await until(lambda: None in told)  # nobody knows what happened meanwhile
+    await until(lambda: None in told)  # changes of that time are unknown
     assert [item.key for item in await walk(store)] == ["session/1/more", KEY]
     await store.close()
     server.kill()
 
 
-# --- connections that break ------------------------------------------------------------------------------
+# --- lost connections ------------------------------------------------------------------------------------
 
 
 async def test_unanswered_commit_is_unknown_and_not_repeated(proxy: Proxy, prefix: str) -> None:
@@ -131,8 +131,8 @@ async def test_unanswered_commit_is_unknown_and_not_repeated(proxy: Proxy, prefi
     proxy.cut(b"commit", after=0, reset=True)
     with pytest.raises(StoreUnavailable, match="unknown whether the command was executed"):
         await store.commit([Put(KEY, b"1", version=version)])
-    await until(lambda: {KEY} in told)  # it may have been
-    item = await store.get(KEY)  # by itself again
+    await until(lambda: {KEY} in told)  # it may have been committed
+    item = await store.get(KEY)  # reconnects
     assert item is not None
     assert item.value == b"1"
     assert [found.key for found in await walk(store)] == [KEY]
@@ -173,7 +173,7 @@ async def test_no_call_waits_longer_than_patience(proxy: Proxy, prefix: str) -> 
 
 
 def test_suspended_process_does_not_time_out_store(prefix: str) -> None:
-    """On a loop that looks at its timers before it reads."""
+    """On a loop that runs its timers before it reads."""
 
     async def kept() -> Item | None:
         store = await opened(prefix=prefix, patience=0.2)
@@ -190,7 +190,7 @@ def test_suspended_process_does_not_time_out_store(prefix: str) -> None:
 
 
 async def again(store: RedisStore) -> None:
-    """Waits until a store has found its way back."""
+    """Wait until a store has reconnected."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         try:
@@ -280,8 +280,8 @@ async def test_commit_is_not_executed_after_a_later_one(prefix: str) -> None:
     flush_scripts()
     assert store._client is not None
     late = asyncio.ensure_future(store.commit([Put(KEY, b"1")]))
-    await asyncio.sleep(0)  # it is asked for, and not sent yet
-    loaded = store._client.submit(encode_command("SCRIPT", "LOAD", _SCRIPT))  # as somebody else might, just then
+    await asyncio.sleep(0)  # the request is made, and not sent yet
+    loaded = store._client.submit(encode_command("SCRIPT", "LOAD", _SCRIPT))  # as another client might, just then
     done = await asyncio.gather(late, store.commit([Put(KEY, b"2")]), loaded, return_exceptions=True)
     assert isinstance(done[0], StoreUnavailable)
     assert "was not executed" in str(done[0])
@@ -346,7 +346,7 @@ async def test_expiry_uses_the_clock_of_redis(prefix: str) -> None:
     assert taken.token > held.token
     with pytest.raises(Fenced):
         await ours.commit([Put(KEY, b"late")], fence=held)
-    assert await ours.get(KEY) is None  # it had the same end
+    assert await ours.get(KEY) is None  # it had the same expiry
     for store in (ours, theirs):
         await store.close()
 
@@ -360,11 +360,11 @@ async def test_versions_grow_after_empty_home_and_clock_reset(place: Place) -> N
     assert await store.commit([Put(KEY, b"y")]) > before
 
 
-# --- what is left ----------------------------------------------------------------------------------------
+# --- leftovers -------------------------------------------------------------------------------------------
 
 
 async def sweeps(place: Place, store: Store, times: int = 15) -> None:
-    """Lets minutes pass, with what is done in each."""
+    """Let minutes pass, with an action in each."""
     assert isinstance(store, RedisStore)
     for _ in range(times):
         place.clock.advance(60)
@@ -398,14 +398,14 @@ async def test_home_written_during_removal_is_found(place: Place) -> None:
     assert isinstance(ours, RedisStore)
     assert ours._client is not None
     await ours.commit([Put(KEY, b"x", expires=place.clock.now() + 1)])
-    place.clock._now += 1000  # and nobody sweeps
+    place.clock._now += 1000  # and no store sweeps
     claim, homes = await ours._call(ours._client, "homes", b"claim", 100)
     assert homes == [b"session/1"]
     assert await ours._call(ours._client, "session/1", b"sweep", 100) == b""
     await theirs.commit([Put(KEY, b"new")])
     await ours._call(ours._client, "homes", b"settle", "session/1", claim.decode(), "")
     assert [item.value for item in await walk(ours)] == [b"new"]
-    assert (await ours._call(ours._client, "homes", b"claim", 100))[1] == []  # somebody looks after it in a minute
+    assert (await ours._call(ours._client, "homes", b"claim", 100))[1] == []  # a sweep follows within a minute
     place.clock._now += 60
     assert (await ours._call(ours._client, "homes", b"claim", 100))[1] == homes
 
@@ -418,7 +418,7 @@ async def test_known_home_is_registered_again_before_removal(place: Place) -> No
         await store.commit([Put(KEY, b"x")])
         with valkey().client() as client:
             [(_, due)] = client.zrange(f"{store._prefix}{{homes}}:due", 0, -1, withscores=True)
-        assert due - place.clock.now() > 35  # longer than a commit may be under way
+        assert due - place.clock.now() > 35  # longer than a commit may be in flight
         dues.append(due)
     assert len(set(dues)) == 4  # and not each time
 
@@ -445,10 +445,10 @@ async def test_scan_reads_each_home_once_per_page() -> None:
 async def test_read_after_watch_is_not_older_than_watch(proxy: Proxy, prefix: str) -> None:
     ours, theirs = await through(proxy, prefix), await opened(prefix=prefix)
     told: list[frozenset[str] | None] = []
-    proxy.hold(b"SUBSCRIBE")  # which has a connection of its own
+    proxy.hold(b"SUBSCRIBE")  # which has a separate connection
     ours.watch("session/1/", told.append)
     reading = asyncio.ensure_future(ours.get(KEY))
-    for _ in range(20):  # time enough for an answer
+    for _ in range(20):  # time enough for a response
         await theirs.commit([Put(KEY, b"unseen")])
     assert not reading.done()
     proxy.go_on()
@@ -534,7 +534,7 @@ async def test_values_above_pubsub_limit_are_read(prefix: str) -> None:
     await store.close()
 
 
-# --- who shares what -------------------------------------------------------------------------------------
+# --- sharing ---------------------------------------------------------------------------------------------
 
 
 async def test_stores_with_other_prefixes_are_separate(prefix: str) -> None:

@@ -1,4 +1,4 @@
-"""What the store in a file promises beyond the contract: other processes, sudden ends, and the file itself."""
+"""The SQLite store beyond the contract: other processes, kills, and the file itself."""
 
 import asyncio
 import os
@@ -42,7 +42,7 @@ async def opened(path: Path, **settings: float) -> SqliteStore:
 
 
 def rows(path: Path, sql: str) -> list[tuple[object, ...]]:
-    """What stands in the file, seen by somebody else."""
+    """The rows in the file, read by another connection."""
     connection = sqlite3.connect(path)
     try:
         return connection.execute(sql).fetchall()
@@ -51,14 +51,14 @@ def rows(path: Path, sql: str) -> list[tuple[object, ...]]:
 
 
 def change(path: Path, *statements: str) -> None:
-    """Changes the file behind the backs of all."""
+    """Change the file through another connection."""
     connection = sqlite3.connect(path, isolation_level=None)
     for statement in statements:
         connection.execute(statement)
     connection.close()
 
 
-# --- other processes, and sudden ends --------------------------------------------------------------------
+# --- other processes, and kills --------------------------------------------------------------------------
 
 
 async def judge_file(path: Path, *storms: Storm) -> None:
@@ -74,7 +74,7 @@ def rows_of(path: Path) -> list[Item]:
 @pytest.mark.row("D02")
 async def test_reported_commits_survive_kill_9(path: Path) -> None:
     storms = []
-    for number in range(3):  # each finds what the one before has left
+    for number in range(3):  # each finds the state that the last one left
         storm = await Storm.begin(path, f"life {number}")
         await storm.hear(lambda storm=storm: len(storm.said) >= 400)
         await storm.kill()
@@ -127,7 +127,7 @@ async def test_commits_of_one_iteration_are_one_transaction(path: Path) -> None:
 async def test_calls_in_the_iteration_of_close_are_executed(path: Path) -> None:
     store, writes = await opened(path), [Put(KEY, b"x")]
     commit = store.commit(writes)
-    writes.clear()  # whoever asked may use it for something else
+    writes.clear()  # the caller may reuse it
     await store.close()
     assert await asyncio.wait_for(commit, PATIENCE)
     assert [item.key for item in rows_of(path)] == [KEY]
@@ -150,7 +150,7 @@ async def test_locked_file_times_out(path: Path) -> None:
     )
     assert [type(outcome) for outcome in done] == [StoreUnavailable] * 3
     assert "locked by another process" in str(done[0])
-    assert await store.get(KEY) is None  # reading waits for nobody
+    assert await store.get(KEY) is None  # reads do not block
     other.execute("ROLLBACK")
     other.close()
     assert await store.commit([Put(KEY, b"x")])

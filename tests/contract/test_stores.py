@@ -1,4 +1,4 @@
-"""What every store promises. A new store is one more line in `kept.STORES`."""
+"""The contract of all stores. A new store is one more line in `kept.STORES`."""
 
 import asyncio
 import tracemalloc
@@ -31,7 +31,7 @@ async def store(place: Place) -> Store:
 
 
 async def outcomes(*calls: Any) -> list[Any]:
-    """What came of calls that were made in one turn of the loop."""
+    """The outcomes of calls that were made in one turn of the loop."""
     return await asyncio.gather(*calls, return_exceptions=True)
 
 
@@ -248,7 +248,7 @@ async def test_concurrent_updates_are_not_lost(place: Place) -> None:
 
     conflicts = await asyncio.gather(*(count_up(stores[number % 2], 5) for number in range(20)))
     assert await value(stores[0], "count/er") == b"100"
-    assert (sum(conflicts) > 0) is (place.kind != "memory")  # where nothing is waited for, nobody comes between
+    assert (sum(conflicts) > 0) is (place.kind != "memory")  # without an await, no other write comes in between
 
 
 async def test_concurrent_creation_has_one_winner(place: Place) -> None:
@@ -374,7 +374,7 @@ async def test_put_extends_expiry(place: Place) -> None:
 
 
 async def settled(store: Store) -> None:
-    """Waits until whatever the passing of time has begun is done: a commit comes after it."""
+    """Wait until the effects of passing time are complete: a commit comes after them."""
     for _ in range(3):
         await store.commit([Delete("no/thing")])
         await turns()
@@ -420,7 +420,7 @@ async def test_renewed_lease_lasts(place: Place) -> None:
         assert isinstance(await store.acquire("session/1", "them", 10), Held)
     place.clock.advance(10)
     for attempt in (store.renew(held, 10), store.commit([Put(KEY, b"x")], fence=held)):
-        with pytest.raises(Fenced) as caught:  # although nobody else wants it
+        with pytest.raises(Fenced) as caught:  # although no other process wants it
             await attempt
         assert (caught.value.name, caught.value.token) == ("session/1", held.token)
     assert await store.get(KEY) is None
@@ -440,8 +440,8 @@ async def test_writes_of_old_holder_are_fenced_after_takeover(place: Place) -> N
         ours.commit([Delete(KEY)], fence=old),
     )
     assert [type(outcome) for outcome in done] == [Fenced, Fenced, type(None), Fenced]
-    assert await theirs.renew(new, 10) == new  # whoever gives back what it has lost takes it from nobody
-    place.clock.advance(10)  # nor does it come back when the new one has run out
+    assert await theirs.renew(new, 10) == new  # releasing a lost lease takes it from no other holder
+    place.clock.advance(10)  # nor does it come back when the new one has expired
     with pytest.raises(Fenced):
         await ours.commit([Put(KEY, b"late")], fence=old)
     assert [(item.key, item.value) for item in await walk(ours)] == [(KEY, b"theirs")]
@@ -472,7 +472,7 @@ async def test_clock_going_back_extends_leases_without_double_grant(place: Place
     place.clock.advance(-3600)
     assert await theirs.acquire("session/1", "them", 10) == Held("us", held.expires, held.token)
     renewed = await ours.renew(held, 10)
-    assert renewed.expires == place.clock.now() + 10  # whoever is alive brings it back to what it should be
+    assert renewed.expires == place.clock.now() + 10  # a live process repairs it
     place.clock.advance(10)
     new = lease(await theirs.acquire("session/1", "them", 10))
     assert new.token > held.token
@@ -578,7 +578,7 @@ async def test_acquire_with_version_conflict_grants_nothing(place: Place) -> Non
     again = [Put(KEY, b"x", version=ABSENT)]
     with pytest.raises(Conflict):
         await theirs.acquire("session/1", "them", 10, writes=again)
-    assert await theirs.renew(held, 10) == held  # and leaves the lease that its holder has
+    assert await theirs.renew(held, 10) == held  # and leaves the lease with its holder
 
 
 async def test_concurrent_acquire_with_writes_has_one_winner(place: Place) -> None:
@@ -597,7 +597,7 @@ async def test_concurrent_acquire_with_writes_has_one_winner(place: Place) -> No
 
 
 class Told:
-    """What a watch was told."""
+    """The calls of a watch."""
 
     def __init__(self) -> None:
         self.calls: list[frozenset[str] | None] = []
@@ -694,7 +694,7 @@ async def test_watch_callback_may_close_watches_or_fail(store: Store) -> None:
     assert [str(context["exception"]) for context in failures] == ["on purpose"]
 
 
-# --- the end ---------------------------------------------------------------------------------------------
+# --- close -----------------------------------------------------------------------------------------------
 
 
 async def test_close_finishes_pending_calls(place: Place) -> None:

@@ -1,4 +1,4 @@
-"""What the bus on Unix sockets promises beyond the contract: sockets, folders, and lines that break."""
+"""The bus on Unix sockets beyond the contract: sockets, folders, and lost connections."""
 
 import asyncio
 import os
@@ -41,19 +41,19 @@ def folder(tmp_path: Path) -> Path:
 
 @contextmanager
 def listening(place: Path) -> Iterator[socket.socket]:
-    """Somebody who is there and does nothing, as a process that is stopped."""
+    """A socket that listens and does nothing, like a stopped process."""
     place.parent.mkdir(0o700, exist_ok=True)
     with socket.socket(socket.AF_UNIX) as line:
         line.bind(str(place))
         line.listen(8)
         yield line
     place.unlink(missing_ok=True)
-    with suppress(OSError):  # others are there
+    with suppress(OSError):  # other sockets exist
         place.parent.rmdir()
 
 
 def fill(place: Path, callers: ExitStack) -> None:
-    """Calls until no more can wait there."""
+    """Connect until the backlog is full."""
     with suppress(BlockingIOError):
         while True:
             caller = callers.enter_context(socket.socket(socket.AF_UNIX))
@@ -66,7 +66,7 @@ def index(listener: Listener, what: str, name: str, message: bytes) -> int:
 
 
 async def until_it_ends(line: socket.socket) -> None:
-    """Waits for the other side to hang up; all that it may say before is a welcome."""
+    """Wait for the other side to close the connection; it may only send a welcome before."""
     line.setblocking(False)
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(PATIENCE):
@@ -153,7 +153,7 @@ async def test_join_races_removal_of_folder(meeting: Meeting) -> None:
     await asyncio.gather(*map(come_and_go, ("a", "b", "c")))
 
 
-# --- lines -------------------------------------------------------------------------------------------------
+# --- connections -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 1000])
@@ -191,7 +191,7 @@ async def test_stalled_reader_blocks_no_sender(meeting: Meeting, folder: Path, m
         await asyncio.wait_for(one.bus.sent(), PATIENCE)
         assert one.lost_ones == {"stopped"}
         await until(lambda: two.messages("one") == [bytes(4 << 20)])
-        assert one.send("stopped", b"x")  # it is there, and may read again
+        assert one.send("stopped", b"x")  # it is alive, and may read again
         stopped.close()
         await until(lambda: not one.send("stopped", b"x"))
 
@@ -200,7 +200,7 @@ async def test_stalled_reader_blocks_no_sender(meeting: Meeting, folder: Path, m
 def test_connection_reset_while_opening_is_closed_once(
     make_loop: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second close would hit whatever has been opened under the same number since then."""
+    """A second close would hit an unrelated descriptor with the same number."""
     dialled: list[socket.socket] = []
 
     async def scenario() -> None:
@@ -233,7 +233,7 @@ async def test_unreachable_peer_is_not_gone(meeting: Meeting, folder: Path) -> N
             assert one.send("full", b"x")
             await asyncio.sleep(0)
         await until(lambda: len(one.told) > before)
-        assert one.told[before:] == [("lost", "full", b"")]  # once: who tries again at once is not kept busy
+        assert one.told[before:] == [("lost", "full", b"")]  # once: an immediate retry does not keep it busy
         assert one.send("full", b"x")
         await asyncio.wait_for(one.bus.close(), 1)
 
@@ -241,12 +241,12 @@ async def test_unreachable_peer_is_not_gone(meeting: Meeting, folder: Path) -> N
 async def test_unreachable_peer_learns_of_loss_on_reconnect(
     meeting: Meeting, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it has sent meanwhile was dropped when the other side was told, so it must not wait for that."""
+    """Its messages of that time were dropped when the other side learnt of the loss, so it must not wait for them."""
     monkeypatch.setattr(links, "MAX_UNSENT_BYTES", 1000)
     monkeypatch.setattr(unix_bus, "LOSS_REPORT_INTERVAL", 1.0)
     one, two = await meeting.join("one"), await meeting.join("two")
     (folder / "two").rename(folder / ".two")
-    (folder / "two").symlink_to(folder / "two")  # dialling it fails, and not for want of a process
+    (folder / "two").symlink_to(folder / "two")  # connecting to it fails, and not because the process has gone
     for _ in range(3):
         one.send("two", bytes(1000))
     await until(lambda: "two" in one.lost_ones and "one" in two.lost_ones)

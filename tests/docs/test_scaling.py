@@ -1,4 +1,4 @@
-"""The tables of the page about many machines are those that the simulation makes."""
+"""The tables of the scaling page match the output of the simulation."""
 
 import re
 

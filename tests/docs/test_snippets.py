@@ -1,4 +1,4 @@
-"""Every Python example in the README and the manual is run; those that end in `server.run()` as a process, too."""
+"""Every Python example in the README and the manual runs; those that end in `server.run()` as a process, too."""
 
 import ast
 import asyncio
@@ -28,7 +28,7 @@ def serves(code: str) -> bool:
 
 
 def save(page: Path, folder: Path) -> None:
-    """Saves the programs of a page under the names that it gives them."""
+    """Save the programs of a page under the names that it gives them."""
     names = SAVED.findall(page.read_text("utf-8"))
     programs = [code for _, code in blocks(page, "python") if serves(code)]
     for name, code in zip(names, programs, strict=False):
@@ -37,7 +37,7 @@ def save(page: Path, folder: Path) -> None:
 
 @pytest.fixture
 def as_loud_as_before() -> Iterator[None]:
-    """A page may keep its example quiet; what comes after it shall be heard again."""
+    """Restore the log levels that a page has changed."""
     logger = logging.getLogger("trunkline")
     level = logger.level
     yield
@@ -46,7 +46,7 @@ def as_loud_as_before() -> Iterator[None]:
 
 @pytest.fixture
 def django_project() -> None:
-    """The settings that a Django project has in a module of their own."""
+    """The settings that a Django project has in a separate module."""
     if not django_settings.configured:
         django_settings.configure(ROOT_URLCONF=__name__, SECRET_KEY="only-for-the-manual", LOGGING_CONFIG=None)
 

@@ -34,11 +34,11 @@ def sources() -> dict[str, str]:
 
 
 def diagnosed(mode: str, codes: dict[str, str], folder: Path) -> Iterator[str]:
-    """Check all codes by one pyright process; give each finding with the name and the line of its code."""
+    """Check all codes by one pyright process; return each finding with the name and the line of its code."""
     names = {f"example_{number}.py": name for number, name in enumerate(codes)}
     for file, name in names.items():
         (folder / file).write_text(codes[name], "utf-8")
-    # The stubs of other libraries are not ours to ask for.
+    # Users install the stubs of other libraries themselves.
     settings = {"typeCheckingMode": mode, "pythonVersion": "3.11", "reportMissingTypeStubs": False}
     (folder / "pyrightconfig.json").write_text(json.dumps(settings), "utf-8")
     tools = Path(sys.executable).parent

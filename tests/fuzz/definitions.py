@@ -1,4 +1,4 @@
-"""What authors of servers write: JSON Schemas and URI templates, at random. Each is refused or works, and never hangs."""
+"""Random JSON Schemas and URI templates of server authors. Each is rejected or works, and never hangs."""
 
 import json
 import random
@@ -11,15 +11,15 @@ from trunkline.registry.templates import UriTemplate, escapes
 from trunkline.wire import codec
 
 Random = random.Random
-MOST_CPU = 10.0  # seconds for one template or schema; hundreds of times what the dearest takes
+MOST_CPU = 10.0  # seconds for one template or schema; hundreds of times the slowest
 
 
 class Wrong(AssertionError):
-    """A definition that was neither refused nor worked."""
+    """A definition that was neither rejected nor worked."""
 
 
 class Within:
-    """Fails when what is done inside takes too much CPU time; other work on the machine does not count."""
+    """Fail when a block uses too much CPU time; other work on the machine does not count."""
 
     def __init__(self, what: object) -> None:
         self._what = what
@@ -93,9 +93,11 @@ async def anything(a: Any = None, b: Any = None) -> str:
 
 
 def fuzz_schema(rng: Random) -> bool:
-    """A tool with a schema written by hand is refused, or takes and refuses arguments; whether it was accepted."""
+    """Register a tool with a handwritten schema, which is rejected or validates arguments; return whether it was
+    accepted.
+    """
     given = schema(rng)
-    if not isinstance(given, dict):  # what is no schema at all is a matter for type checkers
+    if not isinstance(given, dict):  # values that are no schema at all are a matter for type checkers
         given = {"properties": {"a": given}}
     if rng.random() < 0.95:
         given = {**given, "type": "object"}
@@ -154,13 +156,13 @@ def template(rng: Random) -> str:
 
 
 def uri(rng: Random) -> str:
-    """Some URI, often one that repeats itself: what a matcher that steps back is slow at."""
+    """A random URI, often repetitive: the worst case of a backtracking matcher."""
     middle = rng.choices(PIECES, k=rng.randint(1, 4))
     return "".join(("x:", *middle * rng.choice((1, 1, 2, 50, 3000)), rng.choice(("", "!", "\n", "/"))))
 
 
 def fuzz_template(rng: Random) -> bool:
-    """A template is refused or matches any URI or none; whether it was accepted."""
+    """Register a template, which is rejected or matches any URI or none; return whether it was accepted."""
     text = template(rng)
     with Within(text):
         try:

@@ -1,4 +1,4 @@
-"""Messages that are meant badly: well-formed, or nearly, but deep, huge, doubled or without a meaning in Unicode."""
+"""Hostile messages: well-formed, or nearly, but deep, huge, duplicated or invalid in Unicode."""
 
 import json
 import random
@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 Random = random.Random
-MARK = "\x00here\x00"  # never in a good message; stands for what is put in its place as text
+MARK = "\x00here\x00"  # never in a valid message; marks the position of a replacement text
 _MARKED = json.dumps(MARK).encode()
 
 
 def deep(rng: Random) -> bytes:
-    """Arrays or objects within each other, sometimes deeper than any stack, sometimes not closed."""
+    """Nested arrays or objects, sometimes deeper than any stack, sometimes not closed."""
     depth = rng.choice((10, 100, 1000, 5000, 50_000))
     opening, closing = rng.choice(((b"[", b"]"), (b'{"a":', b"}"), (b'[{"a":', b"}]")))
     ends = depth if rng.random() < 0.8 else rng.randrange(depth)
@@ -19,7 +19,7 @@ def deep(rng: Random) -> bytes:
 
 
 def number(rng: Random) -> bytes:
-    """Numbers that fit into no machine word, or that are none."""
+    """Numbers that fit into no machine word, or that are invalid."""
     digits = b"9" * rng.choice((17, 19, 20, 40, 310, 4301, 20_000))
     return rng.choice(
         (
@@ -30,7 +30,7 @@ def number(rng: Random) -> bytes:
 
 
 def text(rng: Random) -> bytes:
-    """Strings with halves of surrogate pairs, in escapes and in bytes, and with what ends strings elsewhere."""
+    """Strings with halves of surrogate pairs, in escapes and in bytes, and with delimiters of other formats."""
     pieces = (
         rb"\ud800", rb"\udc00", rb"\udfff\ud800", rb"\uD83D\uDE00", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\x80",
         rb"\u0000", rb"\u2028", b"\xe2\x80\xa8", rb"\x", rb"\u12", b"\x7f", b"\x01", "\ufeff".encode(), b"a" * 300,
@@ -39,7 +39,7 @@ def text(rng: Random) -> bytes:
 
 
 def members(rng: Random) -> bytes:
-    """An object that says things twice."""
+    """An object with duplicate members."""
     keys = (b'"id"', b'"text"', b'"name"', b'"a"', b'""', rb'"\u0061"')
     values = (b"1", b'"x"', b"null", b"[]", b"{}")
     return b"{" + b",".join(rng.choice(keys) + b":" + rng.choice(values) for _ in range(rng.choice((2, 5, 500)))) + b"}"
@@ -49,14 +49,14 @@ VALUES: tuple[Callable[[Random], bytes], ...] = (deep, number, text, members)
 
 
 def message(rng: Random, good: Any) -> bytes:
-    """A good message with something bad in place of one of its values, or with one of its members said twice."""
+    """A valid message with one value replaced by a hostile one, or with one member duplicated."""
     if rng.random() < 0.25:
         return doubled(rng, good)
     return json.dumps(_marked(rng, good)).encode().replace(_MARKED, rng.choice(VALUES)(rng))
 
 
 def doubled(rng: Random, good: Any) -> bytes:
-    """The members of a good message, and some of them again with other values, before or after the first."""
+    """The members of a valid message, and some of them again with other values, before or after the first."""
     members = good[0] if isinstance(good, list) else good
     parts = [json.dumps(key).encode() + b":" + json.dumps(value).encode() for key, value in members.items()]
     for key in rng.choices(list(members), k=rng.randint(1, 3)):
@@ -66,7 +66,7 @@ def doubled(rng: Random, good: Any) -> bytes:
 
 
 def _marked(rng: Random, value: Any) -> Any:
-    """A copy in which one value, anywhere within, is the mark."""
+    """A copy in which one value, at any depth, is the mark."""
     if isinstance(value, dict) and value and rng.random() < 0.9:
         chosen = rng.choice(list(value))
         return {key: _marked(rng, inner) if key == chosen else inner for key, inner in value.items()}

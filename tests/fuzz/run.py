@@ -1,8 +1,10 @@
-"""Mutated bytes and hostile values in valid conversations, fed to framing, codec and a whole server; and random schemas
-and URI templates, given to a server to offer: `python -m tests.fuzz.run`.
+"""Mutated bytes and hostile values in valid exchanges, for framing, codec and a whole server; and random schemas and
+URI
+templates for a server's catalog: `python -m tests.fuzz.run`.
 
-Whatever arrives, nothing may crash or hang, our own code may not be at fault, and the next good message must work. Every
-case is made of the seed and its number alone, so `--seed 7 --case 12` does one again.
+No input may crash or hang anything or cause an internal error, and the next valid message must work. Each case
+depends
+on the seed and its number alone, so `--seed 7 --case 12` repeats one.
 """
 
 import argparse
@@ -31,18 +33,18 @@ from trunkline.wire import codec
 from trunkline.wire.framing import Frame, Framing, LengthFramer, LineFramer, TooLarge
 from trunkline.wire.messages import Batch, Malformed
 
-MAX_FRAME = 4096  # small, so that what is too large is met often
-LARGE_FRAME = 1 << 20  # for what is hostile by its depth or length, which has to get past the framing first
+MAX_FRAME = 4096  # small, so that messages are often too large
+LARGE_FRAME = 1 << 20  # for input that is hostile by its depth or length, which has to pass the framing first
 INTERNAL_ERROR = -32603
 
 Random = random.Random
 
 
 class FuzzError(AssertionError):
-    """A case that went wrong, and how to do it again."""
+    """A failed case, and the command to repeat it."""
 
 
-# --- what a good client says --------------------------------------------------------------------
+# --- valid messages -----------------------------------------------------------------------------
 
 
 def request(ident: int | str, method: str, **params: Any) -> dict[str, Any]:
@@ -87,7 +89,7 @@ TALK: tuple[Any, ...] = (
 
 
 def make_server(observer: RecordingObserver, max_frame: int) -> Server:
-    """A server whose handlers never fail: whatever fails is ours."""
+    """A server whose handlers never fail: each failure is ours."""
     server = Server("fuzz", observers=[observer], settings=Settings(stdio_message_size_limit=max_frame))
 
     @server.tool
@@ -100,7 +102,7 @@ def make_server(observer: RecordingObserver, max_frame: int) -> Server:
     async def ask(ctx: Context) -> str:
         try:
             return (await ctx.elicit("Well?", {"type": "object", "properties": {"text": {"type": "string"}}})).action
-        except (PeerError, ConnectionClosed) as error:  # refused, unreadable, or not possible in that revision
+        except (PeerError, ConnectionClosed) as error:  # rejected, unreadable, or not possible in that revision
             return str(error)
 
     server.add_resource("fuzz://static", "static")
@@ -173,7 +175,7 @@ def mutate(rng: Random, data: bytes) -> bytes:
 
 
 def pieces(rng: Random, data: bytes) -> list[bytes]:
-    """The same bytes as several reads may bring them; now and then one by one."""
+    """The same bytes as several reads may return them; sometimes one by one."""
     if len(data) < MAX_FRAME and rng.random() < 0.1:
         return [data[start : start + 1] for start in range(len(data))]
     cuts = sorted({0, len(data), *(at(rng, data) for _ in range(rng.randint(0, 6)))})
@@ -185,11 +187,11 @@ def pieces(rng: Random, data: bytes) -> list[bytes]:
 
 @dataclass
 class Case:
-    """One run: how a conversation is framed, and its bytes after mutation."""
+    """One case: the framing of an exchange, and its bytes after mutation."""
 
     rng: Random
     lines: bool
-    opening: bytes  # the handshake, as it should be
+    opening: bytes  # the valid handshake
     data: bytes
     recovers: bool  # the next message can be found: not after a wrong length
     max_frame: int = MAX_FRAME
@@ -200,7 +202,7 @@ class Case:
 
 
 def make_case(seed: int, number: int) -> Case:
-    """The case of that number."""
+    """The case with that number."""
     rng = Random(f"{seed}/{number}")
     lines = rng.random() < 0.7
     framing = LineFramer(MAX_FRAME) if lines else LengthFramer(MAX_FRAME)
@@ -213,13 +215,13 @@ def make_case(seed: int, number: int) -> Case:
     recovers = lines or rng.random() < 0.7
     if lines or not recovers:
         data = mutate(rng, b"".join(framing.wrap(frame) for frame in frames))
-    else:  # the bodies alone are changed, and their lengths are right
+    else:  # only the bodies change, and their lengths are right
         data = b"".join(framing.wrap(mutate(rng, frame)[:MAX_FRAME]) for frame in frames)
     return Case(rng, lines, opening, data, recovers)
 
 
 def fuzz_framing(case: Case) -> None:
-    """Frames do not depend on how the bytes arrive, whatever the bytes are, and never grow over the limit."""
+    """Check that frames do not depend on how the bytes arrive, and never exceed the limit."""
     for framing in (LineFramer, LengthFramer):
         stream = case.data if case.rng.random() < 0.5 else mutate(case.rng, case.data)
         whole = framing(MAX_FRAME).feed(stream)
@@ -232,7 +234,7 @@ def fuzz_framing(case: Case) -> None:
 
 
 def fuzz_codec(case: Case) -> None:
-    """Any frame is read as something; what is a message can be written and is read again as the same kind."""
+    """Check that each frame decodes to a value; a message can be encoded and decodes to the same kind again."""
     for frame in (*case.framing.feed(case.data), case.data, TooLarge(case.max_frame)):
         message = codec.decode(frame)
         for item in message.messages if isinstance(message, Batch) else (message,):
@@ -264,7 +266,7 @@ class Wire:
 
 
 async def fuzz_server(case: Case) -> None:
-    """A whole server lives through it, is not at fault itself, and answers the next ping."""
+    """Check that a whole server survives, has no internal error, and answers the next ping."""
     observer, wire = RecordingObserver(), Wire()
     server = make_server(observer, case.max_frame)
     channel = StreamChannel(ChannelInfo("fuzz"), max_frame=case.max_frame, settings=server.settings)
@@ -275,7 +277,7 @@ async def fuzz_server(case: Case) -> None:
         if case.rng.random() < 0.5:
             await asyncio.sleep(0)
     if case.lines:
-        channel.feed(b"\n")  # ends what was left unfinished
+        channel.feed(b"\n")  # completes an unfinished message
     ident = "still there?"
     channel.feed(case.framing.wrap(codec.to_json(request(ident, "ping"))))
     async with asyncio.timeout(PATIENCE):
@@ -292,7 +294,7 @@ async def fuzz_server(case: Case) -> None:
 
 
 def said(case: Case, wire: Wire) -> list[Any]:
-    """What the server has sent so far; it is always JSON."""
+    """The messages of the server so far; always JSON."""
     framing = LineFramer(1 << 30) if case.lines else LengthFramer(1 << 30)
     return [json.loads(frame) for frame in framing.feed(bytes(wire.written)) if isinstance(frame, bytes)]
 
@@ -302,7 +304,7 @@ def answers(message: Any, ident: str) -> bool:
 
 
 async def run_case(seed: int, number: int) -> None:
-    """One case against everything; raises `FuzzError` with the way to do it again."""
+    """Run one case against all targets; raise `FuzzError` with the command to repeat it."""
     unhandled: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unhandled.append(context))
     try:
@@ -314,7 +316,7 @@ async def run_case(seed: int, number: int) -> None:
             fuzz_template(Random(f"{seed}/{number}/template/{index}"))
     except (asyncio.CancelledError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # what panics in a compiled library is no Exception
+    except BaseException as error:  # a panic of a compiled library is no Exception
         again = f"python -m tests.fuzz.run --seed {seed} --case {number}"
         raise FuzzError(f"{type(error).__name__}: {error}\n  again: {again}") from error
     if unhandled:

@@ -1,4 +1,4 @@
-"""A server for other ASGI servers to run, in several processes at once: STORE names the file that they share."""
+"""A server for third-party ASGI servers, in several processes at once: STORE names the file that they share."""
 
 import os
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ server = Server("library", store=SqliteStore(os.environ["STORE"]))
 
 @dataclass
 class Sure:
-    """What is asked."""
+    """The form."""
 
     sure: bool
 
@@ -23,20 +23,20 @@ async def served_by() -> int:
 
 @server.tool
 async def ask(ctx: Context) -> str:
-    """Has to ask first."""
+    """Request input first."""
     await ctx.progress(1)
     return (await ctx.elicit("Sure?", Sure)).action
 
 
 @server.tool
 async def touch() -> None:
-    """The shelf changes."""
+    """Change the shelf."""
     server.notify_updated("library://shelf")
 
 
 @server.resource("library://shelf")
 async def shelf() -> str:
-    """What there is."""
+    """The shelf."""
     return "books"
 
 

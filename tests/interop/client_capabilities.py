@@ -1,4 +1,4 @@
-"""The probes of capabilities, and with those of methods all that there are; what is not declared is not asked for."""
+"""The probes of capabilities; with those of methods, all probes. Undeclared capabilities are not used."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ from trunkline.protocol.meta import CLIENT_CAPABILITIES
 
 
 def server_capability(path: str) -> Probe:
-    """That the client knows what the server declares; what it promises is for the probes of its methods."""
+    """Check that the client knows the server's capability; the probes of its methods test its meaning."""
 
     async def knows(line: Line) -> None:
         assert path in declared(dict(line.client.capabilities))
@@ -23,16 +23,18 @@ def server_capability(path: str) -> Probe:
 
 
 def client_capability(path: str, tool: str, method: str, **arguments: Any) -> Probe:
-    """That the server knows what the client declares, and that a client which does not declare it does not do it."""
+    """Check that the server knows the client's capability, and that a client without it does not act on it."""
 
     async def holds(line: Line) -> None:
         assert path in paths(json.loads(await line.host.call("client_capabilities")))
         absent = "elicitation.form" if path == "elicitation" else path.removesuffix(".listChanged")
         other = line.without[absent]
         assert path not in paths(capabilities_of(other, line.modern))
-        with pytest.raises((InputFailed, PeerError) if line.modern else PeerError):  # some ask all the same
+        with pytest.raises(
+            (InputFailed, PeerError) if line.modern else PeerError
+        ):  # some send the request all the same
             await other.call(tool, **arguments)
-        for request in other.asked(method):  # it may be asked all the same
+        for request in other.asked(method):  # the client may get the request all the same
             [answer] = other.answers_to(request["id"], by="client")
             assert answer["error"]["code"] in {METHOD_NOT_FOUND, INVALID_PARAMS}
 
@@ -40,14 +42,14 @@ def client_capability(path: str, tool: str, method: str, **arguments: Any) -> Pr
 
 
 def capabilities_of(host: Host, modern: bool) -> dict[str, Any]:
-    """What a client has declared: in its handshake, or with every request."""
+    """The capabilities that a client has declared: in its handshake, or with each request."""
     if not modern:
         return host.sent("initialize")[0]["params"]["capabilities"]
     return host.sent("server/discover")[0]["params"]["_meta"][CLIENT_CAPABILITIES]
 
 
 def paths(capabilities: dict[str, Any]) -> set[str]:
-    """Everything that is declared, with all that is above it."""
+    """All declared paths and their parents."""
     whole = [path.split(".") for path in declared(capabilities)]
     return {".".join(parts[:length]) for parts in whole for length in range(1, len(parts) + 1)}
 
@@ -75,7 +77,7 @@ PROBES = {
 
 
 async def asks_nothing_that_is_not_offered(host: Host, *said: str) -> None:
-    """What a server does not declare is refused before anything is sent; all that is sent are these methods."""
+    """Check that the client rejects methods of undeclared capabilities before sending; only these methods are sent."""
     client = host.client
     modern = client.revision == MODERN
     for request in (
@@ -89,7 +91,7 @@ async def asks_nothing_that_is_not_offered(host: Host, *said: str) -> None:
         client.list_prompts(),
         client.get_prompt("greet"),
         client.complete("prompt", "greet", "who"),
-        *([] if modern else [client.set_log_level("debug")]),  # nothing is asked by it later on
+        *([] if modern else [client.set_log_level("debug")]),  # it causes no later request
     ):
         with pytest.raises((CapabilityNotSupported, MethodNotFound)):
             await request

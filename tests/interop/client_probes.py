@@ -1,7 +1,7 @@
 """The probes of our client: one for each method of the matrix, by the name of its cell.
 
 A probe uses a server of an official SDK (tests/interop/peers/mcp_offer.py and ts_offer.mjs) through our client and
-raises if anything is not as the specification wants it.
+raises on any deviation from the specification.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ MODERN = "2026-07-28"
 
 @dataclass
 class Line:
-    """What a probe works with: a host that answers everything, and others that lack something."""
+    """The context of a probe: a host with all capabilities, and others that lack one."""
 
     revision: str
     host: Host
@@ -55,18 +55,18 @@ def probe(cell: str) -> Callable[[Probe], Probe]:
 
 
 async def refused(request: Awaitable[Any], code: int) -> None:
-    """Fails unless a request is answered with that error."""
+    """Fail unless a request fails with that error."""
     with pytest.raises(PeerError) as caught:
         await request
     assert caught.value.code == code
 
 
-# --- the line ----------------------------------------------------------------------------------
+# --- connection --------------------------------------------------------------------------------
 
 
 @probe("initialize to server")
 async def initialize(line: Line) -> None:
-    """The client says what it can do, as far as the revision has it."""
+    """The client declares its capabilities, as far as the revision has them."""
     client = line.client
     assert (client.revision, client.initialized) == (line.revision, True)
     assert (client.server_info.name, client.server_info.version) == ("official", "1.0")
@@ -85,7 +85,7 @@ async def initialize(line: Line) -> None:
 
 @probe("notifications/initialized to server")
 async def initialized(line: Line) -> None:
-    """It comes second, and only after it may a server ask anything of its client."""
+    """It comes second, and only after it may a server send requests to its client."""
     said = [entry["message"] for entry in line.host.tap.wires[0] if entry["sender"] == "client"]
     assert said[1]["method"] == "notifications/initialized"
     assert await line.host.call("ping_client") == "pong"
@@ -106,7 +106,7 @@ async def ping_client(line: Line) -> None:
 
 @probe("notifications/cancelled to server")
 async def cancelled_by_client(line: Line) -> None:
-    """Whoever gives up a call stops the tool; what the server answers all the same harms nobody."""
+    """Cancelling a call stops the tool; a late response is harmless."""
     await line.host.give_up()
     assert await line.host.call("happened", event="hang cancelled") == "hang cancelled"
     [sent] = [message for message in line.host.sent("tools/call") if message["params"]["name"] == "hang"]
@@ -118,7 +118,7 @@ async def cancelled_by_client(line: Line) -> None:
 
 @probe("notifications/cancelled to client")
 async def cancelled_by_server(line: Line) -> None:
-    """A server whose patience is at an end says so; our function is stopped, and nothing is answered."""
+    """A server cancels its request on a timeout; the client stops the callback and sends no response."""
     assert await line.host.call("sample_impatiently", prompt="hang") == "gave up"
     await line.host.sampling_cancelled.wait()
     await line.client.ping()
@@ -135,12 +135,12 @@ async def progress_of_server(line: Line) -> None:
         assert [report.message for report in reports] == ["step 1", "step 2", "step 3"]
 
 
-# --- the line of the modern era ----------------------------------------------------------------
+# --- connection, modern era --------------------------------------------------------------------
 
 
 @probe("server/discover to server")
 async def discover(line: Line) -> None:
-    """It takes the place of a handshake: the client knows the server by it, and says who it is with every request."""
+    """It replaces the handshake: the client learns the server's identity from it, and sends its own with every request."""
     client = line.client
     assert (client.revision, client.server_info.name, client.server_info.version) == (MODERN, "official", "1.0")
     assert client.instructions == "Try everything."
@@ -155,7 +155,7 @@ async def discover(line: Line) -> None:
 
 @probe("subscriptions/listen to server")
 async def subscriptions_listen(line: Line) -> None:
-    """Of a resource is told who listens to it, and nobody else; the new listen takes the place of the former."""
+    """Only listeners to a resource receive its updates; a new listen replaces the former."""
     with line.host.listening(UPDATED) as news:
         await line.host.call("touch", uri="test://static")
         await line.client.subscribe("test://static")
@@ -173,7 +173,7 @@ async def subscriptions_listen(line: Line) -> None:
 
 @probe("notifications/subscriptions/acknowledged to client")
 async def subscriptions_acknowledged(line: Line) -> None:
-    """Every listen is acknowledged under its own id, before the client goes on."""
+    """Each listen is acknowledged under its own id, before the client continues."""
     told = line.host.heard("notifications/subscriptions/acknowledged")
     listens = line.host.sent("subscriptions/listen")
     assert [one["params"]["_meta"][SUBSCRIPTION_ID] for one in told] == [one["id"] for one in listens]
@@ -232,7 +232,7 @@ async def tools_changed(line: Line) -> None:
 
 
 async def comes_and_goes(line: Line, kind: str, key: str, listed: Callable[[], AsyncIterator[str]]) -> None:
-    """An entry is hidden and shown again: each time the client is told, and the list has changed."""
+    """An entry is hidden and shown again: each time the client gets a notification and the changed list."""
     with line.host.listening(f"notifications/{kind}/list_changed") as news:
         for tool, there in (("hide", False), ("show", True)):
             assert (key in [one async for one in listed()]) is not there
@@ -273,7 +273,7 @@ async def resources_changed(line: Line) -> None:
 
 @probe("resources/subscribe to server")
 async def resources_subscribe(line: Line) -> None:
-    """A subscriber is told, of the resource that it subscribed to alone."""
+    """A subscriber gets updates of its resource alone."""
     with line.host.listening(UPDATED) as news:
         await line.host.call("touch", uri="test://static")
         await line.client.subscribe("test://static")
@@ -287,7 +287,7 @@ async def resources_subscribe(line: Line) -> None:
 
 @probe("notifications/resources/updated to client")
 async def resource_updated(line: Line) -> None:
-    """A function hears it, too."""
+    """A callback gets it, too."""
     heard: asyncio.Queue[str] = asyncio.Queue()
     stop = line.client.on(UPDATED, lambda params: heard.put_nowait(params.uri))
     await line.client.subscribe("test://item/7")
@@ -334,7 +334,7 @@ async def prompts_changed(line: Line) -> None:
 
 @probe("completion/complete to server")
 async def completion_complete(line: Line) -> None:
-    """Of a prompt, of a template, and with regard to what is filled in already."""
+    """For a prompt, for a template, and with arguments that are filled in already."""
     client = line.client
     assert (await client.complete("prompt", "greet", "who", "A")).values == ["Ada", "Alan"]
     assert (await client.complete("resource", "test://by/{who}", "who", "G")).values == ["Grace"]
@@ -345,7 +345,7 @@ async def completion_complete(line: Line) -> None:
 
 @probe("logging/setLevel to server")
 async def logging_set_level(line: Line) -> None:
-    """What is below the level stays away."""
+    """Messages below the level are not sent."""
     with line.host.listening("notifications/message") as news:
         await line.client.set_log_level("warning")
         await line.host.call("log", level="info", said="quiet")
@@ -363,7 +363,7 @@ async def log_message(line: Line) -> None:
     assert (message.level, message.logger, message.data) == ("notice", "official", {"text": "hello"})
 
 
-# --- what a server asks of a client ------------------------------------------------------------
+# --- requests of servers to clients ------------------------------------------------------------
 
 
 @probe("sampling/createMessage to client")

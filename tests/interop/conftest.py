@@ -1,4 +1,4 @@
-"""What all tests with peers have in common."""
+"""Fixtures of all tests with peers."""
 
 import os
 from pathlib import Path
@@ -10,6 +10,6 @@ pytest.register_assert_rewrite(*(f"tests.interop.{name}" for name in ("client_ca
 
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that all workers of this run have in common."""
+    """A folder that all workers of this run share."""
     folder = tmp_path_factory.getbasetemp()
     return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder

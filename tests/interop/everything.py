@@ -1,9 +1,9 @@
-"""A server that uses everything the protocol has, for peers to try: the probes in tests/interop/peers know its parts.
+"""A server that uses every feature of the protocol, for the probes in tests/interop/peers.
 
     python tests/interop/everything.py [http [WORKERS | redis://…]]
 
-Over HTTP it takes any free port, and says which. Processes on the same Redis are one server.
-It is written with the public API only, as any user's server is. Tools return text, JSON where there is more to say.
+Over HTTP it listens on any free port, and prints it. Processes on the same Redis are one server.
+It uses the public API only, as any user's server does. Tools return text, JSON where there is more to say.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ FORM_URL, FORM_ID = "https://example.com/form", "form-1"
 
 store = RedisStore(sys.argv[-1]) if sys.argv[-1].startswith("redis:") else None
 server = Server("everything", version="1.0", instructions="Try everything.", store=store, settings=Settings.load())
-events: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)  # what has happened, by name
+events: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)  # events, by name
 
 
 @dataclass
 class Person:
-    """What the form asks for."""
+    """The fields of the form."""
 
     name: str
     age: int
@@ -51,7 +51,7 @@ def fail() -> str:
 
 @server.tool(name="spare")
 def spare_tool() -> str:
-    """Is there to be hidden."""
+    """Can be hidden."""
     return "spare"
 
 
@@ -74,7 +74,7 @@ async def count_in_step(steps: int, ctx: Context) -> str:
 
 @server.tool
 def go_on() -> str:
-    """Says that a step has been read."""
+    """Confirm that a step has been read."""
     events["step read"].set()
     return "going on"
 
@@ -92,7 +92,7 @@ async def hang(ctx: Context) -> str:
 
 @server.tool
 async def happened(event: str) -> str:
-    """Returns once the event has happened. Each is told of once."""
+    """Return once the event has happened. Each event is reported once."""
     await events[event].wait()
     del events[event]
     return event
@@ -111,7 +111,7 @@ def log(
 
 @server.tool
 def touch(uri: str) -> str:
-    """Tells the subscribers of a resource that it has changed."""
+    """Notify the subscribers of a resource."""
     server.notify_updated(uri)
     return "touched"
 
@@ -124,24 +124,24 @@ def served_by() -> str:
 
 @server.tool
 def hide(kind: Kind) -> str:
-    """Takes the spare entry of a kind off its list."""
+    """Hide the spare entry of a kind."""
     getattr(server, kind).disable(SPARE[kind])
     return "hidden"
 
 
 @server.tool
 def show(kind: Kind) -> str:
-    """Puts the spare entry of a kind back on its list."""
+    """Show the spare entry of a kind again."""
     getattr(server, kind).enable(SPARE[kind])
     return "shown"
 
 
-# --- tools that ask the client -----------------------------------------------------------------
+# --- tools that send requests to the client ----------------------------------------------------
 
 
 @server.tool
 async def ping_client(ctx: Context) -> str:
-    """Asks whether the client is there."""
+    """Ping the client."""
     await ctx.ping()
     return "pong"
 
@@ -154,14 +154,14 @@ def client_capabilities(ctx: Context) -> str:
 
 @server.tool
 async def sample(prompt: str, ctx: Context) -> str:
-    """Has the client's model answer."""
+    """Sample with the client's model."""
     reply = await ctx.sample(prompt, max_tokens=100, timeout=60.0)
     return json.dumps({"text": reply.content.text, "model": reply.model})
 
 
 @server.tool
 async def sample_attentively(prompt: str, ctx: Context) -> str:
-    """Has the client's model answer, and returns the progress that the client reported meanwhile."""
+    """Sample with the client's model, and return the progress that the client reported meanwhile."""
     heard: list[float] = []
     await ctx.sample(prompt, max_tokens=100, timeout=60.0, on_progress=lambda report: heard.append(report.progress))
     return json.dumps(heard)
@@ -169,7 +169,7 @@ async def sample_attentively(prompt: str, ctx: Context) -> str:
 
 @server.tool
 async def sample_impatiently(prompt: str, ctx: Context) -> str:
-    """Gives up, and cancels its request, when the client's model takes long."""
+    """Sample, and cancel the request when the client's model takes long."""
     try:
         await ctx.sample(prompt, max_tokens=100, timeout=0.3)
     except RequestTimeout:
@@ -193,14 +193,14 @@ async def elicit_url(message: str, ctx: Context) -> str:
 
 @server.tool
 def finish_elicitation(ctx: Context) -> str:
-    """Says that the user is done with the page."""
+    """Report that the user is done with the page."""
     ctx.elicitation_complete(FORM_ID)
     return "finished"
 
 
 @server.tool
 async def list_roots(ctx: Context) -> str:
-    """Where the client lets the server work."""
+    """The roots of the client."""
     return json.dumps([[root.uri, root.name] for root in await ctx.roots()])
 
 
@@ -226,7 +226,7 @@ def binary() -> bytes:
 
 @server.resource("test://spare")
 def spare_resource() -> str:
-    """Is there to be hidden."""
+    """Can be hidden."""
     return "spare"
 
 
@@ -244,7 +244,7 @@ def greet(who: str) -> str:
 
 @server.prompt(name="spare")
 def spare_prompt() -> str:
-    """Is there to be hidden."""
+    """Can be hidden."""
     return "spare"
 
 

@@ -1,4 +1,4 @@
-"""A host application around our client: it answers what servers ask, and remembers it."""
+"""A host application around our client: it answers requests of servers, and records them."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -30,7 +30,7 @@ PATIENT = Settings(
 
 
 class Host:
-    """Our client, in use. What is not offered is named in `without`: sampling, roots, elicitation.form, …"""
+    """Our client in a host. `without` names missing capabilities: sampling, roots, elicitation.form, …"""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Host:
     ) -> None:
         self.tap = Tapped(connector)
         self.questions: list[Question | UrlQuestion] = []
-        self.answer: Any = {"name": "Ada", "age": 36}  # to forms, or a function that gives one
+        self.answer: Any = {"name": "Ada", "age": 36}  # to forms, or a function that returns one
         self.sampling_cancelled = asyncio.Event()
         answers = {
             "sampling": ("sampling", self.sample),
@@ -59,20 +59,20 @@ class Host:
         return self
 
     async def __aexit__(self, kind: object, *_: object) -> None:
-        """If nothing went wrong, all that the client has sent is judged."""
+        """If nothing failed, validate all messages of the client."""
         await self.client.close()
         if kind is None:
             self.judge()
 
     def judge(self) -> None:
-        """Raises AssertionError unless all that the client has sent is valid."""
+        """Raise AssertionError unless all messages of the client are valid."""
         for wire in self.tap.wires:
             judge(wire)
 
-    # --- what is answered ----------------------------------------------------------------------
+    # --- callbacks -----------------------------------------------------------------------------
 
     async def sample(self, params: CreateMessageParams, answering: CallbackContext) -> CreateMessageResult:
-        """Echoes the prompt; never answers "hang", once it has begun, and tells how far it has come with "count"."""
+        """Echo the prompt; block on "hang" once it has begun, and report progress on "count"."""
         content = params.messages[-1].content
         said = content.text if isinstance(content, TextContent) else ""
         if said == "count":
@@ -88,21 +88,21 @@ class Host:
         return CreateMessageResult("assistant", TextContent(f"echo: {said}"), "parrot", "endTurn")
 
     def elicit(self, question: Question) -> Any:
-        """Does what the message says, "decline" or "cancel", or gives its answer. It is a plain function, on a thread."""
+        """Decline or cancel if the message says so, or return the answer. It is a plain function, on a thread."""
         self.questions.append(question)
         if question.message in {"decline", "cancel"}:
             return ElicitResult(question.message)
         return self.answer(question) if callable(self.answer) else self.answer
 
     async def open_url(self, question: UrlQuestion) -> bool:
-        """Agrees, unless the message says "decline"."""
+        """Agree, unless the message says "decline"."""
         self.questions.append(question)
         return question.message != "decline"
 
-    # --- what is asked -------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------
 
     async def give_up(self) -> None:
-        """Calls a tool that never ends, and no longer wants it once it has begun."""
+        """Call a tool that never ends, and cancel it once it has begun."""
         started = Reports()
         call = asyncio.create_task(self.client.call_tool("hang", on_progress=started))
         await started.begun.wait()
@@ -110,14 +110,14 @@ class Host:
         await asyncio.wait([call])
         assert call.cancelled()
 
-    # --- what happened -------------------------------------------------------------------------
+    # --- records -------------------------------------------------------------------------------
 
     async def call(self, name: str, **arguments: Any) -> str:
-        """The text that a tool returns."""
+        """The text result of a tool."""
         return (await self.client.call_tool(name, arguments)).text
 
     def asked(self, method: str) -> list[dict[str, Any]]:
-        """The requests of one kind that the server has made."""
+        """The requests of one kind that the server has sent."""
         return [message for message in self._passed("server") if message.get("method") == method and "id" in message]
 
     def heard(self, method: str) -> list[dict[str, Any]]:
@@ -132,7 +132,7 @@ class Host:
         return [entry["message"] for wire in self.tap.wires for entry in wire if entry["sender"] == sender]
 
     def answers_to(self, ident: Any, *, by: str) -> list[dict[str, Any]]:
-        """The answers to a request, of either side."""
+        """The responses to a request, of either side."""
         return [message for message in self._passed(by) if "method" not in message and message.get("id") == ident]
 
     @contextmanager
@@ -145,14 +145,14 @@ class Host:
             reader.close()
 
     async def nothing_heard(self, reader: NotificationReader) -> None:
-        """Fails if there is anything to read. A ping first: whatever was sent before its answer has arrived."""
+        """Fail if there is anything to read. A ping first: all messages before its response have arrived."""
         await self.client.ping()
         reader.close()
         assert [notice async for notice in reader] == []
 
 
 class Reports(list[ProgressParams]):
-    """Progress, as it is reported, and whether there has been any."""
+    """Progress reports, and an event for the first one."""
 
     def __init__(self) -> None:
         super().__init__()

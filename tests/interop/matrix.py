@@ -1,7 +1,8 @@
-"""What has to work between us and the official SDKs, cell by cell, and how its outcome is kept.
+"""The matrix of features that have to work between us and the official SDKs, and the storage of its outcomes.
 
-The cells are read off our own method table, so a new row without a probe is a failing test. A cell is a method and the
-side that receives it, or a capability and the side that declares it.
+Our method table defines the cells, so a new row without a probe is a failing test. A cell is a method and the side
+that
+receives it, or a capability and the side that declares it.
 """
 
 import fcntl
@@ -31,7 +32,7 @@ EMPTY: Final = {
 
 
 def cells(revision: Revision) -> Iterator[str]:
-    """What has to work in a revision: its methods, as far as they are offered, and the capabilities."""
+    """The cells of a revision: its methods, as far as they exist, and the capabilities."""
     for row in METHODS:
         if _offered(row, revision):
             for side in (Side.SERVER, Side.CLIENT):
@@ -55,20 +56,22 @@ def cells(revision: Revision) -> Iterator[str]:
 
 
 def _offered(row: Method, revision: Revision) -> bool:
-    """Whether there is such a thing: what older servers ask of a client, later ones ask within a result."""
+    """Return whether the method exists: requests of older servers to a client become part of a result in later
+    revisions.
+    """
     asked = row.exists_in(revision) or (revision is MODERN and row.is_request and row.receiver is Side.CLIENT)
-    return asked and "tasks" not in (row.capability or row.name)  # those have tests of their own
+    return asked and "tasks" not in (row.capability or row.name)  # those have separate tests
 
 
 class Outcome(NamedTuple):
-    """What a run of the matrix left behind."""
+    """The outcome of a run of the matrix."""
 
     matrix: Cells
     wire: Wire
 
 
 def kept(folder: Path, name: str, run: Callable[[], Any]) -> Any:
-    """What came of something that takes long: done by the first worker that needs it, read by all the others."""
+    """The result of a slow function: computed by the first worker that needs it, read by all others."""
     file = folder / f"{name}.json"
     with file.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
@@ -83,8 +86,9 @@ def _read(file: Path) -> Any:
 
 
 def sent(wire: Wire) -> set[str]:
-    """The methods that passed on a line, each with the side that received it: named as cells are. The end of a listen,
-    as a server may tell of it, is not among them."""
+    """The methods on a connection, each with the receiving side: named like cells, without the notification that ends a
+    listen.
+    """
     other = {"client": "server", "server": "client"}
     messages = [(one["message"], other[one["sender"]]) for one in wire if isinstance(one["message"], dict)]
     listens = {message.get("id") for message, _ in messages if message.get("method") == "subscriptions/listen"}
@@ -96,7 +100,7 @@ def sent(wire: Wire) -> set[str]:
 
 
 def declared(capabilities: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    """The capabilities that are on, as paths: `tools.listChanged`, and `logging` where there is nothing below."""
+    """The declared capabilities, as paths: `tools.listChanged`, and `logging` where there is nothing below."""
     for name, value in capabilities.items():
         if isinstance(value, dict) and value:
             yield from declared(value, f"{prefix}{name}.")
@@ -105,5 +109,5 @@ def declared(capabilities: dict[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def shown(value: Any) -> str:
-    """How a value is named in the name of a test."""
+    """A value in the name of a test."""
     return value.value if isinstance(value, Revision) else getattr(value, "name", str(value))

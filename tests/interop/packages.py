@@ -1,12 +1,14 @@
-"""Environments of the packages in packages.toml: each package is installed in a folder of its own below .peers/packages.
+"""Environments of the packages in packages.toml: each package has its own folder below .peers/packages.
 
     python -m tests.interop.packages         what `make test` needs
     python -m tests.interop.packages all     everything in the table, as `make test-long` needs it
     python -m tests.interop.packages NAME …  single entries
 
-An environment is complete when its stamp file holds the requirements that the table asks for; others are made anew. What
-a package depends on is resolved as of a day, so it is the same each time, and a package of 2024 gets the libraries of 2024.
-Install scripts of npm are off.
+An environment is complete when its stamp file holds the requirements of the table; others are rebuilt. Dependencies
+are
+resolved as of a day, so they are the same each time, and a package of 2024 gets the libraries of 2024. Install
+scripts
+of npm are off.
 """
 
 import fcntl
@@ -35,12 +37,12 @@ AT_ONCE = 3  # installations; they mostly wait for the registry and the disk
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """Where packages are installed, and which."""
+    """An environment and its packages."""
 
     name: str
     pypi: tuple[str, ...] = ()
     npm: tuple[str, ...] = ()
-    as_of: str = ""  # the day, as in 2026-11-15, after which no package is looked at
+    as_of: str = ""  # the day, as in 2026-11-15, after which no release counts
     shared: str | None = None  # an environment below .peers that a rule of the Makefile makes
 
     @property
@@ -98,9 +100,10 @@ class Environment:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerEntry:
-    """A server: how it is started, and what it is known to offer and to answer.
+    """A server: its command, its catalog and its known answers.
 
-    Commands, variables, arguments and texts may hold {folder} (of the test), {port}, {site} (a web server of the test),
+    Commands, variables, arguments and texts may hold {folder} (of the test), {port}, {site} (a web server of the
+    test),
     {programs} (of the environment) and {peers} (our scripts).
     """
 
@@ -112,7 +115,9 @@ class ServerEntry:
     silent: bool = False  # it never answers server/discover, so a client has to stop waiting for that
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     files: Mapping[str, str] = field(default_factory=dict[str, str])  # in the folder of the test
-    script: str | None = None  # of ours for node, which is put into that folder, beside the packages that it imports
+    script: str | None = (
+        None  # our script for node, which is copied to that folder, beside the packages that it imports
+    )
     revision: str
     revision_over: Mapping[str, str] = field(default_factory=dict[str, str])  # a transport, if it is another one there
     tools: int  # how many
@@ -127,7 +132,7 @@ class ServerEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientEntry:
-    """A client library: the script that uses it, and what it can do beside listing and calling tools."""
+    """A client library: its script, and its features besides listing and calling tools."""
 
     name: str
     environment: Environment

@@ -1,4 +1,4 @@
-"""Servers as processes of their own that listen somewhere on this machine."""
+"""Server processes that listen on a local port."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ LISTENING = "0A"  # how the kernel writes that state of a socket
 
 
 class Served:
-    """A process that listens at a port which it has chosen itself."""
+    """A process that listens on a port of its choice."""
 
     def __init__(self, command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> None:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
@@ -24,12 +24,12 @@ class Served:
             stdout=self._said,
             stderr=subprocess.STDOUT,
             env={**os.environ, **(env or {})},
-            start_new_session=True,  # so that it ends with all that it has started
+            start_new_session=True,  # so that its children end with it
         )
 
     @property
     def said(self) -> str:
-        """What it has written so far, on either stream."""
+        """Its output so far, on either stream."""
         return os.pread(self._said.fileno(), 1 << 20, 0).decode()
 
     def place(self) -> str:
@@ -41,12 +41,12 @@ class Served:
         return next(filter(None, map(port_of, family(self.process.pid))), None)
 
     def end(self) -> int:
-        """Asks it to end, and gives its exit status."""
+        """Stop it; return its exit status."""
         os.killpg(self.process.pid, signal.SIGTERM)
         return self.process.wait(PATIENCE)
 
     def close(self) -> None:
-        """Ends it at once, if it is still there."""
+        """Kill it, if it is running."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -55,7 +55,7 @@ class Served:
 
 @contextmanager
 def served(command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> Iterator[Served]:
-    """A server, for as long as it is needed."""
+    """A server process, for the duration of a test."""
     server = Served(command, env)
     try:
         yield server
@@ -64,7 +64,7 @@ def served(command: Sequence[str | Path], env: Mapping[str, str] | None = None) 
 
 
 def family(pid: int) -> Iterator[int]:
-    """A process, and all that it has started: a command may start another in its place."""
+    """A process and its descendants: a command may start another in its place."""
     yield pid
     with suppress(FileNotFoundError):  # it has ended meanwhile
         for child in children(pid):
@@ -72,7 +72,7 @@ def family(pid: int) -> Iterator[int]:
 
 
 def port_of(pid: int) -> int | None:
-    """The port that a process listens at, if there is one: some take port 0 and never say what came of it."""
+    """The port of a process, if it listens: some choose port 0 and never print the result."""
     try:
         return _listening(pid)
     except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile

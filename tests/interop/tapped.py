@@ -1,4 +1,4 @@
-"""A line to a server that is listened in on: the seam between our client and its transport, with a record."""
+"""A recording connector between our client and its transport."""
 
 import json
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from trunkline.wire.messages import Incoming
 
 
 class Tapped:
-    """Opens the lines of another connector, and keeps a copy of what passes on them."""
+    """Opens connections of another connector, and records their messages."""
 
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
-        self.wires: list[Wire] = []  # one for each line that was opened
+        self.wires: list[Wire] = []  # one for each connection
 
     @property
     def name(self) -> str:
@@ -30,7 +30,7 @@ class Tapped:
 
 
 class _Said:
-    """A channel, and what the client says on it."""
+    """A channel that records the client's messages."""
 
     def __init__(self, channel: Channel, wire: Wire) -> None:
         self._channel = channel
@@ -45,7 +45,7 @@ class _Said:
 
 
 class _Heard:
-    """A receiver, and what the server says to it."""
+    """A receiver that records the server's messages."""
 
     def __init__(self, receiver: Receiver, wire: Wire) -> None:
         self._receiver = receiver
@@ -72,8 +72,8 @@ def _plain(message: Any) -> Any:
 
 
 def judge(wire: Wire) -> None:
-    """Raises AssertionError unless all that the client said is valid in the revision that it belongs to.
+    """Raise AssertionError unless all messages of the client are valid in their revision.
 
-    Of what the server said, only what that depends on is looked at.
+    It reads the server's messages only as far as that depends on them.
     """
     lines.judge([(entry["sender"], json.dumps(entry["message"]).encode()) for entry in wire], "client")

@@ -13,14 +13,14 @@ server = Server("tasks", compat="erlmcp", store=SqliteStore(sys.argv[1]), settin
 
 @dataclass
 class Sure:
-    """What is asked."""
+    """The form."""
 
     sure: bool
 
 
 @server.tool(task=TaskPolicy(support="required"))
 async def operation_name(key: str, ctx: Context) -> str:
-    """Is called as the founding documents call it."""
+    """Named as in the founding documents."""
     ctx.progress(1, 2, "half")
     await asyncio.sleep(0)
     ctx.progress(2, 2)
@@ -29,32 +29,32 @@ async def operation_name(key: str, ctx: Context) -> str:
 
 @server.tool(task=True)
 async def waits() -> None:
-    """Is never done."""
+    """Never completes."""
     await asyncio.Event().wait()
 
 
 @server.tool(task=True)
 async def asks(ctx: Context) -> str:
-    """Has to ask first."""
+    """Requests input first."""
     answer = await ctx.elicit("Sure?", Sure)
     return f"{answer.action} {answer.data and answer.data.sure}"
 
 
 @server.tool(task=True)
 async def fails() -> None:
-    """Says that it failed."""
+    """Returns a failed result."""
     raise ToolError("it is broken")
 
 
 @server.tool(task=True)
 async def errs() -> None:
-    """Is an error."""
+    """Raises an error."""
     raise ProtocolError("it went wrong", code=7)
 
 
 @server.tool
 async def plain() -> str:
-    """Is never a task."""
+    """Never a task."""
     return "at once"
 
 

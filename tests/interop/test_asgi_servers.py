@@ -1,4 +1,4 @@
-"""Processes of other ASGI servers, which share nothing but a file, are one server: every request reaches any of them."""
+"""Processes of third-party ASGI servers that share one file are one server: each request may reach any of them."""
 
 import asyncio
 import sys
@@ -24,7 +24,7 @@ UPDATED = "notifications/resources/updated"
 
 @pytest.fixture(params=COMMANDS)
 def port(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
-    """Where another server runs our app; it ends in good order."""
+    """The port of our app under another server, which shuts down gracefully."""
     environment = {"STORE": str(tmp_path / "store"), "PYTHONPATH": str(Path(__file__).parent)}
     with served([sys.executable, "-m", *COMMANDS[request.param], "asgi_app:app"], environment) as server:
         yield int(server.place().rpartition(":")[2])
@@ -45,7 +45,7 @@ async def test_processes_of_foreign_asgi_server_act_as_one(port: int) -> None:
         answering = {(await modern.call_tool("served_by")).data}
         while len(answering) < int(PROCESSES):
             answering.add((await modern.call_tool("served_by")).data)
-        assert len({(await session.call_tool("served_by")).data for _ in range(8)}) == 1  # who holds it
+        assert len({(await session.call_tool("served_by")).data for _ in range(8)}) == 1  # the owner
         for client in clients:
             assert [(await client.call_tool("ask")).data for _ in range(4)] == ["accept"] * 4
         news = [client.notifications(UPDATED) for client in clients]

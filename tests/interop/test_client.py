@@ -1,4 +1,4 @@
-"""Our client against servers of the official SDKs: every method and capability, cell by cell, over every line."""
+"""Our client against servers of the official SDKs: every method and capability, cell by cell, over every transport."""
 
 import asyncio
 import os
@@ -42,7 +42,7 @@ class Peer(NamedTuple):
         return [*self.server, *arguments]
 
     def revisions(self, line: str) -> list[Revision]:
-        """What is spoken over a line."""
+        """The revisions of a transport."""
         return [revision for revision in REVISIONS[line] if revision in self.spoken]
 
     def command(self) -> Command:
@@ -50,7 +50,7 @@ class Peer(NamedTuple):
 
     @asynccontextmanager
     async def reached_by(self, line: str, *arguments: str) -> AsyncIterator[Connector]:
-        """What opens lines to the server: to a process of its own each, or all to one that listens."""
+        """The connector to the server: with a process for each connection, or to one that listens."""
         if line == "stdio":
             yield Command(self.started_by(*arguments))
             return
@@ -84,19 +84,19 @@ NOT_CELLS = {"experimental", "completions"}  # declared to every revision: as an
 
 @pytest.fixture
 def used(peer: Peer, line: str, revision: Revision, shared_folder: Path) -> Outcome:
-    """What our client has made of the server over a line in a revision."""
+    """The outcomes of our client with the server over a transport in a revision."""
     outcomes = kept(shared_folder, f"server-{peer.name}-{line}", lambda: asyncio.run(use_all(peer, line)))
     return Outcome(*outcomes[revision.value])
 
 
 async def use_all(peer: Peer, line: str) -> dict[str, Outcome]:
-    """Tries one revision after the other."""
+    """Try one revision after the other."""
     async with peer.reached_by(line) as connector:
         return {revision.value: await use(connector, revision) for revision in peer.revisions(line)}
 
 
 async def use(connector: Connector, revision: Revision) -> Outcome:
-    """Tries every cell that has a probe, all over one connection; those without a capability have their own."""
+    """Try every cell that has a probe, all over one connection; those without a capability use another one."""
     async with AsyncExitStack() as stack:
         full = Host(connector, revision.value)
         others = {absent: Host(connector, revision.value, without=absent) for absent in absences(revision)}
@@ -112,10 +112,10 @@ async def use(connector: Connector, revision: Revision) -> Outcome:
 
 
 def absences(revision: Revision) -> list[tuple[str, ...]]:
-    """What further clients do without, so that each capability is missing once."""
+    """The capabilities that further clients lack, so that each is missing once."""
     if revision >= Revision.V2025_11_25:
         return [("sampling", "elicitation.form"), ("roots", "elicitation.url")]
-    return [("sampling", "roots", "elicitation.form")]  # which is all that elicitation was then
+    return [("sampling", "roots", "elicitation.form")]  # elicitation had no other form then
 
 
 async def tried(cell: str, line: Line) -> dict[str, Any]:
@@ -170,14 +170,14 @@ async def test_client_detects_the_era_and_requests_nothing_undeclared(peer: Peer
 
 @pytest.mark.parametrize(("peer", "revision"), KILLED, ids=shown)
 async def test_restarted_server_gets_the_state_of_the_last_one(peer: Peer, revision: Revision) -> None:
-    """What only reads is asked again; of what may have been done, nothing is claimed."""
+    """The client repeats read-only calls; it claims nothing about the others."""
     event = "hang cancelled" if revision is MODERN else "roots changed"
     async with asyncio.timeout(PATIENCE), Host(peer.command(), revision.value) as host:
         client = host.client
         assert client.revision == revision
         await client.subscribe("test://static")
         await client.set_log_level("error")
-        await host.call("weigh", who="Ada")  # after which it is known which tools only read
+        await host.call("weigh", who="Ada")  # after which the client knows which tools are read-only
         pid, started = int(await host.call("pid")), Reports()
         reading = asyncio.create_task(client.call_tool("happened", {"event": event}))
         acting = asyncio.create_task(client.call_tool("hang", on_progress=started))

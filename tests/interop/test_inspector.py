@@ -1,6 +1,6 @@
-"""The official Inspector, as a command, against our server: what somebody sees who tries out a server by hand.
+"""The official Inspector, as a command, against our server, as a developer uses it.
 
-It is run from where it is installed, without a browser and without a network.
+It runs from its installation folder, without a browser and without a network.
 """
 
 import json
@@ -21,7 +21,7 @@ TOOL_FAILED = 5  # how the Inspector exits then
 
 
 class Outcome(NamedTuple):
-    """How a run of the Inspector ended."""
+    """The outcome of a run of the Inspector."""
 
     status: int
     result: dict[str, Any]
@@ -33,7 +33,7 @@ Inspect = Callable[..., Outcome]
 
 @pytest.fixture(scope="module", params=["stdio", "http"])
 def reached_by(request: pytest.FixtureRequest) -> Iterator[list[str]]:
-    """How the Inspector is told of our server."""
+    """The Inspector's options for our server."""
     if request.param == "stdio":
         yield SERVER
         return
@@ -43,9 +43,9 @@ def reached_by(request: pytest.FixtureRequest) -> Iterator[list[str]]:
 
 @pytest.fixture
 def inspect(reached_by: list[str], tmp_path: Path) -> Inspect:
-    """Runs the Inspector for one method."""
+    """Run the Inspector for one method."""
     assert INSPECTOR.exists(), f"the Inspector is missing: `make {NPM_FOLDER.relative_to(ROOT)}/.ready` installs it"
-    home = {"HOME": str(tmp_path)}  # so that nobody's own settings are read
+    home = {"HOME": str(tmp_path)}  # so that no user settings are read
 
     def run(method: str, *options: str) -> Outcome:
         command = [NODE, INSPECTOR, "--cli", "--format", "json", *reached_by, "--method", method, *options]
@@ -78,9 +78,9 @@ def test_inspector_lists_prompts(inspect: Inspect) -> None:
     assert prompts == {"greet": [{"name": "who", "required": True}], "spare": None}
 
 
-@pytest.mark.parametrize("era", ["legacy", "auto"])  # it shakes hands at once, or first asks whether that is needed
+@pytest.mark.parametrize("era", ["legacy", "auto"])  # it sends initialize at once, or probes first
 def test_inspector_calls_a_tool(inspect: Inspect, era: str) -> None:
-    """The arguments are text on the command line; the tool's schema tells the Inspector to make numbers of them."""
+    """The arguments are text on the command line; the Inspector converts them to numbers by the tool's schema."""
     outcome = inspect("tools/call", "--tool-name", "add", "--tool-arg", "a=2", "b=3", "--protocol-era", era)
     assert (outcome.status, outcome.complaints) == (0, "")
     assert outcome.result["content"] == [{"type": "text", "text": "5"}]

@@ -1,5 +1,7 @@
-"""The official SDKs against our server: every method and capability of every revision, cell by cell, over every line
-that both have."""
+"""The official SDKs against our server: every method and capability of every revision, cell by cell, over every
+transport
+that both have.
+"""
 
 import json
 import subprocess
@@ -23,7 +25,7 @@ ENDS = (min(HANDSHAKE), max(HANDSHAKE))
 
 
 class Peer(NamedTuple):
-    """An official SDK, and how its client is run; every client takes and gives the same."""
+    """An official SDK, and the command of its client; all clients share one interface."""
 
     name: str
     command: list[Path]
@@ -32,7 +34,7 @@ class Peer(NamedTuple):
     newest: Revision = max(HANDSHAKE)  # that it speaks
 
     def revisions(self, line: str) -> list[Revision]:
-        """What is spoken over a line."""
+        """The revisions of a transport."""
         return [revision for revision in REVISIONS[line] if revision <= self.newest]
 
 
@@ -55,13 +57,13 @@ CELLS = [(*run, cell) for run in RUNS for cell in cells(run[-1])]
 
 @pytest.fixture
 def used(peer: Peer, line: str, revision: Revision, shared_folder: Path) -> Outcome:
-    """What an official SDK has made of our server over a line in a revision."""
+    """The outcomes of an official SDK with our server over a transport in a revision."""
     outcomes = kept(shared_folder, f"client-{peer.name}-{line}", lambda: run_peer(peer, line))
     return Outcome(**outcomes[revision.value])
 
 
 def run_peer(peer: Peer, line: str) -> dict[str, Any]:
-    """Has an official SDK try every cell in every revision, which has a server of its own for each."""
+    """Run every cell in every revision with an official SDK, each with a new server."""
     assert peer.ready.exists(), f"the official SDK is missing: `make {peer.ready.relative_to(ROOT)}` installs it"
     revisions = [revision.value for revision in peer.revisions(line)]
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The judge itself: it lets valid messages pass and refuses broken ones, in every revision."""
+"""The schema checks: they accept valid messages and reject broken ones, in every revision."""
 
 import json
 from typing import Any
@@ -13,7 +13,7 @@ MODERN = REVISIONS[-1]
 TOOL = {"name": "add", "inputSchema": {"type": "object"}}
 TEXT = {"type": "text", "text": "hello"}
 IMPLEMENTATION = {"name": "demo", "version": "1.0"}
-# What every result and every request has to carry from 2026-07-28 on; members that the older revisions do not know.
+# Members that every result and request has from 2026-07-28 on; the older revisions do not have them.
 COMPLETE = {"resultType": "complete"}
 CACHED = {**COMPLETE, "ttlMs": 0, "cacheScope": "private"}
 ENVELOPE = {

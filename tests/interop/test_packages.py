@@ -1,7 +1,8 @@
 """Our client against servers from PyPI and npm, and client libraries from there against our server.
 
-packages.toml names them, with what they are known to offer and to answer; none of them needs a network. `make test` runs
-those that are marked quick there, `make test-long` all of them.
+packages.toml names them, with their catalogs and known answers; none of them needs a network. `make test` runs those
+that
+are marked quick there, `make test-long` all of them.
 """
 
 import json
@@ -92,13 +93,13 @@ async def test_client_lists_and_calls_everything_a_server_declares(
 
 
 def revision_over(transport: str, entry: ServerEntry) -> str:
-    """The revision that a server is known to choose."""
+    """The revision that a server is known to negotiate."""
     revision = entry.revision_over.get(transport, entry.revision)
     return min(revision, NEWEST_OVER_SSE) if transport == "sse" else revision
 
 
 async def answer(host: Host, tool: str, arguments: dict[str, Any]) -> str:
-    """The text that a tool returns, or the error."""
+    """The text result of a tool, or its error."""
     try:
         return (await host.client.call_tool(tool, arguments)).text
     except PeerError as error:
@@ -128,14 +129,14 @@ def sent_items(host: Host, method: str, member: str) -> Iterator[dict[str, Any]]
 
 
 def known_members(kind: type, item: dict[str, Any]) -> dict[str, Any]:
-    """The members that the specification knows, without null: some servers send what they have not got."""
+    """The members of the specification, without null: some servers send null for absent members."""
     names = {field.encode_name for field in msgspec.structs.fields(kind)}
     return {name: value for name, value in item.items() if name in names and value is not None}
 
 
 @contextmanager
 def started(entry: ServerEntry, transport: str, values: Mapping[str, str]) -> Iterator[tuple[Connector, Any]]:
-    """A server of the table, as a process: what connects to it, and what fills in the values of this test."""
+    """A server of the table, in a process: its connector, and the values of this test."""
     complete(entry.environment)
     with held_port() as port:
         known = {**values, "port": str(port), "programs": str(entry.environment.programs), "peers": str(PEERS)}
@@ -169,14 +170,14 @@ def started(entry: ServerEntry, transport: str, values: Mapping[str, str]) -> It
 
 
 def beside_packages(folder: Path, environment: Environment, *scripts: str) -> None:
-    """Put scripts into a folder with the packages of an environment, where node looks for what they import."""
+    """Put scripts into a folder with the packages of an environment, where node resolves imports."""
     (folder / "node_modules").symlink_to(environment.folder / "node_modules")
     for script in scripts:
         shutil.copy(PEERS / script, folder)
 
 
 def search_path(environment: Environment) -> str:
-    """Where programs are looked for: the environment first, then ours, which has node."""
+    """The search path for programs: the environment first, then ours, which has node."""
     return os.pathsep.join([str(environment.programs), str(SCRIPTS), os.environ["PATH"]])
 
 
@@ -228,14 +229,14 @@ def test_library_lists_and_calls_everything_our_server_offers(
 
 
 def run_client(entry: ClientEntry, server: list[str], folder: Path) -> dict[str, Any]:
-    """What the script of a library prints, as the last line, after it has used a server: a command, or an address."""
+    """The last line that the script of a library prints after using a server: a command, or an address."""
     complete(entry.environment)
     env = {"PATH": search_path(entry.environment), "HOME": str(folder), **entry.env}
     command = ["python", str(PEERS / entry.script)]
     if entry.script.endswith(".mjs"):
         beside_packages(folder, entry.environment, entry.script, "client_script.mjs")
         command = ["node", entry.script]
-    command = ["env", *command, *server]  # which looks for programs in the path that it is given
+    command = ["env", *command, *server]  # which looks up programs in its PATH
     ended = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=MOST, check=False)
     assert ended.returncode == 0, f"exit status {ended.returncode}: {ended.stdout[-2000:]}\n{ended.stderr[-5000:]}"
     return json.loads(ended.stdout.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""Our client against npm's server-everything: every tool that it has, and whatever else it offers, over every line."""
+"""Our client against npm's server-everything: all of its tools and other features, over every transport."""
 
 import asyncio
 import gzip
@@ -34,7 +34,7 @@ LINES = {"stdio": None, "streamableHttp": "mcp", "sse": "sse"}  # as the server 
 
 @pytest.fixture(scope="module", params=LINES)
 def connector(request: pytest.FixtureRequest) -> Iterator[Connector]:
-    """What opens lines to the server."""
+    """The connector to the server."""
     path = LINES[request.param]
     if path is None:
         yield Command([NODE, SERVER])
@@ -47,7 +47,7 @@ def connector(request: pytest.FixtureRequest) -> Iterator[Connector]:
 async def host(connector: Connector) -> AsyncIterator[Host]:
     """The server and our client."""
     async with Host(connector) as host:
-        await host.call("get-roots-list")  # it would ask later otherwise, in the middle of a test
+        await host.call("get-roots-list")  # it would send the request later otherwise, in the middle of a test
         yield host
 
 
@@ -135,7 +135,7 @@ async def test_long_operation_reports_progress(host: Host) -> None:
 
 
 async def test_long_operation_can_be_cancelled(host: Host) -> None:
-    """Nothing is awaited any more, and the answer that the server gives all the same harms nobody."""
+    """The caller has stopped waiting, and the server's late response is harmless."""
     reports = Reports()
     arguments = {"duration": 0.1, "steps": 20}
     call = asyncio.create_task(host.client.call_tool("trigger-long-running-operation", arguments, on_progress=reports))
@@ -156,7 +156,7 @@ async def test_sampling_is_answered(host: Host) -> None:
 
 
 async def test_form_with_every_kind_of_field_is_answered(host: Host) -> None:
-    """What our function leaves out is filled in by the form's defaults, and what is in is what was asked for."""
+    """The form's defaults fill in members that our callback omits."""
     host.answer = filled = {**FILLED, "check": True, "titledMultipleSelectEnum": ["fish-2"], "birthdate": "1815-12-10"}
     result = await host.client.call_tool("trigger-elicitation-request")
     answer = json.loads(result.text.partition("Raw result: ")[2])
@@ -179,7 +179,7 @@ async def test_form_can_be_declined(host: Host) -> None:
 
 
 async def test_required_url_is_opened(host: Host) -> None:
-    """The error says which; what becomes of it is up to the application, which then asks again."""
+    """The error names the elicitation; the application decides what to do, and calls again."""
     arguments = {"url": "https://example.com/b", "errorPath": True}
     with pytest.raises(PeerError) as caught:
         await host.client.call_tool("trigger-url-elicitation", arguments)
@@ -200,7 +200,7 @@ async def test_roots_are_listed_again_after_a_change(host: Host) -> None:
 
 
 async def test_zipped_files_become_a_resource(host: Host) -> None:
-    """The list changes, and the link in the result leads to what is new on it."""
+    """The list changes, and the link in the result leads to its new entry."""
     with host.listening("notifications/resources/list_changed") as news:
         arguments = {"name": "b.gz", "data": "data:text/plain,hello", "outputType": "resourceLink"}
         [link] = (await host.client.call_tool("gzip-file-as-resource", arguments)).content
@@ -234,11 +234,11 @@ async def test_log_messages_respect_the_level(host: Host) -> None:
     uri = TEXT.format(resourceId=2)
     with host.listening(MESSAGE) as news:
         await host.client.set_log_level("emergency")
-        await host.client.subscribe(uri)  # upon which it says so, at level info
+        await host.client.subscribe(uri)  # and the server logs that, at level info
         await host.client.set_log_level("debug")
         await host.client.call_tool("toggle-simulated-logging")
         while "-level message" not in (said := str((await anext(news)).params.data)):
-            assert uri not in said  # it may be of what was done before: over HTTP, streams overtake each other
+            assert uri not in said  # it may belong to an earlier action: over HTTP, streams overtake each other
         await host.client.call_tool("toggle-simulated-logging")
         await host.client.unsubscribe(uri)
 
@@ -263,7 +263,7 @@ async def test_arguments_are_completed(host: Host) -> None:
 
 
 async def test_task_requested_by_the_server_is_hosted(host: Host) -> None:
-    """It looks every second how its task stands."""
+    """It polls its task every second."""
     host.answer = {"name": "Ada", "favoriteColor": "Blue"}
     sampled, filled_in = await asyncio.gather(
         host.call("trigger-sampling-request-async", prompt="hello"), host.call("trigger-elicitation-request-async")
@@ -274,7 +274,7 @@ async def test_task_requested_by_the_server_is_hosted(host: Host) -> None:
 
 @pytest.mark.parametrize("connector", ["streamableHttp"], indirect=True)
 async def test_task_only_tool_is_called_like_any_other(host: Host) -> None:
-    """What it asks comes while its result is waited for. It takes four seconds, on whichever line."""
+    """Its input request comes during tasks/result. It takes four seconds, on any transport."""
     host.answer = {"interpretation": "snake"}
     assert "python (snake)" in await host.call("simulate-research-query", topic="python", ambiguous=True)
     [waited] = host.sent("tasks/result")
@@ -286,7 +286,9 @@ async def test_task_only_tool_is_called_like_any_other(host: Host) -> None:
 async def test_works_in_every_older_revision(revision: str, connector: Connector) -> None:
     async with Host(connector, revision) as host:
         assert host.client.revision == revision
-        assert ROOT.uri in await host.call("get-roots-list")  # it would ask later otherwise, and wait for an answer
+        assert ROOT.uri in await host.call(
+            "get-roots-list"
+        )  # it would send the request later otherwise, and wait for the response
         assert await host.call("echo", message="hello") == "Echo: hello"
         assert "echo: Resource" in await host.call("trigger-sampling-request", prompt="hello")
         assert "simple-prompt" in [prompt.name async for prompt in host.client.prompts()]

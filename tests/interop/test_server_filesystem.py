@@ -21,27 +21,27 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 class Files(NamedTuple):
-    """The server, our client, and the folder that it may work in."""
+    """The server, our client, and the allowed folder."""
 
     host: Host
     folder: Path
-    complaints: "asyncio.Queue[str]"  # what it says on standard error
+    complaints: "asyncio.Queue[str]"  # standard error
 
     async def call(self, tool: str, **arguments: object) -> str:
-        """The text that a tool returns, which is the same as its structured content."""
+        """The text result of a tool, which equals its structured content."""
         result = await self.host.client.call_tool(tool, arguments)
         assert result.data.content == result.text
         return result.text
 
     async def moved(self) -> None:
-        """Waits until the server has taken note of its roots."""
+        """Wait until the server has read its roots."""
         while MOVED not in await self.complaints.get():
             pass
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def files(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Files]:
-    """It is started without a folder, and has to ask for one."""
+    """It starts without a folder, and has to list the roots."""
     folder, complaints = tmp_path_factory.mktemp("files").resolve(), asyncio.Queue[str]()
     async with Host(Command([NODE, SERVER], on_stderr=complaints.put_nowait), roots=[folder]) as host:
         files = Files(host, folder, complaints)
@@ -82,7 +82,7 @@ async def test_bytes_arrive_as_images_and_resources(files: Files) -> None:
 
 
 async def test_access_is_limited_to_changing_roots(files: Files, tmp_path: Path) -> None:
-    """We say that they have changed, it asks what they are now, and from then on works elsewhere."""
+    """We notify it of a change, it lists the roots again, and from then on works elsewhere."""
     note = tmp_path.resolve() / "note.txt"
     note.write_text("found")
     with pytest.raises(PeerError, match="Access denied"):

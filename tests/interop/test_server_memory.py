@@ -1,4 +1,4 @@
-"""Our client against npm's server-memory: a graph is built, searched, watched and taken apart."""
+"""Our client against npm's server-memory: a graph is built, searched, watched and removed."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -31,7 +31,7 @@ async def host(tmp_path: Path) -> AsyncIterator[Host]:
 
 
 async def test_graph_is_built_searched_and_deleted(host: Host) -> None:
-    """Every tool that it offers is used, and rebuilds what it returns from its output schema."""
+    """Every tool is called, and the client rebuilds its results from the output schema."""
     used: set[str] = set()
 
     async def use(tool: str, **arguments: Any) -> Any:

@@ -1,5 +1,7 @@
-"""One server, and clients of every dialect of tasks side by side: npm's client of tasks in both of its generations, ours,
-and the examples of the founding documents, which are sent as they stand there."""
+"""One server, and clients of each task dialect side by side: npm's tasks client in both of its generations, ours, and
+the
+unmodified examples of the founding documents.
+"""
 
 import json
 import re
@@ -25,7 +27,7 @@ TASKS = "io.modelcontextprotocol/tasks"
 
 @pytest.fixture(scope="module", params=[[], ["3"]], ids=["one process", "workers"])
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where the server is, for all of them."""
+    """The address of the server, for all of them."""
     store = tmp_path_factory.mktemp("tasks") / "store"
     with served([sys.executable, HERE / "tasks_server.py", store, *request.param]) as server:
         yield f"http://{server.place()}/mcp"
@@ -36,7 +38,7 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="module")
 def outcomes(url: str) -> Any:
-    """What the probes of npm's client came to, in both generations at the same time."""
+    """The outcomes of npm's client, both generations run concurrently."""
     package = NPM_FOLDER / "node_modules/@modelcontextprotocol/ext-tasks"
     assert package.exists(), f"the package is missing: `make {NPM_FOLDER.relative_to(ROOT)}/.ready` installs it"
     command = [str(NODE), str(HERE / "peers/ts_tasks.mjs"), str(NPM_FOLDER), url]
@@ -191,13 +193,13 @@ TOLD = """
 
 
 def read(example: str) -> Any:
-    """What an example says, as JSON has it: it is written in Erlang."""
+    """An example as JSON: the source is Erlang."""
     text = re.sub(r"%.*", "", example).replace("#{...}", "{}").replace("#{", "{").replace("=>", ":")
     return json.loads(re.sub(r'<<("[^"]*")>>', r"\1", text).replace("undefined", "null"))
 
 
 def shape(value: Any) -> Any:
-    """What there is in a value, without what differs from one task to the next."""
+    """The shape of a value, without the parts that differ between tasks."""
     match value:
         case dict():
             return {name: shape(member) for name, member in value.items() if name not in {"action", "result"}}
@@ -258,7 +260,7 @@ async def test_list_and_cancel_examples_work_unchanged(founding: HttpPeer) -> No
         assert await founding.result("tasks/cancel", {**read(CANCEL), "taskId": ident}) == {}
 
 
-# --- one task, looked at by all ----------------------------------------------------------------------
+# --- one task, read in each dialect ------------------------------------------------------------------
 
 
 @pytest.mark.row("TXE-20")

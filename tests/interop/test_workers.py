@@ -1,6 +1,6 @@
 """The official SDKs against several processes that serve as one: workers, and processes on one Valkey.
 
-Every request reaches the next process, and while all clients are there one of them is killed.
+Each request reaches the next process, and while all clients are connected the test kills one of them.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ from trunkline.protocol.revisions import HANDSHAKE, Revision
 DEPLOYMENTS = ("workers", "valkey")
 WORKERS, PROCESSES = 4, 3
 ENVIRONMENT = {
-    "TRUNKLINE_PROCESS_LEASE": "3",  # so that processes on Valkey soon know that one of them is dead
-    **{name: "" for name in os.environ if name.startswith("COV")},  # of who is killed nobody counts the lines
+    "TRUNKLINE_PROCESS_LEASE": "3",  # so that processes on Valkey soon detect that one of them is dead
+    **{name: "" for name in os.environ if name.startswith("COV")},  # a killed process reports no coverage
 }
 GATHERING = 100.0  # seconds before a client that does not come is a failure
 PATIENCE = 2.5 * GATHERING
@@ -46,12 +46,12 @@ AFTER = (
 )
 IN_STEP = ("typescript", "notifications/progress to client")  # its probe counts steps in the memory of one process
 OLD_LINE = ("sse", min(HANDSHAKE))
-OLD_LINES = ("python-1", "typescript")  # who come by it: so few that there are processes without any of its streams
+OLD_LINES = ("python-1", "typescript")  # its clients: so few that some processes have none of its streams
 
 
 @dataclass
 class Deployment:
-    """The processes of a server, and the one place where they are reached."""
+    """The processes of a server, and their common address."""
 
     name: str
     servers: list[Served]
@@ -59,19 +59,21 @@ class Deployment:
 
     @property
     def pids(self) -> set[int]:
-        """Those that answer."""
+        """The pids that answer."""
         all_of_them = {server.process.pid for server in self.servers}
         return set[int]().union(*map(children, all_of_them)) if self.name == "workers" else all_of_them
 
     def without(self, pid: int) -> bool:
-        """Whether a process has ended altogether."""
+        """Return whether a process has ended."""
         for server in self.servers:
-            server.process.poll()  # which lets go of it, if it has
+            server.process.poll()  # which reaps it, if it has
         return not Path(f"/proc/{pid}").exists()
 
     async def lose_one(self, clients: list[dict[str, Any]]) -> None:
-        """The process with the most sessions is killed, if it holds no stream of HTTP+SSE, whose session ends with it.
-        Then somebody has a resource change."""
+        """Kill the process with the most sessions, if it has no stream of HTTP+SSE, whose session ends with it. Then
+        change a
+        resource.
+        """
         at = {
             line: [one["process"] for one in clients if one["line"] == PATHS[line].format(self.place)] for line in PATHS
         }
@@ -79,7 +81,9 @@ class Deployment:
         [(victim, _)] = held.most_common(1)
         assert victim in self.pids
         os.kill(victim, signal.SIGKILL)
-        await asyncio.to_thread(eventually, lambda: self.without(victim))  # who is dying may still take connections
+        await asyncio.to_thread(
+            eventually, lambda: self.without(victim)
+        )  # a dying process may still accept connections
         async with Client(PATHS["http"].format(self.place)) as other:
             assert (await other.call_tool("touch", {"uri": "test://item/8"})).text == "touched"
 
@@ -95,7 +99,7 @@ async def opened(name: str) -> AsyncIterator[Deployment]:
 
 
 def lines(deployment: str, peer: Peer) -> list[tuple[str, Revision]]:
-    """Over which lines, and in which revisions, a peer comes to a deployment: to the second, in the newest of each era."""
+    """The transports and revisions of a peer at a deployment: at the second, the newest of each era."""
     spoken = peer.revisions("http")
     if deployment == "valkey":
         return [("http", revision) for revision in spoken if revision >= max(HANDSHAKE)]
@@ -103,13 +107,13 @@ def lines(deployment: str, peer: Peer) -> list[tuple[str, Revision]]:
 
 
 def tried(peer: Peer, revision: Revision) -> list[str]:
-    """What a peer tries; in between, a process is killed."""
+    """The cells of a peer; in between, the test kills a process."""
     there = {KILLED, *cells(revision)} - ({IN_STEP[1]} if peer.name == IN_STEP[0] else set())
     return [cell for cell in (*BEFORE, KILLED, *AFTER) if cell in there]
 
 
 class Run(NamedTuple):
-    """Who comes where, and how."""
+    """One client at one deployment, with transport and revision."""
 
     deployment: str
     peer: Peer
@@ -132,7 +136,9 @@ def called(run: Run) -> str:
 
 
 async def play(peer: Peer, deployments: list[Deployment], folder: Path) -> dict[str, Cells]:
-    """Has a peer come to all deployments over all of its lines at once; what it has made of each, by the name of the run."""
+    """Run a peer at all deployments over all of its transports concurrently; return the outcomes by the name of the
+    run.
+    """
     runs = [
         {"revision": revision.value, "server": [PATHS[line].format(deployment.place)], "cells": tried(peer, revision)}
         for deployment in deployments
@@ -153,7 +159,7 @@ async def play(peer: Peer, deployments: list[Deployment], folder: Path) -> dict[
 
 
 async def lose_one(deployments: list[Deployment], folder: Path) -> dict[str, Cells]:
-    """Once all clients wait for it, a process of every deployment is killed; unless some never come, as their cells tell."""
+    """Kill a process of each deployment once all clients wait for it; unless some never connect, as their cells report."""
     with suppress(TimeoutError):
         clients = await asyncio.wait_for(all_ready(folder), GATHERING)
         await asyncio.gather(*(deployment.lose_one(clients) for deployment in deployments))
@@ -162,14 +168,14 @@ async def lose_one(deployments: list[Deployment], folder: Path) -> dict[str, Cel
 
 
 async def all_ready(folder: Path) -> list[dict[str, Any]]:
-    """How each client comes, and who answers it."""
+    """The ready clients, and the processes that answer them."""
     while len(found := list(folder.glob("*.ready"))) < len(RUNS):
         await asyncio.sleep(0.02)
     return [json.loads(one.read_text()) for one in found]
 
 
 async def played(folder: Path) -> dict[str, Cells]:
-    """What all clients have made of all deployments."""
+    """The outcomes of all clients at all deployments."""
     async with asyncio.timeout(PATIENCE), opened("workers") as workers, opened("valkey") as over_valkey:
         deployments = [workers, over_valkey]
         found = await asyncio.gather(

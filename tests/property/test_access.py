@@ -1,4 +1,4 @@
-"""Listed means callable: whatever the rules and whoever asks, what is shown is what is served."""
+"""Listed means callable: under any rule and for any caller, the listed entries are the callable ones."""
 
 from typing import Any
 
@@ -86,7 +86,7 @@ async def test_listed_tools_are_callable(
 
 
 def may(principal: Principal | None, scopes: list[str] | None, allow: Any) -> bool:
-    """The same, as simple as it can be said."""
+    """The same rule in its simplest form."""
     covered = principal is None or principal.scopes >= set(scopes or ())
     subject = None if principal is None else principal.subject
     return covered and {None: True, is_ann: subject != "bob", is_bob: subject == "bob", fails: False}[allow]

@@ -1,7 +1,8 @@
-"""A client, a server and a line on which everything goes wrong, in any order; what must hold whatever happens.
+"""A client, a server and a faulty connection between them, in any order of events; invariants that always hold.
 
-Every call carries a number of its own, which its answer must echo. What the server has done is counted there. Time is
-moved by hand, so nothing waits; and in the end all faults are lifted, and then everything has to come to an end.
+Each call carries a unique number, which its response must echo. The server counts its effects. The test moves the
+clock,
+so nothing waits; in the end it removes all faults, and then every call has to end.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ ENDED = {Phase.CLOSED, Phase.FAILED}
 
 
 class Call:
-    """A call of a tool, and whether its caller has given it up."""
+    """A tool call, and whether its caller has given it up."""
 
     def __init__(self, number: int, tool: str, task: "asyncio.Task[Any]") -> None:
         self.number = number
@@ -37,7 +38,7 @@ class Call:
         self.cancelled = False
 
     def check(self, done: int) -> None:
-        """Whether what came of it is true, given how often the server has done it."""
+        """Check that the outcome is consistent with the server's count of effects."""
         assert self.tool == "look" or done <= 1, f"{self} was done {done} times"
         if not self.task.done():
             return
@@ -55,7 +56,7 @@ class Call:
 
 
 class ClientMachine(RuleBasedStateMachine):
-    """Whatever can happen to a client."""
+    """All events that can happen to a client."""
 
     revision = "2025-11-25"
 
@@ -64,12 +65,12 @@ class ClientMachine(RuleBasedStateMachine):
         self.runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self.run = self.runner.get_loop().run_until_complete
         self.clock = ManualClock()
-        self.delays = ManualClock()  # the same time, for what is not the client's
+        self.delays = ManualClock()  # the same time, for other components
         self.faults = Faults(clock=self.delays)
         self.observer = RecordingObserver()
         self.done: Counter[int] = Counter()
         self.calls: list[Call] = []
-        self.others: list[asyncio.Task[Any]] = []  # those who open and close
+        self.others: list[asyncio.Task[Any]] = []  # tasks that open and close
         self.complaints: list[Any] = []  # of the event loop
         self.run(self._start())
 
@@ -99,7 +100,7 @@ class ClientMachine(RuleBasedStateMachine):
         return server
 
     def act(self, action: Any = None) -> Any:
-        """Does something on the loop, and lets everything happen that can happen without the clock."""
+        """Run an action on the loop, and then all callbacks that do not depend on the clock."""
 
         async def done() -> Any:
             value = None if action is None else action()
@@ -112,11 +113,11 @@ class ClientMachine(RuleBasedStateMachine):
     def task(self, coroutine: Any) -> "asyncio.Task[Any]":
         return self.act(lambda: asyncio.get_running_loop().create_task(coroutine))
 
-    # --- what people do ------------------------------------------------------------------------
+    # --- actions of callers --------------------------------------------------------------------
 
     @initialize()
     def begin(self) -> None:
-        """Most things happen to a client that is open, and knows its tools."""
+        """Most rules need an open client that knows its tools."""
         self.open_or_close("open")
         self.call([("look", False, None)])
 
@@ -153,7 +154,7 @@ class ClientMachine(RuleBasedStateMachine):
     def advance(self, seconds: float) -> None:
         self.act(lambda: (self.delays.advance(seconds), self.clock.advance(seconds)))
 
-    # --- what goes wrong -----------------------------------------------------------------------
+    # --- faults --------------------------------------------------------------------------------
 
     @rule()
     def kill(self) -> None:
@@ -165,7 +166,7 @@ class ClientMachine(RuleBasedStateMachine):
         ahead=st.integers(1, 3),
     )
     def harm(self, direction: Direction, fault: str, ahead: int) -> None:
-        """Harms one of the next messages."""
+        """Damage one of the next messages."""
         getattr(self.faults, fault)(**{direction: self.faults.counts[direction] + ahead})
 
     @rule(direction=directions, seconds=st.sampled_from([0.5, 4, 70]))
@@ -178,7 +179,7 @@ class ClientMachine(RuleBasedStateMachine):
 
     @rule(method=st.sampled_from(["initialize", "notifications/initialized", "ping", "notifications/cancelled"]))
     def ask_twice(self, method: str) -> None:
-        """A call that its line delivers twice would be no fault of the client's."""
+        """A call that its connection duplicates would be no fault of the client."""
         self.faults.duplicate(sent=method)
 
     @rule(times=st.integers(1, 3))
@@ -194,7 +195,7 @@ class ClientMachine(RuleBasedStateMachine):
     def release(self) -> None:
         self.act(lambda: self.faults.release("sent").release("received"))
 
-    # --- what holds ----------------------------------------------------------------------------
+    # --- invariants ----------------------------------------------------------------------------
 
     @invariant()
     def all_is_well(self) -> None:

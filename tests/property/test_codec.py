@@ -1,4 +1,4 @@
-"""Messages to frames and back, over generated ones; and frames that are no messages."""
+"""Round trips of generated messages through frames; and frames that are not messages."""
 
 import contextlib
 import json
@@ -58,7 +58,7 @@ nearly = st.fixed_dictionaries(
 
 
 def opened(message: Incoming) -> Incoming:
-    """A message whose raw parts are read."""
+    """A message with its raw parts decoded."""
     for member in ("params", "result"):
         if isinstance(raw := getattr(message, member, None), Raw):
             return replace(message, **{member: read_any(raw)})
@@ -104,7 +104,7 @@ def test_object_is_message_iff_it_follows_rules(value: dict[str, Any]) -> None:
 
 
 def is_message(value: dict[str, Any]) -> bool:
-    """The rules of the base protocol, written down a second time."""
+    """The rules of the base protocol, written a second time."""
     has_id = "id" in value and isinstance(value["id"], int | str) and not isinstance(value["id"], bool)
     error = value.get("error")
     good_error = (

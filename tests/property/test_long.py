@@ -1,4 +1,4 @@
-"""A request is read to the same values whether its frame is short, and read level by level, or long, and read at once."""
+"""A request has the same values whether its frame is short, and decoded level by level, or long, and decoded at once."""
 
 import enum
 import json
@@ -36,7 +36,7 @@ class Named:
 
 
 class Everything(Struct, forbid_unknown_fields=True):
-    """Members of such types as plain values might tell less of than JSON does."""
+    """Members of types for which plain values may lose what JSON tells."""
 
     text: Annotated[str, Meta(min_length=1)] | None = None
     count: int | None = None
@@ -54,7 +54,7 @@ class Everything(Struct, forbid_unknown_fields=True):
 
 
 class Exact(Struct):
-    """What floats cannot hold."""
+    """Values that floats cannot hold."""
 
     ratio: Decimal | None = None
     raw: Raw | None = None
@@ -77,7 +77,7 @@ def in_braces(pairs: list[tuple[str, str]]) -> str:
 
 
 def objects_of(inner: st.SearchStrategy[str], *, twice: bool) -> st.SearchStrategy[str]:
-    """Objects as JSON; `twice`: a name may stand in one more than once."""
+    """Objects as JSON; `twice`: a name may occur in one more than once."""
     pairs = st.tuples(st.sampled_from(NAMES), inner)
     return st.lists(pairs, max_size=4, unique_by=None if twice else lambda pair: pair[0]).map(in_braces)
 
@@ -97,7 +97,7 @@ def frame_of(params: str) -> bytes:
 
 
 def seen(source: Any, kind: Any) -> Any:
-    """What a decoder makes of JSON, for comparison: NaN and 1 have to be themselves."""
+    """The decoded value, for comparison: NaN and 1 have to be themselves."""
     try:
         found = codec.decoder(kind)(source)
     except (codec.DecodeError, RecursionError) as error:
@@ -122,7 +122,7 @@ def read(frame: bytes, kind: Any) -> Any:
 
 
 def shorter(frame: bytes) -> bytes:
-    """JSON in a short frame. What comes after it keeps msgspec from wording some faults by how many bytes are left."""
+    """JSON in a short frame. The suffix keeps msgspec from mentioning the number of remaining bytes in some errors."""
     return frame + b" " * 16
 
 
@@ -147,7 +147,7 @@ def test_long_frame_decodes_like_short_one(params: str, kind: Any) -> None:
 @given(objects_of(values_of(twice=True), twice=True), st.sampled_from((Everything, CallToolParams, dict[str, Any])))
 @example(in_braces([("count", "1"), ("count", "2")]), Everything)
 def test_last_duplicate_member_wins_in_both(params: str, kind: Any) -> None:
-    """A short frame is refused if any of them does not fit, a long one if the last does not."""
+    """A short frame is rejected if any of them does not fit, a long one if the last does not."""
     short, long = read(shorter(frame_of(params)), kind), read(longer(frame_of(params)), kind)
 
     assert long == short or "DecodeError" in repr(short) or "ValidationError" in repr(short)
@@ -155,7 +155,7 @@ def test_last_duplicate_member_wins_in_both(params: str, kind: Any) -> None:
 
 @given(objects_of(values_of(twice=False), twice=False), st.integers(0), st.binary(max_size=2))
 def test_malformed_frame_is_malformed_in_both(params: str, at: int, other: bytes) -> None:
-    """One byte of a frame is replaced, by none, one or two."""
+    """Replaces one byte of a frame by none, one or two."""
     frame = frame_of(params)
     at %= len(frame)
     frame = frame[:at] + other + frame[at + 1 :]

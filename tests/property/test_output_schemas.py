@@ -177,13 +177,13 @@ pairs: st.SearchStrategy[Pair] = st.recursive(leaves, pairs_around, max_leaves=8
 
 @pytest.fixture(autouse=True)
 def nothing_is_caught(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Fail if rebuilding raised something that only the last resort has caught."""
+    """Fail if rebuilding raised an exception that only the last resort has caught."""
     yield
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 def result_of(schema: Any, structured: Any) -> Any:
-    """What `call_tool` returns for structured content."""
+    """The value that `call_tool` returns for structured content."""
     known = KnownTool(Tool("t", {"type": "object"}, output_schema=schema))
     return build_tool_result("t", CallToolResult([], structured), known, msgspec.UNSET, raise_on_error=True)
 
@@ -215,7 +215,9 @@ def test_result_satisfying_its_schema_is_returned(pair: Pair, draft: str) -> Non
 
 
 def same(rebuilt: Any, sent: Any) -> bool:
-    """Whether a value is what was sent, in other types. In an object with attributes, an absent member is None."""
+    """Return whether a value equals the sent one, in other types. In an object with attributes, an absent member is
+    None.
+    """
     if isinstance(sent, dict):
         members = rebuilt if isinstance(rebuilt, dict) else members_of(rebuilt)
         there, wanted = without_nulls(members), without_nulls(sent)

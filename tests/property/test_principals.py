@@ -1,5 +1,6 @@
-"""Tenants cannot meet: fifty principals do whatever they like at one server, at the same time and over real HTTP, and
-take from each other what they can. Whatever comes to one of them bears the mark of that one alone.
+"""Tenants are isolated: fifty principals use one server concurrently over real HTTP, and try to steal from each other.
+All
+data that one of them receives carries that principal's mark alone.
 
 The random choices follow the seed of the run.
 """
@@ -30,7 +31,7 @@ SCOPES = ("read", "write", "admin", "mail")
 US = "https://mcp.example/mcp"
 MARK = re.compile(r"mark-\d\d")
 ENTRIES = range(6)
-EXPECTED = (  # that all of it came about often enough to show something
+EXPECTED = (  # so that each action happened often enough
     *("answer", "notifications/progress", "notifications/message", "elicitation/create", "played again"),
     *("told by a request", "told in a session", "cursor of another", "state of another", "session of another"),
 )
@@ -42,7 +43,7 @@ class Said:
 
 
 class Tenant:
-    """Somebody with a token, and what others may find of it."""
+    """A principal with a token, and handles that other tenants may steal."""
 
     def __init__(self, number: int, principal: Principal, token: Callable[[], str]) -> None:
         self.mark = f"mark-{number:02d}"
@@ -51,28 +52,30 @@ class Tenant:
         self.session: str | None = None
         self.cursors: dict[str, str] = {}
         self.state: str | None = None
-        self.seen: Counter[str] = Counter()  # what came, and what was tried
+        self.seen: Counter[str] = Counter()  # responses, and attempts
 
     @property
     def bearer(self) -> dict[str, str]:
         return {"authorization": f"Bearer {self.token()}"}
 
     def owns(self, answer: Any) -> Any:
-        """What came, if nothing of it is anybody else's."""
+        """Return a response, if it contains no other tenant's mark."""
         self.seen[answer.get("method", "answer")] += 1
         assert set(MARK.findall(str(answer))) <= {self.mark}, (self.mark, answer)
         return answer
 
 
 def people(random: Random, home: Issuer, abroad: Issuer) -> tuple[list[Tenant], StaticTokens]:
-    """Half of them with signed tokens of two issuers, half with tokens that are simply known. Many share a client, and
-    names are the same at every issuer."""
+    """Half of them with signed tokens of two issuers, half with opaque tokens. Many share a client id, and the names
+    are the
+    same at each issuer.
+    """
     made: list[Tenant] = []
     known: dict[str, Principal] = {}
     for number in range(MANY):
         scopes = tuple(random.sample(SCOPES, random.randint(0, len(SCOPES))))
         who, kind = f"user-{number // 6}", number % 6
-        client = f"app-{kind // 3}"  # for every name: three sources, and two clients of each
+        client = f"app-{kind // 3}"  # for each name: three sources, and two clients of each
         if kind % 3 == 2:
             token = f"token-{random.getrandbits(64):x}"
             known[token] = principal = Principal(who, client=client, scopes=scopes)
@@ -86,14 +89,14 @@ def people(random: Random, home: Issuer, abroad: Issuer) -> tuple[list[Tenant], 
 
 
 def signing(source: Issuer, key: Any, principal: Principal, random: Random) -> Callable[[], str]:
-    """A token that is another one now and then."""
+    """A token that changes now and then."""
     claims = {"sub": principal.subject, "client_id": principal.client, "scope": " ".join(principal.scopes)}
     tokens = [source.token(US, key=key, jti=str(random.random()), **claims) for _ in range(3)]
     return lambda: random.choice(tokens)
 
 
 def offering(tenants: list[Tenant], auth: ResourceServer) -> Server:
-    """A server whose every word bears the mark of whom it is for."""
+    """A server that puts the mark of the recipient into all of its messages."""
     marks = {tenant.principal: tenant.mark for tenant in tenants}
     server = Server("s", settings=Settings(page_size=3, drain_timeout=0.2, quick_timeout=PATIENCE), auth=auth)
 
@@ -147,7 +150,7 @@ def needed(number: int) -> tuple[str, ...]:
 
 
 def may(principal: Principal, number: int) -> bool:
-    """Whether somebody may have an entry."""
+    """Return whether a principal may use an entry."""
     allowed = number % 3 != 0 or principal.subject.endswith(str(number))
     return allowed and principal.scopes >= set(needed(number))
 
@@ -161,12 +164,12 @@ class Street:
         self.random = random
         self.server = server
         self.others = [tenant for tenant in all_ if tenant is not one]
-        self.ids = count(1)  # the same as everybody's
+        self.ids = count(1)  # the same for all tenants
 
-    # --- asking ------------------------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------------
 
     async def modern(self, method: str, **params: Any) -> Any:
-        """The last message that answers a request which stands for itself."""
+        """The last message of the response to a modern request."""
         envelope = meta(EVERYTHING, progressToken=self.one.mark, **{f"{PREFIX}logLevel": "debug"})
         asked = {**params, "_meta": envelope}
         return await self._asked(call(method, asked, ident=next(self.ids)), labels(method, asked))
@@ -179,7 +182,7 @@ class Street:
         return await self._asked(call(method, params, ident=next(self.ids)), headers)
 
     async def not_theirs(self, uri: str) -> Any:
-        """The answer to a request for what is somebody else's, which may repeat what was asked for."""
+        """The response to a request for another tenant's data, which may echo the request."""
         asked = {"uri": uri, "_meta": meta()}
         headers = {**labels("resources/read", asked), **self.one.bearer}
         return (await ask(self.port, "POST", "/mcp", call("resources/read", asked), **headers)).json
@@ -199,7 +202,7 @@ class Street:
             return last
 
     async def answer(self, ident: Any) -> None:
-        """Answers a question of the server's; some other answers it, too."""
+        """Answer a request of the server; another tenant answers it, too."""
         for tenant in (self.random.choice(self.others), self.one):
             if tenant.session is not None:
                 result = {"action": "accept", "content": {"note": tenant.mark}}
@@ -215,7 +218,7 @@ class Street:
     async def either(self, method: str, **params: Any) -> Any:
         return await (self.modern if self.random.random() < 0.5 else self.in_session)(method, **params)
 
-    # --- what they do ------------------------------------------------------------------------------
+    # --- actions -----------------------------------------------------------------------------------
 
     async def speak(self) -> None:
         answer = await self.either("tools/call", name="speak", arguments={})
@@ -230,7 +233,7 @@ class Street:
         assert self.one.mark in str((await self.either("prompts/get", name="greet"))["result"]["messages"])
 
     async def look(self) -> None:
-        """Reads lists page by page; cursors are there for the taking."""
+        """Read lists page by page, and publish the cursors."""
         for method in ("tools/list", "resources/list", "prompts/list"):
             cursor: dict[str, str] = {}
             while True:
@@ -248,7 +251,7 @@ class Street:
             self.one.seen["cursor of another"] += 1
 
     async def ask_back(self) -> None:
-        """A question and its answer: in a session on the stream, otherwise by two requests."""
+        """An input request and its answer: in a session on the stream, otherwise by two requests."""
         await self.opened()
         answer = await self.in_session("tools/call", name="question", arguments={})
         assert answer["result"]["content"][0]["text"] == f"{self.one.mark} said {self.one.mark}"
@@ -264,7 +267,7 @@ class Street:
         assert answer["result"]["content"][0]["text"] == f"{self.one.mark} said {self.one.mark}"
 
     async def steal(self) -> None:
-        """Comes with the session of somebody else."""
+        """Use the session of another tenant."""
         session = self.random.choice(self.others).session
         if session is None:
             return
@@ -277,7 +280,7 @@ class Street:
         self.one.seen["session of another"] += 1
 
     async def resume(self) -> None:
-        """Reads on what was said in a session of its own."""
+        """Resume a stream of the tenant's own session."""
         await self.in_session("tools/call", name="speak", arguments={})
         for number in range(1, 4):
             async with Caller(self.port) as caller:
@@ -291,7 +294,7 @@ class Street:
                             break
 
     async def listen(self) -> None:
-        """Hears of its own note, by a stream of a session and by a request that stays open."""
+        """Receive updates of the tenant's note, on a session's stream and on a listen request."""
         await self.opened()
         uri, session = f"note:{self.one.mark}", {"mcp_session_id": self.one.session}
         assert "result" in await self.in_session("resources/subscribe", uri=uri)
@@ -303,7 +306,7 @@ class Street:
             async with Caller(self.port) as caller:
                 caller.say(stream)
                 if (await caller.head()).status != 200:
-                    continue  # its stream is read already
+                    continue  # its stream has a reader already
                 messages = caller.messages()
                 if stream is asked:
                     self.one.owns(await anext(messages))
@@ -333,12 +336,12 @@ class Street:
                 assert served is (name in shown[kind]) is may(self.one.principal, number), told
 
     async def live(self) -> None:
-        """So many turns of whatever."""
+        """That many random actions."""
         deeds: list[Callable[[], Awaitable[None]]] = [
             *(self.speak, self.read, self.greet, self.look, self.swap_cursor, self.ask_back, self.steal, self.steal),
             *(self.resume, self.listen),
         ]
-        await self.look()  # so that there are cursors to be taken from others
+        await self.look()  # so that other tenants have cursors to steal
         for _ in range(TURNS):
             await self.random.choice(deeds)()
         await self.listed_is_callable()

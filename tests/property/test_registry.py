@@ -12,7 +12,7 @@ class Thing(Struct, frozen=True):
     key: str
 
 
-# What happens between two pages: something is added, or what stands at an index is removed, switched or replaced.
+# Changes between two pages: an entry is added, or the entry at an index is removed, disabled or replaced.
 changes = st.tuples(st.sampled_from(["add", "remove", "disable", "enable", "replace"]), st.integers(0, 40))
 
 
@@ -34,7 +34,7 @@ def test_iteration_sees_remaining_entries_exactly_once(
 
     for _ in range(count):
         add()
-    touched: set[str] = set()  # was not there, or was switched off, at some time during the walk
+    touched: set[str] = set()  # was absent or disabled at some time during the walk
     seen: list[str] = []
     cursor = None
     for step in range(10_000):

@@ -1,4 +1,4 @@
-"""Every store against a model that could not be simpler, one thing after another."""
+"""Each store against a minimal model, one operation after another."""
 
 import asyncio
 import tempfile
@@ -33,14 +33,14 @@ steps = st.one_of(
     st.tuples(
         st.just("commit"),
         some_writes(1),
-        st.one_of(st.none(), st.integers(0, 5)),  # the fence: one of the leases that were given
+        st.one_of(st.none(), st.integers(0, 5)),  # the fence: one of the granted leases
     ),
     st.tuples(
         st.just("acquire"),
         st.sampled_from(NAMES),
         st.sampled_from(["us", "them"]),
         st.sampled_from([2.0, 10.0]),
-        st.one_of(st.none(), st.integers(0, 5)),  # over: one of the leases that were given
+        st.one_of(st.none(), st.integers(0, 5)),  # over: one of the granted leases
         some_writes(0),
     ),
     st.tuples(st.just("renew"), st.integers(0, 5), st.sampled_from([2.0, 10.0])),
@@ -51,7 +51,7 @@ steps = st.one_of(
 
 
 class Model:
-    """What should be kept. Has the versions and leases that the store has given out, since it cannot make them up."""
+    """The expected content. It uses the store's versions and leases, since it cannot invent them."""
 
     def __init__(self) -> None:
         self.items: dict[str, Item] = {}
@@ -89,7 +89,7 @@ class Model:
 
 
 class Sequence:
-    """The same things done to a store and to the model."""
+    """The same operations on a store and on the model."""
 
     def __init__(self, store: Store, place: Place) -> None:
         self.store, self.place, self.model = store, place, Model()

@@ -1,4 +1,4 @@
-"""Templates and their way back, over generated templates and values."""
+"""Expansion and matching of templates, over generated templates and values."""
 
 import re
 
@@ -34,7 +34,7 @@ def accepted(text: str) -> bool:
 
 @st.composite
 def templates(draw) -> UriTemplate:
-    """Any template that is accepted: parts are added as long as the whole can be matched back."""
+    """Any accepted template: parts are added while the whole can be matched back."""
     text = "x:"
     for number in range(draw(st.integers(1, 8))):
         if draw(st.booleans()):
@@ -50,7 +50,7 @@ def templates(draw) -> UriTemplate:
 
 @st.composite
 def values_in_the_domain(draw, template: UriTemplate) -> dict:
-    """The domain as the module describes it, built up here without asking `covers`."""
+    """The domain as the module describes it, constructed without `covers`."""
     values = {}
     for operator, body in EXPRESSION.findall(template.template):
         variables = body.split(",")
@@ -80,8 +80,8 @@ def test_match_inverts_expand(template, data):
 
 @given(template=templates(), data=st.data())
 def test_values_in_the_domain_round_trip(template, data):
-    # Without keys that hold what is reserved: the domain leaves all of them out of a named
-    # expression, for the sake of a short rule, although some would come back.
+    # Without keys that contain reserved characters: the domain excludes all of them from a named expression, for the
+    # sake of a short rule, although some would survive.
     anything = st.one_of(texts, st.lists(texts, max_size=3), st.dictionaries(keys_without_triplet, texts, max_size=3))
     values = {name: data.draw(anything) for name in template.variables if data.draw(st.booleans())}
 

@@ -1,4 +1,4 @@
-"""What a browser does when a person opens a page, until it is sent to where the program waits.
+"""A minimal browser: opens a page and follows redirects up to the waiting program.
 
 python browsing.py URL      opens a page as a browser that follows every redirect to its end
 """
@@ -12,7 +12,7 @@ from urllib.request import HTTPCookieProcessor, HTTPRedirectHandler, OpenerDirec
 
 
 class _Stopping(HTTPRedirectHandler):
-    """Goes nowhere by itself."""
+    """Follows no redirects by itself."""
 
     def redirect_request(self, *_: Any) -> None:
         return None

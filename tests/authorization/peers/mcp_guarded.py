@@ -1,8 +1,8 @@
-"""A server of the official Python SDK that asks an authorization server about every token.
+"""A server of the official Python SDK that introspects every token.
 
     python mcp_guarded.py ISSUER
 
-It takes any free port; Streamable HTTP is at /opaque/mcp.
+It listens on any free port; Streamable HTTP is at /opaque/mcp.
 """
 
 import socket
@@ -21,7 +21,7 @@ PATH = "/opaque/mcp"
 
 
 class Asking:
-    """Verifies a token by introspection."""
+    """Verify a token by introspection."""
 
     async def verify_token(self, token: str) -> AccessToken | None:
         async with httpx2.AsyncClient(auth=("introspector", "told-to-the-server")) as http:
@@ -48,7 +48,7 @@ server = MCPServer("official", token_verifier=Asking(), auth=auth)
 
 @server.tool()
 def whoami() -> str:
-    """Whose token came with the call."""
+    """The principal of the call."""
     token = get_access_token()
     return token.subject if token and token.subject else "nobody"
 

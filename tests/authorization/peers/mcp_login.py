@@ -2,8 +2,9 @@
 
     python mcp_login.py URL MODE TOOL ...
 
-The mode is `legacy` for the handshake, or a later revision. It prints a line of JSON: what each call gave, and how many
-pages had been opened for the person by then.
+The mode is `legacy` for the handshake, or a later revision. It prints a line of JSON: the result of each call, and
+the
+number of pages opened by then.
 """
 
 import json
@@ -22,7 +23,7 @@ REDIRECT_URI = "http://127.0.0.1:33418/callback"
 
 
 class Kept:
-    """Remembers for as long as the process lives."""
+    """A token store in memory."""
 
     tokens: OAuthToken | None = None
     client: OAuthClientInformationFull | None = None
@@ -56,7 +57,7 @@ class Person:
 
 
 async def main(url: str, mode: str, *tools: str) -> None:
-    """Logs in when it is asked to."""
+    """Call the tools; log in when challenged."""
     person = Person()
     metadata = OAuthClientMetadata.model_validate({"client_name": "official", "redirect_uris": [REDIRECT_URI]})
     auth = OAuthClientProvider(url, metadata, Kept(), person.open, person.come_back)

@@ -1,4 +1,4 @@
-"""The client of LlamaIndex, which connects for every question anew."""
+"""The client of LlamaIndex, which connects anew for each request."""
 
 import asyncio
 

@@ -18,7 +18,7 @@ BRIDGE = shlex.split(os.environ.get("BRIDGE", ""))
 
 @asynccontextmanager
 async def streams():
-    """What a session reads from and writes to."""
+    """The streams of a session."""
     command, *arguments = [*BRIDGE, COMMAND, *ARGUMENTS]
     if URL is None or BRIDGE:
         from mcp.client.stdio import stdio_client

@@ -8,7 +8,7 @@ from mcpadapt.core import MCPAdapt, ToolAdapter
 
 
 class Plain(ToolAdapter):
-    """Leaves a tool what it is: a name and a function."""
+    """Convert a tool to a name and a function."""
 
     def adapt(self, func, mcp_tool):
         return mcp_tool.name, func

@@ -1,10 +1,13 @@
-"""What the scripts of client libraries have in common: they are given a server and print what they have found there.
+"""Shared code of the scripts of client libraries: they connect to a server and print what they find.
 
     python client_LIBRARY.py http://127.0.0.1:1234/mcp
     python client_LIBRARY.py COMMAND ARGUMENT …
 
-The last line that a script prints is an object: `tools` has the names of all tools, `sum` is what `add` makes of 2 and 3,
-`resource` the text of test://static, and `prompt` that of `greet` for Ada; the last two only where the library has them.
+The last line that a script prints is an object: `tools` has the names of all tools, `sum` is the result of `add` for
+2
+and 3, `resource` the text of test://static, and `prompt` that of `greet` for Ada; the last two only where the
+library
+has them.
 """
 
 import json
@@ -19,5 +22,5 @@ PATIENCE = 60.0  # seconds, for libraries that wait less for an answer than a bu
 
 
 def found(tools: list[str], total: str, **more: str) -> None:
-    """Print what was found."""
+    """Print the findings."""
     print(json.dumps({"tools": tools, "sum": total, **more}))

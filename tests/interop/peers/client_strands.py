@@ -1,4 +1,4 @@
-"""The client of Strands Agents, which has a thread of its own, without a model."""
+"""The client of Strands Agents, which runs on its own thread, without a model."""
 
 from client_script import ADA, ADDENDS, ARGUMENTS, COMMAND, PATIENCE, STATIC, URL, found
 from mcp import StdioServerParameters

@@ -1,4 +1,4 @@
-"""A conversation that is held by version 1.x of the official Python SDK."""
+"""A connection by version 1.x of the official Python SDK."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -14,7 +14,7 @@ __all__ = ["Official", "Refusal"]
 
 
 class Official(Connection):
-    """The SDK, and by hand what it does not do."""
+    """The SDK, with additions for what it does not do."""
 
     async def shake_hands(self, params: types.InitializeRequestParams) -> None:
         request = types.ClientRequest(types.InitializeRequest(params=params))
@@ -23,7 +23,7 @@ class Official(Connection):
         await self.session.send_notification(types.ClientNotification(types.InitializedNotification()))
 
     async def give_up(self, call: Callable[[], Awaitable[Any]], begun: anyio.Event) -> None:
-        """The SDK lets the server work on."""
+        """The SDK does not cancel the call on the server."""
         async with anyio.create_task_group() as group:
             group.start_soon(call)
             await begun.wait()
@@ -34,7 +34,7 @@ class Official(Connection):
         await self.session.send_notification(types.ClientNotification(told))
 
     async def hang(self) -> None:
-        """The SDK reads nothing while a callback is at work, so the callback reads; it answers late."""
+        """The SDK reads nothing while a callback runs, so the callback reads; it responds late."""
         while not self.sampling_cancelled.is_set():
             item = await self.incoming.receive()
             if isinstance(item, SessionMessage) and item.message.root.method == "notifications/cancelled":

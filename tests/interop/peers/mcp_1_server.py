@@ -1,8 +1,8 @@
-"""Everything that a server can offer, by the official Python SDK (1.x): a peer for our client.
+"""A server with every feature, by the official Python SDK (1.x): a peer for our client.
 
     python mcp_1_server.py [--bare] [--http]
 
-Run by the peer's own Python. With --bare, nothing is offered.
+Run by the peer's own Python. With --bare, it has an empty catalog.
 """
 
 import sys
@@ -18,15 +18,15 @@ from pydantic import AnyUrl
 
 
 class First(Offer):
-    """The offer, where the SDK has its own way."""
+    """The catalog, with this SDK version's own way of sending."""
 
     async def cancelled(self, session: Any) -> None:
-        """The SDK lets the client work on; it tells nobody the ids of its requests either, but counts them."""
+        """The SDK does not cancel the request on the client; nor does it expose request ids, but it counts them."""
         params = types.CancelledNotificationParams(requestId=session._request_id - 1, reason="no longer wanted")
         await session.send_notification(types.ServerNotification(types.CancelledNotification(params=params)))
 
     async def sample_watching(self, session: Any, prompt: str, hear: Any) -> None:
-        """The SDK puts a token into the request when somebody wants to hear."""
+        """The SDK adds a progress token to the request when it has a callback."""
         params = types.CreateMessageRequestParams(messages=[self.said(prompt)], maxTokens=100)
         request = types.ServerRequest(types.CreateMessageRequest(params=params))
         await session.send_request(request, types.CreateMessageResult, progress_callback=hear)
@@ -41,7 +41,7 @@ def refused(error: NoSuchThing) -> McpError:
 
 
 def cursor_of(request: Any) -> str | None:
-    """The SDK asks for lists itself, without a request."""
+    """The SDK calls list handlers itself, without a request."""
     return request.params.cursor if request is not None and request.params else None
 
 
@@ -119,7 +119,7 @@ server.notification_handlers[types.RootsListChangedNotification] = roots_changed
 
 
 def main() -> None:
-    """Serves, with all that the SDK does not offer by itself."""
+    """Serve, with additions for what the SDK does not provide."""
     serving = bare if "--bare" in sys.argv else server
     options = serving.create_initialization_options(NotificationOptions(True, True, True))
     if options.capabilities.resources:

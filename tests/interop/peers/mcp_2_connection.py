@@ -1,4 +1,4 @@
-"""A conversation that is held by version 2.x of the official Python SDK."""
+"""A connection by version 2.x of the official Python SDK."""
 
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,7 +18,7 @@ __all__ = ["Modern", "Official", "Refusal"]
 
 
 class Official(Connection):
-    """The SDK as it is."""
+    """The unmodified SDK."""
 
     async def shake_hands(self, params: types.InitializeRequestParams) -> None:
         request = types.InitializeRequest(params=params)
@@ -28,7 +28,7 @@ class Official(Connection):
         await self.session.send_notification(types.InitializedNotification())
 
     async def give_up(self, call: Callable[[], Awaitable[Any]], begun: anyio.Event) -> None:
-        """The SDK tells the server when whoever waits is cancelled."""
+        """The SDK cancels the call on the server when its task is cancelled."""
         async with anyio.create_task_group() as group:
             group.start_soon(call)
             await begun.wait()
@@ -49,9 +49,9 @@ class Official(Connection):
 
 
 class Modern(Official):
-    """Without a handshake: the SDK's own client finds out what the server speaks, and listens to all changes."""
+    """Without a handshake: the SDK's own client detects the server's revision, and listens to all changes."""
 
-    level: str | None = None  # of the log messages that are wanted
+    level: str | None = None  # of the requested log messages
 
     def client(self, **callbacks: Any) -> Any:
         return Client(self._line(), **callbacks)
@@ -84,14 +84,14 @@ class Modern(Official):
         return await self.session.call_tool(name, arguments, meta=meta)
 
     def asked(self, method: str) -> list[dict[str, Any]]:
-        """The questions that came within a result."""
+        """The input requests that came within a result."""
         results = [message.get("result", {}) for message in self.sent_by("server")]
         asked = [question for result in results for question in result.get("inputRequests", {}).values()]
         return [question for question in asked if question["method"] == method]
 
 
 class _Declaring:
-    """A line on which every request declares capabilities of our choice, where the SDK declares all that it has."""
+    """A connection on which every request declares chosen capabilities, where the SDK declares all of its own."""
 
     def __init__(self, wire: Wire, capabilities: dict[str, Any]) -> None:
         self._wire = wire

@@ -2,11 +2,11 @@
 
     python mcp_client.py < runs.json > outcomes.json
 
-Run by the peer's own Python, whichever version of the SDK it has. A run is `{"revision", "server", "cells"}`: the
-server is a command, or an address over HTTP; cells are named such as "tools/list to server" or "client sampling". All
-runs go on at the same time. The outcome of each is `{"matrix", "wire"}`: in the matrix is an entry for every cell that
-has a probe, `{"ok": true}` or `{"ok": false, "why": ...}`, and the wire is every message that its first connection
-carried.
+Run by the peer's own Python, with any version of the SDK. A run is `{"revision", "server", "cells"}`: the server is
+a
+command, or an address over HTTP; cells have names such as "tools/list to server" or "client sampling". All runs are
+concurrent. The outcome of each is `{"matrix", "wire"}`: the matrix has an entry for every cell with a probe,
+`{"ok": true}` or `{"ok": false, "why": ...}`, and the wire has every message of its first connection.
 """
 
 import json
@@ -47,7 +47,7 @@ def reason(error: BaseException) -> str:
 
 
 async def fill(run: Run, outcome: Outcome) -> None:
-    """Tries every cell that has a probe, over one connection."""
+    """Try every cell that has a probe, over one connection."""
     matrix = outcome["matrix"]
     async with connected(run["server"], run["revision"], capabilities_in(run["revision"])) as connection:
         peer = Peer(run["server"], run["revision"], connection)
@@ -60,7 +60,7 @@ async def fill(run: Run, outcome: Outcome) -> None:
 
 
 async def follow(run: Run, outcome: Outcome) -> None:
-    """One run; a connection that is lost is the outcome of all cells that are left."""
+    """One run; a lost connection is the outcome of all remaining cells."""
     try:
         await fill(run, outcome)
     except Exception as error:
@@ -71,7 +71,7 @@ async def follow(run: Run, outcome: Outcome) -> None:
 
 
 async def main() -> None:
-    """Reads the runs, prints their outcomes."""
+    """Read the runs, print their outcomes."""
     runs: list[Run] = json.load(sys.stdin)
     outcomes: list[Outcome] = [{"matrix": {}, "wire": []} for _ in runs]
     async with anyio.create_task_group() as group:

@@ -1,7 +1,8 @@
-"""A conversation with a server, held by the official Python SDK, and a record of what passed in it.
+"""A connection to a server by the official Python SDK, and a record of its messages.
 
-What differs between the SDK's versions is left to a subclass for each. What the server says is plain JSON here, as it
-was on the wire, whichever version has read it.
+Each version of the SDK has a subclass for its differences. The server's messages are plain JSON here, as they were
+on
+the wire, whichever version has decoded them.
 """
 
 from abc import ABC, abstractmethod
@@ -14,36 +15,36 @@ from mcp import types
 from mcp.client.session import ClientSession
 from mcp.shared.message import SessionMessage
 
-PATIENCE = 30.0  # seconds that one probe may take; a good one takes milliseconds
+PATIENCE = 30.0  # seconds for one probe; a good one takes milliseconds
 MODERN = "2026-07-28"
 ROOT = {"uri": "file:///workspace", "name": "workspace"}
 
 
 def capabilities_in(revision: str) -> dict[str, Any]:
-    """Everything that a client can declare in a revision."""
+    """All capabilities that a client can declare in a revision."""
     roots = {} if revision >= MODERN else {"listChanged": True}
     return {"sampling": {}, "roots": roots, "elicitation": {"form": {}, "url": {}}}
 
 
 def equal(seen: Any, expected: Any) -> None:
-    """Fails with a sentence unless both are equal."""
+    """Fail with a message unless both are equal."""
     if seen != expected:
         raise AssertionError(f"{seen!r} instead of {expected!r}")
 
 
 def contains(seen: Any, expected: Any) -> None:
-    """Fails with a sentence unless one is in the other."""
+    """Fail with a message unless one contains the other."""
     if expected not in seen:
         raise AssertionError(f"{expected!r} is not among {seen!r}")
 
 
 def plain(model: Any) -> dict[str, Any]:
-    """What the SDK has read, as it was on the wire."""
+    """A value of the SDK, as it was on the wire."""
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 class Wire:
-    """A message stream that keeps a copy of what passes."""
+    """A message stream that records its messages."""
 
     def __init__(self, stream: Any, sender: str, kept: list[dict[str, Any]]) -> None:
         self._stream = stream
@@ -84,13 +85,13 @@ class Wire:
 
 
 class Connection(ABC):
-    """One conversation with the server, and what the server said in it on its own account."""
+    """One connection to the server, and the messages that the server sent unasked."""
 
     def __init__(self, incoming: Any, outgoing: Any, capabilities: dict[str, Any]) -> None:
         self.capabilities = capabilities
         self.wire: list[dict[str, Any]] = []
         self.notices: list[dict[str, Any]] = []
-        self.faults: list[Exception] = []  # what the SDK could not read
+        self.faults: list[Exception] = []  # what the SDK could not decode
         self.sampling_cancelled = anyio.Event()
         self.handshake: dict[str, Any] = {}
         self.incoming = Wire(incoming, "server", self.wire)
@@ -103,15 +104,15 @@ class Connection(ABC):
             message_handler=self.on_message,
         )
 
-    # --- where eras differ -----------------------------------------------------------------------
+    # --- differences between eras ----------------------------------------------------------------
 
     def client(self, **callbacks: Any) -> Any:
-        """The SDK's side of the conversation."""
+        """The SDK's side of the connection."""
         return ClientSession(self.incoming, self.outgoing, **callbacks)
 
     @asynccontextmanager
     async def begun(self, revision: str) -> AsyncIterator[Self]:
-        """Shakes hands, in a revision and with capabilities of our choice."""
+        """Perform the handshake, in a revision and with chosen capabilities."""
         client = {"name": "official", "version": "1.0"}
         params = {"protocolVersion": revision, "capabilities": self.capabilities, "clientInfo": client}
         async with self.session:
@@ -120,53 +121,53 @@ class Connection(ABC):
 
     @asynccontextmanager
     async def watching(self, uri: str) -> AsyncIterator[None]:
-        """Wants to hear of a resource, for a while."""
+        """Subscribe to a resource for a while."""
         await self.session.subscribe_resource(uri)
         yield
         await self.session.unsubscribe_resource(uri)
 
     async def alive(self) -> None:
-        """Sees that the server is there."""
+        """Check that the server responds."""
         await self.session.send_ping()
 
     async def log_from(self, level: str) -> None:
-        """Wants log messages of that level and above."""
+        """Request log messages of that level and above."""
         await self.session.set_logging_level(level)
 
     async def call_tool(self, name: str, arguments: dict[str, Any]) -> Any:
-        """What a tool returns."""
+        """The result of a tool."""
         return await self.session.call_tool(name, arguments)
 
     def asked(self, method: str) -> list[dict[str, Any]]:
-        """The requests of one kind that the server has made."""
+        """The requests of one kind that the server has sent."""
         return [message for message in self.sent_by("server") if message.get("method") == method]
 
-    # --- where versions differ -------------------------------------------------------------------
+    # --- differences between versions ------------------------------------------------------------
 
     @abstractmethod
     async def shake_hands(self, params: types.InitializeRequestParams) -> None:
-        """The SDK's own initialize() offers its newest revision only, so this is the same in steps."""
+        """The SDK's own initialize() offers its newest revision only, so this does the same in steps."""
 
     @abstractmethod
     async def give_up(self, call: Callable[[], Awaitable[Any]], begun: anyio.Event) -> None:
-        """Starts a call, and no longer wants it once it has begun; the server is told."""
+        """Start a call, and cancel it on the server once it has begun."""
 
     @abstractmethod
     async def hang(self) -> None:
-        """Works on a sampling request until the server no longer wants it."""
+        """Work on a sampling request until the server cancels it."""
 
     @abstractmethod
     def progress_token(self, context: Any) -> Any:
-        """What the server wants to hear of progress by; None if it does not want to."""
+        """The server's progress token; None without one."""
 
     @abstractmethod
     def notice(self, message: Any) -> dict[str, Any] | None:
         """A notification as it was on the wire; None if it is none."""
 
-    # --- what the server says --------------------------------------------------------------------
+    # --- messages of the server ------------------------------------------------------------------
 
     async def on_message(self, message: Any) -> None:
-        """Notes a notification; the SDK calls it with faults of the transport too."""
+        """Record a notification; the SDK also passes faults of the transport."""
         if isinstance(message, Exception):
             self.faults.append(message)
         elif (notice := self.notice(message)) is not None:
@@ -175,7 +176,7 @@ class Connection(ABC):
         self._news = anyio.Event()
 
     async def heard(self, method: str) -> Any:
-        """The params of the oldest such notification, once there is one. Each is given out once."""
+        """The params of the oldest such notification, once there is one. Each is returned once."""
         while True:
             for notice in self.notices:
                 if notice["method"] == method:
@@ -184,12 +185,12 @@ class Connection(ABC):
             await self._news.wait()
 
     async def nothing_heard(self, method: str) -> None:
-        """Fails if such a notification came. A sign of life first: whatever was sent before it has arrived."""
+        """Fail if such a notification came. Check liveness first: all earlier messages have arrived then."""
         await self.alive()
         equal([notice for notice in self.notices if notice["method"] == method], [])
 
     async def call(self, name: str, **arguments: Any) -> str:
-        """The text that a tool returns; a failure of the tool is a failure of the probe."""
+        """The text result of a tool; a failure of the tool is a failure of the probe."""
         result = plain(await self.call_tool(name, arguments))
         text = "".join(block["text"] for block in result["content"] if block["type"] == "text")
         if result.get("isError"):
@@ -197,15 +198,15 @@ class Connection(ABC):
         return text
 
     def sent_by(self, sender: str) -> list[dict[str, Any]]:
-        """What one side has sent so far."""
+        """The messages of one side so far."""
         return [entry["message"] for entry in self.wire if entry["sender"] == sender]
 
-    # --- what the host application would answer ------------------------------------------------
+    # --- callbacks of the host application -----------------------------------------------------
 
     async def on_sampling(
         self, context: Any, params: types.CreateMessageRequestParams
     ) -> types.CreateMessageResult | types.ErrorData:
-        """Echoes the prompt. Never answers "hang", and reports progress first where it is asked for."""
+        """Echo the prompt. Block on "hang", and report progress first if requested."""
         content = params.messages[-1].content
         prompt = content.text if isinstance(content, types.TextContent) else ""
         if prompt == "hang":
@@ -223,7 +224,7 @@ class Connection(ABC):
         )
 
     async def on_elicitation(self, _: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
-        """Does what the message says: "accept", "decline" or "cancel"."""
+        """Do what the message says: "accept", "decline" or "cancel"."""
         if params.message != "accept":
             return types.ElicitResult(action=params.message)
         content = None if isinstance(params, types.ElicitRequestURLParams) else {"name": "Ada", "age": 36}

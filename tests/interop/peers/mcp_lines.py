@@ -1,4 +1,4 @@
-"""The lines that the official Python SDK can reach a server by."""
+"""The transports of the official Python SDK."""
 
 import os
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ def line_to(server: list[str]) -> Any:
 
 @asynccontextmanager
 async def connected(server: list[str], revision: str, capabilities: dict[str, Any]) -> AsyncIterator[Connection]:
-    """Reaches a server and begins a conversation with it, in a revision and with capabilities of our choice."""
+    """Connect to a server, in a revision and with chosen capabilities."""
     held = Modern if revision >= MODERN else Official
     async with (
         line_to(server) as (incoming, outgoing, *_),

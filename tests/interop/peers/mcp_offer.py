@@ -1,7 +1,7 @@
-"""What a server of the official Python SDK offers our client, whatever the SDK's version: everything.
+"""The catalog of a server of the official Python SDK, for any version of the SDK: every feature.
 
-Lists and results are plain JSON here, which either version reads into its own types. A session is the SDK's: what is
-called on it is there in both versions. Tools return text, JSON where there is more to say.
+Lists and results are plain JSON here, which either version decodes into its own types. A session is the SDK's: the
+methods used here exist in both versions. Tools return text, JSON where there is more to say.
 """
 
 import base64
@@ -47,14 +47,14 @@ CONTENT: Final = [
     {"type": "image", "data": PNG, "mimeType": "image/png"},
     {"type": "resource", "resource": {"uri": "test://static", "mimeType": "text/plain", "text": "static text"}},
 ]
-NEWER_CONTENT: Final = {  # by the revision that brought it
+NEWER_CONTENT: Final = {  # by the revision that introduced it
     "2025-03-26": [{"type": "audio", "data": PNG, "mimeType": "audio/wav"}],
     "2025-06-18": [{"type": "resource_link", "uri": "test://static", "name": "static"}],
 }
 
 
 class NoSuchThing(Exception):
-    """Something was asked for that is not offered; the code says so to the client."""
+    """The requested entry does not exist; the code tells the client."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -74,7 +74,7 @@ def page(items: list[dict[str, Any]], key: str, cursor: str | None, size: int) -
 
 
 class Call(NamedTuple):
-    """A call of a tool. What is said with its id goes where it is answered, everything else where the SDK likes."""
+    """A tool call. Messages with its id go to the stream of its response, others to where the SDK decides."""
 
     session: Any
     token: Any  # of progress
@@ -82,13 +82,13 @@ class Call(NamedTuple):
 
 
 class Offer:
-    """Everything that is offered, and what has become of it."""
+    """The catalog and its state."""
 
     def __init__(self) -> None:
         self.hidden: set[str] = set()
         self.level = "debug"
         self.subscribed: set[str] = set()
-        self.events: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)  # what has happened, by name
+        self.events: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)  # events, by name
 
     # --- tools ---------------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class Offer:
         return str(a + b)
 
     async def tool_pid(self, _: Call) -> str:
-        """The number of this process."""
+        """The pid of this process."""
         return str(os.getpid())
 
     async def tool_fail(self, _: Call) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class Offer:
         return {"content": CONTENT + newer}
 
     async def tool_spare(self, _: Call) -> str:
-        """Is there to be hidden."""
+        """Can be hidden."""
         return "spare"
 
     async def tool_count(self, call: Call, steps: int) -> str:
@@ -156,7 +156,7 @@ class Offer:
         return "never"
 
     async def tool_happened(self, _: Call, event: str) -> str:
-        """Returns once the event has happened. Each is told of once."""
+        """Return once the event has happened. Each event is reported once."""
         await self.events[event].wait()
         del self.events[event]
         return event
@@ -168,35 +168,35 @@ class Offer:
         return "logged"
 
     async def tool_touch(self, call: Call, uri: str) -> str:
-        """Tells the subscriber of a resource that it has changed."""
+        """Notify the subscriber of a resource."""
         await self.updated(call.session, uri)
         return "touched"
 
     async def tool_hide(self, call: Call, kind: str) -> str:
-        """Takes the spare entry of a kind off its list."""
+        """Hide the spare entry of a kind."""
         self.hidden.add(kind)
         await self.changed(call.session, kind)
         return "hidden"
 
     async def tool_show(self, call: Call, kind: str) -> str:
-        """Puts the spare entry of a kind back on its list."""
+        """Show the spare entry of a kind again."""
         self.hidden.discard(kind)
         await self.changed(call.session, kind)
         return "shown"
 
     async def updated(self, session: Any, uri: str) -> None:
-        """Tells whoever wants to know that a resource has changed."""
+        """Notify subscribers that a resource has changed."""
         if uri in self.subscribed:
             await session.send_resource_updated(uri)
 
     async def changed(self, session: Any, kind: str) -> None:
-        """Tells whoever wants to know that a list has changed."""
+        """Notify clients that a list has changed."""
         await getattr(session, f"send_{kind.removesuffix('s')}_list_changed")()
 
-    # --- tools that ask the client -------------------------------------------------------------
+    # --- tools that send requests to the client ------------------------------------------------
 
     async def tool_ping_client(self, call: Call) -> str:
-        """Asks whether the client is there."""
+        """Ping the client."""
         await call.session.send_ping()
         return "pong"
 
@@ -206,12 +206,12 @@ class Offer:
         return json.dumps(declared.model_dump(mode="json", by_alias=True, exclude_none=True))
 
     async def tool_sample(self, call: Call, prompt: str) -> str:
-        """Has the client's model answer."""
+        """Sample with the client's model."""
         reply = await call.session.create_message([self.said(prompt)], max_tokens=100, related_request_id=call.ident)
         return json.dumps({"text": reply.content.text, "model": reply.model})
 
     async def tool_sample_impatiently(self, call: Call, prompt: str) -> str:
-        """Gives up, and cancels its request, as soon as the client's model is known to be at work."""
+        """Sample, and cancel the request as soon as the client's model works on it."""
         with anyio.CancelScope() as scope:
 
             async def give_up(*_: object) -> None:
@@ -223,10 +223,10 @@ class Offer:
         return "gave up"
 
     async def cancelled(self, session: Any) -> None:
-        """Sees to it that the client hears of a request that was given up."""
+        """Ensure that the client receives the cancellation of a request."""
 
     async def tool_sample_watching(self, call: Call, prompt: str) -> str:
-        """Has the client's model answer, and hears how far it has come."""
+        """Sample with the client's model, and receive its progress."""
         heard: list[list[Any]] = []
 
         async def hear(progress: float, total: float | None, message: str | None) -> None:
@@ -236,12 +236,12 @@ class Offer:
         return json.dumps(heard)
 
     async def sample_watching(self, session: Any, prompt: str, hear: Any) -> None:
-        """Each version of the SDK has its own way."""
+        """Specific to each version of the SDK."""
         raise NotImplementedError
 
     @staticmethod
     def said(prompt: str) -> types.SamplingMessage:
-        """What a user says to a model."""
+        """A message of the user to a model."""
         return types.SamplingMessage(role="user", content=types.TextContent(type="text", text=prompt))
 
     async def tool_elicit(self, call: Call, message: str) -> str:
@@ -254,12 +254,12 @@ class Offer:
         return (await call.session.elicit_url(message, FORM_URL, FORM_ID, call.ident)).action
 
     async def tool_finish_elicitation(self, call: Call) -> str:
-        """Says that the user is done with the page."""
+        """Report that the user is done with the page."""
         await call.session.send_elicit_complete(FORM_ID, call.ident)
         return "finished"
 
     async def tool_list_roots(self, call: Call) -> str:
-        """Where the client lets the server work."""
+        """The roots of the client."""
         return json.dumps([[str(root.uri), root.name] for root in (await call.session.list_roots()).roots])
 
     # --- resources -----------------------------------------------------------------------------
@@ -282,7 +282,7 @@ class Offer:
         return [{"uriTemplate": "test://item/{id}", "name": "item"}, {"uriTemplate": "test://by/{who}", "name": "by"}]
 
     def read(self, uri: str) -> tuple[str | bytes, str]:
-        """What a resource holds, and its type."""
+        """The content of a resource, and its type."""
         match uri.removeprefix("test://").split("/"):
             case ["static"]:
                 return "static text", "text/plain"
@@ -310,14 +310,14 @@ class Offer:
         return {"messages": [{"role": "user", "content": said}, {"role": "assistant", "content": shown}]}
 
     def complete(self, name: str, argument: str, value: str, filled: dict[str, str]) -> dict[str, Any]:
-        """Names of people, and of the thing that belongs to somebody whose name is filled in already."""
+        """Names of people, or of the thing that belongs to the person in the other argument."""
         known = [PEOPLE[filled["who"]]] if argument == "thing" and "who" in filled else list(PEOPLE)
         values = [one for one in known if one.startswith(value)] if name in {"greet", "test://by/{who}"} else []
         return {"values": values, "total": len(values), "hasMore": False}
 
 
 def _described(name: str, function: Callable[..., Any]) -> dict[str, Any]:
-    """The schemas of a tool, and what else is said about it."""
+    """The schemas of a tool, and its annotations."""
     kinds = {int: "integer", str: "string"}
     parameters = {key: {"type": kinds[kind]} for key, kind in function.__annotations__.items() if kind in kinds}
     parameters.pop("return", None)

@@ -1,7 +1,8 @@
 """The probes: one for each cell of the matrix, by its name.
 
-A probe uses the everything-server through the official SDK and raises if anything is not as the specification wants it.
-A cell is a method and the side that receives it, or a capability and the side that declares it.
+A probe uses the everything-server through the official SDK and raises on any deviation from the specification. A
+cell is
+a method and the side that receives it, or a capability and the side that declares it.
 """
 
 import json
@@ -25,7 +26,7 @@ SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 
 @dataclass
 class Peer:
-    """What a probe works with."""
+    """The context of a probe."""
 
     server: list[str]
     revision: str
@@ -40,7 +41,7 @@ class Peer:
         return self.revision >= MODERN
 
     def connected_without(self, capability: str) -> Any:
-        """Another conversation, in which the client does not declare one of its capabilities."""
+        """Another connection, on which the client lacks one of its capabilities."""
         capabilities = capabilities_in(self.revision)
         *parents, leaf = capability.split(".")
         branch: dict[str, Any] = capabilities
@@ -74,7 +75,7 @@ async def initialize(peer: Peer) -> None:
 
 @probe("notifications/initialized to server")
 async def initialized(peer: Peer) -> None:
-    """Only after it may a server ask anything of its client."""
+    """Only after it may a server send requests to its client."""
     equal(await peer.connection.call("ping_client"), "pong")
 
 
@@ -92,7 +93,7 @@ async def ping_client(peer: Peer) -> None:
 
 @probe("notifications/cancelled to server")
 async def cancelled_by_client(peer: Peer) -> None:
-    """The tool is stopped, and its call is never answered."""
+    """The tool stops, and its call gets no response."""
     started = anyio.Event()
 
     async def on_progress(*_: object) -> None:
@@ -107,14 +108,14 @@ async def cancelled_by_client(peer: Peer) -> None:
 
 @probe("notifications/cancelled to client")
 async def cancelled_by_server(peer: Peer) -> None:
-    """A server whose patience is at an end says so, and the SDK stops its callback."""
+    """A server cancels its request on a timeout, and the SDK stops its callback."""
     equal(await peer.connection.call("sample_impatiently", prompt="hang"), "gave up")
     await peer.connection.sampling_cancelled.wait()
 
 
 @probe("notifications/progress to server")
 async def progress_of_client(peer: Peer) -> None:
-    """The client reports progress of a sampling request; the server hears it."""
+    """The client reports progress of a sampling request; the server receives it."""
     equal(json.loads(await peer.connection.call("sample_attentively", prompt="hello")), [1.0])
 
 
@@ -134,7 +135,7 @@ async def progress_of_server(peer: Peer) -> None:
 
 @probe("server/discover to server")
 async def discover(peer: Peer) -> None:
-    """It takes the place of a handshake."""
+    """It replaces the handshake."""
     contains(peer.connection.handshake["supportedVersions"], peer.revision)
     equal(plain(peer.session.server_info), {"name": "everything", "version": "1.0"})
     equal(peer.session.instructions, "Try everything.")
@@ -143,7 +144,7 @@ async def discover(peer: Peer) -> None:
 
 @probe("subscriptions/listen to server")
 async def subscriptions_listen(peer: Peer) -> None:
-    """Of a resource is told who listens to it, and nobody else."""
+    """Only listeners to a resource receive its updates."""
     updated = "notifications/resources/updated"
     await peer.connection.call("touch", uri="test://static")
     await peer.connection.nothing_heard(updated)
@@ -152,14 +153,14 @@ async def subscriptions_listen(peer: Peer) -> None:
         await peer.connection.call("touch", uri="test://static")
         equal((await anext(news)).uri, "test://static")
         equal((await peer.connection.heard(updated))["uri"], "test://static")
-    await peer.connection.alive()  # by then the SDK has said that it no longer listens
+    await peer.connection.alive()  # by then the SDK has ended its listen
     await peer.connection.call("touch", uri="test://static")
     await peer.connection.nothing_heard(updated)
 
 
 @probe("notifications/subscriptions/acknowledged to client")
 async def subscriptions_acknowledged(peer: Peer) -> None:
-    """Before anything else is told, the client hears what will be, under the id of its listen."""
+    """Before any other notification, the client receives the acknowledgement, under the id of its listen."""
     async with peer.session.listen(tools_list_changed=True, resource_subscriptions=["test://item/7"]) as news:
         honored = {"toolsListChanged": True, "resourceSubscriptions": ["test://item/7"]}
         equal(plain(news.honored), honored)
@@ -230,7 +231,7 @@ async def resources_changed(peer: Peer) -> None:
 
 @probe("resources/subscribe to server")
 async def resources_subscribe(peer: Peer) -> None:
-    """Only a subscriber is told, and only of the resource that it subscribed to."""
+    """Only a subscriber gets updates, and only of its resource."""
     await peer.connection.call("touch", uri="test://static")
     await peer.connection.nothing_heard("notifications/resources/updated")
     await peer.session.subscribe_resource("test://static")
@@ -286,7 +287,7 @@ async def completion_complete(peer: Peer) -> None:
 
 @probe("logging/setLevel to server")
 async def logging_set_level(peer: Peer) -> None:
-    """What is below the level stays away."""
+    """Messages below the level are not sent."""
     await peer.session.set_logging_level("warning")
     await peer.connection.call("log", level="info", text="quiet")
     await peer.connection.nothing_heard("notifications/message")
@@ -347,14 +348,16 @@ async def elicitation_complete(peer: Peer) -> None:
 
 @probe("a process is killed")
 async def process_killed(peer: Peer) -> None:
-    """What was asked for before is told afterwards, where it does not end with its stream. Somebody else does the
-    killing, once all are ready, and has the resource change."""
+    """Subscriptions survive the kill of a process, unless they end with their stream. The test kills it once all
+    clients are
+    ready, and changes the resource.
+    """
     folder = Path(os.environ["MEANWHILE"])
     async with peer.connection.watching("test://item/8"):
         ready = {"line": peer.server[0], "process": int(await peer.connection.call("served_by"))}
         told = folder / str(uuid.uuid4())
         told.write_text(json.dumps(ready))
-        told.rename(told.with_suffix(".ready"))  # so that nobody reads half of it
+        told.rename(told.with_suffix(".ready"))  # so that no reader sees half of it
         while not (folder / "done").exists():
             await anyio.sleep(0.02)
         if not peer.modern:
@@ -362,11 +365,11 @@ async def process_killed(peer: Peer) -> None:
     peer.connection.notices.clear()
 
 
-process_killed.patience = 150.0  # seconds, for all have to come before
+process_killed.patience = 150.0  # seconds, for all have to connect before
 
 
 async def comes_and_goes(peer: Peer, kind: str, key: str, listed: Callable[[], Awaitable[list[str]]]) -> None:
-    """An entry is hidden and shown again: each time the client is told, and the list has changed."""
+    """An entry is hidden and shown again: each time the client gets a notification and the changed list."""
     contains(await listed(), key)
     await peer.connection.call("hide", kind=kind)
     await peer.connection.heard(f"notifications/{kind}/list_changed")
@@ -377,7 +380,7 @@ async def comes_and_goes(peer: Peer, kind: str, key: str, listed: Callable[[], A
 
 
 async def refused(request: Awaitable[Any], code: int) -> None:
-    """Fails unless a request is answered with that error."""
+    """Fail unless a request fails with that error."""
     try:
         answer = await request
     except Refusal as error:
@@ -390,7 +393,7 @@ async def refused(request: Awaitable[Any], code: int) -> None:
 
 
 def declared(capabilities: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    """The capabilities that are on, as paths: `tools.listChanged`, and `logging` where there is nothing below."""
+    """The declared capabilities, as paths: `tools.listChanged`, and `logging` where there is nothing below."""
     for name, value in capabilities.items():
         if isinstance(value, dict) and value:
             yield from declared(value, f"{prefix}{name}.")
@@ -399,7 +402,7 @@ def declared(capabilities: dict[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def server_capability(path: str) -> Probe:
-    """That the server declares a capability; what it promises is for the probes of its methods."""
+    """Check that the server declares a capability; the probes of its methods test its meaning."""
 
     async def declares(peer: Peer) -> None:
         contains(list(declared(peer.connection.handshake["capabilities"])), path)
@@ -408,7 +411,7 @@ def server_capability(path: str) -> Probe:
 
 
 def client_capability(path: str, tool: str, method: str, **arguments: Any) -> Probe:
-    """That the server knows what the client declares, and asks nothing of a client that does not declare it."""
+    """Check that the server knows the client's capability, and sends no request to a client without it."""
 
     async def respects(peer: Peer) -> None:
         known = json.loads(await peer.connection.call("client_capabilities"))
@@ -419,7 +422,7 @@ def client_capability(path: str, tool: str, method: str, **arguments: Any) -> Pr
             try:
                 result = plain(await other.session.call_tool(tool, arguments))
             except Refusal:
-                pass  # as good a refusal as a failed tool
+                pass  # as good a rejection as a failed tool
             else:
                 equal(result["isError"], True)
             equal(other.asked(method), [])

@@ -1,4 +1,4 @@
-"""Questions of a server to clients of the modern era, who are asked by the answer to their own request."""
+"""Input requests of a server to clients of the modern era, within the response to their own request."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from mcp import types
 
 
 class InputNeeded(Exception):
-    """A tool asks something that is not answered yet."""
+    """A tool needs input that has not arrived yet."""
 
     def __init__(self, request: Any) -> None:
         super().__init__(request.method)
@@ -14,7 +14,7 @@ class InputNeeded(Exception):
 
 
 class Rounds:
-    """A session whose client is asked one question, by the way of the modern era; all else is the session's."""
+    """A session that sends one input request in the modern way; all else is the session's."""
 
     def __init__(self, session: Any, answers: dict[str, Any]) -> None:
         self._session = session

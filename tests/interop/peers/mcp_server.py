@@ -1,8 +1,8 @@
-"""Everything that a server can offer, by the official Python SDK (2.x): a peer for our client.
+"""A server with every feature, by the official Python SDK (2.x): a peer for our client.
 
     python mcp_server.py [--bare] [--http]
 
-Run by the peer's own Python. With --bare, nothing is offered.
+Run by the peer's own Python. With --bare, it has an empty catalog.
 """
 
 import base64
@@ -32,7 +32,7 @@ Context = ServerRequestContext[Any, Any]
 
 
 class Modern(Offer):
-    """The offer, where the SDK has its own way. What has changed, clients of either era are told."""
+    """The catalog, with this SDK version's own way of sending. Changes reach clients of either era."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Modern(Offer):
         await self.bus.publish(CHANGES[kind]())
 
     async def sample_watching(self, session: Any, prompt: str, hear: Any) -> None:
-        """The SDK puts a token into the request when somebody wants to hear."""
+        """The SDK adds a progress token to the request when it has a callback."""
         params = types.CreateMessageRequestParams(messages=[self.said(prompt)], max_tokens=100)
         request = types.CreateMessageRequest(params=params)
         await session.send_request(request, types.CreateMessageResult, progress_callback=hear)
@@ -57,7 +57,7 @@ offer = Modern()
 
 
 def modern(context: Context) -> bool:
-    """Whether a request is of the modern era."""
+    """Return whether a request is of the modern era."""
     return context.protocol_version >= "2026-07-28"
 
 
@@ -137,7 +137,7 @@ async def roots_changed(_: Context, _params: types.NotificationParams) -> None:
 
 
 def everything() -> Server:
-    """A server with a handler for each method that there is."""
+    """A server with a handler for each method."""
     return Server(
         NAME,
         version=VERSION,
@@ -159,7 +159,7 @@ def everything() -> Server:
 
 
 def main() -> None:
-    """Serves, with all that the SDK does not offer by itself."""
+    """Serve, with additions for what the SDK does not provide."""
     server = Server(NAME, version=VERSION) if "--bare" in sys.argv else everything()
     changes = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
     serve(server, server.create_initialization_options(changes))

@@ -1,8 +1,8 @@
-"""How a server of the official Python SDK is reached, whatever the SDK's version: over stdio, or over HTTP.
+"""Transports of a server of the official Python SDK, for any version of the SDK: stdio, or HTTP.
 
     python mcp_server.py [--bare] [--http]
 
-Over HTTP it takes any free port; Streamable HTTP is at /mcp, and HTTP+SSE at /sse.
+Over HTTP it listens on any free port; Streamable HTTP is at /mcp, and HTTP+SSE at /sse.
 """
 
 import sys
@@ -19,7 +19,7 @@ from starlette.routing import Mount, Route
 
 
 class Endpoint:
-    """An ASGI application, which Starlette takes an object for."""
+    """An ASGI application as an object, which Starlette requires."""
 
     def __init__(self, handle: Callable[[Any, Any, Any], Awaitable[None]]) -> None:
         self._handle = handle
@@ -29,8 +29,8 @@ class Endpoint:
 
 
 def application(server: Any, options: Any) -> Starlette:
-    """The server, as the SDK's own documentation puts it on HTTP."""
-    server.create_initialization_options = lambda *_: options  # the session manager does not take them
+    """The server over HTTP, as in the SDK's own documentation."""
+    server.create_initialization_options = lambda *_: options  # the session manager does not accept them
     manager, legacy = StreamableHTTPSessionManager(server), SseServerTransport("/messages/")
 
     async def stream(scope: Any, receive: Any, send: Any) -> None:
@@ -46,13 +46,13 @@ def application(server: Any, options: Any) -> Starlette:
 
 
 async def converse(server: Any, options: Any) -> None:
-    """Serves stdin and stdout until stdin ends."""
+    """Serve stdin and stdout until stdin ends."""
     async with stdio_server() as (incoming, outgoing):
         await server.run(incoming, outgoing, options)
 
 
 def serve(server: Any, options: Any) -> None:
-    """Serves as the command line says."""
+    """Serve as the command line says."""
     if "--http" in sys.argv:
         uvicorn.run(application(server, options), port=0, log_level="warning")
     else:
